@@ -47,10 +47,12 @@ from fedray.clients.population import (
 )
 from fedray.clients.rows import RowStore
 from fedray.scenario import Scenario
+from fedray.scenario.participation import EVERYBODY
 from fedray.trace.writer import encode_part, write_part
 from fedray.wire.clocks import ClockChanges, settings_between
 from fedray.wire.device_classes import DeviceClasses, counts_by_class
 from fedray.wire.history import HistoryLosses, last_loss_before, losses_between
+from fedray.wire.members import are_members
 from fedray.wire.messages import (
     Census,
     CheckInOrder,
@@ -160,7 +162,9 @@ class PopulationShard:
         self._uploads_are_stored = scenario.rounds.uploads is not None
         self._is_capped = participation.max_participations is not None
         self._counts_uploads = participation.counts_uploads
+        self._scenario = scenario
         self._least_examples = participation.min_example_count
+        self._leaves_out = bool(self._least_examples) or participation.members != EVERYBODY
         self._losses = HistoryLosses.of(scenario)
         self._clocks = ClockChanges.of(scenario)
         self._young_seconds = participation.young_history_seconds
@@ -189,8 +193,8 @@ class PopulationShard:
         """Positions of devices whose timers were started since the last report to `_listed`."""
         self._listed: ListedIntervals | None = None
         sample = like._census if like else CensusSample.of(scenario, self._eligibility, end_device)
-        if self._least_examples:
-            sample = sample.among(self._have_data(sample.device_ids))
+        if self._leaves_out:
+            sample = sample.among(self._may_serve(sample.device_ids))
         self._census = sample
         self._settled = -1
         self._rows = RowStore(has_versions=scenario.rounds.mode == "buffered")
@@ -399,8 +403,8 @@ class PopulationShard:
         members = (
             _WHOLE_BLOCK[: end - block] if is_everybody else usable_among(self._devices, block, end)
         )
-        if self._least_examples:
-            members = members[self._have_data(members + np.uint64(block))]
+        if self._leaves_out:
+            members = members[self._may_serve(members + np.uint64(block))]
         known, size = None, members.size * self._availability.bytes_to_know
         # Blocks beyond the memory have their data drawn at every listing.
         if 0 < size <= self._known_room:
@@ -409,9 +413,10 @@ class PopulationShard:
         self._members[block] = members, known
         return members, known
 
-    def _have_data(self, device_ids: UInt64Array) -> BoolArray:
-        """Returns whether devices have as many examples as a policy requires."""
-        return self._data.examples_on(device_ids) >= self._least_examples
+    def _may_serve(self, device_ids: UInt64Array) -> BoolArray:
+        """Returns whether devices are members with as many examples as a policy requires."""
+        has_data = self._data.examples_on(device_ids) >= self._least_examples
+        return has_data & are_members(self._scenario, device_ids)
 
     def _trust_times(self, local: UInt32Array, times: Float64Array) -> Float64Array:
         """Returns the times at which the history that devices have at a time [S] is old enough,
@@ -428,13 +433,13 @@ class PopulationShard:
 
     def _admission_times(self, local: UInt32Array, times: Float64Array) -> Float64Array:
         """Returns the times from which devices are admitted, as far as known at a time [S]: their
-        timer is open and their history old enough. Infinite for devices with too little data."""
+        timer is open and their history old enough. Infinite for devices that never serve."""
         found = self._open_times.get(local.astype(np.int64)).astype(np.float64)
         if self._young_seconds:
             found = np.maximum(found, self._trust_times(local, times))
-        if self._least_examples:
-            has_data = self._have_data(local + np.uint64(self.first_device))
-            found = np.where(has_data, found, np.inf)
+        if self._leaves_out:
+            may_serve = self._may_serve(local + np.uint64(self.first_device))
+            found = np.where(may_serve, found, np.inf)
         return found
 
     def _trusted(self, listed: "_Listed") -> "_Listed":
@@ -456,9 +461,9 @@ class PopulationShard:
         if self._young_seconds:  # before the first of each interval is taken
             is_trusted = self._trust_times(local, times) <= times
             local, times = local[is_trusted], times[is_trusted]
-        if self._least_examples:
-            has_data = self._have_data(local + np.uint64(self.first_device))
-            local, times = local[has_data], times[has_data]
+        if self._leaves_out:
+            may_serve = self._may_serve(local + np.uint64(self.first_device))
+            local, times = local[may_serve], times[may_serve]
         leaves = np.full(local.size, np.inf)
         if not self._presence.is_everybody_always:
             joins, leaves = present_between(self._presence, local + np.uint64(self.first_device))

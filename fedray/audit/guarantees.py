@@ -32,6 +32,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.uploads import MinSepSchedule
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
+from fedray.wire.members import are_members
 
 SCOPES = {
     "observed": "this run as it happened, for the recorded rounds of each device",
@@ -276,6 +277,13 @@ def enforced_limits(
         is_committed = trace.rounds["state"] == 0
         columns = (trace.rounds[name][is_committed] for name in ("opened", "started", "closed"))
         limits = limits_at(scenario, *columns)
+        held_out = int((~are_members(scenario, patterns.device_ids)).sum())
+        if held_out:
+            return Limits(
+                None,
+                f"{counted(held_out, 'device')} of this trace took part although held out "
+                "(participation.members), so the rules were not kept",
+            )
     participation = limits.participation
     if participation is None or _is_kept(participation, patterns):
         return limits

@@ -4,7 +4,8 @@ spent over all tasks together.
 Tasks add independent noise, and each may depend on the others' releases. So the releases that use a
 device's data compose: zCDP adds up (Bun and Steinke 2016, Lemma 1.7), and Gaussian mechanisms are
 one with mu^2 = mu_1^2 + mu_2^2 + ... (Dong, Roth, Su 2022, Corollary 3.3), for the device's own
-patterns. That is exact for Gaussian noise if the sensitivities of its patterns are exact.
+patterns. That is exact for Gaussian noise if the sensitivities of its patterns are exact. A task
+that evaluates a model adds the event of its question once per answer of the device.
 
 The largest over devices is the observed guarantee of the run. It is at most the sum over tasks of
 each task's largest, which may belong to different devices; enforced limits give that sum.
@@ -21,7 +22,7 @@ import numpy as np
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
 from fedray.audit.distribution import CURVE_STEPS, SHARES, at_shares, device_sensitivities
 from fedray.audit.guarantees import OBSERVED_CANNOT_BE_RESTED_ON
-from fedray.audit.noise import DeviceNoise, Noise, released
+from fedray.audit.noise import DeviceNoise, released
 from fedray.audit.participation import Patterns, patterns_by_part
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.document import Document, InJson, Key, NotInJson, Only
@@ -29,7 +30,7 @@ from fedray.base.errors import InputError, shown
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.events import Composed, Event
+from fedray.mechanisms.accounting.events import Composed, Event, Repeated
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.trace.several_tasks import TasksRun
@@ -48,13 +49,14 @@ class TaskSpending:
 
     task: name of the task.
     rounds: rounds in which the device took part, in order.
-    sensitivity: sensitivity of these rounds, at contributions of norm 1.
+    sensitivity: sensitivity of these rounds, at contributions of norm 1; None if the task trains no
+        model, and the device answered a question in each round.
     rho: zCDP of that sensitivity.
     """
 
     task: str
     rounds: tuple[int, ...]
-    sensitivity: float
+    sensitivity: float | None
     rho: float
 
 
@@ -78,13 +80,13 @@ class Composition(Document):
     devices_by_tasks: tuple[int, ...]
     """Number of them that took part in 1, 2, .. tasks."""
     worst_device: NotInJson[int]
-    """The device that spent most; of equal ones, the one with the smallest id."""
+    """The device with the largest epsilon; of equal ones, the one with the smallest id."""
     spent: NotInJson[tuple[TaskSpending, ...]]
     """Privacy that this device spent in each task in which it took part."""
     rho: NotInJson[float]
-    """rho (zCDP) of the worst device over all tasks: observed, for the recorded rounds."""
+    """Largest rho (zCDP) of a device over all tasks: observed, for the recorded rounds."""
     epsilon: NotInJson[float]
-    """Epsilon of that rho at delta."""
+    """Largest epsilon of a device at delta: of its Gaussian releases and answers together."""
     is_exact: NotInJson[bool]
     """Whether rho and epsilon are exact; if not, they are upper bounds."""
     largest: NotInJson[Mapping[str, float]]
@@ -194,98 +196,204 @@ def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> Tasks
         digest=opened.digest,
         audits=audits,
         without_rounds=tuple(name for name in opened.traces if name not in audits),
-        composition=_composed(opened, audits),
+        composition=_composed(opened, audits, delta),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Privacy that the devices [P] of one part of the traces spent over all tasks."""
+    """Privacy that the devices [P] of one part of the traces spent over all tasks.
+
+    rho: rho of each device, of models and answers.
+    of_models: rho without the answers.
+    tasks: number of its tasks.
+    answers: number of its answers to each evaluation, [P, E].
+    """
 
     device_ids: UInt64Array
     rho: Float64Array
+    of_models: Float64Array
     tasks: Int64Array
+    answers: Int64Array
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskPart:
-    """Privacy that the devices [Q] of one part of one task's trace spent in it."""
+    """Privacy that the devices [Q] of one part of one task's trace spent in it.
+
+    amounts: sensitivities of the devices' rounds, or numbers of their answers.
+    """
 
     patterns: Patterns
-    sensitivities: Float64Array
+    amounts: Float64Array
     rho: Float64Array
     is_exact: bool
 
 
 class _Spending:
-    """Privacy that devices spent in one task, by the parts of its trace."""
+    """Privacy that devices spent on a model, by the parts of its trace."""
+
+    is_evaluation = False
 
     def __init__(self, run: TasksRun, name: str, audit: Audit) -> None:
-        self.used: MechanismAudit = audit.mechanisms[0]
-        assert self.used.noise is not None
-        self.noise: Noise = self.used.noise
+        used: MechanismAudit = audit.mechanisms[0]
+        assert used.noise is not None
+        self._noise, self._strategy = used.noise, used.strategy
         self._trace = run.traces[name]
-        rounds = self._trace.committed_rounds
         # One table of the mechanism serves all parts of its trace.
-        self._sensitivities = PatternSensitivities(self.used.strategy, rounds)
+        rounds = self._trace.committed_rounds
+        self._sensitivities = PatternSensitivities(used.strategy, rounds)
+        # Only Gaussian noise composes exactly.
+        self.is_exact = not isinstance(used.noise, DeviceNoise)
+        self.delta, self.largest = used.observed.delta, used.observed.event
+        self.enforced = used.enforced
 
     def parts(self) -> Iterator[_TaskPart]:
         """Yields the parts in order of the devices."""
+        # rho is proportional to the squared sensitivity, for Gaussian noise (Bun and Steinke 2016,
+        # Proposition 1.6) as for repeated sums with noise of devices.
+        unit = rho_of(self.event(1.0))
         for patterns in patterns_by_part(self._trace):
             # No device of this part may have been accepted in this task.
             if not patterns.device_ids.size:
                 none = np.empty(0)
                 yield _TaskPart(patterns, none, none, True)
                 continue
-            found = device_sensitivities(self.used.strategy, patterns, self._sensitivities)
-            rho = self._rho(found.values)
-            yield _TaskPart(patterns, found.values, rho, bool(found.is_exact.all()))
+            found = device_sensitivities(self._strategy, patterns, self._sensitivities)
+            is_exact = bool(found.is_exact.all())
+            yield _TaskPart(patterns, found.values, found.values**2 * unit, is_exact)
 
-    def _rho(self, sensitivities: Float64Array) -> Float64Array:
-        # rho is proportional to the squared sensitivity, for Gaussian noise (Bun and Steinke 2016,
-        # Proposition 1.6) as for repeated sums with noise of devices.
-        return sensitivities**2 * rho_of(released(self.noise, 1.0))
+    def event(self, amount: float) -> Event:
+        """Returns what a device spent whose rounds have a sensitivity."""
+        return released(self._noise, amount)
 
 
-def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
+class _Answered(_Spending):
+    """Privacy that devices spent on an evaluation, by the parts of its trace."""
+
+    is_evaluation = True
+    is_exact = False  # the event of a question is a bound on its loss
+
+    def __init__(self, run: TasksRun, name: str, audit: Audit, delta: float | None) -> None:
+        assert audit.answers is not None
+        assert audit.scenario is not None
+        self._trace = run.traces[name]
+        # `SeveralTasks` refuses evaluations with several trust models.
+        one, observed, enforced = audit.answers
+        assert one.event is not None
+        self._one = one.event
+        self.delta = delta or audit.scenario.privacy.delta
+        self.largest, self.enforced = observed.event, enforced
+
+    def parts(self) -> Iterator[_TaskPart]:
+        unit = rho_of(self._one)
+        for patterns in patterns_by_part(self._trace):
+            counts = patterns.counts.astype(np.float64)
+            yield _TaskPart(patterns, counts, counts * unit, is_exact=False)
+
+    def event(self, amount: float) -> Event:
+        return Repeated(event=self._one, count=int(amount))  # pyright: ignore[reportArgumentType]
+
+
+class _Worst:
+    """The device with the largest epsilon, found part by part.
+
+    What a device spent grows with the rho of its models, which decides the epsilon of Gaussian
+    releases, and with each of its numbers of answers. So only devices that no other exceeds in all
+    of these are candidates.
+    """
+
+    def __init__(self, delta: float, spendings: Mapping[str, _Spending]) -> None:
+        self._delta, self._spendings = delta, spendings
+        self._found: dict[tuple[int, ...], tuple[float, int, tuple[TaskSpending, ...], Event]] = {}
+        """rho of models, device, spending and event, by numbers of answers to each evaluation."""
+
+    def add(self, part: _Part, of_tasks: Sequence[_TaskPart]) -> None:
+        """Adds the devices of a part."""
+        if not part.rho.size:
+            return
+        # Devices with equal numbers of answers are compared by what they spent on models.
+        kinds, rows = np.zeros((1, 0), np.int64), np.zeros(part.rho.size, np.int64)
+        if part.answers.shape[1]:
+            kinds, rows = np.unique(part.answers, axis=0, return_inverse=True)
+        for kind, answers in enumerate(map(tuple, kinds.tolist())):
+            members = np.flatnonzero(rows.ravel() == kind)
+            # The first of equal ones, which has the smallest id.
+            place = members[part.of_models[members].argmax()]
+            rho, device = float(part.of_models[place]), int(part.device_ids[place])
+            if rho > self._found.get(answers, (-1.0,))[0]:
+                pairs = zip(self._spendings, of_tasks, strict=True)
+                found = [each for name, of in pairs for each in self._spent(device, name, of)]
+                spent, events = zip(*found, strict=True)
+                self._found[answers] = rho, device, spent, _all_of(events)
+
+    def of_all(self) -> tuple[float, float, int, tuple[TaskSpending, ...]]:
+        """Returns the largest rho and epsilon of a device, and the device with the largest epsilon
+        with what it spent in each task."""
+        found = [
+            (_epsilon_of([event], self._delta), _rho_of([event]), -device, spent)
+            for answers, (rho, device, spent, event) in self._found.items()
+            if not any(
+                answers != others
+                and rho <= theirs[0]
+                and all(mine <= other for mine, other in zip(answers, others, strict=True))
+                for others, theirs in self._found.items()
+            )
+        ]
+        # Of equal ones, the device with the smallest id.
+        epsilon, _, device, spent = max(found, key=lambda each: each[:3])
+        return max(each[1] for each in found), epsilon, -device, spent
+
+    def _spent(
+        self, device: int, name: str, part: _TaskPart
+    ) -> Iterator[tuple[TaskSpending, Event]]:
+        """Yields the privacy that a device spent in a task, if it took part."""
+        patterns, spending = part.patterns, self._spendings[name]
+        place = int(np.searchsorted(patterns.device_ids, np.uint64(device)))
+        # searchsorted returns a place even for a device that is absent.
+        if place < patterns.device_ids.size and int(patterns.device_ids[place]) == device:
+            start = int(patterns.starts[place])
+            rounds = patterns.rounds[start : start + int(patterns.counts[place])]
+            amount, rho = float(part.amounts[place]), float(part.rho[place])
+            sensitivity = None if spending.is_evaluation else amount
+            told = TaskSpending(name, tuple(rounds.tolist()), sensitivity, rho)
+            yield told, spending.event(amount)
+
+
+def _composed(run: TasksRun, audits: Mapping[str, Audit], given: float | None) -> Composition:
     """Composes the tasks part by part; parts of all traces are cut at the same devices."""
-    spendings = {name: _Spending(run, name, audit) for name, audit in audits.items()}
+    spendings: dict[str, _Spending] = {
+        name: _Spending(run, name, audit)
+        if audit.mechanisms
+        else _Answered(run, name, audit, given)
+        for name, audit in audits.items()
+    }
+    are_evaluations = [each.is_evaluation for each in spendings.values()]
+    # The smallest delta gives the largest epsilon, which is safe for all tasks.
+    delta = min(each.delta for each in spendings.values())
     parts: list[_Part] = []
     own_rhos: dict[str, list[Float64Array]] = {name: [] for name in audits}
-    worst_rho, worst_device, worst = -1.0, 0, ()
-    # Only Gaussian noise composes exactly.
-    is_exact = not any(isinstance(each.noise, DeviceNoise) for each in spendings.values())
+    worst = _Worst(delta, spendings)
+    is_exact = all(each.is_exact for each in spendings.values())
     for of_tasks in zip(*(each.parts() for each in spendings.values()), strict=True):
-        joined = _join(of_tasks)
+        joined = _join(of_tasks, are_evaluations)
         parts.append(joined)
+        worst.add(joined, of_tasks)
         for name, each in zip(audits, of_tasks, strict=True):
             own_rhos[name].append(each.rho)
             is_exact &= each.is_exact
-        if not joined.rho.size:
-            continue
-        # The first of equal ones, which has the smallest id.
-        place = int(joined.rho.argmax())
-        if joined.rho[place] > worst_rho:
-            worst_rho = float(joined.rho[place])
-            worst_device = int(joined.device_ids[place])
-            worst = tuple(
-                spent
-                for name, each in zip(audits, of_tasks, strict=True)
-                for spent in _spent_by(worst_device, name, each)
-            )
     rho = np.concatenate([part.rho for part in parts])
     tasks = np.concatenate([part.tasks for part in parts])
-    # The smallest delta gives the largest epsilon, which is safe for all tasks.
-    delta = min(each.used.observed.delta for each in spendings.values())
     # The tasks' largest may belong to different devices, so their sum is an upper bound.
-    at_most = {name: each.used.observed.event for name, each in spendings.items()}
+    at_most = {name: each.largest for name, each in spendings.items()}
     largest = {name: _rho_of([event]) for name, event in at_most.items()}
     bound = list(at_most.values())
-    events = [released(spendings[each.task].noise, each.sensitivity) for each in worst]
+    bound_rho, bound_epsilon = _rho_of(bound), _epsilon_of(bound, delta)
+    largest_rho, epsilon, worst_device, spent = worst.of_all()
     # If sensitivities of devices are upper bounds, an audit's own may be tighter.
-    if not is_exact and _rho_of(bound) < _rho_of(events):
-        events = bound
-    enforced = _enforced(audits, delta)
+    if not is_exact and bound_rho < largest_rho:
+        largest_rho, epsilon = bound_rho, bound_epsilon
+    enforced = _enforced(spendings, delta)
     curves = {name: _curve(np.concatenate(each)) for name, each in own_rhos.items()}
     return Composition(
         delta=delta,
@@ -293,13 +401,13 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
         # Every device here took part in some task, so the count of 0 tasks is left out.
         devices_by_tasks=tuple(np.bincount(tasks, minlength=len(audits) + 1)[1:].tolist()),
         worst_device=worst_device,
-        spent=worst,
-        rho=_rho_of(events),
-        epsilon=_epsilon_of(events, delta),
+        spent=spent,
+        rho=largest_rho,
+        epsilon=epsilon,
         is_exact=is_exact,
         largest=largest,
-        bound_rho=_rho_of(bound),
-        bound_epsilon=_epsilon_of(bound, delta),
+        bound_rho=bound_rho,
+        bound_epsilon=bound_epsilon,
         enforced_rho=enforced[0],
         enforced_epsilon=enforced[1],
         enforced_reason=enforced[2],
@@ -310,36 +418,32 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
     )
 
 
-def _join(of_tasks: Sequence[_TaskPart]) -> _Part:
+def _join(of_tasks: Sequence[_TaskPart], are_evaluations: Sequence[bool]) -> _Part:
     """Adds up the privacy that each device of a part spent in every task."""
     ids = [each.patterns.device_ids for each in of_tasks]
     device_ids, places = np.unique(np.concatenate(ids), return_inverse=True)
-    rho = np.zeros(device_ids.size)
+    of_models, of_answers = np.zeros((2, device_ids.size))
+    answers = np.zeros((device_ids.size, sum(are_evaluations)), np.int64)
     # Task by task, so that float sums do not depend on the size of a part.
-    begin = 0
-    for each in of_tasks:
+    begin, column = 0, 0
+    for each, is_evaluation in zip(of_tasks, are_evaluations, strict=True):
         end = begin + each.rho.size
-        rho[places[begin:end]] += each.rho
-        begin = end
+        here, begin = places[begin:end], end
+        if is_evaluation:
+            of_answers[here] += each.rho
+            answers[here, column] = each.amounts
+            column += 1
+        else:
+            of_models[here] += each.rho
     tasks = np.bincount(places, minlength=device_ids.size)
-    return _Part(device_ids, rho, tasks)
+    return _Part(device_ids, of_models + of_answers, of_models, tasks, answers)
 
 
-def _spent_by(device: int, name: str, part: _TaskPart) -> Iterator[TaskSpending]:
-    """Yields the privacy that a device spent in a task, if it took part."""
-    patterns = part.patterns
-    place = int(np.searchsorted(patterns.device_ids, np.uint64(device)))
-    # searchsorted returns a place even for a device that is absent.
-    if place < patterns.device_ids.size and int(patterns.device_ids[place]) == device:
-        start = int(patterns.starts[place])
-        rounds = patterns.rounds[start : start + int(patterns.counts[place])]
-        sensitivity, rho = float(part.sensitivities[place]), float(part.rho[place])
-        yield TaskSpending(name, tuple(rounds.tolist()), sensitivity, rho)
-
-
-def _enforced(audits: Mapping[str, Audit], delta: float) -> tuple[float | None, float | None, str]:
+def _enforced(
+    spendings: Mapping[str, _Spending], delta: float
+) -> tuple[float | None, float | None, str]:
     """Returns rho, epsilon and the reason of the enforced limits of all tasks together."""
-    guarantees = {name: audit.mechanisms[0].enforced for name, audit in audits.items()}
+    guarantees = {name: each.enforced for name, each in spendings.items()}
     unknown = [name for name, each in guarantees.items() if each.event is None]
     if unknown:
         return None, None, f"task {unknown[0]}: {guarantees[unknown[0]].reason}"

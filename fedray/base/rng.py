@@ -82,6 +82,7 @@ class Stream(IntEnum):
     ANSWER = 102
     CANARY = 120
     PLANTED = 121
+    MEMBER = 122
 
 
 class Key(NamedTuple):

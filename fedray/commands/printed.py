@@ -61,6 +61,8 @@ class WithTasksRun(TypedDict):
     """Path of the page of each task that committed rounds, by its name."""
     training: Mapping[Annotated[str, "task"], TrainedDocument | None]
     """The trained run of each task; None for a task without a training."""
+    questions: Mapping[Annotated[str, "task"], Answers]
+    """Answers of each task that evaluates a model."""
 
 
 class WithTraining(TypedDict):

@@ -29,14 +29,11 @@ def print_run(trace: Any, as_json: bool) -> None:
         report = str(write_report(audit, trace.path / REPORT_FILE))
     except InputError as error:
         problem = _without_page(trace.path, error)
-    trained = trace.trained
-    answers = None
+    trained, answers = trace.trained, None
     if "analytics" in trace.scenario:
-        from fedray.studies.answers import answers_of
+        from fedray.studies.answers_page import written_answers
 
-        answers = answers_of(audit, trust_code=True)  # the run has just executed any code of it
-        answers.write()
-        write_report(answers, trace.path / "answer.html")
+        answers = written_answers(audit)
     if as_json:
         document = {**audit.to_json(), "report": report, **_costs(trace.run)}
         document["training"] = trained and trained.to_json()
@@ -58,30 +55,33 @@ def print_run(trace: Any, as_json: bool) -> None:
 def print_run_of_tasks(found: Any, as_json: bool) -> None:
     """Audits a run of several tasks, a TasksRun; writes its pages, and prints all of it.
 
-    Raises:
-        RunFailed: a page could not be written.
-        Exit: a task starved.
+    Raises RunFailed if a page could not be written, Exit if a task starved.
     """
     from fedray.audit.several_tasks import audit_tasks
     from fedray.report.terminal import tasks_text, training_text
+    from fedray.studies.answers_page import written_answers
 
     audit = audit_tasks(found)
-    reports: dict[str, str] = {}
-    problem = ""
+    reports, problem = dict[str, str](), ""
     try:
         reports |= _pages_of_tasks(found, audit)
     except InputError as error:
         problem = _without_page(found.path, error)
     trained = {name: trace.trained for name, trace in found.traces.items()}
+    evaluations = {name: each for name, each in audit.audits.items() if not each.mechanisms}
+    answers = {name: written_answers(each) for name, each in evaluations.items()}
     if as_json:
         # The page of the whole run has a key of its own.
         document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
         models = {name: each and each.to_json() for name, each in trained.items()}
-        print_json({**document, **_costs(found.document), "training": models})
+        asked = {name: each.to_json() for name, each in answers.items()}
+        print_json({**document, **_costs(found.document), "training": models, "questions": asked})
     else:
         for name, each in trained.items():
             if each is not None:
                 print_pieces(training_text(f"Training of task {name}", each))
+        for name, each in answers.items():
+            print_pieces([f"Evaluation by task {name}", *each.tables()[:-1]])
         print_pieces(tasks_text(audit))
         for name, trace in found.traces.items():
             typer.echo(f"trace   {trace.path} (task {name})")

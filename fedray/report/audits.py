@@ -515,8 +515,8 @@ def tasks_table(audit: TasksAudit) -> Table:
         "devices": lambda each: f"{each[1].devices:,}",
         "min-sep": lambda each: shown_min_sep(each[1].min_sep),
         "part.": lambda each: f"{each[1].max_participations:,}",
-        "rho observed": lambda each: fine(each[1].mechanisms[0].observed.rho),
-        "rho enforced": lambda each: fine(each[1].mechanisms[0].enforced.rho),
+        "rho observed": lambda each: fine(audit.composition.largest[each[0]]),
+        "rho enforced": lambda each: _enforced_rho(each[1]),
     }
     short = [
         f"Task {name}: {each.short_run_note}"
@@ -524,6 +524,14 @@ def tasks_table(audit: TasksAudit) -> Table:
         if each.short_run_note
     ]
     return Table.of("The tasks", audit.audits.items(), cells, *short)
+
+
+def _enforced_rho(audit: Audit) -> str:
+    if audit.mechanisms:
+        return fine(audit.mechanisms[0].enforced.rho)
+    # A task that evaluates a model: the last row is of its rules.
+    event = audit.answers[-1].event if audit.answers else None
+    return fine(None if event is None else rho_of(event))
 
 
 def composition_tables(composition: Composition) -> list[Table]:

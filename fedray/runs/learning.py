@@ -34,6 +34,7 @@ from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.runs.evaluations import Evaluations
 from fedray.runtime.cluster import cluster, run_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -48,7 +49,7 @@ from fedray.server.learning.training import (
     group_size,
 )
 from fedray.server.learning.workers import AggregatorWorker, start_aggregator
-from fedray.trace.checkpoints import Checkpoints, has_checkpoint
+from fedray.trace.checkpoints import Checkpoints, has_checkpoint, prefixed, under
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
 from fedray.trace.reader import Trace
@@ -200,6 +201,7 @@ def finish_training(
     placement: Placement,
     on_progress: ProgressListener | None = None,
     scenario: Scenario | None = None,
+    evaluations: Evaluations | None = None,
     *,
     trust_code: bool = False,
 ) -> TrainedRun:
@@ -210,6 +212,7 @@ def finish_training(
         placement: workers and cluster.
         on_progress: called with the progress.
         scenario: scenario that the run was started with, whose code is the user's own.
+        evaluations: evaluations of the model by devices of other tasks.
         trust_code: whether the code of a custom task that came with the trace may be run.
 
     Raises:
@@ -228,7 +231,15 @@ def finish_training(
     placement = resolved(placement, value, lambda: predicted_seconds(value, time_of_devices))
     directory = trace.path / TRAINING
     return _train(
-        trace, value, placement, directory, partial, is_resumed, on_progress, time_of_devices
+        trace,
+        value,
+        placement,
+        directory,
+        partial,
+        is_resumed,
+        on_progress,
+        time_of_devices,
+        evaluations,
     )
 
 
@@ -487,8 +498,10 @@ class _Training:
         state: dict[str, NDArray],
         on_progress: ProgressListener | None,
         time_of_devices: DeviceTime,
+        evaluations: Evaluations | None,
     ) -> None:
         self.writer = writer
+        self._evaluations = evaluations
         self._scenario = scenario
         self._placement = placement
         self._trainers = trainers
@@ -507,6 +520,8 @@ class _Training:
         self._loop = TrainingLoop(scenario, trainers, aggregator, _loads_of(scenario), kind)
         if state:
             self._loop.load(state)
+            if evaluations is not None:
+                evaluations.load(under("evaluations.", state))
         rounds_left = scenario.rounds.count - self._loop.next_round
         # An estimate trains some devices, so it is made only for a listener.
         if on_progress is not None and rounds_left:
@@ -526,12 +541,18 @@ class _Training:
             return
         # A live training also waits for rounds, so each round is timed by itself.
         before = time.monotonic()
+        self._evaluate()
         self._loop.train(round_index, cohort)
         self._seconds_of_rounds.append(time.monotonic() - before)
         self._tell()
         if time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds:
-            self._checkpoints.save(self._loop.state())
+            of_devices = self._evaluations.state() if self._evaluations is not None else {}
+            self._checkpoints.save({**self._loop.state(), **prefixed("evaluations.", of_devices)})
             self._last_checkpoint = time.monotonic()
+
+    def _evaluate(self) -> None:
+        if self._evaluations is not None:
+            self._evaluations.measure(self._loop, self._description.metrics)
 
     def _tell(self) -> None:
         loop = self._loop
@@ -554,7 +575,10 @@ class _Training:
         }
 
     def finish(self, trace: Trace) -> TrainedRun:
-        """Writes the trained run."""
+        """Writes the trained run, after the evaluations, which a resumed training would repeat."""
+        self._evaluate()
+        if self._evaluations is not None:
+            self._evaluations.write()
         model = self._loop.finish()
         # All evaluations, the last one included, are complete now.
         self._tell()
@@ -606,9 +630,17 @@ def _train(
     is_resumed: bool,
     on_progress: ProgressListener | None,
     time_of_devices: DeviceTime,
+    evaluations: Evaluations | None = None,
 ) -> TrainedRun:
     with _training(
-        scenario, placement, directory, partial, is_resumed, on_progress, time_of_devices
+        scenario,
+        placement,
+        directory,
+        partial,
+        is_resumed,
+        on_progress,
+        time_of_devices,
+        evaluations,
     ) as training:
         for round_index, cohort in cohorts(trace, scenario):
             training.train(round_index, cohort)
@@ -624,6 +656,7 @@ def _training(
     is_resumed: bool,
     on_progress: ProgressListener | None,
     time_of_devices: DeviceTime,
+    evaluations: Evaluations | None = None,
 ) -> Iterator[_Training]:
     """Starts the workers of a training and makes its directory, for a block."""
     is_of_run = partial is not None
@@ -674,6 +707,7 @@ def _training(
             state,
             on_progress,
             time_of_devices,
+            evaluations,
         )
 
 

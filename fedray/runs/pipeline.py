@@ -10,6 +10,7 @@ from fedray.base.errors import CheckpointError, FedrayError, InputError
 from fedray.clients.data.factory import build_index
 from fedray.runs import learning, simulation
 from fedray.runs.calibrated import calibrated
+from fedray.runs.evaluations import Evaluations, check_metrics
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
 from fedray.runs.simulation import (
     read_unfinished_scenario,
@@ -137,6 +138,7 @@ def run_tasks(
     # Errors in data are reported before the simulation, not after it.
     for task in several.tasks:
         build_index(task.scenario, on_progress)
+    check_metrics(several)
     found = simulate_tasks(several, placement, out, on_progress, on_start)
     return _trained(found, several, placement, on_progress)
 
@@ -291,7 +293,14 @@ def _trained(
     for name in _untrained(found):
         trace, scenario = found.traces[name], given.get(name)
         try:
-            finish_training(trace, here, on_progress, scenario, trust_code=trust_code)
+            finish_training(
+                trace,
+                here,
+                on_progress,
+                scenario,
+                Evaluations(found.traces, name),
+                trust_code=trust_code,
+            )
         except (FedrayError, KeyboardInterrupt) as error:
             raise with_resume_hint(error, found.path) from None
     return TasksRun.open(found.path)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fedray.base.errors import Unsustainable
+from fedray.base.errors import InputError, Unsustainable
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
 from fedray.scenario.uploads import CyclicSchedule
@@ -31,6 +31,9 @@ def check_sustainable(scenario: Scenario | SeveralTasks) -> None:
         InputError: a trust model cannot answer the scenario's question.
     """
     for task in tasks_of(scenario):
+        if isinstance(scenario, Scenario) and scenario.evaluation is not None:
+            rule = "evaluates the model of another task, and this scenario has no tasks"
+            raise InputError.of("analytics.values.of", scenario.evaluation.of, rule, "name one")
         analytics, devices = task.scenario.analytics, task.scenario.population.devices
         if analytics is not None:
             analytics.plans(task.scenario.rounds.least_accepted, devices)
@@ -163,6 +166,6 @@ def _most_devices(scenario: Scenario) -> int:
     Devices are usable independently of each other, so by Bernstein's inequality a population has
     more than this with a probability below 1e-20.
     """
-    devices, share = scenario.device_ids, scenario.usable_share
+    devices, share = scenario.device_ids, scenario.serving_share
     slack = 40.0 + 10.0 * math.sqrt(devices * share * (1.0 - share))
     return min(devices, math.floor(devices * share + slack))

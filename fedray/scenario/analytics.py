@@ -9,6 +9,7 @@ from fedray.base.errors import InputError
 from fedray.base.table import Share, Table, told_apart_by
 from fedray.mechanisms.questions.central import DiscreteGaussian
 from fedray.mechanisms.questions.linear import Histogram, Sum
+from fedray.mechanisms.questions.numbers import Mean, Quantiles
 from fedray.mechanisms.questions.open_domain import PrefixTree
 from fedray.mechanisms.questions.question import Plan
 from fedray.mechanisms.questions.registry import AnyQuestion, AnyTrust
@@ -18,6 +19,7 @@ from fedray.scenario.content import PythonFile
 __all__ = [
     "Analytics",
     "CustomValues",
+    "EvaluationValues",
     "ExampleValues",
     "NumberValues",
     "WordValues",
@@ -102,11 +104,42 @@ class CustomValues(PythonFile, ValueTable):
     table: ClassVar[str] = "analytics.values"
 
 
+class EvaluationValues(ValueTable):
+    """The metric of a task's model on a device's own examples: federated evaluation, as one of
+    several tasks. The devices of a round evaluate the newest model that was committed before the
+    round started."""
+
+    kind: Literal["evaluation"] = "evaluation"
+    """The metric of another task's model."""
+    implementation: ClassVar[str] = "fedray.studies.evaluated:EvaluatedModel"
+    of: Annotated[str, Field(min_length=1, max_length=80)]
+    """Name of the task whose model is evaluated."""
+    metric: str = "loss"
+    """Metric of the device, one of those of the task's training.task."""
+    most_examples: Annotated[int, Field(ge=1, le=1 << 20)] = 64
+    """Number of examples of a device that are used, the first ones."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the devices, drawn by the seed, that evaluate and never train the evaluated task;
+    all others never evaluate. 0: every device may do both. It sets participation.members of both
+    tasks."""
+    low: Real = 0.0
+    """Lower end of the first bin of a histogram; smaller values are counted in it."""
+    high: Real = 1.0
+    """Upper end of the last bin; larger values are counted in it."""
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> Self:
+        if self.low >= self.high:
+            raise InputError.of("low", self.low, f"is not below high={self.high:g}", "lower it")
+        return self
+
+
 AnyValues = Annotated[
     Annotated[NumberValues, Tag("numbers")]
     | Annotated[WordValues, Tag("words")]
     | Annotated[ExampleValues, Tag("examples")]
-    | Annotated[CustomValues, Tag("custom")],
+    | Annotated[CustomValues, Tag("custom")]
+    | Annotated[EvaluationValues, Tag("evaluation")],
     told_apart_by("kind", "numbers"),
 ]
 """Tables of all kinds of values, distinguished by `kind`."""
@@ -119,7 +152,8 @@ class Analytics(Table):
     question: AnyQuestion
     """Table: the question; its `kind` and the bounds on a device's contribution."""
     values: AnyValues = NumberValues()
-    """Table: the values of a device; its `kind` is numbers (default), words, examples or custom."""
+    """Table: the values of a device; its `kind` is numbers (default), words, examples, custom or
+        evaluation."""
     trust: Annotated[tuple[AnyTrust, ...], Field(strict=False, min_length=1)]
     """Tables: who must be trusted, each with a `kind`. The trust models answer side by side, each
     for the whole budget: a deployment has one of them."""
@@ -173,6 +207,15 @@ class Analytics(Table):
                 f"is more than the {end:,} keys of the question",
                 "lower it, or enlarge the question's domain",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _evaluation_is_a_number(self) -> Self:
+        is_number = isinstance(self.question, Mean | Quantiles | Histogram)
+        if isinstance(self.values, EvaluationValues) and not is_number:
+            rule = "does not ask about the number that an evaluation is"
+            remedy = "use mean, quantiles or histogram"
+            raise InputError.of("question.kind", self.question.kind, rule, remedy)
         return self
 
     @model_validator(mode="after")

@@ -171,6 +171,10 @@ AnyPolicy = Annotated[
 ]
 
 
+EVERYBODY = (0.0, 1.0)
+"""Members if any device may serve."""
+
+
 class Participation(Table):
     """Rules by which a device may take part again."""
 
@@ -196,6 +200,14 @@ class Participation(Table):
     history_loss: Literal["cleared", "corrupted"] | None = None
     """History of a device after a loss. "cleared" (the default): it begins again, so policies that
     depend on its age make the device wait. "corrupted": the device does not know when it began."""
+    members: Annotated[
+        tuple[Share, Share],
+        # Scenarios that were written before this key existed keep their digest.
+        Field(strict=False, exclude_if=lambda members: members == EVERYBODY),
+    ] = (0.0, 1.0)
+    """Devices that may ever serve: those whose uniform draw from [0, 1) is from the first number to
+    below the second. Every task has the same draw of a device, so [0.05, 1] holds the devices of
+    [0, 0.05] out."""
     timer_violators: Share = 0.0
     """Stress: share of devices that ignore the timer."""
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
@@ -208,6 +220,11 @@ class Participation(Table):
     clock_change_hours: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Standard deviation of the time by which a clock is set forward (or back, if negative), hours
     (normal with mean 0). It is required with clock_changes_per_day."""
+
+    @property
+    def member_share(self) -> float:
+        """Expected share of the devices that may serve."""
+        return self.members[1] - self.members[0]
 
     @property
     def has_timer(self) -> bool:
@@ -273,6 +290,15 @@ class Participation(Table):
     def forgets_noticeably(self) -> bool:
         """Whether a device that lost its history knows when the new one began."""
         return self.history_loss_per_day is not None and self.history_loss != "corrupted"
+
+    @model_validator(mode="after")
+    def _has_members(self) -> Self:
+        if self.member_share <= 0.0:
+            raise ValueError(
+                f"members={list(self.members)}: no draw is from the first number to below the "
+                "second; put the smaller one first"
+            )
+        return self
 
     @model_validator(mode="after")
     def _policies_are_of_different_kinds(self) -> Self:

@@ -24,7 +24,12 @@ from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
 from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.scenario.analytics import Analytics, ExampleValues, NumberValues
+from fedray.scenario.analytics import (
+    Analytics,
+    EvaluationValues,
+    ExampleValues,
+    NumberValues,
+)
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, FormedData, LanguageData
@@ -241,6 +246,17 @@ class Scenario(Table):
         return self.population.reach * (1 - self.population.unreachable)
 
     @property
+    def serving_share(self) -> float:
+        """Share of devices that are usable and members (`participation.members`)."""
+        return self.usable_share * self.participation.member_share
+
+    @property
+    def evaluation(self) -> EvaluationValues | None:
+        """The model that the devices evaluate; None if the scenario is no evaluation."""
+        values = self.analytics and self.analytics.values
+        return values if isinstance(values, EvaluationValues) else None
+
+    @property
     def _fixed_latency(self) -> str:
         latency = self.latency
         setup = f"latency.setup_seconds={latency.setup_seconds:g}"
@@ -250,7 +266,7 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _buffered_rounds_can_be_run(self) -> Self:
-        rounds, usable = self.rounds, self.device_ids * self.usable_share
+        rounds, usable = self.rounds, self.device_ids * self.serving_share
         if rounds.buffer is None:
             return self
         # A device has at most one report in a buffer, and trains one model at a time.
@@ -300,7 +316,7 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
-        usable = self.device_ids * self.usable_share
+        usable = self.device_ids * self.serving_share
         if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
             raise ValueError(
                 "rounds.sampler='thinning' asks whether a device is eligible at one moment, but a "
@@ -407,7 +423,14 @@ class Scenario(Table):
         analytics, uploads = self.analytics, self.rounds.uploads
         if analytics is None:
             return self
-        if uploads is None or not uploads.takes_all:
+        if self.evaluation is not None:
+            if self.rounds.mode != "on-device" or self.training.enabled:
+                raise ValueError(
+                    f"analytics.values.kind='evaluation' with rounds.mode={self.rounds.mode!r}, "
+                    f"training.enabled={self.training.enabled}: devices of a round evaluate the "
+                    "model of another task; use 'on-device', and leave training out"
+                )
+        elif uploads is None or not uploads.takes_all:
             raise ValueError(
                 "analytics: a question is answered from all uploads of a window; set "
                 "rounds.mode='upload-then-train' and rounds.uploads.schedule.kind='all'"

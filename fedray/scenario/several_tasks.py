@@ -15,14 +15,16 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError
 
-from fedray.base.errors import ScenarioError, one_line, shown
+from fedray.base.errors import InputError, ScenarioError, one_line, shown
 from fedray.base.mistakes import explain
 from fedray.base.table import Table
+from fedray.mechanisms.accounting.zcdp import failure_of
 from fedray.scenario.content import ContentFile
 from fedray.scenario.overrides import KINDS, naming_overrides
+from fedray.scenario.participation import EVERYBODY
 from fedray.scenario.scenario import NAME_PATTERN, Scenario, read_tables
 
-OVERRIDDEN = ("rounds", "participation", "latency", "data", "training", "privacy")
+OVERRIDDEN = ("rounds", "participation", "latency", "data", "training", "privacy", "analytics")
 """Tables of the scenario in which a task may have its own keys."""
 TASK_BITS = 6
 """Number of bits for a task's number, next to the bits of a device's id."""
@@ -70,6 +72,8 @@ class FederatedTask(Table):
     """The task's own keys of the table `training`."""
     privacy: dict[str, Any] = Field(default_factory=dict)
     """The task's own keys of the table `privacy`."""
+    analytics: dict[str, Any] = Field(default_factory=dict)
+    """The table `analytics`, with values of kind evaluation: the task trains no model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +261,7 @@ class SeveralTasks:
         )
         # Only the first task keeps the scenario's seed, or all tasks would have the same noise.
         tasks = (tasks[0], *(_with_own_seed(task, given[task.name]) for task in tasks[1:]))
+        tasks = _with_members(tasks, source)
         description = common.get("description", "")
         # The name comes from a task's scenario, which has filled in a missing one.
         several = cls(tasks[0].scenario.name.removesuffix(f".{tasks[0].name}"), description, tasks)
@@ -305,6 +310,9 @@ def _task(
     for key in OVERRIDDEN:
         if key in task.model_fields_set:
             tables[key] = merged(tables.get(key, {}), getattr(task, key), (key,))
+    training = tables.get("training", {})
+    if task.analytics and isinstance(training, dict):
+        tables["training"] = {**training, "enabled": task.training.get("enabled", False)}
     # If the name is not a string, the scenario refuses it.
     if isinstance(base, str):
         # The task's name is never cut, because it distinguishes the scenarios of tasks.
@@ -327,6 +335,36 @@ def _with_own_seed(task: TaskScenario, own: Any) -> TaskScenario:
     seed = int.from_bytes(word, "little") >> 1
     training = scenario.training.model_copy(update={"seed": seed})
     return replace(task, scenario=scenario.model_copy(update={"training": training}))
+
+
+def _with_members(tasks: Sequence[TaskScenario], source: str) -> tuple[TaskScenario, ...]:
+    """Returns the tasks with the devices that evaluations hold out from trainings."""
+    members: dict[str, tuple[float, float]] = {}
+    for task in tasks:
+        evaluation = task.scenario.evaluation
+        if evaluation is not None and evaluation.held_out:
+            members[task.name] = 0.0, evaluation.held_out
+            # The draw of a device is the same for all, so the largest share contains the others.
+            others = members.get(evaluation.of, (0.0, 1.0))
+            members[evaluation.of] = max(others[0], evaluation.held_out), 1.0
+    return tuple(
+        _with_those(task, members[task.name], source) if task.name in members else task
+        for task in tasks
+    )
+
+
+def _with_those(task: TaskScenario, members: tuple[float, float], source: str) -> TaskScenario:
+    given = task.scenario.participation.members
+    if given not in (EVERYBODY, members):
+        raise ScenarioError(
+            f"{source}, task {task.name}: participation.members={list(given)}, but held_out of an "
+            f"evaluation makes it {list(members)}; leave one of the two out"
+        )
+    try:
+        scenario = task.scenario.with_overrides(f"participation.members={list(members)}")
+    except ScenarioError as error:
+        raise ScenarioError(f"{source}, task {task.name}: {error}") from None
+    return replace(task, scenario=scenario)
 
 
 def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
@@ -377,6 +415,10 @@ def _check(several: SeveralTasks, source: str) -> None:
                 "all tasks is added up, and without noise there is no such sum; add noise, or run "
                 "the task by itself"
             )
+        try:
+            _check_evaluation(several, task)
+        except InputError as error:
+            raise ScenarioError(f"{source}, task {task.name}: {error}") from None
         if task.starts_days >= task.scenario.rounds.max_days:
             raise ScenarioError(
                 f"{source}, task {task.name}: starts_days={task.starts_days:g} is not before "
@@ -407,6 +449,32 @@ def _check(several: SeveralTasks, source: str) -> None:
     for place, task in enumerate(several.tasks):
         for other in (several.tasks[each] for each in sharing_timer(several.tasks, place)):
             _check_group(task, other, source)
+
+
+def _check_evaluation(several: SeveralTasks, task: TaskScenario) -> None:
+    """Raises InputError for a task whose devices cannot evaluate the model that it names."""
+    evaluation, analytics = task.scenario.evaluation, task.scenario.analytics
+    if evaluation is None or analytics is None:
+        return
+    trained = {each.name: each for each in several.tasks if each.scenario.training.enabled}
+    of = trained.get(evaluation.of)
+    if of is None:
+        rule, remedy = (
+            "is no task that trains a model",
+            f"name one of {', '.join(trained) or '(none)'}",
+        )
+        raise InputError.of("analytics.values.of", evaluation.of, rule, remedy)
+    # Latencies and rules depend on the examples of a device.
+    if task.scenario.data != of.scenario.data:
+        rule = f"is not that of task {of.name}, on whose data its model is evaluated"
+        raise InputError.of("data.kind", task.scenario.data.kind, rule, "make the tables equal")
+    kinds = ", ".join(each.kind for each in analytics.trust)
+    plans = analytics.plans(task.scenario.rounds.least_accepted)
+    if len(plans) > 1 or any(failure_of(plan.event) for plan in plans):
+        rule = (
+            "what a device spends in all tasks is added up for one of central, distributed, local"
+        )
+        raise InputError.of("analytics.trust", kinds, rule, "keep one; `fedray answer` compares")
 
 
 def _check_group(task: TaskScenario, other: TaskScenario, source: str) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.questions import AnswerPrivacy, privacy_of_answers
-from fedray.base.arrays import BoolArray, Float64Array, Int64Array
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from fedray.base.atomic import write_whole
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import InputError
@@ -30,7 +30,10 @@ from fedray.mechanisms.questions.question import Items, Plan, Truth
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import Analytics
 from fedray.studies.coverage import CoverageGroup, Devices
+from fedray.studies.evaluated import EvaluatedModel
+from fedray.trace.evaluated import devices_of_rounds
 from fedray.trace.reader import Trace
+from fedray.wire.members import are_members
 
 ANSWER_FILE = "answer.json"
 MOST_ROWS = 10_000
@@ -42,7 +45,8 @@ BY_KEY = ("histogram", "open_histogram", "prefix_tree")
 """Questions whose rows are keys of the devices' values; the last two find them."""
 KNOWN_HERE = (
     "The exact answers, and that of all devices above all, are known in a simulation only. A "
-    "device holds the same in every window."
+    "device holds the same in every window, except in an evaluation, which has no exact answer of "
+    "all devices: that would take an evaluation on each of them in every round."
 )
 
 
@@ -273,7 +277,16 @@ def answers_of(
         )
     if not trust_code:
         asked.demand_trust()
-    windows = tuple(_Asked(asked, confidence).windows(opened))
+    asked_of, own_of = asked.evaluation, own.evaluation
+    bins = {"low", "high"}
+    if own_of != asked_of and (own_of and own_of.model_dump(exclude=bins)) != (
+        asked_of and asked_of.model_dump(exclude=bins)
+    ):
+        raise InputError(
+            "analytics.values: the devices evaluated a model when the trace was trained, so their "
+            "values cannot be others now; change low and high only, or run the scenario"
+        )
+    windows = tuple(_Asked(asked, opened, confidence).windows())
     limits = enforced_limits(opened, own, None, audit.patterns)
     used = audit.mechanisms[0] if audit.mechanisms else None
     privacy = privacy_of_answers(
@@ -290,35 +303,64 @@ class _Asked:
 
     Args:
         scenario: scenario with the table `analytics`.
+        trace: its trace.
         confidence: probability of the intervals.
     """
 
-    def __init__(self, scenario: Scenario, confidence: float) -> None:
+    def __init__(self, scenario: Scenario, trace: Trace, confidence: float) -> None:
         assert scenario.analytics is not None
-        self._scenario, self._confidence = scenario, confidence
+        self._scenario, self._trace, self._confidence = scenario, trace, confidence
         self._analytics = scenario.analytics
         self._plans = self._analytics.plans(
             scenario.rounds.least_accepted, scenario.population.devices
         )
-        self._values = values_of(scenario)
         self._devices = Devices(scenario)
-        self._held = held_by(self._values, self._devices.device_ids)
+        ids = self._devices.device_ids
+        self._members = are_members(scenario, ids)
+        self._seed = scenario.seed
+        self._evaluated = None
+        if scenario.evaluation is not None:
+            # Tasks share the scenario's seed, but must not share their noise.
+            self._seed = scenario.training_seed
+            self._evaluated = EvaluatedModel(scenario, scenario.evaluation, trace)
+            self._label = self._evaluated.label
+            return
+        values = values_of(scenario)
+        self._label = values.label
+        self._held = held_by(values, ids)
 
-    def windows(self, trace: Trace) -> Iterator[WindowAnswer]:
-        """Yields the answers of a trace's windows."""
-        is_committed = trace.rounds["state"] == 0
-        ends = trace.rounds["opened"][is_committed].tolist()
-        came = _devices_of_rounds(trace, self._devices.device_ids.size, len(ends))
-        for window, (end, of_window) in enumerate(zip(ends, came, strict=True)):
-            yield self._window(window, end, of_window)
+    def windows(self) -> Iterator[WindowAnswer]:
+        """Yields the answers of the trace's windows, or rounds of an evaluation."""
+        rounds, uploads = self._trace.rounds, self._scenario.rounds.uploads
+        opened, closed = (rounds[name][rounds["state"] == 0] for name in ("opened", "closed"))
+        # A round of stored uploads is formed when their window ends.
+        spans = (opened, closed) if uploads is None else (opened - uploads.seconds, opened)
+        spans = zip(
+            *(times.tolist() for times in spans), devices_of_rounds(self._trace), strict=True
+        )
+        for window, (start, end, device_ids) in enumerate(spans):
+            yield self._window(window, start, end, device_ids)
 
-    def _window(self, window: int, end: float, came: BoolArray) -> WindowAnswer:
-        assert self._scenario.rounds.uploads is not None
-        start = end - self._scenario.rounds.uploads.seconds
-        present = self._devices.present(start, end)
+    def _held_by(
+        self, window: int, device_ids: UInt64Array, present: BoolArray
+    ) -> tuple[Items, Truth]:
+        """Returns what the devices that came hold, and the exact answer of all devices [N]."""
+        if self._evaluated is None:
+            of_all = self._truth(window, of_rows(self._held, np.flatnonzero(present)))
+            return of_rows(self._held, device_ids.astype(np.int64)), of_all
+        items = self._evaluated.of_round(window)
+        of_came = self._truth(window, items)
+        # It would take an evaluation on every device in every round.
+        return items, replace(of_came, values=np.full(of_came.keys.size, math.nan))
+
+    def _window(
+        self, window: int, start: float, end: float, device_ids: UInt64Array
+    ) -> WindowAnswer:
+        came = np.zeros(self._members.size, np.bool_)
+        came[device_ids] = True
+        present = self._devices.present(start, end) & self._members
         coverage = self._devices.coverage(present, came)
-        of_all = self._truth(window, of_rows(self._held, np.flatnonzero(present)))
-        items = of_rows(self._held, np.flatnonzero(came))
+        items, of_all = self._held_by(window, device_ids, present)
         of_came = self._truth(window, items)
         is_additive = self._analytics.question.kind in ADDITIVE
         scale = coverage[0].devices / coverage[0].came if is_additive else 1.0
@@ -356,7 +398,7 @@ class _Asked:
         is_inside = (found.low <= bounded) & (bounded <= found.high)
         total = of_all.values.sum() if self._analytics.question.kind in ADDITIVE else math.nan
         order = np.argsort(-found.estimates, kind="stable")
-        name = self._values.label if self._analytics.question.kind in BY_KEY else str
+        name = self._label if self._analytics.question.kind in BY_KEY else str
         labels = tuple(map(name, found.keys[order].tolist()))
         largest = order[:MOST_ROWS]
         columns = (found.estimates, found.standard_errors, found.low, found.high, bounded, whole)
@@ -380,16 +422,7 @@ class _Asked:
 
     def _generator(self, window: int) -> np.random.Generator:
         # The same for the answer and the truth, which then bound contributions alike.
-        return stream_generator(self._scenario.seed, Stream.ANSWER, window)
-
-
-def _devices_of_rounds(trace: Trace, devices: int, rounds: int) -> list[BoolArray]:
-    """Returns which devices [N] were accepted in each round of a trace."""
-    came = [np.zeros(devices, np.bool_) for _ in range(rounds)]
-    for part in trace.accepted():
-        for index in range(rounds):
-            came[index][part.device_ids[part.rounds == index]] = True
-    return came
+        return stream_generator(self._seed, Stream.ANSWER, window)
 
 
 def _at(keys: Int64Array, values: Float64Array, wanted: Int64Array) -> Float64Array:

@@ -5,15 +5,25 @@ import math
 import numpy as np
 import tomli_w
 
+from fedray.audit.audit import Audit
 from fedray.base.rounding import counted
 from fedray.report.audits import answers_table
 from fedray.report.figure import Axis, Figure, Series, Shown
-from fedray.report.page import render_study
+from fedray.report.page import render_study, write_report
 from fedray.report.table import Table
-from fedray.studies.answers import KNOWN_HERE, Answers, WindowAnswer
+from fedray.studies.answers import KNOWN_HERE, Answers, WindowAnswer, answers_of
 
 MOST_SHOWN = 12
 """Most rows of an answer, and windows of the coverage, in a table; the document has all."""
+
+
+def written_answers(audit: Audit) -> Answers:
+    """Answers the question of a run that has just ended, whose code is trusted, and writes the
+    answers and their page to its directory."""
+    answers = answers_of(audit, trust_code=True)
+    answers.write()
+    write_report(answers, audit.path / "answer.html")
+    return answers
 
 
 def answers_page(found: Answers) -> str:
@@ -155,7 +165,7 @@ def answers_figures(found: Answers) -> list[Shown]:
 
 
 def _window(window: WindowAnswer) -> str:
-    return f"{window.start_hours:g} to {window.end_hours:g} h"
+    return f"{round(window.start_hours, 2):g} to {round(window.end_hours, 2):g} h"
 
 
 def _number(value: float | None) -> str:

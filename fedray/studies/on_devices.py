@@ -28,7 +28,7 @@ from fedray.scenario import Scenario
 from fedray.studies.trained_scenario import opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
-from fedray.wire.messages import DeviceMeasures, Metric
+from fedray.wire.messages import Metric
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the metric over the devices of a group."""
@@ -150,7 +150,7 @@ def evaluate_on_devices(
     (trainer,) = start_trainers(scenario.for_trainers(), here, cpus=1)
     with contextlib.closing(trainer.worker):
         measures = trainer.measure_devices(run.parameters(), device_ids, examples).result()
-    values = {metric.name: _values(measures, metric) for metric in run.task_metrics}
+    values = {metric.name: measures.values(metric) for metric in run.task_metrics}
     groups = []
     for by, low, high, ids in chosen:
         # Devices without data have no measures, so a group may have fewer devices than were drawn.
@@ -244,15 +244,6 @@ def _bins(most: int) -> Iterator[tuple[int, int]]:
     while low <= most:
         yield low, 2 * (low - 1)
         low = 2 * (low - 1) + 1
-
-
-def _values(measures: DeviceMeasures, metric: Metric) -> Float64Array:
-    """Each device's metric, [U]; NaN if its examples have no weight."""
-    numerators, weights = measures.sums[metric.name].T
-    # Division by zero weight gives NaN, as it should.
-    with np.errstate(all="ignore"):
-        ratios = np.where(weights > 0, numerators / weights, np.nan)
-        return np.exp(ratios) if metric.is_exponential else ratios
 
 
 def _summary(values: Float64Array) -> MetricOnDevices:

@@ -452,6 +452,14 @@ class DeviceMeasures:
     examples: Int64Array
     sums: Mapping[str, Float64Array]
 
+    def values(self, metric: Metric) -> Float64Array:
+        """Returns each device's metric, [U]; NaN if its examples have no weight."""
+        numerators, weights = self.sums[metric.name].T
+        # Division by zero weight gives NaN, as it should.
+        with np.errstate(all="ignore"):
+            ratios = np.where(weights > 0, numerators / weights, np.nan)
+            return np.exp(ratios) if metric.is_exponential else ratios
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingMetrics:

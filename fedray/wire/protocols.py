@@ -6,12 +6,13 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from fedray.base.arrays import Float32Array
+from fedray.base.arrays import Float32Array, UInt64Array
 from fedray.runtime.workers import Pending
 from fedray.scenario.clipping import Clip
 from fedray.wire.messages import (
     CheckInOrder,
     CheckIns,
+    DeviceMeasures,
     Evaluation,
     Settlement,
     ShardPart,
@@ -89,6 +90,13 @@ class Trainer(Protocol):
 
     def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
         """Returns the task's metrics of parameters [D] on held-out data."""
+        ...
+
+    def measure_devices(
+        self, parameters: Kept, device_ids: UInt64Array, most_examples: int
+    ) -> Pending[DeviceMeasures]:
+        """Returns the metrics of parameters [D] on the first examples of each device [G]; those
+        without readable examples are left out."""
         ...
 
     def initial_parameters(self) -> Pending[Float32Array]:

@@ -150,6 +150,17 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return mu * (high + mu / 2) * (1.0 + 1e-15)
 
 
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Returns delta at any epsilon of a Gaussian release, or 1 where it nearly is."""
+    # Both directions of a Gaussian lose the same.
+    if epsilon < 0:
+        return -math.expm1(epsilon) + math.exp(epsilon) * gaussian_delta(mu, -epsilon)
+    a = epsilon / mu - mu / 2 if mu else math.inf
+    if a <= _LOWEST:
+        return 1.0
+    return math.exp(log_delta(mu, a)) if a < 1e3 else 0.0
+
+
 def log_delta(mu: float, a: float) -> float:
     """Returns log delta(epsilon) at epsilon = mu (a + mu/2) >= 0, for a >= -9, accurate to 1e-13
     down to delta = 1e-30. It decreases in a."""

@@ -2,12 +2,13 @@
 
 Events without sampling are one Gaussian, with a closed form (`gdp.py`). For one kind of sampled
 Gaussian, repeated, `composition.py` computes an upper bound that is tight for every delta. Stated
-guarantees (epsilon, delta) of one epsilon have a closed form.
+guarantees (epsilon, delta) of one epsilon have a closed form, also beside Gaussian releases.
 """
 
 import math
 from collections import Counter
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +22,19 @@ from fedray.mechanisms.accounting.events import (
     PostProcessed,
     Repeated,
 )
-from fedray.mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon, sampled_noise
+from fedray.mechanisms.accounting.gdp import (
+    gaussian_delta,
+    gaussian_epsilon,
+    gdp_epsilon,
+    mu_of,
+    sampled_noise,
+)
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
 
 MOST_STATED = 1 << 20
 """Most stated guarantees whose optimal composition is computed; of more the sum is taken."""
+MOST_LOSSES = 1 << 12
+"""Most losses of stated guarantees beside a Gaussian; of more the sum is taken."""
 ROUNDING = 1e-9
 """Allowance for rounding, relative to delta; binomial probabilities are more accurate."""
 
@@ -42,6 +51,11 @@ def pld_epsilon(event: Event, delta: float) -> float:
     check_delta(delta)
     if (guarantees := _guarantees(event)) is not None:
         return _stated_epsilon(guarantees, delta)
+    if isinstance(event, Composed) and (stated := [*filter(_guarantees, event.events)]):
+        others: tuple[Any, ...] = tuple(each for each in event.events if each not in stated)
+        known = _guarantees(Composed(events=tuple(stated)))  # pyright: ignore[reportArgumentType]
+        assert known is not None
+        return _mixed_epsilon(mu_of(Composed(events=others)), known, delta)
     steps = _sampled_steps(event)
     if steps is None:
         return gdp_epsilon(event, delta)
@@ -111,6 +125,41 @@ def _stated_epsilon(guarantees: Counter[tuple[float, float]], delta: float) -> f
         is_enough = chances @ -np.expm1(np.minimum(middle - losses, 0.0)) <= left
         low, high = (low, middle) if is_enough else (middle, high)
     return min(total, high * (1.0 + ROUNDING))
+
+
+def _mixed_epsilon(mu: float, guarantees: Counter[tuple[float, float]], delta: float) -> float:
+    """Returns an upper bound on epsilon of a Gaussian mechanism and stated guarantees, exact for
+    guarantees whose delta is 0 and for which nothing else is known.
+
+    Randomized response dominates a guarantee (Kairouz, Oh, Viswanath 2015, Theorem 3.3), and
+    dominating pairs compose, adaptively too (Zhu, Dong, Wang 2022, Theorem 10): delta is the mean
+    of the Gaussian's delta at epsilon minus the loss of the responses.
+    """
+    from scipy.special import expit
+    from scipy.stats import binom
+
+    own = math.fsum(times * each for (_, each), times in guarantees.items())
+    if own >= delta:
+        raise EventRefused(
+            f"delta={delta:g} is used up by the deltas of the event's parts, {own:g} in total; "
+            "describe the release at a larger delta"
+        )
+    left = delta - own * (1.0 + ROUNDING)
+    high = gaussian_epsilon(mu, left)
+    high += math.fsum(times * each for (each, _), times in guarantees.items())
+    if math.prod(times + 1 for times in guarantees.values()) > MOST_LOSSES:
+        return high
+    losses, chances = np.zeros(1), np.full(1, 1.0 + ROUNDING)
+    for (epsilon, _), times in guarantees.items():
+        true = np.arange(times + 1)
+        losses = np.add.outer(losses, (2 * true - times) * epsilon).ravel()
+        chances = np.outer(chances, binom.pmf(true, times, expit(epsilon))).ravel()
+    low, total = 0.0, high
+    while high - low > 1e-12 * total:
+        middle = (low + high) / 2
+        deltas = [gaussian_delta(mu, middle - loss) for loss in losses.tolist()]
+        low, high = (low, middle) if chances @ deltas <= left else (middle, high)
+    return high
 
 
 def _sampled_steps(event: Event) -> Counter[tuple[float, float]] | None:

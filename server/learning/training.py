@@ -21,7 +21,14 @@ from fedray.runtime.workers import ArgumentLost, Pending
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.trace.checkpoints import prefixed, under
-from fedray.wire.messages import Evaluation, Measured, TrainingMetrics, TrainOrder, TrainReport
+from fedray.wire.messages import (
+    DeviceMeasures,
+    Evaluation,
+    Measured,
+    TrainingMetrics,
+    TrainOrder,
+    TrainReport,
+)
 from fedray.wire.protocols import Aggregator, Kept, Trainer
 
 SIZES = (1, 4, 16, 32, 64)
@@ -141,6 +148,19 @@ class TrainingLoop:
         if (round_index + 1) % self._scenario.training.checkpoint_every == 0:
             self._steadily(self._fetch_state)
         return self.metrics[-1]
+
+    def measure(self, device_ids: NDArray[np.uint64], most_examples: int) -> DeviceMeasures:
+        """Returns the metrics of the newest model on the first examples of devices [G], by one
+        trainer: batches, and so the last bits, do not depend on the number of trainers."""
+        found: list[DeviceMeasures] = []
+
+        def measured() -> None:
+            newest = self._versions[self.next_round]
+            answer = self._trainers[-1].measure_devices(newest, device_ids, most_examples)
+            found.append(answer.result())
+
+        self._steadily(measured)
+        return found[-1]
 
     def finish(self) -> dict[str, NDArray]:
         """Evaluates the last round too. Returns the aggregator's state."""

@@ -173,7 +173,7 @@ class UploadPace(Pace):
 def _is_small(scenario: Scenario) -> bool:
     """Whether a task has so few devices that they are asked to come together."""
     rounds = scenario.rounds
-    usable_devices = scenario.population.devices * scenario.usable_share
+    usable_devices = scenario.population.devices * scenario.serving_share
     # Buffered rounds take devices as they come, so no device needs to wait for others.
     is_selected_together = rounds.mode == "on-device"
     return is_selected_together and usable_devices < rounds.small_population * rounds.wanted_at_once

@@ -65,9 +65,13 @@ EXAMPLES = {
     "training.weighting.kind": ("server/test_weighting.py:WEIGHTINGS",),
 }
 """Where the suite of each key has its examples, below tests/."""
-ELSEWHERE = {"training.task.kind": {"custom"}, "privacy.mechanism.kind": {"none"}}
+ELSEWHERE = {
+    "training.task.kind": {"custom"},
+    "privacy.mechanism.kind": {"none"},
+    "analytics.values.kind": {"evaluation"},
+}
 """Kinds with tests of their own: a user's code in tests/contracts/test_tasks.py, a run without
-noise in tests/simulation/test_no_noise.py."""
+noise in tests/simulation/test_no_noise.py, an evaluation in tests/simulation/test_evaluations.py."""
 ALL = pytest.mark.parametrize("key", sorted(".".join(path) for path in KINDS))
 
 

@@ -14,7 +14,13 @@ from fedray.mechanisms.accounting.calibration import (
     noise_multiplier_for_epsilon,
     noise_multiplier_for_rho,
 )
-from fedray.mechanisms.accounting.events import Event, Gaussian
+from fedray.mechanisms.accounting.events import (
+    ApproximateDP,
+    Composed,
+    Event,
+    Gaussian,
+    Repeated,
+)
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon, mu_of
 from fedray.mechanisms.accounting.moments import moments_epsilon
 from fedray.mechanisms.accounting.pld import pld_epsilon
@@ -292,3 +298,25 @@ def test_the_renyi_figure_is_of_the_noise_that_the_strategy_leaves() -> None:
     assert doubled.amplified_renyi_epsilon == pytest.approx(plain.amplified_renyi_epsilon)
     assert doubled.amplified_epsilon == pytest.approx(plain.amplified_epsilon)
     assert plain.amplified_epsilon < plain.amplified_renyi_epsilon
+
+
+@pytest.mark.parametrize(
+    ("noise", "epsilon", "count", "delta"),
+    [(2.265, 1.0, 2, 1e-10), (1.0, 0.5, 7, 1e-6), (0.2, 1.0, 3, 1e-6), (40.0, 0.1, 1, 1e-3)],
+)
+def test_a_gaussian_beside_stated_guarantees_is_their_convolution(
+    noise: float, epsilon: float, count: int, delta: float
+) -> None:
+    """Against dp_accounting's distributions on a grid of 1e-4, and against the sum of both."""
+    from dp_accounting.pld import privacy_loss_distribution
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
+
+    step: dict = {"value_discretization_interval": 1e-4}
+    stated = DifferentialPrivacyParameters(epsilon, 0.0)
+    one = privacy_loss_distribution.from_privacy_parameters(stated, **step).self_compose(count)
+    whole = privacy_loss_distribution.from_gaussian_mechanism(noise, **step).compose(one)
+    part = Repeated(event=ApproximateDP(epsilon=epsilon, theorem="any"), count=count)
+    both = Composed(events=(released(1.0, noise), part))
+    found = pld_epsilon(both, delta)
+    assert found == pytest.approx(whole.get_epsilon_for_delta(delta), rel=1e-4)
+    assert found <= count * epsilon + gaussian_epsilon(1.0 / noise, delta)
