@@ -147,9 +147,10 @@ def _limits(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> Lim
 
 
 def _not_refuted(finding: Finding, incomplete: str) -> Finding:
-    """Returns the finding for an incomplete log, which can break a statement but not support it."""
+    """Returns the finding for an incomplete log, which can break a statement but not support it,
+    nor say what would hold."""
     if finding.verdict is Verdict.BROKEN:
-        return finding
+        return replace(finding, should_say="")
     # The rows that were left out may belong to the device that spent most.
     found = None if finding.statement in SPENT_STATEMENTS else finding.found
     return replace(

@@ -100,7 +100,8 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
     Raises:
         InputError: the grid has another trace, or a cell without noise; or no statement is
             possible: mechanism or noise multiplier is unknown, no noise was added, the log is not
-            complete, or the claim has another mechanism or more noise than the run had.
+            complete and no limits are claimed, or the claim has another mechanism or more noise
+            than the run had.
     """
     trace = audit.trace
     if audit.no_guarantee:
@@ -115,11 +116,6 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
             "privacy to state; give "
             "a claim, or a mechanism and a noise multiplier"
         )
-    if audit.incompleteness:
-        raise InputError(
-            f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} Import "
-            "the whole log"
-        )
     if broken := broken_noise(audit.findings):
         raise InputError(
             f"the claim's {broken[0].statement} is not that of the run ({broken[0].explanation}), "
@@ -133,6 +129,12 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
         by_strength = (mechanism.claimed, mechanism.enforced, mechanism.observed)
         # The observed sensitivity is always known, so a guarantee is found.
         stated = next(each for each in by_strength if each.sensitivity is not None)
+    # Claimed limits hold for rows without a device too; what was observed does not.
+    if audit.incompleteness and stated.name == "observed":
+        raise InputError(
+            f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} Claim "
+            "limits that were enforced, such as timer_hours"
+        )
     title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
     lines = (
         *_setting(trace, audit, mechanism),
@@ -157,11 +159,15 @@ def _summary(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> str:
         f"{up(stated.rho, 6)} of zCDP, for {unit}, under zero-out adjacency, by the noise of "
         f"{mechanism.name} ({mechanism.strategy.paper}) with noise multiplier "
         f"{given(mechanism.noise_multiplier or 0.0)}. Participation is {stated.name}: "
-        f"{_limits_text(stated)}. The figures are about {stated.scope}"
+        f"{described(stated.participation) if stated.participation else 'unlimited'}. The figures "
+        f"are about {stated.scope}"
     )
     models = f"The models after {counted(audit.rounds, 'round')}"
     if stated.may_rest_on:
         return f"{models} have {says}."
+    if audit.scenario is None and stated.name != "observed":
+        condition = "If the claimed limits were enforced, which this log cannot show"
+        return f"{condition}: {models[0].lower()}{models[1:]} have {says}."
     return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}."
 
 

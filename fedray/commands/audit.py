@@ -93,15 +93,14 @@ def audit(
         opened, result = audited(
             trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
         )
-    written = {}
-    # The only file that may be refused is written first.
-    if statement is not None:
-        written["statement"] = write_statement(result, statement, tuning)
-    written |= write_shown(result, page, figures)
+    written = write_shown(result, page, figures)
     if events is not None:
         written["events"] = str(result.write_events(events))
     if evidence is not None:
         written["evidence"] = write_evidence_file(result, evidence, show_devices)
+    # The only file that may be refused comes last: the others are of use without it.
+    if statement is not None:
+        written["statement"] = write_statement(result, statement, tuning)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
         # By default, columns that are not read are not checked.

@@ -1,5 +1,6 @@
 """Steps of the commands that audit a trace or show its page."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,10 @@ def audited(
 def exit_by_claim(audit: Any) -> None:
     """Ends the command with 1 unless the claim passes, on which scripts rely."""
     if not audit.claim_holds:
-        typer.echo(
-            one_line(f"fedray: {audit.verdict} {audit.incompleteness} {audit.left_out_bound}"),
-            err=True,
-        )
+        text = one_line(f"fedray: {audit.verdict} {audit.incompleteness} {audit.left_out_bound}")
+        # On a terminal the verdict is on the screen already.
+        if not sys.stdout.isatty():
+            typer.echo(text, err=True)
         raise typer.Exit(1)
 
 

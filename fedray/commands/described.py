@@ -57,9 +57,8 @@ def known_names() -> list[str]:
 def _other_files() -> dict[str, type[BaseModel]]:
     from fedray.audit.claims import Claim
     from fedray.scenario.pretraining import Pretraining
-    from fedray.studies.sweep.sweep import Sweep
 
-    return {"claim": Claim, "pretraining": Pretraining, "sweep": Sweep}
+    return {"claim": Claim, "pretraining": Pretraining}
 
 
 def described(name: str, kind: str | None = None) -> Schema:

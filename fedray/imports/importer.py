@@ -240,8 +240,8 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
             for each in source.left_out.values()
         )
         remedy = (
-            "correct the log; or leave them out with leave_out_invalid=True, but then no claim can "
-            "be checked, because they may be participations"
+            "correct the log; or leave them out with `leave_out_invalid=True`, but then no claim "
+            "can be checked, because they may be participations"
         )
         if source.out_of_range:
             remedy = (

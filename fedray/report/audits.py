@@ -174,7 +174,7 @@ def guarantees_table(audit: Audit) -> Table:
         "min-sep": lambda row: limit_cells(row[2], audit.findings)[0],
         "part.": lambda row: limit_cells(row[2], audit.findings)[1],
         **_privacy_cells(lambda row: row[2]),
-        "rest on": lambda row: "yes" if row[2].may_rest_on else "no",
+        "rest on": lambda row: _rests_on(audit, row[2]),
     }
     return Table.of(
         f"Guarantees{of_one}, {known}, delta {given(first.observed.delta)}",
@@ -374,6 +374,14 @@ def _rounds(evidence: Evidence, most: int | None) -> str:
 
 def _listed(values: Sequence[int], most: int) -> str:
     return ", ".join([*map(str, values[:most]), *(["..."] if len(values) > most else [])])
+
+
+def _rests_on(audit: Audit, guarantee: Guarantee) -> str:
+    # A log does not show whether the limits that it claims were enforced.
+    is_conditional = audit.scenario is None and guarantee.name in ("enforced", "claimed")
+    if is_conditional and guarantee.sensitivity is not None:
+        return "if enforced"
+    return "yes" if guarantee.may_rest_on else "no"
 
 
 def statement_tables(statement: Statement) -> list[Table]:

@@ -45,7 +45,7 @@ def audit_figures(audit: Audit) -> list[Figure]:
         figures.append(excluded_devices(audit, audit.exclusions))
     # Without noise no privacy was spent over rounds.
     if audit.over_rounds:
-        figures += losses_over_rounds(audit)
+        figures.append(epsilon_over_rounds(audit))
     if audit.device_privacy is not None:
         privacy = audit.device_privacy
         figures.append(spent_figure({"rho": privacy.curve}, privacy.is_exact))
@@ -345,8 +345,8 @@ def gap_bins(values: Int64Array, most: int = MOST_BINS) -> tuple[Int64Array, Int
     return edges, np.histogram(values, bins=edges)[0]
 
 
-def losses_over_rounds(audit: Audit) -> list[Figure]:
-    """Returns epsilon and rho of the first mechanism, over the number of released rounds.
+def epsilon_over_rounds(audit: Audit) -> Figure:
+    """Returns epsilon of the first mechanism, over the number of released rounds.
 
     Privacy is lost with every round, so the value at a computed round bounds those before it.
     """
@@ -360,25 +360,17 @@ def losses_over_rounds(audit: Audit) -> list[Figure]:
     )
     ends = np.array([entry.rounds for entry in audit.over_rounds], np.float64)
     starts = np.concatenate([[0.0], ends])[:-1]
-    delta = given(audit.mechanisms[0].observed.delta)
     epsilons = np.array([entry.epsilon for entry in audit.over_rounds])
-    rhos = np.array([entry.rho for entry in audit.over_rounds])
-    figures = []
-    for name, statement, loss, values, axis in (
-        (
-            "privacy",
-            "epsilon",
-            "Epsilon",
-            epsilons,
-            Axis(f"Epsilon at delta = {delta}", decimals=4),
-        ),
-        ("rho", "rho", "rho", rhos, Axis("rho (zCDP)", decimals=6)),
-    ):
-        series = Series(loss, "steps", starts, values, ends)
-        title = f"{loss} over rounds"
-        marks = tuple(Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, statement))
-        figures.append(Figure(name, title, note, Axis("Rounds released"), axis, (series,), marks))
-    return figures
+    delta = given(audit.mechanisms[0].observed.delta)
+    return Figure(
+        "privacy",
+        "Epsilon over rounds",
+        note,
+        Axis("Rounds released"),
+        Axis(f"Epsilon at delta = {delta}", decimals=4),
+        (Series("Epsilon", "steps", starts, epsilons, ends),),
+        tuple(Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, "epsilon")),
+    )
 
 
 def spent_figure(

@@ -28,6 +28,8 @@ WORDS = {
     "owner": ("owner", "person"),
 }
 """Words in the names of columns by role, the most certain first."""
+FEW = 8
+"""Most values of a column that may be outcomes."""
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -84,6 +86,8 @@ def inspect_log(
     for role in ("device", "round"):
         if role not in roles:
             problems.append(f"no column looks like the {role}; give --column {role}=NAME")
+    unused = set(names).difference(*roles.values(), (each.partition("=")[0] for each in where))
+    notes += [text for name in names if name in unused and (text := _few(table[name], name))]
     command = ["fedray", "import", str(log)]
     for role, of_role in roles.items():
         command += [word for name in of_role for word in ("--column", f"{role}={name}")]
@@ -109,6 +113,19 @@ def inspect_log(
     return Inspection(tuple(described), tuple(problems), tuple(notes), tuple(command))
 
 
+def _few(column: pa.ChunkedArray, name: str) -> str:
+    """Returns a note on a column that may tell which rows are participations, by its few values."""
+    counts = column.value_counts()
+    if not 2 <= len(counts) <= FEW:
+        return ""
+    shown = ", ".join(
+        f"{shown_value(each['values'])} {each['counts'].as_py():,}" for each in counts
+    )
+    return (
+        f"{name} has the values {shown}; if not all are participations, give --where {name}=VALUE"
+    )
+
+
 def _check(
     log: Path,
     layout: LogLayout,
@@ -127,7 +144,10 @@ def _check(
     staged = pa.Table.from_batches(batches, source.schema)
     rows = np.concatenate(places) if places else np.empty(0, np.int64)
     for each in source.left_out.values():
-        problems.append(f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row})")
+        problems.append(
+            f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row}); correct them, or "
+            "leave them out by --leave-out-invalid"
+        )
     if not staged.num_rows:
         problems.append("no row is a participation")
         return
