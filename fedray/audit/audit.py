@@ -5,7 +5,6 @@ An audit states three guarantees side by side (fedray/audit/guarantees.py): obse
 claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
 """
 
-import contextlib
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -278,7 +277,7 @@ class Audit(DrawnResult):
         participations; empty if there are none.
 
         Each such row adds at most the largest column of C to a device's sum, by the triangle
-        inequality; and no device exceeds the sensitivity of so many participations in any rounds.
+        inequality, even if the device has a row of that round already.
         """
         rows = sum(each.rows for each in self.left_out if each.may_be_participation)
         if not rows:
@@ -292,14 +291,7 @@ class Audit(DrawnResult):
         used = self.mechanisms[0]
         assert used.noise is not None
         norm, _ = largest_column(used.strategy, self.rounds)
-        largest = used.trace.value + rows * norm
-        # A unit that contributes to a round more than once has no such limits, and some mechanisms
-        # have no proof.
-        if isinstance(self.trace, ImportedTrace) and self.trace.repeats != "each":
-            most = MinSep(self.rounds, 1, min(self.rounds, self.max_participations + rows))
-            with contextlib.suppress(ValueError):
-                largest = min(largest, used.strategy.participation_sensitivity(most).value)
-        event = released(used.noise, largest)
+        event = released(used.noise, used.trace.value + rows * norm)
         epsilon = epsilon_of(event, used.observed.delta).epsilon
         return f"{text} and epsilon at most {up(epsilon)}."
 

@@ -163,6 +163,8 @@ def _summary(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> str:
         f"are about {stated.scope}"
     )
     models = f"The models after {counted(audit.rounds, 'round')}"
+    if not audit.is_of_run:
+        return f"The run had another mechanism or noise. {models} would have {says}."
     if stated.may_rest_on:
         return f"{models} have {says}."
     if audit.scenario is None and stated.name != "observed":

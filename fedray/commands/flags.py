@@ -22,7 +22,12 @@ SETTINGS = {
 """Arguments of the library that an option of several settings gives, with their names there."""
 VALUES = {("renumber", "True"): "--rounds=logged"}
 """Arguments that are a value of an option of another name."""
-_KEY_NAMES = {"population": "devices", "rounds": "count", "timer": "timer_hours"}
+_KEY_NAMES = {
+    "population": "devices",
+    "rounds": "count",
+    "timer": "timer_hours",
+    "epsilon": "target_epsilon",
+}
 """Words for keys of a scenario that have another name."""
 
 

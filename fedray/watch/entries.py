@@ -29,7 +29,7 @@ from fedray.base.regular_file import read_regular_file
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.imported import IMPORT_FORMAT
-from fedray.trace.partial import UNFINISHED_FILE
+from fedray.trace.partial import UNFINISHED_FILE, is_locked
 from fedray.trace.progress import PROGRESS_FILE, ProgressReport, read_progress
 from fedray.trace.schema import REPORT_FILE, ROUNDS_FILE, RUN_FILE, STATES
 from fedray.trace.several_tasks import TASKS_FILE
@@ -393,6 +393,9 @@ class Runs:
     ) -> Entry:
         """Returns the entry with the content of a progress file, and the state of its process."""
         state = _state_of(told)
+        # A process that has just started, or is stopping, has no report.
+        if state == "interrupted" and is_locked(partial):
+            state = "running"
         resume = ""
         if state == "interrupted" and has_checkpoint(partial):
             whole = shlex.quote(str(self.directory / entry.path))

@@ -87,6 +87,10 @@ def test_a_statement_begins_with_a_paragraph_and_ends_with_what_limits_it(trace,
     assert enforced.summary.startswith("The models after 7 rounds have (")
     assert "Participation is enforced: " in enforced.summary
     assert spent.count("\n* ") == 0
+    other = privacy_statement(audit_trace(trace, noise_multiplier=9.0)).summary
+    assert other.startswith(
+        "The run had another mechanism or noise. The models after 7 rounds would "
+    )
     claim = Claim.model_validate({"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0})
     observed = privacy_statement(audit_trace(log, claim=claim))
     assert observed.summary.startswith("No guarantee may rest on this: ")
@@ -263,8 +267,8 @@ def test_stated_limits_stand_beside_tighter_ones_that_follow(
     expected = ["2 (follows: 3)", "4 (follows: 3)"]
     *_, enforced, stated = guarantees_table(audit).rows
     assert enforced[:3] == ("enforced", "3", "3")
-    # A log cannot show that the timer was enforced, so no guarantee may rest on either.
-    assert enforced[-1] == "no"
+    # A log cannot show that the timer was enforced.
+    assert enforced[-1] == "if enforced"
     assert stated == ("claimed", *expected, *enforced[3:])
     assert all(each in str(audit) for each in expected)
     assert all(each in audit._repr_html_() for each in expected)

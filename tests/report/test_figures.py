@@ -37,7 +37,6 @@ NAMES = [
     "participations",
     "gaps",
     "privacy",
-    "rho",
     "devices",
 ]
 

@@ -250,7 +250,6 @@ def test_a_page_of_an_imported_log_with_a_broken_claim(tmp_path: Path, script) -
         "participations",
         "gaps",
         "privacy",
-        "rho",
         "devices",
     ]
     assert "The claim does not hold: min-sep is 1, not 2" in words(page)

@@ -99,6 +99,8 @@ def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) ->
     assert {file.name for file in (tmp_path / "f").iterdir()} == {
         "min-sep.svg",
         "min-sep.csv",
+        "rho.svg",
+        "rho.csv",
     }
     runs = json.loads(out)["runs"]
     assert [run["name"] for run in runs] == ["nwp-en-GB", "otf-en-GB"]

@@ -19,7 +19,7 @@ from fedray.runs.simulation import resume, simulate, simulate_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.trace.checkpoints import has_checkpoint
-from fedray.trace.partial import partial_directory
+from fedray.trace.partial import Lock, partial_directory
 from fedray.trace.progress import PROGRESS_FILE, Process, read_progress
 from fedray.trace.unfinished import write_unfinished
 from fedray.watch.entries import Entry, Runs
@@ -315,3 +315,15 @@ def test_status_prints_a_table_or_json(tmp_path: Path, small, fedray_command) ->
     for options in ((), ("--watch", "0")):
         code, out, err = fedray_command("status", str(tmp_path / "none"), *options)
         assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_process_that_has_not_reported_yet_is_not_called_interrupted(
+    tmp_path: Path, small
+) -> None:
+    partial = partial_directory(tmp_path / "run")
+    partial.mkdir()
+    write_unfinished(partial, small().to_document())
+    lock = Lock(partial)
+    assert only(Runs(tmp_path)).state == "running"
+    lock.release()
+    assert only(Runs(tmp_path)).state == "interrupted"
