@@ -1,6 +1,6 @@
-"""Benchmarks of the population: its size, its shards and nodes, the published pt-BR run, and the two obvious alternatives.
+"""Benchmarks of the population: its size, its shards, the published pt-BR run, and the two obvious alternatives.
 
-    python tests/benchmarks/bench_population.py [growth] [shards] [nodes] [published] [alternatives] [--repeats 3] [--divide 1]
+    python tests/benchmarks/bench_population.py [growth] [shards] [published] [alternatives] [--repeats 3] [--divide 1]
 
 Each compares what it names in one run, alternating, and prints medians and ratios. `--divide` makes everything so many times smaller.
 """
@@ -115,50 +115,6 @@ def shards(repeats: int, divide: int) -> None:
             results[count].append(in_own_process(value, count, "in-process")[0])
     print(f"shards: {value.population.devices:,} devices enumerated, 900 rounds of 50, two days")
     print_medians(results, "shards")
-
-
-def nodes(repeats: int, divide: int) -> None:
-    """The same run on 1 and on 16 nodes, which are simulated on this machine; a shard on each. Ray's start is left out."""
-    value = bound_by_population(divide)
-    results: dict[int, list[float]] = {1: [], 16: []}
-    for _ in range(repeats):
-        for count in results:
-            done = subprocess.run(
-                [sys.executable, "-c", NODES, str(count)],
-                input=value.to_toml(), cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
-            )  # fmt: skip
-            results[count].append(float(done.stdout.split()[-1]))
-    print(f"nodes: {value.population.devices:,} devices enumerated, 900 rounds of 50, two days")
-    print_medians(results, "nodes")
-
-
-NODES = """
-import logging, os, sys, tempfile, time, tomllib
-import ray
-from ray.cluster_utils import Cluster
-from fedray.runtime.cluster import ROOT
-from fedray.runtime.placement import Placement
-from fedray.scenario import Scenario
-from fedray.runs.simulation import simulate
-os.environ["PYTHONPATH"] = str(ROOT)
-count, memory = int(sys.argv[1]), 80 * 2**20
-value = Scenario.from_tables(tomllib.loads(sys.stdin.read()))
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory, "include_dashboard": False})
-for _ in range(count - 1):
-    cluster.add_node(num_cpus=1, object_store_memory=memory)
-cluster.wait_for_nodes()
-ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-started = []
-with tempfile.TemporaryDirectory() as folder:
-    # Hosts load their code and kernels before the first attempt closes.
-    def tell(progress):
-        started.append(time.perf_counter())
-    simulate(value, Placement(count), f"{folder}/run", tell)
-    seconds = time.perf_counter() - started[0]
-ray.shutdown()
-cluster.shutdown()
-print(seconds)
-"""
 
 
 def bound_by_population(divide: int) -> Scenario:
@@ -313,7 +269,7 @@ def actor_per_device(devices: int, rounds: int) -> float:
         return time.perf_counter() - start
 
 
-BENCHMARKS = {each.__name__: each for each in (growth, shards, nodes, published, alternatives)}
+BENCHMARKS = {each.__name__: each for each in (growth, shards, published, alternatives)}
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import pickle
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,9 +40,9 @@ ROUNDS = 980
 """Rounds of en-GB, over days and nights: the cost of a row depends on the hour, since candidates on ineligible devices are lost."""
 GOAL = 6500
 MEBI = 2**20
-FITTED = [(4_000_000, 400, 1), (20_000_000, 400, 4), (20_000_000, 1200, 2), (200_000_000, 800, 1)]
-"""Devices, report goal and nodes of the runs that the costs are fitted to."""
-HELD_OUT = [(100_000_000, 3000, 2), (10**9, GOAL, 1), (10**9, GOAL, 4), (10**10, GOAL, 4)]
+FITTED = [(4, 400, 1), (20, 400, 4), (20, 1300, 1), (20, 1300, 2), (20, 1300, 4), (20, 1300, 16), (200, 800, 1)]
+"""Millions of devices, report goal and nodes of the runs that the costs are fitted to."""
+HELD_OUT = [(100, 3000, 2), (1_000, GOAL, 1), (1_000, GOAL, 4), (10_000, GOAL, 4)]
 """Runs that are predicted, and then measured."""
 
 
@@ -184,13 +185,13 @@ def line(run: Share) -> str:
     )
 
 
-def nodes(divide: int) -> None:
+def nodes(divide: int, most: int) -> None:
     """One run on 1, 2, 4 and 16 nodes."""
     value = of(20_000_000 // divide, 1300 // divide)
     print(
         f"nodes: {value.population.devices:,} devices, {ROUNDS} rounds of {value.rounds.report_goal}"
     )
-    for count in (1, 2, 4, 16):
+    for count in (each for each in (1, 2, 4, 16) if each <= most):
         run = share(value, count)
         few = share(value, count, counts=True)
         serial = run.driver / (run.driver + run.hosts)
@@ -199,33 +200,47 @@ def nodes(divide: int) -> None:
         )
 
 
-def check(divide: int) -> None:
-    """Costs fitted on small runs, and runs of other sizes beside their prediction."""
-    runs = [share(of(devices // divide, goal // divide), count) for devices, goal, count in FITTED]
-    costs = fitted(runs)
+def check(divide: int, most: int) -> None:
+    """Costs fitted on small runs, and runs of other sizes beside their prediction. All take turns, and medians of three count."""
+    asked = [each for each in (*FITTED, *HELD_OUT) if each[2] <= most]
+    done: dict[tuple[int, int, int], list[Share]] = {each: [] for each in asked}
+    for _ in range(3):
+        for millions, goal, count in asked:
+            value = of(millions * 10**6 // divide, goal // divide)
+            done[millions, goal, count].append(share(value, count))
+    middle = {each: medians(runs) for each, runs in done.items()}
+    costs = fitted([run for each, run in middle.items() if each in FITTED])
     print(
-        "fitted: seconds of the driver per row, per node and window; of the nodes per row, per node and window, per block and window"
+        "fitted: seconds of the driver per run, per node and window, per row; of the nodes per node, per node and window, per row, per block and window"
     )
     print("  " + "  ".join(f"{cost:.3g}" for each in costs for cost in each))
-    for run in runs:
-        print(line(run))
-    print("held out: measured, predicted, and their ratio")
     worst = 1.0
-    for devices, goal, count in HELD_OUT:
-        run = share(of(devices // divide, goal // divide), count)
+    for each, run in middle.items():
         guess = predicted(costs, run)
         ratios = guess.driver / run.driver, guess.hosts / run.hosts
-        print(f"{line(run)}\n{line(guess)}  driver {ratios[0]:.2f}  nodes {ratios[1]:.2f}")
-        worst = max(worst, *(max(each, 1 / each) for each in ratios))
-    print(f"predicted: rounds of {GOAL}, seconds on N nodes of 4 cores")
+        kind = "fitted" if each in FITTED else "held out"
+        print(
+            f"{line(run)}  {kind}; predicted over measured: driver {ratios[0]:.2f}  nodes {ratios[1]:.2f}"
+        )
+        if each in HELD_OUT:
+            worst = max(worst, *(max(ratio, 1 / ratio) for ratio in ratios))
+    print(f"predicted: {ROUNDS} rounds of {GOAL}, seconds on N nodes of 4 cores")
     for devices in (10**8, 10**9, 10**10):
+        times = []
         for count in (1, 4, 16, 64):
-            rows, windows = ROUNDS * GOAL * 13 // 10, 58
-            guess = predicted(costs, Share(count, devices, windows, rows, 0, 0, 0, 0, 0))
-            print(
-                f"  {devices:>14,} devices  {count:3} nodes  {guess.driver + guess.hosts / (4 * count):6.1f} s"
+            guess = predicted(
+                costs, Share(count, devices, 58, ROUNDS * GOAL * 13 // 10, *([0.0] * 5))
             )
+            times.append(f"{count} nodes {guess.driver + guess.hosts / (4 * count):.1f}")
+        print(f"  {devices:>14,} devices  {'  '.join(times)}")
     print(f"largest ratio of measured and predicted: {worst:.2f}")
+
+
+def medians(runs: Sequence[Share]) -> Share:
+    names = ("driver", "hosts", "peak")
+    return runs[0]._replace(
+        **{name: statistics.median(getattr(run, name) for run in runs) for name in names}
+    )
 
 
 def of(devices: int, goal: int) -> Scenario:
@@ -239,6 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], default=[])
     parser.add_argument("--divide", type=int, default=1)
+    parser.add_argument("--most-nodes", type=int, default=16)
     parser.add_argument("--one", type=int)
     parser.add_argument("--count", action="store_true")
     arguments = parser.parse_args()
@@ -246,7 +262,7 @@ def main() -> None:
         one(arguments.one, arguments.count)
         return
     for name in arguments.names or BENCHMARKS:
-        BENCHMARKS[name](arguments.divide)
+        BENCHMARKS[name](arguments.divide, arguments.most_nodes)
 
 
 if __name__ == "__main__":
