@@ -91,5 +91,8 @@ def _print_trained(trace: Any, privacy: Any, trained: Any, as_json: bool) -> Non
         return
     title = f"Trained on {trace.path}"
     print_pieces([*training_text(title, trained), guarantees_table(audit)])
-    typer.echo(f"`fedray audit {trace.path}` shows the assumptions of these guarantees.")
+    own = (
+        "" if audit.is_of_run else f" --mechanism ... --noise-multiplier {privacy.noise_multiplier}"
+    )
+    typer.echo(f"`fedray audit {trace.path}{own}` shows the assumptions of these guarantees.")
     typer.echo(f"model   {trained.path}")

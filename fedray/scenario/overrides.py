@@ -26,6 +26,8 @@ from fedray.scenario.weighting import AnyWeighting
 
 _LONG_FORMS = {"file": ["training", "task", "file"], "task": ["training", "task", "kind"]}
 """Short forms: keys of the table `training` that stand for keys of its table `task`."""
+_NOISE = {f"privacy.{key}" for key in (*TARGETS, "noise_multiplier")}
+"""Keys that state the noise; a scenario has one of them."""
 _Made = TypeVar("_Made")
 
 
@@ -47,6 +49,10 @@ def naming_overrides(
     """
     # A single string would be read as a sequence of characters, which no caller means.
     overrides = [overrides] if isinstance(overrides, str) else overrides
+    noise = [each for each in overrides if each.partition("=")[0].strip() in _NOISE]
+    if len({each.partition("=")[0].strip() for each in noise}) > 1:
+        named = " and ".join(f"override {shown(each)}" for each in noise)
+        raise ScenarioError(f"{named} state the noise twice; leave one out")
     try:
         return make(overrides)
     except ScenarioError as error:
@@ -127,11 +133,10 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
         kind_before = kinds.get(before) if isinstance(before, str) else None
         _forget_keys_of_another_kind(table, kind_before, kinds[value])
     table[names[-1]] = value
-    # Noise is stated by one of these keys, and the override is the newer statement.
-    stated = (*TARGETS, "noise_multiplier")
-    if names[0] == "privacy" and names[-1] in stated:
-        for name in {*stated} - {names[-1]}:
-            table.pop(name, None)
+    # An override is the newer statement of the noise.
+    if key.strip() in _NOISE:
+        for other in _NOISE - {key.strip()}:
+            table.pop(other.removeprefix("privacy."), None)
 
 
 def _forget_keys_of_another_kind(

@@ -40,7 +40,15 @@ ROUNDS = 980
 """Rounds of en-GB, over days and nights: the cost of a row depends on the hour, since candidates on ineligible devices are lost."""
 GOAL = 6500
 MEBI = 2**20
-FITTED = [(4, 400, 1), (20, 400, 4), (20, 1300, 1), (20, 1300, 2), (20, 1300, 4), (20, 1300, 16), (200, 800, 1)]
+FITTED = [
+    (4, 400, 1),
+    (20, 400, 4),
+    (20, 1300, 1),
+    (20, 1300, 2),
+    (20, 1300, 4),
+    (20, 1300, 16),
+    (200, 800, 1),
+]
 """Millions of devices, report goal and nodes of the runs that the costs are fitted to."""
 HELD_OUT = [(100, 3000, 2), (1_000, GOAL, 1), (1_000, GOAL, 4), (10_000, GOAL, 4)]
 """Runs that are predicted, and then measured."""

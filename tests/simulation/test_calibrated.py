@@ -135,7 +135,7 @@ def test_a_target_is_the_only_statement_of_the_noise(small, privacy: str, words:
 
 
 def test_an_override_replaces_the_other_statement_of_the_noise(small) -> None:
-    both = small("privacy.noise_multiplier=3.0", "privacy.target_epsilon=2.0")
+    both = small("privacy.target_epsilon=2.0")
     assert both.privacy.target == ("target_epsilon", 2.0)
     assert both.with_overrides("privacy.target_rho=1.0").privacy.target == ("target_rho", 1.0)
     assert both.with_overrides("privacy.noise_multiplier=4.0").privacy.target is None
@@ -170,3 +170,10 @@ def test_the_commands_say_the_noise_in_one_line(small, fedray_command, tmp_path)
         "run", str(tmp_path / "s.toml"), "--set", "participation.round_separation=0"
     )
     assert (code, err.count("\n")) == (2, 1)
+
+
+def test_noise_that_is_set_twice_is_refused(fedray_command) -> None:
+    twice = ("--set", "privacy.target_epsilon=6", "--set", "privacy.noise_multiplier=3")
+    code, _, err = fedray_command("run", "small", *twice)
+    assert code == 2
+    assert "state the noise twice; leave one out" in err
