@@ -641,6 +641,10 @@ def _check(
             "participation.policies is given, but a plan chooses the timer, the round separation "
             "and the cap; leave the policies out"
         )
+    lost = scenario.participation.history_loss_per_day
+    if lost is not None:
+        rule = "makes devices forget the rules on which the epsilon of a plan rests"
+        raise InputError.of("participation.history_loss_per_day", lost, rule, "leave it out")
     if least not in get_args(Least):
         raise InputError.of("least", least, f"must be one of {', '.join(get_args(Least))}")
     if not 2 <= seeds <= 100:

@@ -626,9 +626,13 @@ def test_a_plan_that_makes_no_sense_gets_one_line(fedray_command, tmp_path: Path
             ),
             "rounds.mode='upload-then-train' cannot be planned: min-sep is then that of rounds.uploads.schedule",
         ),
+        (
+            ("participation.history_loss_per_day=0.2",),
+            r"history_loss_per_day=0.2 makes devices forget the rules on which .*; leave it out",
+        ),
     ],
 )
-def test_modes_of_which_a_plan_knows_nothing_are_refused(
+def test_scenarios_whose_plan_would_not_hold_are_refused(
     small, keys: tuple[str, ...], told: str
 ) -> None:
     with pytest.raises(InputError, match=told) as error:
