@@ -153,6 +153,8 @@ class Comparison(DrawnResult):
     """Assumptions of the epsilons; empty if the trace is not known."""
     axes: NotInJson[tuple[str, ...]] = ()
     """Varied keys of a sweep whose cells are the groups: horizontal, vertical or "", others."""
+    calibrated_to: NotInJson[str] = ""
+    """Guarantee whose epsilon all groups with noise were calibrated to; empty if not known."""
     tuning: IfAny[Tuning] = None
     """Privacy of all runs together, if they are the cells of a sweep, the best first."""
 
@@ -165,7 +167,8 @@ class Comparison(DrawnResult):
     def basis(self) -> InJson[str]:
         """Guarantee of which all groups with noise have one epsilon, up to 1 %: `enforced` or
         `observed`, whose epsilons are closer; empty if neither, or the trace is not known."""
-        kind = min(("enforced", "observed"), key=self._spread)
+        kinds = [self.calibrated_to] if self.calibrated_to else ["enforced", "observed"]
+        kind = min(kinds, key=self._spread)
         return kind if self._spread(kind) <= 1 + EQUAL_PRIVACY else ""
 
     @property
