@@ -22,6 +22,7 @@ SORTS: Mapping[str, str] = {
     "designs": "mechanisms that were optimised",
     "stress": "simulated runs of plans and sweeps, cells of sweeps",
     "digests": "digests of data files",
+    "trusted": "digests of Python files that the user ran",
 }
 """Folders of entries, with descriptions. Entries for data files lie in further folders beside them
 (`clients/data/cache.py`)."""

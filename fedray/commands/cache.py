@@ -12,7 +12,8 @@ def cache(*, unused_for: float | None = None, as_json: bool = False) -> None:
     """List kept results in the user's cache, and delete old ones.
 
     These are indexes and copies of data files, optimized mechanisms, runs and cells of plans and
-    sweeps, and digests of files. All are made again when they are needed.
+    sweeps, and digests of files. All are made again when they are needed. Code whose digest is
+    deleted is trusted again once the user names its file in a run.
 
     Args:
         unused_for (DAYS): days without use after which an entry is deleted; 0: all. Only while

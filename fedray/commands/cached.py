@@ -28,7 +28,7 @@ class KeptEntries:
     """Kept entries of one sort."""
 
     sort: str
-    """Which entries: designs, stress, digests."""
+    """Which entries: designs, stress, digests, trusted."""
     folder: str
     """Their folder."""
     kept: int = 0

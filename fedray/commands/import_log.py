@@ -64,7 +64,8 @@ def import_(
 
     if inspect:
         form = {"file_format": file_format, "delimiter": delimiter, "time_zone": time_zone}
-        print_inspection(log, column, where, {**form, **time_form(time_format)}, as_json)
+        form |= time_form(time_format)
+        print_inspection(log, column, where, repeats, leave_out_invalid, form, as_json)
         return
     # Owners and times are optional: without times, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))

@@ -3,6 +3,7 @@
 The rows are checked by the importer's own reader. The whole log is held in memory.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +23,9 @@ from fedray.imports.log_rounds import Numbering
 from fedray.imports.log_times import ISO_8601
 
 WORDS = {
-    "time": ("timestamp", "time", "date"),
+    "time": ("timestamp", "datetime", "time", "date"),
     "round": ("round", "attempt", "iteration"),
-    "device": ("device", "client", "phone", "user", "id"),
+    "device": ("device", "deviceid", "client", "clientid", "phone", "user", "userid", "id"),
     "owner": ("owner", "person"),
 }
 """Words in the names of columns by role, the most certain first."""
@@ -56,7 +57,12 @@ class Inspection:
 
 
 def inspect_log(
-    log: Path, columns: Mapping[str, list[str]], where: Sequence[str] = (), **form: Any
+    log: Path,
+    columns: Mapping[str, list[str]],
+    where: Sequence[str] = (),
+    repeats: str = "refuse",
+    leave_out_invalid: bool = False,
+    **form: Any,
 ) -> Inspection:
     """Describes a log, and checks it as the import would. Writes nothing.
 
@@ -64,6 +70,8 @@ def inspect_log(
         log: file or directory of CSV or Parquet files.
         columns: known columns by role; the others are guessed from their names.
         where: conditions "COLUMN=VALUE" for rows that are participations.
+        repeats: further rows of a device in a round, as the import takes them.
+        leave_out_invalid: whether the import leaves out incomplete rows.
         form: further fields of LogLayout.
 
     Raises:
@@ -74,7 +82,8 @@ def inspect_log(
     if len(names) == 1 and not form.get("delimiter"):
         found = next((each for each in ";\t|" if each in names[0]), None)
         if found is not None:
-            return inspect_log(log, columns, where, **{**form, "delimiter": found})
+            form["delimiter"] = found
+            return inspect_log(log, columns, where, repeats, leave_out_invalid, **form)
     files = LogFiles(log, dict.fromkeys(names, "column"), *reading)
     table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
     roles = {role: given for role, given in columns.items() if given} | {
@@ -88,7 +97,8 @@ def inspect_log(
             problems.append(f"no column looks like the {role}; give --column {role}=NAME")
     unused = set(names).difference(*roles.values(), (each.partition("=")[0] for each in where))
     notes += [text for name in names if name in unused and (text := _few(table[name], name))]
-    command = ["fedray", "import", str(log)]
+    # A leading "-" would make an option of the file.
+    command = ["fedray", "import", f"./{log}" if str(log).startswith("-") else str(log)]
     for role, of_role in roles.items():
         command += [word for name in of_role for word in ("--column", f"{role}={name}")]
     command += [word for each in where for word in ("--where", each)]
@@ -96,6 +106,10 @@ def inspect_log(
         if value:
             option = name.replace("time_unit", "time_format").replace("_", "-")
             command += [f"--{option}", value]
+    if leave_out_invalid:
+        command.append("--leave-out-invalid")
+    if repeats != "refuse":
+        command += ["--repeats", repeats]
     if not problems:
         layout = LogLayout(
             devices=tuple(roles["device"]),
@@ -106,7 +120,7 @@ def inspect_log(
             **form,
         )
         _check(log, layout, table, problems, notes, command)
-    command += ["--rounds", "logged", "--out", f"{log.stem}-trace"]
+    command += ["--rounds", "logged", f"--out={log.stem}-trace"]
     notes.append(
         "--rounds logged says that every round in the log released a model; else list them"
     )
@@ -144,22 +158,29 @@ def _check(
     staged = pa.Table.from_batches(batches, source.schema)
     rows = np.concatenate(places) if places else np.empty(0, np.int64)
     for each in source.left_out.values():
-        problems.append(
-            f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row}); correct them, or "
-            "leave them out by --leave-out-invalid"
-        )
+        text = f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row})"
+        # A round beyond all numbers is refused in any case.
+        if "--leave-out-invalid" in command and not source.out_of_range:
+            notes.append(f"{text}, left out; claims are then unchecked")
+        else:
+            problems.append(f"{text}; correct them, or leave them out by --leave-out-invalid")
     if not staged.num_rows:
         problems.append("no row is a participation")
         return
     rounds = staged["round"].to_numpy()
-    again = _again(staged["device"], rounds)
+    devices = _codes(staged["device"])
+    if layout.owner is not None:
+        _check_owners(devices, _codes(staged["owner"]), rows, problems)
+    again = _again(devices, rounds)
     if again.size:
-        first = f"(first: row {rows[again[0]] + 1})"
-        notes.append(
-            f"{counted(again.size, 'row')} of {REPEATED} {first}: --repeats each counts all of "
-            "them, the safe reading; give once if they are records of one contribution"
-        )
-        command += ["--repeats", "each"]
+        text = f"{counted(again.size, 'row')} of {REPEATED} (first: row {rows[again[0]] + 1})"
+        if "--repeats" not in command:
+            text += (
+                ": --repeats each counts all of them, the safe reading; give once if they are "
+                "records of one contribution"
+            )
+            command += ["--repeats", "each"]
+        notes.append(text)
     numbers = np.unique(rounds)
     if gaps := int(numbers[-1] - numbers[0]) + 1 - numbers.size:
         notes.append(f"{counted(gaps, 'round number')} between the first and the last do not occur")
@@ -169,9 +190,27 @@ def _check(
         _check_order(seconds, rounds, rows, notes)
 
 
-def _again(devices: pa.ChunkedArray, rounds: Int64Array) -> Int64Array:
+def _codes(column: pa.ChunkedArray) -> Int64Array:
+    """Returns a number for each value, the same for equal values."""
+    return column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+
+
+def _check_owners(
+    devices: Int64Array, owners: Int64Array, rows: Int64Array, problems: list[str]
+) -> None:
+    """Adds devices whose rows have different owners, which the import refuses."""
+    _, first, places = np.unique(devices, return_index=True, return_inverse=True)
+    other = np.flatnonzero(owners != owners[first][places])
+    if other.size:
+        count = counted(np.unique(devices[other]).size, "device")
+        problems.append(
+            f"{count} with two or more owners (first: row {rows[other[0]] + 1}), but a device "
+            "belongs to one person; correct the log, or name a device by both columns"
+        )
+
+
+def _again(codes: Int64Array, rounds: Int64Array) -> Int64Array:
     """Returns positions of rows of a device and round that an earlier row has, sorted."""
-    codes = devices.combine_chunks().dictionary_encode().indices.to_numpy()
     order = np.lexsort((rounds, codes))
     is_same = (np.diff(codes[order]) == 0) & (np.diff(rounds[order]) == 0)
     return np.sort(order[1:][is_same])
@@ -207,13 +246,13 @@ def _check_order(
     first, last = np.full(numbers.size, np.inf), np.full(numbers.size, -np.inf)
     np.fmin.at(first, places, seconds)
     np.fmax.at(last, places, seconds)
-    late = np.flatnonzero(last[1:] < first[:-1])
+    # Rounds without a time that can be read have no place in the order.
+    known = np.flatnonzero(np.isfinite(first))
+    late = known[1:][last[known[1:]] < first[known[:-1]]]
     if late.size:
-        row = rows[np.flatnonzero(places == late[0] + 1)[0]] + 1
+        row = rows[np.flatnonzero(places == late[0])[0]] + 1
         text = f"{counted(late.size, 'round')} that ended before the round before began"
-        notes.append(
-            f"{text} (first: round {numbers[late[0] + 1]}, row {row}); is the order right?"
-        )
+        notes.append(f"{text} (first: round {numbers[late[0]]}, row {row}); is the order right?")
 
 
 def _guessed(names: Sequence[str], given: Mapping[str, list[str]]) -> dict[str, str]:
@@ -221,13 +260,17 @@ def _guessed(names: Sequence[str], given: Mapping[str, list[str]]) -> dict[str, 
     taken = {name for of_role in given.values() for name in of_role}
     found: dict[str, str] = {}
     for role, words in WORDS.items():
-        named = (name for word in words for name in names if word in name.lower().split("_"))
-        partly = (name for word in words for name in names if word in name.lower())
-        free = [name for name in (*named, *partly) if name not in taken]
+        named = (name for word in words for name in names if word in _words_of(name))
+        free = [name for name in named if name not in taken]
         if free and not given.get(role):
             found[role] = free[0]
             taken.add(free[0])
     return found
+
+
+def _words_of(name: str) -> list[str]:
+    """Returns the words of a name such as client_id or clientId, in lower case."""
+    return [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+", name)]
 
 
 def _described(

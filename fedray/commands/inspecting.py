@@ -16,6 +16,8 @@ def print_inspection(
     log: Path,
     column: list[str] | None,
     where: list[str] | None,
+    repeats: str,
+    leave_out_invalid: bool,
     form: dict[str, Any],
     as_json: bool,
 ) -> None:
@@ -23,7 +25,7 @@ def print_inspection(
     from fedray.commands.inspected import inspect_log
 
     roles = columns_of(column, ("device", "round", "owner", "time"))
-    found = inspect_log(log, roles, where or (), **form)
+    found = inspect_log(log, roles, where or (), repeats, leave_out_invalid, **form)
     if as_json:
         print_json({**asdict(found), "is_importable": found.is_importable})
     else:

@@ -122,7 +122,10 @@ class PythonFile(ContentFile):
     """Name of the table in a scenario, for messages."""
 
     def remember(self) -> None:
-        """Notes in the user's cache that they run this code, so that traces of it need no trust."""
+        """Notes in the user's cache that they run this file of theirs, so that traces of it need no
+        trust. Code that came with a trace or run is not noted."""
+        if self._kept_as is not None:
+            return
         with contextlib.suppress(OSError):
             self._trusted.parent.mkdir(parents=True, exist_ok=True)
             self._trusted.touch()

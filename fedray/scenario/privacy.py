@@ -83,11 +83,11 @@ class Privacy(Table):
     """Standard deviation of the noise divided by the largest contribution of a device (the clip
     norm, or its value after encoding), for C of unit scale (z in mechanisms/README.md)."""
     target_epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Largest enforced epsilon at `delta`, in place of noise_multiplier: a run gets, and records,
-    the least noise with which the rules that hold before it ensure this epsilon; a training gets
-    that of the rules at the times of its trace. Default: noise_multiplier is used."""
+    """Largest enforced epsilon of a device at `delta`, in place of noise_multiplier: a run gets,
+    and records, the least noise with which the rules that hold before it ensure this epsilon; a
+    training gets that of the rules at the times of its trace. Default: noise_multiplier is used."""
     target_rho: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Largest enforced rho (zCDP), in place of target_epsilon."""
+    """Largest enforced rho (zCDP) of a device, in place of target_epsilon."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Largest L2 norm of a device's update; with adaptive clipping, its first value."""
     clipping: AnyClipping = Field(

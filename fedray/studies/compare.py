@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -40,7 +40,8 @@ from fedray.wire.messages import Measured, Metric
 
 PAIRED = (
     "A difference is the mean, over seeds that both settings have, of the difference of two runs "
-    "that share the trace and the seed. Behind ± is Student's 95 % interval over seeds."
+    "that share the trace and the seed. Behind ± is Student's 95 % interval over seeds. Settings "
+    "are told apart on this trace, at 95 % for all pairs of them together (Bonferroni)."
 )
 """Note for a reader of the figures."""
 COSTS = (
@@ -53,8 +54,6 @@ ANSWERED = "accuracy"
 """Metric of the answer; tasks without it are compared by their first one."""
 MOST_NAMED = 4
 """Largest number of settings that a sentence names one by one."""
-DEVIATIONS = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-"""Standard errors on either side of zero within which a difference may be chance."""
 
 EQUAL_PRIVACY = 0.01
 """Relative difference up to which epsilons are taken to be equal."""
@@ -153,6 +152,8 @@ class Comparison(DrawnResult):
     """Assumptions of the epsilons; empty if the trace is not known."""
     axes: NotInJson[tuple[str, ...]] = ()
     """Varied keys of a sweep whose cells are the groups: horizontal, vertical or "", others."""
+    calibrated_to: NotInJson[str] = ""
+    """Guarantee whose epsilon all groups with noise were calibrated to; empty if not known."""
     tuning: IfAny[Tuning] = None
     """Privacy of all runs together, if they are the cells of a sweep, the best first."""
 
@@ -165,7 +166,8 @@ class Comparison(DrawnResult):
     def basis(self) -> InJson[str]:
         """Guarantee of which all groups with noise have one epsilon, up to 1 %: `enforced` or
         `observed`, whose epsilons are closer; empty if neither, or the trace is not known."""
-        kind = min(("enforced", "observed"), key=self._spread)
+        kinds = [self.calibrated_to] if self.calibrated_to else ["enforced", "observed"]
+        kind = min(kinds, key=self._spread)
         return kind if self._spread(kind) <= 1 + EQUAL_PRIVACY else ""
 
     @property
@@ -176,25 +178,44 @@ class Comparison(DrawnResult):
     @property
     def ranked(self) -> list[Group]:
         """Groups with noise, or all if none has, by their mean of that metric, the best first."""
+        return sorted(self._noisy or self.groups, key=lambda each: fmean(self.badness(each)))
+
+    def badness(self, group: Group) -> list[float]:
+        """Last values of that metric by seed, less is better; infinite if the training diverged."""
         sign = -1.0 if self.metric.better == "higher" else 1.0
-        means = {each.label: sign * self.mean(each, self.metric.name).mean for each in self.groups}
-        # A diverged training comes last.
-        badness = {
-            label: mean if math.isfinite(mean) else math.inf for label, mean in means.items()
-        }
-        return sorted(self._noisy or self.groups, key=lambda group: badness[group.label])
+        # A model that is NaN has an accuracy, and no loss.
+        losses = group.finals(self.metrics[0].name)
+        return [
+            sign * value if math.isfinite(value) and math.isfinite(losses[seed]) else math.inf
+            for seed, value in group.finals(self.metric.name).items()
+        ]
+
+    @property
+    def _confidence(self) -> float:
+        """Confidence of one pair; the best of many is chosen, so that of all pairs together is 95 %
+        (Bonferroni)."""
+        return 1 - (1 - CONFIDENCE) / max(1, math.comb(len(self.ranked), 2))
+
+    @property
+    def _deviations(self) -> float:
+        """Standard errors on either side of zero within which a difference may be chance."""
+        return NormalDist().inv_cdf((1 + self._confidence) / 2)
 
     @property
     def answer(self) -> InJson[str]:
         """The best group and the differences of the others from it, or the groups that the runs do
         not tell apart, in a sentence."""
         (best, *others), metric = self.ranked, self.metric.name
+        silent = [each for each in self.groups if each not in self.ranked]
+        without = "".join(f" Without noise: {self._mean_text(each)}." for each in silent)
+        if math.inf in self.badness(best):
+            return f"No setting converged in every training, so none is best.{without}"
         found = {each.name: self.difference(each, metric, best) for each in others}
         # Settings without a common seed, such as random trainings, form no pairs.
         doubtful = [
             each.name
             for each in others
-            if not found[each.name].count or self._may_be_chance(each, metric, best)
+            if not found[each.name].count or self.may_be_chance(each, best)
         ]
         said = f"{best.name}{' is best' if others else ''}: {self._mean_text(best)}"
         if doubtful:
@@ -207,8 +228,6 @@ class Comparison(DrawnResult):
         if pairs:
             is_sample = min(each.count for each in found.values()) > 1
             said += f"; {_few(pairs)}, differences of {'paired seeds' if is_sample else 'one seed'}"
-        silent = [each for each in self.groups if each not in self.ranked]
-        without = "".join(f" Without noise: {self._mean_text(each)}." for each in silent)
         return f"{said}.{without}"
 
     @property
@@ -224,11 +243,11 @@ class Comparison(DrawnResult):
             )
         best, *others = self.ranked
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
-        if others and self._is_within_errors(others[0], self.metric.name, best):
+        if others and self._is_within_errors(others[0], best):
             found.append(
                 f"The held-out set is too small to tell {best.name} and {others[0].name} apart: "
-                f"their difference is below {DEVIATIONS:.2f} standard errors of two evaluations, "
-                "taken as independent; raise training.evaluation_devices."
+                f"their difference is below {self._deviations:.2f} standard errors of two "
+                "evaluations, taken as independent; raise training.evaluation_devices."
             )
         return tuple(found)
 
@@ -272,24 +291,26 @@ class Comparison(DrawnResult):
         """Mean of a metric after the last round, over the seeds of a group."""
         return mean_interval(group.finals(metric).values())
 
-    def difference(self, group: Group, metric: str, base: Group | None = None) -> MeanInterval:
+    def difference(
+        self, group: Group, metric: str, base: Group | None = None, confidence: float = CONFIDENCE
+    ) -> MeanInterval:
         """Difference of a metric after the last round from another group, by default the first,
         over common seeds."""
-        return paired_difference(group.finals(metric), (base or self.groups[0]).finals(metric))
+        finals = (base or self.groups[0]).finals(metric)
+        return paired_difference(group.finals(metric), finals, confidence)
 
-    def _may_be_chance(self, group: Group, metric: str, base: Group) -> bool:
-        """Whether a difference from another group is known, and its 95 % interval holds zero."""
-        found = self.difference(group, metric, base)
-        if not math.isfinite(found.mean):
-            return False
+    def may_be_chance(self, group: Group, base: Group) -> bool:
+        """Whether a difference of the answer's metric is known, and its interval holds zero."""
+        found = self.difference(group, self.metric.name, base, self._confidence)
         if found.count > 1:
-            return not found.is_from_zero
+            return math.isfinite(found.mean) and not found.is_from_zero
         # A single pair has no interval over seeds, so the devices of its evaluation are the sample.
-        return self._is_within_errors(group, metric, base)
+        return self._is_within_errors(group, base)
 
-    def _is_within_errors(self, group: Group, metric: str, base: Group) -> bool:
+    def _is_within_errors(self, group: Group, base: Group) -> bool:
         """Whether a difference is within the errors of two evaluations, taken as independent."""
-        common = group.runs.keys() & base.runs.keys()
+        metric, common = self.metric.name, group.runs.keys() & base.runs.keys()
+        difference = abs(self.difference(group, metric, base).mean)
         errors = [
             each.runs[seed].last_evaluation()[metric].standard_error
             for each in (group, base)
@@ -297,9 +318,7 @@ class Comparison(DrawnResult):
         ]
         error = math.hypot(*errors) / math.sqrt(max(1, len(common)))
         # An unknown error is NaN, and shows no difference.
-        return (
-            bool(common) and not abs(self.difference(group, metric, base).mean) > DEVIATIONS * error
-        )
+        return math.isfinite(difference) and not difference > self._deviations * error
 
     def to_arrow(self) -> pa.Table:
         """The runs, a row each: its group, its seed, and every metric after the last round."""

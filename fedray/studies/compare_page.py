@@ -60,9 +60,10 @@ def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
     pairs = [("trainings", tuning.trainings), ("best", first.label)]
     # Random trainings have seeds of their own, and form no pairs.
     for second in others[:1] if tuning.runs is None else ():
-        found = comparison.difference(second, comparison.metrics[0].name)
-        is_clear = "can" if found.is_from_zero else "cannot"
-        words = f"{second.label}: {interval_text(found, '+.4f')}; {is_clear} be distinguished"
+        found = comparison.difference(second, comparison.metric.name)
+        is_clear = math.isfinite(found.mean) and not comparison.may_be_chance(second, first)
+        words = f"{second.label}: {interval_text(found, '+.4f')}; can"
+        words += f"{'' if is_clear else 'not'} be distinguished"
         pairs.append(("next", words))
     pairs += [(name, str(cost or "unknown")) for name, cost in tuning.costs.items()]
     title = f"Cost of tuning at delta = {given(tuning.delta)}"
@@ -167,8 +168,8 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
 
 
 def _surfaces(comparison: Comparison) -> Iterator[Shown]:
-    """Yields the first metric over the axes, a plane for each combination of the other keys."""
-    metric, (x, y, *others) = comparison.metrics[0], comparison.axes
+    """Yields the answer's metric over the axes, a plane for each combination of the other keys."""
+    metric, (x, y, *others) = comparison.metric, comparison.axes
 
     def at(key: str, group: Group) -> Any:
         value = reduce(getitem, key.split("."), _first(group).document["scenario"])
@@ -181,8 +182,8 @@ def _surfaces(comparison: Comparison) -> Iterator[Shown]:
     planes: dict[str, dict[tuple[float, float], float]] = {}
     for group in comparison.groups:
         named = ", ".join(f"{key} {in_words(at(key, group))}" for key in others)
-        mean = comparison.mean(group, metric.name).mean
-        if math.isfinite(mean):
+        if math.inf not in comparison.badness(group):
+            mean = comparison.mean(group, metric.name).mean
             planes.setdefault(named, {})[at(x, group), at(y, group)] = mean
     z = Axis(f"{metric.title}{metric.in_unit}")
     note = f"Held-out, after the last round, mean over seeds; {metric.better} is better."

@@ -96,4 +96,4 @@ def compare_mechanisms(
     runs = train_many(opened, wanted, placement, on_progress)
     found = comparison_of([*runs.values()], opened, limits.delta, [*named])
     others = [group for group in found.groups if group not in found.ranked]
-    return replace(found, groups=(*found.ranked, *others))
+    return replace(found, groups=(*found.ranked, *others), calibrated_to=basis)

@@ -9,11 +9,11 @@ An interrupted grid continues from the runs that are there. Cells of one seed sh
 initial model and noise, so they are compared seed by seed.
 """
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from pydantic import ValidationError
 
@@ -24,7 +24,7 @@ from fedray.runs.calibrated import calibrated
 from fedray.runs.learning import is_trained, scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.compare import Comparison, Group, audits_of, comparison_of
+from fedray.studies.compare import Comparison, audits_of, comparison_of
 from fedray.studies.sweep.run import result_files
 from fedray.studies.sweep.sweep import SEEDS, Sweep
 from fedray.trace.reader import Trace
@@ -50,7 +50,7 @@ def run_grid(
         trust_code: whether the code of a custom task that came with the trace may be run.
 
     Returns:
-        The cells, the best by the task's first metric first, with their cost in privacy.
+        The cells, the best by the answer's metric first, with their cost in privacy.
 
     Raises:
         InputError: a cell is impossible, code is not trusted, the random number of trainings is 0,
@@ -68,17 +68,9 @@ def run_grid(
     found = comparison_of(
         [*train_many(trace, wanted, placement, on_progress).values()], trace, None
     )
-    metric = found.metrics[0]
-    sign = -1.0 if metric.better == "higher" else 1.0
-
-    def badness(group: Group) -> float:
-        values = [sign * each for each in group.finals(metric.name).values()]
-        # A diverged training comes last.
-        values = [each if math.isfinite(each) else math.inf for each in values]
-        # Of random trainings the best one counts.
-        return min(values) if sweep.runs else math.fsum(values) / len(values)
-
-    groups = tuple(sorted(found.groups, key=badness))
+    # Of random trainings the best one counts.
+    judged = min if sweep.runs else fmean
+    groups = tuple(sorted(found.groups, key=lambda group: judged(found.badness(group))))
     tuning = _tuning(sweep, cells, trace)
     axes = sweep.x, sweep.plane or ""
     axes += tuple(key for key in sweep.vary if key not in axes)

@@ -34,7 +34,6 @@ from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.events import Gaussian
-from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.limits import (
     LEAST_NOISE_MULTIPLIER,
     MOST_NOISE_MULTIPLIER,
@@ -57,7 +56,7 @@ from fedray.studies.simulated import (
     simulated,
     simulated_limits,
 )
-from fedray.studies.what_ifs import WhatIf, what_ifs
+from fedray.studies.what_ifs import WhatIf, epsilon_of, what_ifs
 
 LEAST_SIMULATED_GOAL = 20
 """Smaller rounds are simulated at a larger scale."""
@@ -298,6 +297,9 @@ def make_plan(
         RunFailed: a simulation dies for good.
     """
     _check(scenario, timers, seeds, scale, least)
+    # A plan finds the noise for its own target.
+    if scenario.privacy.target is not None:
+        scenario = scenario.with_overrides("privacy.noise_multiplier=1.0")
     least_goal, most = _possible_goals(scenario, target)
     # Larger goals need more devices, so if the least one is impossible, all are.
     smallest = scenario.with_overrides(f"rounds.report_goal={least_goal}", "training.enabled=false")
@@ -592,7 +594,7 @@ class _Planner:
             population_over_goal=over,
             min_seps=tuple(each.min_sep for each in found if each.participation is not None),
             max_participations=tuple(each.max_participations for each in participations),
-            guessed_epsilon=_epsilon(guess, z, self.target.delta),
+            guessed_epsilon=epsilon_of(guess, z, self.target.delta),
             note=notes[0] if notes else "",
         )
         outcome = "starves"
@@ -600,7 +602,7 @@ class _Planner:
             rules = self.scenario.participation
             candidate = _with_limits(candidate, self.seeds, before, rules)
             sensitivity = self._sensitivity(candidate.planned_limits)
-            epsilon = _epsilon(sensitivity, z, self.target.delta)
+            epsilon = epsilon_of(sensitivity, z, self.target.delta)
             candidate = replace(
                 candidate,
                 # The slowest run counts, so that a plan does not promise too few days.
@@ -641,6 +643,10 @@ def _check(
             "participation.policies is given, but a plan chooses the timer, the round separation "
             "and the cap; leave the policies out"
         )
+    lost = scenario.participation.history_loss_per_day
+    if lost is not None:
+        rule = "makes devices forget the rules on which the epsilon of a plan rests"
+        raise InputError.of("participation.history_loss_per_day", lost, rule, "leave it out")
     if least not in get_args(Least):
         raise InputError.of("least", least, f"must be one of {', '.join(get_args(Least))}")
     if not 2 <= seeds <= 100:
@@ -665,7 +671,7 @@ def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -
     def meets(goal: int) -> bool:
         guessed_min_sep = max(1, min(n, scenario.population.devices // goal))
         guessed_sensitivity = 2.0 * math.sqrt(math.ceil(n / guessed_min_sep))
-        epsilon = _epsilon(guessed_sensitivity, target.noise_per_report * goal, target.delta)
+        epsilon = epsilon_of(guessed_sensitivity, target.noise_per_report * goal, target.delta)
         return epsilon is not None and epsilon <= target.epsilon
 
     # Larger goals starve, and finding that out takes long.
@@ -729,14 +735,6 @@ def _with_limits(
     return replace(
         candidate, planned_min_sep=min_sep, planned_max_participations=most, deviation=deviation
     )
-
-
-def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
-    """Returns epsilon, or None if the noise is too small for a guarantee."""
-    try:
-        return gdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=sensitivity), delta)
-    except ValueError:
-        return None
 
 
 def _mechanism_for(limits: MinSep, target: PlanTarget, has_cache: bool) -> Strategy:

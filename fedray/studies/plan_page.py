@@ -51,7 +51,6 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     keeps_timer = (
         participation.timer_violators == 0.0
         and participation.clock_skew_hours == 0.0
-        and participation.history_loss_per_day is None
         and participation.clock_changes_per_day is None
     )
     # Only a timer that starts at the report keeps a report and the next check-in so far apart.

@@ -61,7 +61,8 @@ def what_ifs(
         _of_trace(name, planned, strategy, truth)
         for name, truth in zip(changes, truths, strict=True)
     ]
-    if limits.max_participations > 1:
+    # No min-sep is below 1.
+    if limits.max_participations > 1 and limits.min_sep > 1:
         rows.append(_misjudged(planned, strategy, limits))
     return tuple(rows)
 
@@ -92,8 +93,8 @@ def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
 def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) -> WhatIf:
     if truth.participation is None or truth.patterns is None:
         return WhatIf(name, starves_at=truth.committed, note=truth.note)
-    found = trace_sensitivity(strategy, truth.patterns)
-    epsilon = _epsilon(planned, found.value)
+    found, privacy = trace_sensitivity(strategy, truth.patterns), planned.privacy
+    epsilon = epsilon_of(found.value, privacy.noise_multiplier, privacy.delta)
     return WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact, note=truth.note)
 
 
@@ -103,19 +104,19 @@ def _misjudged(planned: Scenario, strategy: Strategy, limits: MinSep) -> WhatIf:
     room = -(-limits.rounds // min_sep)
     most = min(room, math.ceil(limits.max_participations / MISJUDGED))
     found = strategy.participation_sensitivity(MinSep(limits.rounds, min_sep, most))
+    privacy = planned.privacy
     return WhatIf(
-        "min-sep 30 % below the plan's",
+        f"min-sep {round(100 * (1 - MISJUDGED))} % below the plan's",
         min_sep=min_sep,
-        epsilon=_epsilon(planned, found.value),
+        epsilon=epsilon_of(found.value, privacy.noise_multiplier, privacy.delta),
         is_exact=found.is_exact,
         note=f"not simulated: for at most {most} participations, and no rule that prevents it",
     )
 
 
-def _epsilon(planned: Scenario, sensitivity: float) -> float | None:
-    privacy = planned.privacy
+def epsilon_of(sensitivity: float, z: float, delta: float) -> float | None:
+    """Returns epsilon, or None if the noise is too small for a guarantee."""
     try:
-        released = Gaussian(noise_multiplier=privacy.noise_multiplier, sensitivity=sensitivity)
-        return gdp_epsilon(released, privacy.delta)
+        return gdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=sensitivity), delta)
     except ValueError:
         return None

@@ -18,9 +18,10 @@ from fedray.clients.tasks.custom import CustomTask
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.module import ModuleTask
 from fedray.clients.trainer import LocalTrainer
+from fedray.commands.cached import cleared
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.runs import simulation
-from fedray.runs.learning import train
+from fedray.runs.learning import scenario_of, train
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runs.simulation import read_unfinished_scenario, simulate
 from fedray.runtime.placement import Placement
@@ -335,10 +336,12 @@ def test_only_trainers_are_sent_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
-    tmp_path: Path, fedray_command
+    tmp_path: Path, fedray_command, monkeypatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "author"))
     scenario = own(tmp_path, PLAIN, "rounds.count=2")
     trace = run_scenario(scenario, HERE, tmp_path / "t")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
     assert trace.trained is not None
     kept = f"{scenario.training.task.sha256}.py"  # pyright: ignore[reportAttributeAccessIssue]
     for folder in (trace.path, trace.trained.path):
@@ -361,6 +364,26 @@ def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
     assert (again.parameters() == trace.trained.parameters()).all()
 
 
+def test_only_the_users_own_code_is_remembered_by_a_simulation(tmp_path: Path, monkeypatch) -> None:
+    """A simulation without training never runs the task, so it never asks for its trust either."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "author"))
+    trace = simulate(own(tmp_path, PLAIN), HERE, tmp_path / "t")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
+    foreign = scenario_of(trace)
+    beside = Scenario.from_tables(foreign.to_tables(), directory=trace.path)
+    for name, each in (("recorded", foreign), ("beside", beside)):
+        simulate(each, HERE, tmp_path / name)
+        with pytest.raises(InputError, match="trust_code=True"):
+            each.demand_trust_of_training()
+    assert not list((tmp_path / "reader").rglob("trusted/*"))
+    simulate(own(tmp_path, PLAIN), HERE, tmp_path / "named")
+    foreign.demand_trust_of_training()
+    assert cleared(None).entries[-1].kept == 1
+    assert cleared(0.0).entries[-1].deleted == 1
+    with pytest.raises(InputError, match="trust_code=True"):
+        foreign.demand_trust_of_training()
+
+
 def test_code_that_a_trace_names_by_a_path_is_not_read(tmp_path: Path) -> None:
     """Its author could leave the digest out, or name a file of another folder."""
     scenario = own(tmp_path, PLAIN)
@@ -371,6 +394,7 @@ def test_code_that_a_trace_names_by_a_path_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_asks_before_it_runs_a_task(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     scenario = own(tmp_path, "raise SystemExit('executed')")
     partial = tmp_path / "t.partial"
     partial.mkdir()
@@ -382,6 +406,7 @@ def test_a_resumed_run_asks_before_it_runs_a_task(tmp_path: Path, monkeypatch) -
     _, kept, _ = read_unfinished_scenario(tmp_path / "t", None)
     assert kept == scenario
     whole = simulate(scenario, HERE, tmp_path / "w")  # its training was not begun
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "stranger"))
     with pytest.raises(InputError, match="trust_code=True"):
         resume_run(whole.path, HERE)
 

@@ -168,6 +168,49 @@ def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, train
     assert fedray.compare_runs([*runs, *more]).answer.startswith("tree is best: accuracy 0.5375 ±")
 
 
+@pytest.mark.parametrize("others", [1, 2, 5])
+def test_the_best_of_many_is_told_apart_by_the_quantile_of_all_pairs(
+    trace, trained_of, others: int
+) -> None:
+    """Differences of 0.1, 0.12, 0.2 from the best: t = 4.6 is beyond 4.30 (95 %, 2 degrees), not beyond 7.65 (98.3 %)."""
+    made = []
+    for place, gain in enumerate([0.0] + [0.1] * others):
+        noise = f"privacy.noise_multiplier={7 + place}"
+        for seed, more in enumerate((0.0, 0.02, 0.1)):
+            final = {"accuracy": 0.5 + (0.0 if gain == 0.0 else -gain - more)}
+            made.append(trained_of(f"{place}-{seed}", trace, final, f"training.seed={seed}", noise))
+    found = fedray.compare_runs(made)
+    assert found.difference(found.ranked[1], "accuracy", found.ranked[0]).is_from_zero
+    assert ("cannot be told apart" in found.answer) == (others > 1)
+    notes = " ".join(note for table in found.tables() for note in table.notes)
+    assert notes.count("on this trace") == 1
+
+
+def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(trace, trained_of) -> None:
+    """Differences of 2.1 standard errors: beyond 1.96, not beyond 2.39 (three pairs)."""
+    finals = (0.5, 0.5 - 2.1 * 0.05 * math.sqrt(2), 0.1)
+    made = [
+        trained_of(f"{z}", trace, {"accuracy": final}, f"privacy.noise_multiplier={z}", error=0.05)
+        for z, final in zip((1, 2, 3), finals, strict=True)
+    ]
+    assert fedray.compare_runs(made[:2]).answer.startswith("blt z 1 is best")
+    found = fedray.compare_runs(made)
+    assert found.answer.startswith("blt z 1 and blt z 2 cannot be told apart")
+    assert "below 2.39 standard errors" in found.warnings[0]
+
+
+def test_nothing_is_best_if_every_setting_diverged(trace, trained_of) -> None:
+    made = [
+        trained_of(f"{z}", trace, {"accuracy": math.nan}, f"privacy.noise_multiplier={z}")
+        for z in (1, 2)
+    ]
+    found = fedray.compare_runs(made)
+    assert found.answer == "No setting converged in every training, so none is best."
+    assert not found.warnings
+    ceiling = trained_of("n", trace, {"accuracy": 0.7}, "privacy.mechanism=none")
+    assert fedray.compare_runs([*made, ceiling]).answer.endswith("Without noise: accuracy 0.7000.")
+
+
 def test_long_lists_are_shown_by_their_length(trace, trained_of) -> None:
     many = ", ".join(f"{0.5 + 0.005 * index:.4f}" for index in range(92))
     band = f"privacy.mechanism={{kind='toeplitz', coefficients=[1.0, {many}]}}"

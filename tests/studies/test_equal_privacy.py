@@ -77,6 +77,19 @@ def test_every_mechanism_has_the_epsilon_and_every_seed_a_pair(
     assert {run.path: run.document["written"] for run in after} == before
 
 
+def test_a_single_mechanism_with_noise_has_the_epsilon_that_it_was_calibrated_to(
+    traces, tmp_path
+) -> None:
+    """Its enforced epsilon is larger here, and equal to itself, which does not make it the basis."""
+    found = fedray.compare_mechanisms(
+        traces["observed"], ["tree", "none"], tmp_path, epsilon=2.0, seeds=1, placement=HERE
+    )
+    assert found.groups[0].epsilon["enforced"] > 2.1
+    assert found.basis == "observed"
+    assert "at epsilon 2 (observed)" in found.answer
+    assert "Epsilon is the observed one." in " ".join(each.note for each in found.figures())
+
+
 @pytest.mark.slow
 def test_the_command_says_the_answer_first_and_prints_json(
     traces, fedray_command, tmp_path

@@ -74,12 +74,16 @@ def test_every_cell_trains_with_its_values_and_every_seed(finished, trace: Trace
     )
     assert found == [(rate, z, seed) for rate in (0.1, 1.0) for z in (1.0, 4.0) for seed in (1, 2)]
     assert {run.trace_digest for run in runs} == {trace.digest}
-    means = [result.mean(each, "loss").mean for each in result.groups]
-    assert means == sorted(means), "less loss is better, and the best comes first"
+    means = [result.mean(each, "accuracy").mean for each in result.groups]
+    assert means == sorted(means, reverse=True), (
+        "the metric of the answer, and the best comes first"
+    )
+    assert result.answer.startswith(result.groups[0].name)
     (_, best), (_, following) = result.tables()[0].rows[1:3]
     assert best == result.groups[0].label
-    assert following.startswith(f"{result.groups[1].label}: +")
-    is_clear = result.difference(result.groups[1], "loss").is_from_zero
+    assert following.startswith(f"{result.groups[1].label}: -")
+    # Of six pairs together: of each 99.2 %.
+    is_clear = result.difference(result.groups[1], "accuracy", None, 1 - 0.05 / 6).is_from_zero
     assert following.endswith("; can be distinguished" if is_clear else "; cannot be distinguished")
 
 
@@ -146,7 +150,7 @@ def test_the_surface_is_a_plane_of_means_and_the_page_has_it(finished) -> None:
     result, out = finished
     plane, *others = result.figures()
     assert plane.values == {
-        (group.settings[RATE], group.settings[NOISE]): result.mean(group, "loss").mean
+        (group.settings[RATE], group.settings[NOISE]): result.mean(group, "accuracy").mean
         for group in result.groups
     }
     assert len(plane.values) == 4
@@ -172,7 +176,7 @@ def test_one_axis_is_a_curve_with_intervals(trace: Trace, tmp_path: Path) -> Non
     result = run_grid(grid, tmp_path / "out", HERE)
     curve = result.figures()[0]
     for series, group in zip(curve.series, result.groups, strict=True):
-        mean = result.mean(group, "loss")
+        mean = result.mean(group, "accuracy")
         assert list(series.x) == [group.noise_multiplier]
         assert [*series.y, *series.low, *series.high] == [mean.mean, mean.low, mean.high]
     assert plotly_figure(curve)
@@ -194,8 +198,8 @@ def test_random_runs_draw_number_cells_and_seeds_and_cost_what_the_theorem_says(
     cost = result.tuning.costs["observed"]
     assert cost.rho is None
     assert cost.epsilon == pytest.approx(best_of_epsilon(event, 3.0, 1.0, 1e-10), rel=1e-9)
-    best = [min(group.finals("loss").values()) for group in result.groups]
-    assert best == sorted(best)
+    best = [max(group.finals("accuracy").values()) for group in result.groups]
+    assert best == sorted(best, reverse=True)
     stated = fedray.privacy_statement(fedray.audit_trace(trace), result.tuning).to_markdown()
     assert "a random number of trainings (mean 3, shape 1.0; 4 cells)" in stated
     assert "Theorem 2" in stated

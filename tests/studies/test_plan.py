@@ -521,6 +521,8 @@ def test_what_ifs_say_what_each_run_gave(small) -> None:
     assert (without.timer_violators, without.round_separation) == (0.05, 0)
     assert by_name["5 % ignore the timer"].participation.round_separation == 4
     assert len(by_name["spread over three time zones"].population.time_zones) == 3
+    least = what_ifs(planned, strategy, MinSep(12, 1, 2), simulate_all)
+    assert not any("below the plan's" in each.name for each in least)
     misjudged = rows["min-sep 30 % below the plan's"]
     assert (misjudged.min_sep, misjudged.days) == (4, None)
     assert "at most 3 participations" in misjudged.note
@@ -626,14 +628,39 @@ def test_a_plan_that_makes_no_sense_gets_one_line(fedray_command, tmp_path: Path
             ),
             "rounds.mode='upload-then-train' cannot be planned: min-sep is then that of rounds.uploads.schedule",
         ),
+        (
+            ("participation.history_loss_per_day=0.2",),
+            r"history_loss_per_day=0.2 makes devices forget the rules on which .*; leave it out",
+        ),
     ],
 )
-def test_modes_of_which_a_plan_knows_nothing_are_refused(
+def test_scenarios_whose_plan_would_not_hold_are_refused(
     small, keys: tuple[str, ...], told: str
 ) -> None:
     with pytest.raises(InputError, match=told) as error:
         make_plan(small(*keys), PlanTarget(6.0), [24.0], placement=HERE)
     assert "\n" not in str(error.value)
+
+
+def test_a_plan_finds_the_noise_of_a_scenario_that_states_a_target(small, monkeypatch) -> None:
+    """The target is the plan's own, so the plan is that of the scenario without one."""
+    monkeypatch.setattr(
+        planning, "simulated_limits", lambda scenario: Truth(MinSep(100, 20, 5), days=3.0)
+    )
+    monkeypatch.setattr(
+        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
+    )
+    target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
+    stated = "privacy.target_epsilon=2", "participation.max_participations=9"
+    plans = [
+        make_plan(small("rounds.count=100", *keys), target, [12.0], 2, 0.5, HERE, has_cache=False)
+        for keys in (stated, stated[1:])
+    ]
+    assert plans[0].best is not None
+    assert plans[0].best == plans[1].best
+    planned, _ = planning.planned_scenario(plans[0].scenario, plans[0].best, False)
+    assert planned.privacy.target is None
+    assert planned.privacy.noise_multiplier == plans[0].best.noise_multiplier
 
 
 def test_a_plan_without_a_cache_keeps_no_mechanism_and_takes_none(
