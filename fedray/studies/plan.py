@@ -324,7 +324,11 @@ def make_plan(
     candidates = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
-    warnings = (*_warnings(scale, best, least_goal, candidates), *cache.warnings)
+    warnings = (
+        *_of_person(scenario, best),
+        *_warnings(scale, best, least_goal, candidates),
+        *cache.warnings,
+    )
     found = tuple(candidates)
     return Plan(target, scenario, seeds, scale, best, found, warnings, has_cache, rows, least)
 
@@ -344,6 +348,21 @@ def _possible_goals(scenario: Scenario, target: PlanTarget) -> tuple[int, int]:
             "raise it, or the noise per report",
         )
     return least, most
+
+
+def _of_person(scenario: Scenario, best: Candidate | None) -> list[str]:
+    """Group privacy: mu grows with the devices of a person (Dong, Roth and Su 2022, Theorem
+    2.14)."""
+    owners = scenario.population.owners
+    if owners is None or best is None or best.rho is None:
+        return []
+    most = owners.most_devices
+    epsilon = epsilon_of(most * math.sqrt(2.0 * best.rho), 1.0, best.target.delta)
+    known = "no known epsilon" if epsilon is None else f"at most epsilon {up(epsilon)}"
+    return [
+        f"The epsilon is that of a device. A person with {most} devices has {known}; for the "
+        f"same figures of a person the noise must be {most} times as large."
+    ]
 
 
 def _warnings(

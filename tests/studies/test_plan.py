@@ -14,6 +14,7 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError
+from fedray.base.rounding import up
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.identity import Identity
@@ -410,6 +411,24 @@ def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None
     for scale, count in ((0.04, 1), (0.05, 0)):
         warned = make_plan(small(), target, [1.0], 2, scale, HERE, has_cache=False).warnings
         assert sum("several per cent off" in each for each in warned) == count
+
+
+def test_a_plan_for_persons_says_their_epsilon(small, monkeypatch) -> None:
+    """Three devices of a person are three times the noise-to-signal ratio of one."""
+    monkeypatch.setattr(
+        planning, "simulated_limits", lambda scenario: Truth(MinSep(12, 6, 2), days=1.0)
+    )
+    owners = small("population.owners={mean_devices=1.4, most_devices=3}")
+    target = PlanTarget(epsilon=1e4, noise_per_report=0.05, buffers=1)
+    plan = make_plan(owners, target, [1.0], 2, 0.5, HERE, has_cache=False)
+    assert plan.best is not None
+    assert plan.best.rho is not None
+    mu = (2.0 * plan.best.rho) ** 0.5
+    epsilon = gdp_epsilon(Gaussian(noise_multiplier=1.0, sensitivity=3.0 * mu), target.delta)
+    assert f"with 3 devices has at most epsilon {up(epsilon)}" in plan.warnings[0]
+    assert not any(
+        "person" in each for each in make_plan(small(), target, [1.0], 2, 0.5, HERE).warnings
+    )
 
 
 def test_the_first_goal_is_the_guess_s(small) -> None:
