@@ -5,17 +5,21 @@ from typing import get_type_hints
 
 from pydantic import BaseModel
 
+from fedray.audit.claims import Claim
 from fedray.base.descriptions import descriptions_of
 from fedray.base.document import Document, InPlace
 from fedray.base.errors import InputError
 from fedray.base.mistakes import nearest_first
 from fedray.runtime.placement import Placement
-from fedray.scenario.keys import Key, tables_of, type_text, unit_of
+from fedray.scenario.keys import Key, path_of, tables_of, type_text, unit_of
 from fedray.scenario.literals import literal
+from fedray.scenario.pretraining import Pretraining
 from fedray.trace.columns import MEANINGS, Column, columns_of
 
 PLACEMENT = "placement"
 """Name of the keys of `--place`."""
+FILES: dict[str, type[BaseModel]] = {"claim": Claim, "pretraining": Pretraining}
+"""Other files, of which the top table is described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +55,7 @@ def known_names() -> list[str]:
     """Names that can be described."""
     paths = [each.path or "scenario" for each in tables_of()]
     # A table of several kinds occurs once for each of them.
-    return list(dict.fromkeys([*paths, *MEANINGS, PLACEMENT, *_other_files()]))
-
-
-def _other_files() -> dict[str, type[BaseModel]]:
-    from fedray.audit.claims import Claim
-    from fedray.scenario.pretraining import Pretraining
-
-    return {"claim": Claim, "pretraining": Pretraining}
+    return list(dict.fromkeys([*paths, *MEANINGS, PLACEMENT, *FILES]))
 
 
 def described(name: str, kind: str | None = None) -> Schema:
@@ -89,32 +86,16 @@ def _parts(name: str) -> list[SchemaPart]:
         return [SchemaPart(name, "", [SchemaRow(each) for each in columns_of(name)])]
     if name == PLACEMENT:
         return [SchemaPart(name, "", [SchemaRow(each) for each in _placement_keys()])]
-    # Of other files only the top; their tables are those of a scenario, or on their page.
-    if name in (files := _other_files()):
-        keys = tables_of(files[name])[0].keys
-        return [SchemaPart(name, "", [SchemaRow(key) for key in keys])]
-    path = _path_of(name)
+    if name in FILES:
+        return [SchemaPart(name, "", [SchemaRow(key) for key in tables_of(FILES[name])[0].keys])]
+    if (path := path_of(name)) is None:
+        known = ", ".join(nearest_first(name, known_names()))
+        raise InputError(f"table {name!r} is unknown; choose from {known}")
     return [
         SchemaPart(each.path or "scenario", each.kind, [SchemaRow(key) for key in each.keys])
         for each in tables_of()
         if each.path == path
     ]
-
-
-def _path_of(name: str) -> str:
-    # The scenario itself is the table without a path.
-    wanted = "" if name == "scenario" else name
-    paths = {each.path for each in tables_of()}
-    if wanted in paths:
-        return wanted
-    same_end = [path for path in paths if path.endswith(f".{wanted}")]
-    least = min((path.count(".") for path in same_end), default=0)
-    # A short name means the table that is least deep, as other tables copy parts of it.
-    shallow = [path for path in same_end if path.count(".") == least]
-    if len(shallow) != 1:
-        known = ", ".join(nearest_first(name, known_names()))
-        raise InputError(f"table {name!r} is unknown; choose from {known}")
-    return shallow[0]
 
 
 def _placement_keys() -> list[Key]:

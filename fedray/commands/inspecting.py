@@ -22,7 +22,7 @@ def print_inspection(
     as_json: bool,
 ) -> None:
     """Prints what a log has and lacks; exits with code 2 if it cannot be imported as it is."""
-    from fedray.commands.inspected import inspect_log
+    from fedray.imports.inspected import inspect_log
 
     roles = columns_of(column, ("device", "round", "owner", "time"))
     found = inspect_log(log, roles, where or (), repeats, leave_out_invalid, **form)

@@ -75,6 +75,21 @@ def tables_of(root: type[BaseModel] = Scenario) -> list[KeyTable]:
     return [*found.values(), *tasks]
 
 
+def path_of(name: str) -> str | None:
+    """Returns the path of a scenario's table, of whose path the last part is enough; None if the
+    name is unknown, or means several tables."""
+    # The scenario itself is the table without a path.
+    wanted = "" if name == "scenario" else name
+    paths = {each.path for each in tables_of()}
+    if wanted in paths:
+        return wanted
+    same_end = [path for path in paths if path.endswith(f".{wanted}")]
+    least = min((path.count(".") for path in same_end), default=0)
+    # A short name means the table that is least deep, as other tables copy parts of it.
+    shallow = [path for path in same_end if path.count(".") == least]
+    return shallow[0] if len(shallow) == 1 else None
+
+
 def _walk(
     path: str, table: type[BaseModel], above: tuple[type[BaseModel], ...], kind: str = ""
 ) -> Iterator[KeyTable]:

@@ -130,8 +130,10 @@ def test_the_architecture_is_short() -> None:
     assert max(map(len, ARCHITECTURE.splitlines())) <= 100
 
 
-SPEAK_OF_FLAGS = tuple(ROOT / "fedray" / name for name in ("commands", "cli.py", "watch"))
-"""Watching tells how to go on with an interrupted run: by which command."""
+SPEAK_OF_FLAGS = tuple(
+    ROOT / "fedray" / name for name in ("commands", "cli.py", "watch", "imports/inspected.py")
+)
+"""Watching tells how to go on with an interrupted run, and an inspection how to import: by which command."""
 OF_RAY = "`ray start --head`"
 
 

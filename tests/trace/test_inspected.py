@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.commands.inspected import inspect_log
+from fedray.imports.inspected import inspect_log
 
 BAD = """client_id,attempt,timestamp
 a,0,2026-03-01T10:00:00
