@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from scipy.stats import binom
 
 from fedray.audit.audit import audit_trace
@@ -18,6 +19,7 @@ from fedray.base.errors import CheckpointError, InputError, ScenarioError, Trace
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.factory import source_of
 from fedray.clients.workers import start_trainers
+from fedray.commands.run_results import print_run_of_tasks
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import ApproximateDP, Composed, Gaussian, Repeated
 from fedray.runs.evaluations import versions_at
@@ -341,6 +343,31 @@ def test_two_evaluations_of_a_model_have_noise_of_their_own(tmp_path: Path) -> N
         for name in ("quality", "again")
     ]
     assert not np.isclose(*errors).any()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_model_without_a_round_is_not_evaluated_and_the_audit_follows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    own = several(
+        tasks__model={"starts_days": 3.9999}, tasks__quality__rounds={"count": 2, "report_goal": 30}
+    )
+    found = run_tasks(own, HERE, tmp_path / "run")
+    assert found.traces["model"].committed_rounds == 0
+    with pytest.raises(typer.Exit) as ended:
+        print_run_of_tasks(found, as_json)
+    assert ended.value.exit_code == 1
+    printed = capsys.readouterr()
+    assert "task model: starved" in printed.err
+    if as_json:
+        document = json.loads(printed.out)
+        assert document["questions"] == {}
+        assert list(document["tasks"]) == ["quality"]
+    else:
+        assert "Task quality: no answer, as task model committed no round" in printed.out
+        assert "Over all tasks, for one device" in printed.out
+    with pytest.raises(InputError, match="or committed no round"):
+        answer(found.traces["quality"])
 
 
 def test_values_of_another_trace_are_refused(run: TasksRun, tmp_path: Path) -> None:
