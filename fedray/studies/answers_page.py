@@ -45,7 +45,7 @@ def answers_page(found: Answers) -> str:
 
 def answers_tables(found: Answers) -> list[Table]:
     """Answers by window and trust model, the largest rows, coverage, and privacy."""
-    return [*tables_without_privacy(found), answers_table(found.privacy)]
+    return [*tables_without_privacy(found), answers_table(found.privacy, found.is_instead)]
 
 
 def tables_without_privacy(found: Answers) -> list[Table]:

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 from copy import deepcopy
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -240,8 +241,10 @@ def test_answers_are_within_their_intervals_as_often_as_stated(run: TasksRun) ->
     inside, errors, stated = 0, [], []
     for window, told in enumerate(answer(trace, 0.9, scenario).windows):
         items = values.of_round(window)
-        # What `answer` prints is such a draw, at the address of the task's seed and the round.
-        address = stream_generator(scenario.training_seed, Stream.ANSWER, window)
+        # What `answer` prints is such a draw, at the address of the task's seed, the round and the
+        # question that is not the run's.
+        digest = int(sha256(scenario.analytics.model_dump_json().encode()).hexdigest(), 16)
+        address = stream_generator(scenario.training_seed, Stream.ANSWER, window, digest)
         assert plan.answer(items, address, 0.9).estimates[0] == told.answers[0].rows[0].estimate
         assert items.values.mean() == pytest.approx(told.of_came)
         for seed in range(50):
@@ -368,6 +371,22 @@ def test_a_model_without_a_round_is_not_evaluated_and_the_audit_follows(
         assert "Over all tasks, for one device" in printed.out
     with pytest.raises(InputError, match="or committed no round"):
         answer(found.traces["quality"])
+
+
+def test_another_question_has_noise_of_its_own(run: TasksRun) -> None:
+    """With the same draws, answers at nearly the same epsilon would be nearly equal, and both
+    together would show the exact answer. The run's own answer keeps its draws."""
+    trace = run.traces["quality"]
+    own = scenario_of(trace)
+    scenarios = None, own, own.with_overrides("analytics.epsilon=1.0001")
+    found = [answer(trace, scenario=scenario) for scenario in scenarios]
+    first, again, other = (
+        [window.answers[0].rows[0].estimate for window in each.windows] for each in found
+    )
+    assert first == again
+    assert not np.isclose(first, other, rtol=1e-3).any()
+    notes = ["".join(each.tables()[-1].notes) for each in found]
+    assert ["asking both is not accounted for" in note for note in notes] == [False, False, True]
 
 
 def test_values_of_another_trace_are_refused(run: TasksRun, tmp_path: Path) -> None:
