@@ -9,6 +9,7 @@ from fedray.base.arrays import Int64Array, UInt64Array
 from fedray.base.blocks import BLOCK_DEVICES
 from fedray.mechanisms.questions.question import Items
 from fedray.scenario import Scenario
+from fedray.scenario.analytics import ValueTable
 
 
 class Values(Protocol):
@@ -24,9 +25,10 @@ class Values(Protocol):
 
 
 def values_of(scenario: Scenario) -> Values:
-    """Returns the values of a scenario's table `analytics.values`."""
+    """Returns the values of a scenario's table `analytics.values`, which is no evaluation."""
     assert scenario.analytics is not None
     table = scenario.analytics.values
+    assert isinstance(table, ValueTable)
     return resolve_name(table.implementation)(scenario, table)
 
 

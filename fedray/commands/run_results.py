@@ -21,6 +21,7 @@ def print_run(trace: Any, as_json: bool) -> None:
     from fedray.audit.audit import audit_trace
     from fedray.report.page import write_report
     from fedray.report.terminal import short_audit_text, training_text
+    from fedray.studies.answers_page import tables_without_privacy, written_answers
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_trace(trace)
@@ -31,8 +32,6 @@ def print_run(trace: Any, as_json: bool) -> None:
         problem = _without_page(trace.path, error)
     trained, answers = trace.trained, None
     if "analytics" in trace.scenario:
-        from fedray.studies.answers_page import tables_without_privacy, written_answers
-
         answers = written_answers(audit)
     if as_json:
         document = {**audit.to_json(), "report": report, **_costs(trace.run)}

@@ -104,14 +104,13 @@ class CustomValues(PythonFile, ValueTable):
     table: ClassVar[str] = "analytics.values"
 
 
-class EvaluationValues(ValueTable):
+class EvaluationValues(Table):
     """The metric of a task's model on a device's own examples: federated evaluation, as one of
     several tasks. The devices of a round evaluate the newest model that was committed before the
     round started."""
 
     kind: Literal["evaluation"] = "evaluation"
     """The metric of another task's model."""
-    implementation: ClassVar[str] = "fedray.studies.evaluated:EvaluatedModel"
     of: Annotated[str, Field(min_length=1, max_length=80)]
     """Name of the task whose model is evaluated."""
     metric: str = "loss"
@@ -153,7 +152,7 @@ class Analytics(Table):
     """Table: the question; its `kind` and the bounds on a device's contribution."""
     values: AnyValues = NumberValues()
     """Table: the values of a device; its `kind` is numbers (default), words, examples, custom or
-        evaluation."""
+    evaluation."""
     trust: Annotated[tuple[AnyTrust, ...], Field(strict=False, min_length=1)]
     """Tables: who must be trusted, each with a `kind`. The trust models answer side by side, each
     for the whole budget: a deployment has one of them."""
