@@ -9,7 +9,6 @@ from fedray.base.arrays import Int64Array, UInt64Array
 from fedray.base.blocks import BLOCK_DEVICES
 from fedray.mechanisms.questions.question import Items
 from fedray.scenario import Scenario
-from fedray.scenario.analytics import ValueTable
 
 
 class Values(Protocol):
@@ -25,10 +24,9 @@ class Values(Protocol):
 
 
 def values_of(scenario: Scenario) -> Values:
-    """Returns the values of a scenario's table `analytics.values`, which is no evaluation."""
+    """Returns the values of a scenario's table `analytics.values`."""
     assert scenario.analytics is not None
     table = scenario.analytics.values
-    assert isinstance(table, ValueTable)
     return resolve_name(table.implementation)(scenario, table)
 
 

@@ -104,13 +104,15 @@ class CustomValues(PythonFile, ValueTable):
     table: ClassVar[str] = "analytics.values"
 
 
-class EvaluationValues(Table):
+class EvaluationValues(ValueTable):
     """The metric of a task's model on a device's own examples: federated evaluation, as one of
     several tasks. The devices of a round evaluate the newest model that was committed before the
     round started."""
 
     kind: Literal["evaluation"] = "evaluation"
     """The metric of another task's model."""
+    # Called with the trace too, since the values are there; see `studies.answers`.
+    implementation: ClassVar[str] = "fedray.studies.evaluated:EvaluatedModel"
     of: Annotated[str, Field(min_length=1, max_length=80)]
     """Name of the task whose model is evaluated."""
     metric: str = "loss"
