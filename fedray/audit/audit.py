@@ -72,7 +72,7 @@ from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import counted, given, up
+from fedray.base.rounding import counted, given, given_delta, up
 from fedray.encoding.tables import AnyEncoding
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Event
@@ -357,7 +357,7 @@ class Audit(DrawnResult):
     def _of_answers(self) -> str:
         whose = "of the model with its question or vocabulary" if self.mechanisms else "of answers"
         each_one = ", ".join(
-            f"{up(each.epsilon or 0.0)} at delta {given(each.delta)} ({each.trust})"
+            f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
             for each in self._together
         )
         return f"A guarantee {whose} may rest on the enforced epsilon {each_one}."

@@ -156,8 +156,7 @@ def released(noise: Noise, sensitivity: float) -> Event:
     Args:
         noise: noise of the run.
         sensitivity: sensitivity of the device. If devices add the noise, which is independent, it
-            is
-            the root of the number of contributions.
+            is the root of the number of contributions.
     """
     if not isinstance(noise, DeviceNoise):
         return Gaussian(noise_multiplier=noise.multiplier, sensitivity=sensitivity)

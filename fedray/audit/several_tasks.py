@@ -38,7 +38,7 @@ from fedray.trace.several_tasks import TasksRun
 ASSUMPTIONS = (
     "The unit of privacy is a device with all that it contributed to any of the tasks.",
     "The tasks added independent noise: each drew its own by a seed of its own (training.seed).",
-    "The attacker may see the released models of all tasks.",
+    "The attacker may see the released models and answers of all tasks.",
 )
 """Assumptions of the composition, beside the assumptions of each task's audit."""
 
@@ -84,9 +84,10 @@ class Composition(Document):
     spent: NotInJson[tuple[TaskSpending, ...]]
     """Privacy that this device spent in each task in which it took part."""
     rho: NotInJson[float]
-    """Largest rho (zCDP) of a device over all tasks: observed, for the recorded rounds."""
+    """rho (zCDP) of this device over all tasks: observed, for the recorded rounds. The largest over
+    devices is the quantile of share 1."""
     epsilon: NotInJson[float]
-    """Largest epsilon of a device at delta: of its Gaussian releases and answers together."""
+    """Epsilon of this device at delta, of all its releases and answers together."""
     is_exact: NotInJson[bool]
     """Whether rho and epsilon are exact; if not, they are upper bounds."""
     largest: NotInJson[Mapping[str, float]]
@@ -175,8 +176,7 @@ def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> Tasks
     Args:
         run: the run, opened or by path.
         delta: delta of every epsilon, in place of each task's own. By default the composition has
-            the
-            smallest of these, which gives the largest epsilon.
+            the smallest of these, which gives the largest epsilon.
 
     Raises:
         InputError: delta is impossible, or no device took part in any task.
@@ -205,16 +205,16 @@ class _Part:
     """Privacy that the devices [P] of one part of the traces spent over all tasks.
 
     rho: rho of each device, of models and answers.
-    of_models: rho without the answers.
+    of_gaussians: rho of its Gaussian releases.
     tasks: number of its tasks.
-    answers: number of its answers to each evaluation, [P, E].
+    others: amounts that it spent in each of the E tasks without Gaussian noise, [P, E].
     """
 
     device_ids: UInt64Array
     rho: Float64Array
-    of_models: Float64Array
+    of_gaussians: Float64Array
     tasks: Int64Array
-    answers: Int64Array
+    others: Float64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +243,8 @@ class _Spending:
         # One table of the mechanism serves all parts of its trace.
         rounds = self._trace.committed_rounds
         self._sensitivities = PatternSensitivities(used.strategy, rounds)
-        # Only Gaussian noise composes exactly.
-        self.is_exact = not isinstance(used.noise, DeviceNoise)
+        # Only Gaussian noise composes exactly, and is compared by rho.
+        self.is_gaussian = not isinstance(used.noise, DeviceNoise)
         self.delta, self.largest = used.observed.delta, used.observed.event
         self.enforced = used.enforced
 
@@ -272,7 +272,7 @@ class _Answered(_Spending):
     """Privacy that devices spent on an evaluation, by the parts of its trace."""
 
     is_evaluation = True
-    is_exact = False  # the event of a question is a bound on its loss
+    is_gaussian = False  # the event of a question is a bound on its loss
 
     def __init__(self, run: TasksRun, name: str, audit: Audit, delta: float | None) -> None:
         assert audit.answers is not None
@@ -298,51 +298,53 @@ class _Answered(_Spending):
 class _Worst:
     """The device with the largest epsilon, found part by part.
 
-    What a device spent grows with the rho of its models, which decides the epsilon of Gaussian
-    releases, and with each of its numbers of answers. So only devices that no other exceeds in all
-    of these are candidates.
+    What a device spent grows with the rho of its Gaussian releases, which decides their epsilon,
+    and with its amount in each other task: noise of devices, which is bounded by zCDP alone, and
+    answers. So only devices that no other exceeds in all of these are candidates.
     """
 
     def __init__(self, delta: float, spendings: Mapping[str, _Spending]) -> None:
         self._delta, self._spendings = delta, spendings
-        self._found: dict[tuple[int, ...], tuple[float, int, tuple[TaskSpending, ...], Event]] = {}
-        """rho of models, device, spending and event, by numbers of answers to each evaluation."""
+        self._found: dict[
+            tuple[float, ...], tuple[float, int, tuple[TaskSpending, ...], Event]
+        ] = {}
+        """rho of Gaussian releases, device, spending and event, by amounts in the other tasks."""
 
     def add(self, part: _Part, of_tasks: Sequence[_TaskPart]) -> None:
         """Adds the devices of a part."""
         if not part.rho.size:
             return
-        # Devices with equal numbers of answers are compared by what they spent on models.
-        kinds, rows = np.zeros((1, 0), np.int64), np.zeros(part.rho.size, np.int64)
-        if part.answers.shape[1]:
-            kinds, rows = np.unique(part.answers, axis=0, return_inverse=True)
-        for kind, answers in enumerate(map(tuple, kinds.tolist())):
+        # Devices with equal amounts are compared by what they spent on Gaussian releases.
+        kinds, rows = np.zeros((1, 0)), np.zeros(part.rho.size, np.int64)
+        if part.others.shape[1]:
+            kinds, rows = np.unique(part.others, axis=0, return_inverse=True)
+        for kind, amounts in enumerate(map(tuple, kinds.tolist())):
             members = np.flatnonzero(rows.ravel() == kind)
             # The first of equal ones, which has the smallest id.
-            place = members[part.of_models[members].argmax()]
-            rho, device = float(part.of_models[place]), int(part.device_ids[place])
-            if rho > self._found.get(answers, (-1.0,))[0]:
+            place = members[part.of_gaussians[members].argmax()]
+            rho, device = float(part.of_gaussians[place]), int(part.device_ids[place])
+            if rho > self._found.get(amounts, (-1.0,))[0]:
                 pairs = zip(self._spendings, of_tasks, strict=True)
                 found = [each for name, of in pairs for each in self._spent(device, name, of)]
                 spent, events = zip(*found, strict=True)
-                self._found[answers] = rho, device, spent, _all_of(events)
+                self._found[amounts] = rho, device, spent, _all_of(events)
 
     def of_all(self) -> tuple[float, float, int, tuple[TaskSpending, ...]]:
-        """Returns the largest rho and epsilon of a device, and the device with the largest epsilon
-        with what it spent in each task."""
+        """Returns rho, epsilon and id of the device with the largest epsilon, and what it spent in
+        each task."""
         found = [
             (_epsilon_of([event], self._delta), _rho_of([event]), -device, spent)
-            for answers, (rho, device, spent, event) in self._found.items()
+            for amounts, (rho, device, spent, event) in self._found.items()
             if not any(
-                answers != others
+                amounts != others
                 and rho <= theirs[0]
-                and all(mine <= other for mine, other in zip(answers, others, strict=True))
+                and all(mine <= other for mine, other in zip(amounts, others, strict=True))
                 for others, theirs in self._found.items()
             )
         ]
         # Of equal ones, the device with the smallest id.
-        epsilon, _, device, spent = max(found, key=lambda each: each[:3])
-        return max(each[1] for each in found), epsilon, -device, spent
+        epsilon, rho, device, spent = max(found, key=lambda each: each[:3])
+        return rho, epsilon, -device, spent
 
     def _spent(
         self, device: int, name: str, part: _TaskPart
@@ -368,15 +370,15 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit], given: float | None) -
         else _Answered(run, name, audit, given)
         for name, audit in audits.items()
     }
-    are_evaluations = [each.is_evaluation for each in spendings.values()]
+    are_gaussian = [each.is_gaussian for each in spendings.values()]
     # The smallest delta gives the largest epsilon, which is safe for all tasks.
     delta = min(each.delta for each in spendings.values())
     parts: list[_Part] = []
     own_rhos: dict[str, list[Float64Array]] = {name: [] for name in audits}
     worst = _Worst(delta, spendings)
-    is_exact = all(each.is_exact for each in spendings.values())
+    is_exact = all(are_gaussian)
     for of_tasks in zip(*(each.parts() for each in spendings.values()), strict=True):
-        joined = _join(of_tasks, are_evaluations)
+        joined = _join(of_tasks, are_gaussian)
         parts.append(joined)
         worst.add(joined, of_tasks)
         for name, each in zip(audits, of_tasks, strict=True):
@@ -389,10 +391,10 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit], given: float | None) -
     largest = {name: _rho_of([event]) for name, event in at_most.items()}
     bound = list(at_most.values())
     bound_rho, bound_epsilon = _rho_of(bound), _epsilon_of(bound, delta)
-    largest_rho, epsilon, worst_device, spent = worst.of_all()
+    worst_rho, epsilon, worst_device, spent = worst.of_all()
     # If sensitivities of devices are upper bounds, an audit's own may be tighter.
-    if not is_exact and bound_rho < largest_rho:
-        largest_rho, epsilon = bound_rho, bound_epsilon
+    if not is_exact:
+        worst_rho, epsilon = min(worst_rho, bound_rho), min(epsilon, bound_epsilon)
     enforced = _enforced(spendings, delta)
     curves = {name: _curve(np.concatenate(each)) for name, each in own_rhos.items()}
     return Composition(
@@ -402,7 +404,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit], given: float | None) -
         devices_by_tasks=tuple(np.bincount(tasks, minlength=len(audits) + 1)[1:].tolist()),
         worst_device=worst_device,
         spent=spent,
-        rho=largest_rho,
+        rho=worst_rho,
         epsilon=epsilon,
         is_exact=is_exact,
         largest=largest,
@@ -418,25 +420,22 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit], given: float | None) -
     )
 
 
-def _join(of_tasks: Sequence[_TaskPart], are_evaluations: Sequence[bool]) -> _Part:
+def _join(of_tasks: Sequence[_TaskPart], are_gaussian: list[bool]) -> _Part:
     """Adds up the privacy that each device of a part spent in every task."""
     ids = [each.patterns.device_ids for each in of_tasks]
     device_ids, places = np.unique(np.concatenate(ids), return_inverse=True)
-    of_models, of_answers = np.zeros((2, device_ids.size))
-    answers = np.zeros((device_ids.size, sum(are_evaluations)), np.int64)
+    of_gaussians, of_others = np.zeros((2, device_ids.size))
+    others = np.zeros((device_ids.size, are_gaussian.count(False)))
     # Task by task, so that float sums do not depend on the size of a part.
-    begin, column = 0, 0
-    for each, is_evaluation in zip(of_tasks, are_evaluations, strict=True):
+    begin, columns = 0, iter(others.T)
+    for each, is_gaussian in zip(of_tasks, are_gaussian, strict=True):
         end = begin + each.rho.size
         here, begin = places[begin:end], end
-        if is_evaluation:
-            of_answers[here] += each.rho
-            answers[here, column] = each.amounts
-            column += 1
-        else:
-            of_models[here] += each.rho
+        (of_gaussians if is_gaussian else of_others)[here] += each.rho
+        if not is_gaussian:
+            next(columns)[here] = each.amounts
     tasks = np.bincount(places, minlength=device_ids.size)
-    return _Part(device_ids, of_models + of_answers, of_models, tasks, answers)
+    return _Part(device_ids, of_gaussians + of_others, of_gaussians, tasks, others)
 
 
 def _enforced(

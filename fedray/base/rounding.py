@@ -58,6 +58,13 @@ def given(value: float) -> str:
     return short if 0 <= value - float(short) <= math.ulp(value) else exact(value)
 
 
+def given_delta(delta: float) -> str:
+    """Returns a delta as `given`, or the shorter number just above it, which promises less: five
+    times 1e-06 is 5e-06."""
+    short = f"{delta:.12g}"
+    return short if 0 <= float(short) - delta <= math.ulp(delta) else given(delta)
+
+
 def exact(value: float) -> str:
     """Returns a number with every digit, so that the text reads back as the same number; 7.0 is
     "7"."""

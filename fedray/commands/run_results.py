@@ -21,6 +21,7 @@ def print_run(trace: Any, as_json: bool) -> None:
     from fedray.audit.audit import audit_trace
     from fedray.report.page import write_report
     from fedray.report.terminal import short_audit_text, training_text
+    from fedray.studies.answers_page import tables_without_privacy, written_answers
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_trace(trace)
@@ -31,8 +32,6 @@ def print_run(trace: Any, as_json: bool) -> None:
         problem = _without_page(trace.path, error)
     trained, answers = trace.trained, None
     if "analytics" in trace.scenario:
-        from fedray.studies.answers_page import written_answers
-
         answers = written_answers(audit)
     if as_json:
         document = {**audit.to_json(), "report": report, **_costs(trace.run)}
@@ -41,8 +40,8 @@ def print_run(trace: Any, as_json: bool) -> None:
             document["question"] = answers.to_json()
         print_json(document)
     else:
-        if answers is not None:  # the audit below has the last table, of privacy
-            print_pieces(answers.tables()[:-1])
+        if answers is not None:
+            print_pieces(tables_without_privacy(answers))
         if trained is not None:
             print_pieces(training_text("Training", trained))
         print_pieces(short_audit_text(audit))
@@ -59,7 +58,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     """
     from fedray.audit.several_tasks import audit_tasks
     from fedray.report.terminal import tasks_text, training_text
-    from fedray.studies.answers_page import written_answers
+    from fedray.studies.answers_page import tables_without_privacy, written_answers
 
     audit = audit_tasks(found)
     reports, problem = dict[str, str](), ""
@@ -69,7 +68,10 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         problem = _without_page(found.path, error)
     trained = {name: trace.trained for name, trace in found.traces.items()}
     evaluations = {name: each for name, each in audit.audits.items() if not each.mechanisms}
-    answers = {name: written_answers(each) for name, each in evaluations.items()}
+    # A model without a round is not trained, so nobody evaluated it.
+    of = {name: found.traces[name].scenario["analytics"]["values"]["of"] for name in evaluations}
+    without = [name for name in evaluations if of[name] not in audit.audits]
+    answers = {name: written_answers(evaluations[name]) for name in of if name not in without}
     if as_json:
         # The page of the whole run has a key of its own.
         document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
@@ -81,7 +83,9 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
             if each is not None:
                 print_pieces(training_text(f"Training of task {name}", each))
         for name, each in answers.items():
-            print_pieces([f"Evaluation by task {name}", *each.tables()[:-1]])
+            print_pieces([f"Evaluation by task {name}", *tables_without_privacy(each)])
+        for name in without:
+            typer.echo(f"Task {name}: no answer, as task {of[name]} committed no round\n")
         print_pieces(tasks_text(audit))
         for name, trace in found.traces.items():
             typer.echo(f"trace   {trace.path} (task {name})")

@@ -25,7 +25,7 @@ from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
-from fedray.base.rounding import counted, fine, given, shown_min_sep, shown_noise, up
+from fedray.base.rounding import counted, fine, given, given_delta, shown_min_sep, shown_noise, up
 from fedray.mechanisms.accounting.events import StrategyRelease
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE
@@ -68,14 +68,15 @@ def audit_tables(audit: Audit) -> list[Table]:
     return tables
 
 
-def answers_table(answers: Sequence[AnswerPrivacy]) -> Table:
-    """Returns the privacy of `answers` to a question, by trust model."""
+def answers_table(answers: Sequence[AnswerPrivacy], is_instead: bool = False) -> Table:
+    """Returns the privacy of `answers` to a question, by trust model; `is_instead` of the run's
+    own."""
     cells = {
         "trust": lambda each: each.trust,
         "of": lambda each: each.basis,
         "windows": lambda each: "-" if each.windows is None else f"{each.windows:,}",
         "epsilon": lambda each: epsilon_text(each.epsilon),
-        "delta": lambda each: given(each.delta),
+        "delta": lambda each: given_delta(each.delta),
         "may rest on": lambda each: "yes" if each.may_rest_on else "no",
         "theorem": lambda each: each.theorem,
     }
@@ -84,7 +85,9 @@ def answers_table(answers: Sequence[AnswerPrivacy]) -> Table:
         answers,
         cells,
         "Of a window; observed: the most windows of a device of this trace; enforced: the most "
-        "that the rules permit. A deployment has one of the trust models.",
+        "that the rules permit. A deployment has one of the trust models."
+        + is_instead
+        * " Instead of the run's question: asking both is not accounted for.",
         details=("theorem",),
     )
 

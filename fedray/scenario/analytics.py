@@ -111,6 +111,7 @@ class EvaluationValues(ValueTable):
 
     kind: Literal["evaluation"] = "evaluation"
     """The metric of another task's model."""
+    # Called with the trace too, since the values are there; see `studies.answers`.
     implementation: ClassVar[str] = "fedray.studies.evaluated:EvaluatedModel"
     of: Annotated[str, Field(min_length=1, max_length=80)]
     """Name of the task whose model is evaluated."""
@@ -153,7 +154,7 @@ class Analytics(Table):
     """Table: the question; its `kind` and the bounds on a device's contribution."""
     values: AnyValues = NumberValues()
     """Table: the values of a device; its `kind` is numbers (default), words, examples, custom or
-        evaluation."""
+    evaluation."""
     trust: Annotated[tuple[AnyTrust, ...], Field(strict=False, min_length=1)]
     """Tables: who must be trusted, each with a `kind`. The trust models answer side by side, each
     for the whole budget: a deployment has one of them."""

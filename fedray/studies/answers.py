@@ -159,6 +159,8 @@ class Answers(DrawnResult):
     """The trace's digest."""
     analytics: Analytics
     """The question, values, trust models and budget."""
+    is_instead: NotInJson[bool]
+    """Whether this question is asked instead of the run's."""
     windows: tuple[WindowAnswer, ...]
     """The windows in order."""
     privacy: tuple[AnswerPrivacy, ...]
@@ -235,8 +237,9 @@ def answer(
 ) -> Answers:
     """Answers the question of a run in every window, under each of its trust models.
 
-    All draws are addressed by the scenario's seed and the window, so the answers are a function of
-    the scenario. In each window the trust models answer from the same bounded contributions.
+    All draws are addressed by the scenario's seed and the window, and by a question that is not the
+    run's, so the answers are a function of both scenarios. In each window the trust models answer
+    from the same bounded contributions.
 
     Args:
         trace: trace of a run whose rounds are all uploads of a window.
@@ -286,7 +289,8 @@ def answers_of(
             "analytics.values: the devices evaluated a model when the trace was trained, so their "
             "values cannot be others now; change low and high only, or run the scenario"
         )
-    windows = tuple(_Asked(asked, opened, confidence).windows())
+    is_instead = asked.analytics != own.analytics
+    windows = tuple(_Asked(asked, opened, confidence, is_instead).windows())
     limits = enforced_limits(opened, own, None, audit.patterns)
     used = audit.mechanisms[0] if audit.mechanisms else None
     privacy = privacy_of_answers(
@@ -295,7 +299,9 @@ def answers_of(
         limits,
         None if used is None else (used.observed, used.enforced),
     )
-    return Answers(opened, opened.path, opened.digest, asked.analytics, windows, privacy)
+    return Answers(
+        opened, opened.path, opened.digest, asked.analytics, is_instead, windows, privacy
+    )
 
 
 class _Asked:
@@ -305,9 +311,12 @@ class _Asked:
         scenario: scenario with the table `analytics`.
         trace: its trace.
         confidence: probability of the intervals.
+        is_instead: whether the question is asked instead of the run's.
     """
 
-    def __init__(self, scenario: Scenario, trace: Trace, confidence: float) -> None:
+    def __init__(
+        self, scenario: Scenario, trace: Trace, confidence: float, is_instead: bool
+    ) -> None:
         assert scenario.analytics is not None
         self._scenario, self._trace, self._confidence = scenario, trace, confidence
         self._analytics = scenario.analytics
@@ -318,6 +327,9 @@ class _Asked:
         ids = self._devices.device_ids
         self._members = are_members(scenario, ids)
         self._seed = scenario.seed
+        # With the noise of the run's answer, both answers together would show the exact one.
+        digest = hashlib.sha256(self._analytics.model_dump_json().encode()).hexdigest()
+        self._address = [int(digest, 16)] if is_instead else []
         self._evaluated = None
         if scenario.evaluation is not None:
             # Tasks share the scenario's seed, but must not share their noise.
@@ -422,7 +434,7 @@ class _Asked:
 
     def _generator(self, window: int) -> np.random.Generator:
         # The same for the answer and the truth, which then bound contributions alike.
-        return stream_generator(self._seed, Stream.ANSWER, window)
+        return stream_generator(self._seed, Stream.ANSWER, window, *self._address)
 
 
 def _at(keys: Int64Array, values: Float64Array, wanted: Int64Array) -> Float64Array:

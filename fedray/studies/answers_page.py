@@ -45,10 +45,14 @@ def answers_page(found: Answers) -> str:
 
 def answers_tables(found: Answers) -> list[Table]:
     """Answers by window and trust model, the largest rows, coverage, and privacy."""
+    return [*tables_without_privacy(found), answers_table(found.privacy, found.is_instead)]
+
+
+def tables_without_privacy(found: Answers) -> list[Table]:
+    """The tables for beside an audit, which has that of privacy."""
     last = found.windows[-1]
     rows = [] if last.of_all is not None else [_rows_table(last)]
-    tables = [_answers_table(found), *rows, _bias_table(found), _coverage_table(found)]
-    return [*tables, answers_table(found.privacy)]
+    return [_answers_table(found), *rows, _bias_table(found), _coverage_table(found)]
 
 
 def _answers_table(found: Answers) -> Table:

@@ -71,14 +71,14 @@ def read_evaluated(trace: Trace) -> list[EvaluatedRound]:
     """Returns the values of a trace's rounds.
 
     Raises:
-        InputError: the evaluated model is not trained yet.
+        InputError: the evaluated model is not trained yet, or committed no round.
         TraceCorrupt: the file is damaged, or its devices are not those of the trace.
     """
     file = trace.path / EVALUATED_FILE
     if not file.exists():
         raise InputError(
-            f"trace {str(trace.path)!r}: its devices have not evaluated the model, which is not "
-            "trained yet; resume the run of all tasks"
+            f"trace {str(trace.path)!r}: its devices evaluated no model, which is not trained yet "
+            "or committed no round; resume the run of all tasks if it is unfinished"
         )
     columns = read_columns(file, _SCHEMA)
     accepted = devices_of_rounds(trace)

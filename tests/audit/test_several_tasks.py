@@ -6,10 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedray.audit.noise import released
 from fedray.audit.several_tasks import audit_tasks
+from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
+from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.report.several_tasks import tasks_page
-from fedray.scenario import Scenario
+from fedray.runs.simulation import simulate_tasks
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.trace.evaluated import devices_of_rounds
 from fedray.trace.several_tasks import TasksRun
 
 ROUNDS = 12
@@ -107,3 +113,42 @@ def test_a_task_that_ended_before_its_timer_says_so_on_the_page(small, trace_of)
     page = tasks_page(audit_tasks(TasksRun(Path("run"), {"digest": ""}, traces)))
     assert "Task short: No device could take part twice" in page
     assert "Task free:" not in page
+
+
+def test_the_worst_device_is_that_of_brute_force_with_noise_of_devices(tmp_path: Path) -> None:
+    """Noise of devices is bounded by zCDP alone, so that a device with a smaller rho may have the
+    larger epsilon. No device is in both tasks."""
+    table = {"kind": "discrete_gaussian", "parameters": 4, "scale": 100}
+    several = SeveralTasks.from_tables({
+        "population": {"devices": 600},
+        "participation": {"timer_hours": 500.0},
+        "rounds": {"count": 3, "report_goal": 30, "max_days": 4.0},
+        "training": {"cohort_sample": 10, "task": {"kind": "quadratic"}},
+        "data": {"kind": "points", "dimension": 4},
+        "privacy": {"mechanism": {"kind": "identity"}, "delta": 1e-6},
+        "tasks": {
+            "server": {
+                "privacy": {"noise_multiplier": 4.0},
+                "participation": {"members": [0.0, 0.5]},
+            },
+            "devices": {
+                "privacy": {"noise_multiplier": 4.05, "encoding": table},
+                "participation": {"members": [0.5, 1.0]},
+            },
+        },
+    })  # fmt: skip
+    run = simulate_tasks(several, Placement(1, "in-process"), tmp_path / "run")
+    audit = audit_tasks(run)
+    own = {}
+    for name, trace in run.traces.items():
+        noise = audit.audits[name].mechanisms[0].noise
+        for device in np.concatenate(devices_of_rounds(trace)).tolist():
+            own.setdefault(device, []).append(released(noise, 1.0))
+    rhos = {device: sum(map(rho_of, events)) for device, events in own.items()}
+    epsilons = {device: epsilon_of(*events, 1e-6).epsilon for device, events in own.items()}
+    found = audit.composition
+    assert found.epsilon == max(epsilons.values())
+    assert epsilons[found.worst_device] == found.epsilon
+    # The device with the largest epsilon does not have the largest rho.
+    assert found.rho == rhos[found.worst_device] < max(rhos.values())
+    assert dict(found.quantiles)[1.0] == max(rhos.values())

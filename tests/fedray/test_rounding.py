@@ -54,3 +54,14 @@ def test_counts_have_their_plural_and_parameters_are_told_in_words() -> None:
     ]
     assert in_words([3, 2, 1], most=2) == "3, 2, ... (3 in all)"
     assert in_words({"kind": "bisr", "bands_of_C": [1, 2]}) == "kind bisr; bands of C 1, 2"
+
+
+def test_a_delta_is_printed_without_digits_that_floats_add() -> None:
+    deltas = (5 * 1e-6, 1e-10, 0.1 + 0.2, 1 / 3)
+    assert 5 * 1e-6 < 5e-6
+    assert [rounding.given_delta(each) for each in deltas] == [
+        "5e-06",
+        "1e-10",
+        "0.3",
+        "0.3333333333333333",
+    ]

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
+from scipy.stats import norm
 
 from fedray.base.errors import FedrayError
 from fedray.mechanisms.accounting.accountants import ACCOUNTANTS, epsilon_of
@@ -36,10 +37,10 @@ from fedray.mechanisms.accounting.events import (
     StrategyRelease,
     read_event,
 )
-from fedray.mechanisms.accounting.gdp import mu_of
+from fedray.mechanisms.accounting.gdp import gaussian_deltas, mu_of
 from fedray.mechanisms.accounting.peer import peer_event
 from fedray.mechanisms.accounting.pld import pld_epsilon
-from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.accounting.zcdp import rho_of, zcdp_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.reference import gaussian_delta
 from fedray.mechanisms.registry import BLT, Banded, Identity, Tree
@@ -374,11 +375,48 @@ def test_stated_guarantees_of_one_epsilon_compose_optimally_at_small_deltas(
         assert exact(found * (1 - 1e-6)) > Decimal(delta)
 
 
-def test_stated_guarantees_of_several_epsilons_or_of_very_many_add_up() -> None:
-    two = Composed(events=(stated(1.0), stated(0.25), stated(0.0, 1e-9)))
-    assert pld_epsilon(Repeated(event=two, count=40), 1e-6) == pytest.approx(50.0, rel=1e-12)
-    many = Repeated(event=stated(1e-4), count=(1 << 20) + 1)
-    assert pld_epsilon(many, 1e-6) == pytest.approx(104.8577, rel=1e-12)
+def test_stated_guarantees_of_several_epsilons_compose_optimally() -> None:
+    """By the definition, over all outcomes; and less than their sum, 3.75."""
+    guarantees = ((0.5, 0.0), (0.25, 0.0), (0.0, 1e-9)) * 5
+    case = Case(Composed(events=tuple(stated(*each) for each in guarantees)), stated=guarantees)
+    found = pld_epsilon(case.event, 1e-2)
+    assert found < 3.0
+    assert stated_delta(case, found * (1 + 1e-9)) <= 1e-2 < stated_delta(case, found * (1 - 1e-6))
+
+
+@pytest.mark.parametrize(
+    "parts", [(stated(1e-4),), (stated(0.05), gaussian(1.0)), (stated(0.1), stated(0.11))]
+)
+def test_zcdp_follows_where_stated_guarantees_have_too_many_losses(parts: tuple) -> None:
+    event = Composed(events=tuple(Repeated(event=each, count=1 << 16) for each in parts))
+    with pytest.raises(EventRefused, match="use the accountant zcdp"):
+        pld_epsilon(event, 1e-6)
+    assert epsilon_of(event, 1e-6) == (zcdp_epsilon(event, 1e-6), "zcdp")
+
+
+@pytest.mark.parametrize("left", [-1e-16, 0.0, 1e-31, 1e-20])
+def test_zcdp_follows_where_stated_deltas_nearly_use_up_delta(left: float) -> None:
+    own = Repeated(event=stated(0.5, 1e-6), count=3)
+    event = Composed(events=(gaussian(4.0), own))
+    with pytest.raises(EventRefused, match="used up"):
+        pld_epsilon(event, 3e-6 + left)
+    # A little more is enough for zCDP, which subtracts the deltas exactly.
+    assert epsilon_of(event, 3e-6 + 1e-15).accountant == "zcdp"
+    assert epsilon_of(event, 4e-6).accountant == "pld"
+
+
+@pytest.mark.parametrize("mu", [1e-6, 0.01, 0.5, 3.0, 40.0])
+def test_deltas_of_a_gaussian_are_bounded_from_above(mu: float) -> None:
+    """In decimals (Balle and Wang 2018, Theorem 8); a negative epsilon by the symmetry of both
+    directions. The bound exceeds the larger of two terms by 1e-11 of it at most."""
+    epsilons = np.array([mu * (a + mu / 2) for a in (-8.0, -1.0, -0.1, 0.0, 0.3, 2.0, 5.0, 9.0)])
+    for epsilon, found in zip(epsilons, gaussian_deltas(mu, epsilons), strict=True):
+        size = Decimal(float(abs(epsilon)))
+        exact = gaussian_delta(mu, abs(epsilon))
+        if epsilon < 0:
+            exact = 1 - (-size).exp() + (-size).exp() * exact
+        most = Decimal(norm.cdf(mu / 2 - epsilon / mu))
+        assert exact <= Decimal(float(found)) <= exact + Decimal("4e-11") * most
 
 
 def log_moments(case: Case, orders: list[int]) -> list[float]:

@@ -5,11 +5,13 @@ import dataclasses
 import json
 import math
 from copy import deepcopy
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from scipy.stats import binom
 
 from fedray.audit.audit import audit_trace
@@ -18,6 +20,7 @@ from fedray.base.errors import CheckpointError, InputError, ScenarioError, Trace
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.factory import source_of
 from fedray.clients.workers import start_trainers
+from fedray.commands.run_results import print_run_of_tasks
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import ApproximateDP, Composed, Gaussian, Repeated
 from fedray.runs.evaluations import versions_at
@@ -238,8 +241,10 @@ def test_answers_are_within_their_intervals_as_often_as_stated(run: TasksRun) ->
     inside, errors, stated = 0, [], []
     for window, told in enumerate(answer(trace, 0.9, scenario).windows):
         items = values.of_round(window)
-        # What `answer` prints is such a draw, at the address of the task's seed and the round.
-        address = stream_generator(scenario.training_seed, Stream.ANSWER, window)
+        # What `answer` prints is such a draw, at the address of the task's seed, the round and the
+        # question that is not the run's.
+        digest = int(sha256(scenario.analytics.model_dump_json().encode()).hexdigest(), 16)
+        address = stream_generator(scenario.training_seed, Stream.ANSWER, window, digest)
         assert plan.answer(items, address, 0.9).estimates[0] == told.answers[0].rows[0].estimate
         assert items.values.mean() == pytest.approx(told.of_came)
         for seed in range(50):
@@ -341,6 +346,47 @@ def test_two_evaluations_of_a_model_have_noise_of_their_own(tmp_path: Path) -> N
         for name in ("quality", "again")
     ]
     assert not np.isclose(*errors).any()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_model_without_a_round_is_not_evaluated_and_the_audit_follows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    own = several(
+        tasks__model={"starts_days": 3.9999}, tasks__quality__rounds={"count": 2, "report_goal": 30}
+    )
+    found = run_tasks(own, HERE, tmp_path / "run")
+    assert found.traces["model"].committed_rounds == 0
+    with pytest.raises(typer.Exit) as ended:
+        print_run_of_tasks(found, as_json)
+    assert ended.value.exit_code == 1
+    printed = capsys.readouterr()
+    assert "task model: starved" in printed.err
+    if as_json:
+        document = json.loads(printed.out)
+        assert document["questions"] == {}
+        assert list(document["tasks"]) == ["quality"]
+    else:
+        assert "Task quality: no answer, as task model committed no round" in printed.out
+        assert "Over all tasks, for one device" in printed.out
+    with pytest.raises(InputError, match="or committed no round"):
+        answer(found.traces["quality"])
+
+
+def test_another_question_has_noise_of_its_own(run: TasksRun) -> None:
+    """With the same draws, answers at nearly the same epsilon would be nearly equal, and both
+    together would show the exact answer. The run's own answer keeps its draws."""
+    trace = run.traces["quality"]
+    own = scenario_of(trace)
+    scenarios = None, own, own.with_overrides("analytics.epsilon=1.0001")
+    found = [answer(trace, scenario=scenario) for scenario in scenarios]
+    first, again, other = (
+        [window.answers[0].rows[0].estimate for window in each.windows] for each in found
+    )
+    assert first == again
+    assert not np.isclose(first, other, rtol=1e-3).any()
+    notes = ["".join(each.tables()[-1].notes) for each in found]
+    assert ["asking both is not accounted for" in note for note in notes] == [False, False, True]
 
 
 def test_values_of_another_trace_are_refused(run: TasksRun, tmp_path: Path) -> None:
