@@ -58,7 +58,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     """
     from fedray.audit.several_tasks import audit_tasks
     from fedray.report.terminal import tasks_text, training_text
-    from fedray.studies.answers_page import tables_without_privacy, written_answers
+    from fedray.studies.answers_page import tables_without_privacy, written_evaluations
 
     audit = audit_tasks(found)
     reports, problem = dict[str, str](), ""
@@ -67,11 +67,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     except InputError as error:
         problem = _without_page(found.path, error)
     trained = {name: trace.trained for name, trace in found.traces.items()}
-    evaluations = {name: each for name, each in audit.audits.items() if not each.mechanisms}
-    # A model without a round is not trained, so nobody evaluated it.
-    of = {name: found.traces[name].scenario["analytics"]["values"]["of"] for name in evaluations}
-    without = [name for name in evaluations if of[name] not in audit.audits]
-    answers = {name: written_answers(evaluations[name]) for name in of if name not in without}
+    answers, unanswered = written_evaluations(audit)
     if as_json:
         # The page of the whole run has a key of its own.
         document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
@@ -84,9 +80,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
                 print_pieces(training_text(f"Training of task {name}", each))
         for name, each in answers.items():
             print_pieces([f"Evaluation by task {name}", *tables_without_privacy(each)])
-        for name in without:
-            typer.echo(f"Task {name}: no answer, as task {of[name]} committed no round\n")
-        print_pieces(tasks_text(audit))
+        print_pieces([*unanswered, *tasks_text(audit)])
         for name, trace in found.traces.items():
             typer.echo(f"trace   {trace.path} (task {name})")
         typer.echo(f"run     {found.path}\nreport  {reports.get('', '-')}")

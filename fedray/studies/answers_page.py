@@ -6,6 +6,7 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.audit import Audit
+from fedray.audit.several_tasks import TasksAudit
 from fedray.base.rounding import counted
 from fedray.report.audits import answers_table
 from fedray.report.figure import Axis, Figure, Series, Shown
@@ -24,6 +25,25 @@ def written_answers(audit: Audit) -> Answers:
     answers.write()
     write_report(answers, audit.path / "answer.html")
     return answers
+
+
+def written_evaluations(composition: TasksAudit) -> tuple[dict[str, Answers], list[str]]:
+    """Returns the answers of a run's evaluations by task, written to their traces, and a sentence
+    for each that has none."""
+    audits = composition.audits
+    found, unanswered = {}, []
+    for name, audit in audits.items():
+        if audit.mechanisms:
+            continue
+        assert audit.scenario is not None
+        assert audit.scenario.analytics is not None
+        model = getattr(audit.scenario.analytics.values, "of", "")
+        # A model without a round is not trained, so nobody evaluated it.
+        if model in audits:
+            found[name] = written_answers(audit)
+        else:
+            unanswered.append(f"Task {name}: no answer, as task {model} committed no round")
+    return found, unanswered
 
 
 def answers_page(found: Answers) -> str:
