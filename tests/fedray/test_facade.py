@@ -443,7 +443,7 @@ def test_figures_of_an_audit_begin_with_those_of_its_trace(results) -> None:
     of_run = [each.name for each in results["Trace"].figures()]
     of_audit = [each.name for each in results["Audit"].figures()]
     assert of_audit[: len(of_run)] == of_run
-    assert {"participations", "rho"} <= set(of_audit[len(of_run) :])
+    assert {"participations", "privacy"} <= set(of_audit[len(of_run) :])
 
 
 @pytest.mark.parametrize("name", ["Trace", "Audit", "Plan", "SweepResult", "Reproduced"])

@@ -71,7 +71,7 @@ def test_the_checks_behind_validation_can_fail(
         monkeypatch.setattr(Guarantee, "rho", property(lambda self: rho.get(self.name, 1.0)))
     target = fuzz.valid_targets(tmp_path, fuzz.DATA_FILES)
     simulations = next(each for name, _, each in target if name == "simulations")
-    results = [fuzz.run_case(simulations, SEED, "simulations", number) for number in range(10)]
+    results = [fuzz.run_case(simulations, SEED, "simulations", number) for number in range(20)]
     assert any(result.startswith("FOUND Finding") for result in results), results
 
 

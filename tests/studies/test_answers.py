@@ -558,7 +558,7 @@ def test_claims_and_ledgers_do_not_pass_over_a_question(trace: Trace, tmp_path: 
         charge_run(ledger.path, trace)
 
 
-def test_code_that_came_with_a_trace_is_not_run_untrusted(tmp_path: Path) -> None:
+def test_code_that_came_with_a_trace_is_not_run_untrusted(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "values.py").write_text(
         "import numpy as np\ndef values(device_ids, seed):\n"
         "    return np.ones(device_ids.size, int), np.zeros(device_ids.size, int), device_ids * 1.0\n"
@@ -567,6 +567,8 @@ def test_code_that_came_with_a_trace_is_not_run_untrusted(tmp_path: Path) -> Non
     value = Scenario.from_tables(own, directory=tmp_path)
     trace = simulate(value, HERE, tmp_path / "t")
     (tmp_path / "values.py").unlink()
+    # Another user has not run this code before.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "stranger"))
     with pytest.raises(InputError, match="Python code that came with a trace"):
         answer(trace)
     assert answer(trace, trust_code=True).windows[0].of_all is not None

@@ -193,7 +193,9 @@ def test_a_cache_that_cannot_be_written_is_one_line(
         source(TABLE)
 
 
-def test_ones_own_data_travels_with_the_trace_and_needs_trust(tmp_path: Path, scenario_of) -> None:
+def test_ones_own_data_travels_with_the_trace_and_needs_trust(
+    tmp_path: Path, scenario_of, monkeypatch
+) -> None:
     code = (
         "class Twelve:\n    num_partitions = 12\n\n    def load_partition(self, number):\n"
         "        return {'inputs': [[1.0]] * (number + 1), 'targets': [0] * (number + 1)}\n\n\n"
@@ -204,6 +206,8 @@ def test_ones_own_data_travels_with_the_trace_and_needs_trust(tmp_path: Path, sc
     trace = simulate(scenario, HERE, tmp_path / "t")
     assert (trace.path / f"{scenario.data.sha256}.py").read_text() == code
     known = Scenario.from_tables(trace.run["scenario"], directory=trace.path, is_recorded=True)
+    # Another user has not run this code before.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "stranger"))
     with pytest.raises(InputError, match=r"data\.file.*trust_code=True"):
         known.demand_trust()
     assert len(pickle.dumps(scenario.for_shards().data)) > len(code)
