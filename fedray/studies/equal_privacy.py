@@ -76,17 +76,23 @@ def compare_mechanisms(
     limits = calibrate_trace(opened, epsilon=epsilon, rho=rho, delta=delta, mechanism=Identity())
     basis = "enforced" if ensures(limits.enforced.guarantee.participation) else "observed"
     target = f"target_epsilon={epsilon!r}" if rho is None else f"target_rho={rho!r}"
+    participation = getattr(limits, basis).guarantee.participation
+    # All are made before anything is written, so that a wrong name leaves nothing behind.
+    strategies = {
+        name: mechanism_over(path, opened.committed_rounds, participation)
+        for name, path in named.items()
+        if name != "none"
+    }
     directory = Path(os.path.abspath(out or new_directory(f"{own.name}-mechanisms")))
     (directory / "mechanisms").mkdir(parents=True, exist_ok=True)
     (directory / "runs").mkdir(exist_ok=True)
     wanted = {}
-    for name, path in named.items():
+    for name in named:
         on_progress(f"calibrating {name}")
         keys = ["privacy.mechanism=none"]
         if name != "none":
-            participation = getattr(limits, basis).guarantee.participation
             file = directory / "mechanisms" / f"{name}.json"
-            write_strategy(mechanism_over(path, opened.committed_rounds, participation), file)
+            write_strategy(strategies[name], file)
             keys = [f"privacy.mechanism={file}", f"privacy.{target}"]
         changed = own.with_overrides(f"privacy.delta={limits.delta!r}", *keys)
         cell = calibrated(scenario_to_train(opened, changed), opened, on_progress, basis)
