@@ -415,8 +415,11 @@ class PopulationShard:
 
     def _may_serve(self, device_ids: UInt64Array) -> BoolArray:
         """Returns whether devices are members with as many examples as a policy requires."""
-        has_data = self._data.examples_on(device_ids) >= self._least_examples
-        return has_data & are_members(self._scenario, device_ids)
+        may_serve = are_members(self._scenario, device_ids)
+        # Counting examples takes a draw of each device.
+        if self._least_examples:
+            may_serve &= self._data.examples_on(device_ids) >= self._least_examples
+        return may_serve
 
     def _trust_times(self, local: UInt32Array, times: Float64Array) -> Float64Array:
         """Returns the times at which the history that devices have at a time [S] is old enough,

@@ -33,16 +33,14 @@ def written_evaluations(composition: TasksAudit) -> tuple[dict[str, Answers], li
     audits = composition.audits
     found, unanswered = {}, []
     for name, audit in audits.items():
-        if audit.mechanisms:
+        evaluation = audit.scenario and audit.scenario.evaluation
+        if evaluation is None:
             continue
-        assert audit.scenario is not None
-        assert audit.scenario.analytics is not None
-        model = getattr(audit.scenario.analytics.values, "of", "")
         # A model without a round is not trained, so nobody evaluated it.
-        if model in audits:
+        if evaluation.of in audits:
             found[name] = written_answers(audit)
         else:
-            unanswered.append(f"Task {name}: no answer, as task {model} committed no round")
+            unanswered.append(f"Task {name}: no answer, as task {evaluation.of} committed no round")
     return found, unanswered
 
 
