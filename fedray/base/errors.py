@@ -144,6 +144,13 @@ class TraceError(InputError):
 class TraceCorrupt(TraceError):
     """A trace whose files are missing, truncated or break an invariant."""
 
+    @classmethod
+    def at(
+        cls, place: object, problem: str, remedy: str = "copy the trace from its source again"
+    ) -> Self:
+        """Returns the error of a `problem` that a file or directory, `place`, has."""
+        return cls(f"{place} {problem}; {remedy}")
+
 
 class TraceVersion(TraceError):
     """A trace written under a schema version this release does not read."""

@@ -163,6 +163,30 @@ def _parse_value(text: str, override: str) -> Any:
         raise ScenarioError(f"override {shown(override)}: {error}; give a simpler value") from None
 
 
+def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
+    """Returns a table with some of its keys replaced, recursively for the tables in it.
+
+    Args:
+        base: the table, or a value in its place.
+        own: keys with new values.
+        path: path of keys to the table.
+
+    Returns:
+        A new table; only `own` if its kind differs, because keys of another kind mean nothing
+        there.
+    """
+    if not isinstance(base, dict) or not isinstance(own, dict):
+        return own
+    # Only these paths have tables of several kinds; elsewhere `kind` would be a plain key.
+    tags = [tag for tag in ("kind", "model") if (*path, tag) in KINDS]
+    if any(tag in own and own[tag] != base.get(tag) for tag in tags):
+        return own
+    result = dict(base)
+    for key, value in own.items():
+        result[key] = merged(base[key], value, (*path, key)) if key in base else value
+    return result
+
+
 def _by_kind(union: Any, key: str) -> dict[str, type[BaseModel]]:
     """Returns the classes of a union by the value of `key`."""
     return {

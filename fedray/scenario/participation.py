@@ -25,6 +25,10 @@ class PolicyTable(Table):
     implementation: ClassVar[str]
     """`module:name` of the policy: called with this table and the table `participation`, it returns
     a `ParticipationPolicy`."""
+    counts_uploads: ClassVar[bool] = False
+    """Whether the policy counts contributions from the start of their upload."""
+    reads_clock: ClassVar[bool] = False
+    """Whether devices measure the wait by their own clocks."""
 
     @property
     def gap(self) -> int:
@@ -47,16 +51,6 @@ class PolicyTable(Table):
         return 0
 
     @property
-    def counts_uploads(self) -> bool:
-        """Whether the policy counts contributions from the start of their upload."""
-        return False
-
-    @property
-    def reads_clock(self) -> bool:
-        """Whether devices measure the wait by their own clocks."""
-        return False
-
-    @property
     def keys_by_rule(self) -> dict[str, str]:
         """Keys with their values, for messages: "time" makes devices wait, "rounds" keeps rounds
         apart."""
@@ -69,10 +63,7 @@ class TimerPolicy(PolicyTable):
     kind: Literal["timer"] = "timer"
     """The timer of the table `participation`."""
     implementation: ClassVar[str] = "fedray.server.policies.timer:Timer.of"
-
-    @property
-    def reads_clock(self) -> bool:
-        return True
+    reads_clock: ClassVar[bool] = True
 
 
 class WithoutReplacementPolicy(PolicyTable):
@@ -88,6 +79,8 @@ class WithoutReplacementPolicy(PolicyTable):
     implementation: ClassVar[str] = (
         "fedray.server.policies.without_replacement:WithoutReplacement.of"
     )
+    counts_uploads: ClassVar[bool] = True
+    reads_clock: ClassVar[bool] = True
     period_hours: Annotated[float, Field(gt=0, le=87_840)]
     """Length of the period, hours; a device must wait longer than this."""
 
@@ -98,14 +91,6 @@ class WithoutReplacementPolicy(PolicyTable):
     @property
     def young_history_hours(self) -> float:
         return self.period_hours
-
-    @property
-    def counts_uploads(self) -> bool:
-        return True
-
-    @property
-    def reads_clock(self) -> bool:
-        return True
 
     @property
     def keys_by_rule(self) -> dict[str, str]:
@@ -123,6 +108,7 @@ class MinSepPolicy(PolicyTable):
     kind: Literal["min_sep"] = "min_sep"
     """Minimum separation."""
     implementation: ClassVar[str] = "fedray.server.policies.round_separation:RoundSeparation.of"
+    counts_uploads: ClassVar[bool] = True
     minimum_separation: Annotated[int, Field(ge=0, lt=2**30)]
     """Distance between two rounds of a device, in the unit of `counts`."""
     counts: Literal["between", "gap"]
@@ -140,10 +126,6 @@ class MinSepPolicy(PolicyTable):
     @property
     def young_history_hours(self) -> float:
         return self.trust_hours
-
-    @property
-    def counts_uploads(self) -> bool:
-        return True
 
     @property
     def keys_by_rule(self) -> dict[str, str]:

@@ -35,7 +35,7 @@ from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, FormedData, LanguageData
 from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
-from fedray.scenario.overrides import apply_override, naming_overrides
+from fedray.scenario.overrides import apply_override, merged, naming_overrides
 from fedray.scenario.participation import Participation
 from fedray.scenario.population import DeviceClass, Population
 from fedray.scenario.privacy import Privacy
@@ -146,45 +146,32 @@ class Scenario(Table):
 
     def for_shards(self) -> Self:
         """Returns a copy to send to shards, without the mechanism's matrix and the task's file."""
-        return self._with(
-            mechanism=_without_content(self.privacy.mechanism),
-            # The availability keeps its content, because shards compute who is eligible.
-            availability=_as_given(self.availability),
-            # Shards need the number of examples on a device, which some data sources determine.
-            data=self.data,
-            task=_without_content(self.training.task),
-        )
+        # Shards compute who is eligible, and how many examples are on a device.
+        return self._sent_with(self.availability, self.data)
 
     def for_trainers(self) -> Self:
         """Returns a copy to send to trainers, without the mechanism's matrix and the availability's
         file."""
-        return self._with(
-            # Only the aggregator needs the noise, and a dense matrix may be very large.
-            mechanism=_without_content(self.privacy.mechanism),
-            availability=_without_content(self.availability),
-            data=self.data,
-            task=_as_given(self.training.task),
-        )
+        # Only the aggregator needs the noise, and a dense matrix may be very large.
+        return self._sent_with(self.data, self.training.task)
 
     def for_aggregator(self) -> Self:
         """Returns a copy to send to the aggregator, without the files of availability, data and
         task."""
-        return self._with(
-            mechanism=self.privacy.mechanism,
-            availability=_without_content(self.availability),
-            data=_without_content(self.data),
-            task=_without_content(self.training.task),
-        )
+        return self._sent_with(self.privacy.mechanism)
 
-    def _with(
-        self, mechanism: BaseModel, availability: BaseModel, data: BaseModel, task: BaseModel
-    ) -> Self:
+    def _sent_with(self, *whole: BaseModel) -> Self:
+        """Returns a copy in which only some tables keep the content of their files."""
+
+        def sent(table: BaseModel) -> BaseModel:
+            return _as_given(table) if table in whole else _without_content(table)
+
         # `model_copy` runs no validators, which would need content that some tables lack.
         parts = {
-            "privacy": self.privacy.model_copy(update={"mechanism": mechanism}),
-            "availability": availability,
-            "data": data,
-            "training": self.training.model_copy(update={"task": task}),
+            "privacy": self.privacy.model_copy(update={"mechanism": sent(self.privacy.mechanism)}),
+            "availability": sent(self.availability),
+            "data": sent(self.data),
+            "training": self.training.model_copy(update={"task": sent(self.training.task)}),
             # Workers simulate and train; the answer is computed from the trace.
             "analytics": None,
         }
@@ -760,21 +747,11 @@ def _with_keys(availability: Availability, device_class: DeviceClass) -> Availab
             f"with a file (availability.model={availability.model!r}); leave the table out"
         )
     # Validating the whole table also checks rules that involve the class's keys and others.
-    tables = _merged(availability.model_dump(), keys)
+    tables = merged(availability.model_dump(), keys, ("availability",))
     try:
         return kind.model_validate(tables)
     except ValidationError as error:
         raise ValueError(f"{told}: {explain(error, kind, tables)}") from None
-
-
-def _merged(table: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
-    """Returns a table with some keys replaced, recursively for the tables in it."""
-    both = {
-        key: _merged(table[key], value)
-        for key, value in keys.items()
-        if isinstance(value, dict) and isinstance(table.get(key), dict)
-    }
-    return {**table, **keys, **both}
 
 
 def _without_content(table: BaseModel) -> BaseModel:

@@ -20,7 +20,7 @@ from fedray.base.mistakes import explain
 from fedray.base.table import Table
 from fedray.mechanisms.accounting.zcdp import failure_of
 from fedray.scenario.content import ContentFile
-from fedray.scenario.overrides import KINDS, naming_overrides
+from fedray.scenario.overrides import merged, naming_overrides
 from fedray.scenario.participation import EVERYBODY
 from fedray.scenario.scenario import NAME_PATTERN, Scenario, read_tables
 
@@ -365,30 +365,6 @@ def _with_those(task: TaskScenario, members: tuple[float, float], source: str) -
     except ScenarioError as error:
         raise ScenarioError(f"{source}, task {task.name}: {error}") from None
     return replace(task, scenario=scenario)
-
-
-def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
-    """Returns a table with some of its keys replaced, recursively for the tables in it.
-
-    Args:
-        base: the table, or a value in its place.
-        own: keys with new values.
-        path: path of keys to the table.
-
-    Returns:
-        A new table; only `own` if its kind differs, because keys of another kind mean nothing
-        there.
-    """
-    if not isinstance(base, dict) or not isinstance(own, dict):
-        return own
-    # Only these paths have tables of several kinds; elsewhere `kind` would be a plain key.
-    tags = [tag for tag in ("kind", "model") if (*path, tag) in KINDS]
-    if any(tag in own and own[tag] != base.get(tag) for tag in tags):
-        return own
-    result = dict(base)
-    for key, value in own.items():
-        result[key] = merged(base[key], value, (*path, key)) if key in base else value
-    return result
 
 
 def _check(several: SeveralTasks, source: str) -> None:

@@ -51,11 +51,6 @@ class FixedDenominator(_ByExamples):
     """Mean weight of a device, as assumed independently of the data: q W is rounds.report_goal
     times this."""
 
-    @property
-    def denominator_per_device(self) -> float:
-        """q W divided by rounds.report_goal."""
-        return self.mean_weight
-
 
 class ClippedDenominator(_ByExamples):
     """The sum of w Delta over a round, divided by max(q W_min, sum of w): the estimator f_c of the
@@ -78,11 +73,6 @@ class ClippedDenominator(_ByExamples):
     least_mean_weight: PositiveShare = 1.0
     """Mean weight of a device at which the denominator is smallest: q W_min is rounds.report_goal
     times this."""
-
-    @property
-    def denominator_per_device(self) -> float:
-        """q W_min divided by rounds.report_goal."""
-        return self.least_mean_weight
 
 
 AnyWeighting = Annotated[

@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,60 +189,31 @@ def npz_bytes(arrays: Mapping[str, NDArray]) -> bytes:
     return buffer.getvalue()
 
 
-def write_npz(stream: IO[bytes], arrays: Mapping[str, Sequence[NDArray]]) -> bytes:
-    """Writes an .npz file of named arrays, each given as consecutive pieces of one type.
-
-    Returns:
-        The SHA-256 of the file.
-    """
-    hashed = _Hashed(stream)
-    with zipfile.ZipFile(cast("IO[bytes]", hashed), "w") as archive:
+def write_npz(stream: IO[bytes], arrays: Mapping[str, Sequence[NDArray]]) -> None:
+    """Writes an .npz file of named arrays, each given as consecutive pieces of one type."""
+    with zipfile.ZipFile(stream, "w") as archive:
         for name, pieces in arrays.items():
-            shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
-            descr = np.lib.format.dtype_to_descr(pieces[0].dtype)
-            header = {"descr": descr, "fortran_order": False, "shape": shape}
             # Sizes are written after the data, so room for 64 bits is reserved in advance.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array_header_1_0(member, header)
-                # The pieces are not joined first, because that would need their memory again.
-                for piece in pieces:
-                    member.write(np.ascontiguousarray(piece).data)
-    return hashed.digest
+                # One array is joined at a time, because all together would need their memory again.
+                np.lib.format.write_array(member, np.concatenate(pieces), allow_pickle=False)
 
 
-class _Hashed:
-    """A stream that hashes what is written to it, from start to end.
-
-    digest: SHA-256 of the written bytes.
-    """
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._hash = hashlib.sha256()
-
-    def write(self, content: bytes | memoryview) -> int:
-        self._hash.update(content)
-        return self._stream.write(content)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    @property
-    def digest(self) -> bytes:
-        return self._hash.digest()
+def sha256_of(file: Path) -> str:
+    """Returns the SHA-256 of a `file`, in hexadecimal. Raises CheckpointError."""
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(
+            f"{_short(file)} cannot be read ({error.strerror or error})"
+        ) from None
 
 
 def check_digest(file: Path, sha256: str) -> None:
     """Raises CheckpointError unless the SHA-256 of a `file`, in hexadecimal, begins with `sha256`.
     An empty `sha256` matches no file."""
-    try:
-        with file.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(
-            f"{_short(file)} cannot be read ({error.strerror or error})"
-        ) from None
-    if not sha256 or not found.startswith(sha256):
+    if not sha256 or not sha256_of(file).startswith(sha256):
         raise CheckpointError(
             f"{_short(file)} is damaged or of another run: its SHA-256 is not the recorded one"
         )

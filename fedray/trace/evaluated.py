@@ -85,7 +85,7 @@ def read_evaluated(trace: Trace) -> list[EvaluatedRound]:
     sizes = np.array([each.size for each in accepted], np.int64)
     is_whole = np.array_equal(columns["round"], np.repeat(np.arange(sizes.size), sizes))
     if not is_whole or not np.array_equal(columns["device_id"], np.concatenate(accepted)):
-        raise TraceCorrupt(f"{file} is of another trace; copy the run from its source again")
+        raise TraceCorrupt.at(file, "is of another trace")
     ends = np.cumsum(sizes)
     return [
         EvaluatedRound(

@@ -56,10 +56,7 @@ def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
     with _opened(file, schema) as parquet:
         found_rows = parquet.metadata.num_rows
     if rows is not None and found_rows != rows:
-        raise TraceCorrupt(
-            f"{file} has {found_rows} rows, but {RUN_FILE} records {rows}; copy the trace from "
-            "its source again"
-        )
+        raise TraceCorrupt.at(file, f"has {found_rows} rows, but {RUN_FILE} records {rows}")
 
 
 def read_columns(
@@ -96,14 +93,9 @@ def read_columns(
         table.validate(full=True)
         for name in wanted:
             if table.column(name).null_count and not schema.field(name).nullable:
-                raise TraceCorrupt(
-                    f"{file} has nulls in its column {name!r}; copy the trace from its source again"
-                )
+                raise TraceCorrupt.at(file, f"has nulls in its column {name!r}")
         if rows is not None and table.num_rows != rows:
-            raise TraceCorrupt(
-                f"{file} has {table.num_rows} rows, {RUN_FILE} says {rows}; copy the trace from "
-                "its source again"
-            )
+            raise TraceCorrupt.at(file, f"has {table.num_rows} rows, {RUN_FILE} says {rows}")
         return {name: _to_numpy(table.column(name), file, codes.get(name, ())) for name in wanted}
 
 
@@ -115,22 +107,17 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
             found = parquet.schema_arrow
             # Only types are compared, since nullability and metadata differ between writers.
             if found.names != schema.names or found.types != schema.types:
-                raise TraceCorrupt(
-                    f"{file} has columns {shown(found.names)}, but a trace of this release has "
-                    f"{schema.names}; copy the trace from its source again"
-                )
+                trace_has = f"but a trace of this release has {schema.names}"
+                raise TraceCorrupt.at(file, f"has columns {shown(found.names)}, {trace_has}")
             yield parquet
     # These are precise already, and must not be reported as damage below.
     except TraceError:
         raise
     except FileNotFoundError:
-        raise TraceCorrupt(f"{file} is missing; copy the trace from its source again") from None
+        raise TraceCorrupt.at(file, "is missing") from None
     except DAMAGE as error:
-        reason = first_line(error)
-        raise TraceCorrupt(
-            f"{file} is truncated, damaged or not a Parquet file ({reason}); copy the trace from "
-            "its source again"
-        ) from None
+        problem = f"is truncated, damaged or not a Parquet file ({first_line(error)})"
+        raise TraceCorrupt.at(file, problem) from None
 
 
 def _to_numpy(column: pa.ChunkedArray, file: Path, names: tuple[str, ...]) -> NDArray:
@@ -145,10 +132,8 @@ def _to_numpy(column: pa.ChunkedArray, file: Path, names: tuple[str, ...]) -> ND
 def _codes(chunk: pa.DictionaryArray, file: Path, names: tuple[str, ...]) -> UInt8Array:
     found = chunk.dictionary.to_pylist()
     if not set(found) <= set(names):
-        raise TraceCorrupt(
-            f"{file}: a value among {shown(found)} is not one of {list(names)}; copy the trace "
-            "from its source again"
-        )
+        problem = f"has a value among {shown(found)} that is not one of {list(names)}"
+        raise TraceCorrupt.at(file, problem)
     # Writers may order a dictionary differently; codes are positions in `names`.
     codes = np.array([names.index(name) for name in found], np.uint8)
     return codes[chunk.indices.to_numpy()]

@@ -43,7 +43,7 @@ from fedray.trace.reader import (
     integrity,
     read_document,
 )
-from fedray.trace.schema import DOCUMENT_DIGEST, FORMAT, columns_digest, run_digest
+from fedray.trace.schema import DOCUMENT_DIGEST, FORMAT, RUN_FILE, columns_digest, run_digest
 from fedray.trace.several_tasks import is_of_tasks
 
 IMPORT_FORMAT = "fedray-import"
@@ -252,7 +252,7 @@ class ImportedTrace(Result):
         check_no_strays(run["parts"], directory)
         # The file may be large, so its digest is checked when the first name is needed.
         if not (directory / DEVICES_FILE).is_file():
-            raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
+            raise _corrupt(directory / DEVICES_FILE, "is missing")
         # Footers are enough here, since columns are checked when they are read.
         for part in run["parts"]:
             check_file(directory / part["file"], _schema(run, part), part["rows"])
@@ -472,10 +472,7 @@ class ImportedTrace(Result):
         names = [name for name in schema.names if name not in IMPORTED_SCHEMA.names]
         times = read_columns(file, schema, part["rows"], names)
         if self._verify and columns_digest(times) != part["times_digest"]:
-            raise TraceCorrupt(
-                f"{file} has times that do not match the digest in run.json, so they were changed; "
-                "import the log again"
-            )
+            raise _changed(f"{file}, its times,")
         return times["time"], times[names[-1]]
 
     def accepted(self) -> Iterator[AcceptedPart]:
@@ -492,11 +489,7 @@ class ImportedTrace(Result):
         device_ids = columns["device_id"]
         rounds = columns["round"]
         if self._verify and imported_digest(device_ids, rounds) != part["digest"]:
-            raise TraceCorrupt(
-                f"{file} does not have the digest that run.json records, so it was changed or "
-                "belongs to another trace; import the log again, or leave digests unchecked "
-                "(`verify=False`)"
-            )
+            raise _changed(file)
         first = part["first_device"]
         end = part["end_device"]
         distinct = device_ids, rounds
@@ -518,9 +511,7 @@ class ImportedTrace(Result):
         try:
             names = pq.read_table(self._names_file, columns=["owner"]).column(0)
         except DAMAGE as error:
-            raise TraceCorrupt(
-                f"{self._names_file} is damaged ({first_line(error)}); import the log again"
-            ) from None
+            raise _corrupt(self._names_file, f"is damaged ({first_line(error)})") from None
         codes = names.combine_chunks().dictionary_encode().indices.to_numpy()
         _, first = np.unique(codes, return_index=True)
         return first[codes].astype(np.uint64)
@@ -560,9 +551,7 @@ class ImportedTrace(Result):
                 for each in device_ids
             ]
         except DAMAGE as error:
-            raise TraceCorrupt(
-                f"{file} is missing or damaged ({first_line(error)}); import the log again"
-            ) from None
+            raise _corrupt(file, f"is missing or damaged ({first_line(error)})") from None
 
     @property
     def device_names(self) -> pa.ChunkedArray:
@@ -583,10 +572,7 @@ class ImportedTrace(Result):
         """The file of the devices' names; its digest is checked once."""
         file = self.path / DEVICES_FILE
         if self._verify and file_digest(file) != self.run["devices_digest"]:
-            raise TraceCorrupt(
-                f"{file} does not have its recorded digest, so names were changed; import the log "
-                "again"
-            )
+            raise _changed(file)
         return file
 
     @cached_property
@@ -595,10 +581,16 @@ class ImportedTrace(Result):
         file = self.path / LOG_ROUNDS_FILE
         columns = read_columns(file, LOG_ROUNDS_SCHEMA, self.committed_rounds)
         if self._verify and columns_digest(columns) != self.run["rounds_digest"]:
-            raise TraceCorrupt(
-                f"{file} does not have its recorded digest, so it was changed; import the log again"
-            )
+            raise _changed(file)
         return columns
+
+
+def _corrupt(place: object, problem: str) -> TraceCorrupt:
+    return TraceCorrupt.at(place, problem, "import the log again")
+
+
+def _changed(place: object) -> TraceCorrupt:
+    return _corrupt(place, f"does not have the digest that {RUN_FILE} records, so it was changed")
 
 
 def _check_left_out(entries: list[Any], directory: Path) -> None:
@@ -606,27 +598,21 @@ def _check_left_out(entries: list[Any], directory: Path) -> None:
     for entry in entries:
         # `type` is compared, because isinstance accepts True as an int.
         if not isinstance(entry, dict) or {k: type(v) for k, v in entry.items()} != kinds:
-            raise TraceCorrupt(
-                f"{directory}: run.json has a malformed entry in left_out; import the log again"
-            )
+            raise _corrupt(directory / RUN_FILE, "has a malformed entry in left_out")
 
 
 def _check_digest(run: dict[str, Any], directory: Path) -> None:
     of_parts = [part["digest"] for part in run["parts"]]
     if run_digest(of_parts, str(run["rounds"])) != run["digest"]:
-        raise TraceCorrupt(
-            f"{directory}: its digest does not match its parts and rounds; import the log again"
-        )
+        raise _corrupt(directory, "has a digest that does not match its parts and rounds")
 
 
 def _check_totals(run: dict[str, Any], directory: Path) -> None:
     rows = sum(part["rows"] for part in run["parts"])
     devices = max((part["end_device"] for part in run["parts"]), default=0)
     if (rows, devices) != (run["rows"], run["devices"]):
-        raise TraceCorrupt(
-            f"{directory}: its parts have {rows} rows of {devices} devices, run.json says "
-            f"{run['rows']} of {run['devices']}; import the log again"
-        )
+        recorded = f"but {RUN_FILE} says {run['rows']} of {run['devices']}"
+        raise _corrupt(directory, f"has parts with {rows} rows of {devices} devices, {recorded}")
 
 
 def _check_values(run: dict[str, Any], directory: Path) -> None:
@@ -643,10 +629,7 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
         )
     )
     if not are_as_written:
-        raise TraceCorrupt(
-            f"{directory}: run.json has malformed columns, conditions or times; import the log "
-            "again"
-        )
+        raise _corrupt(directory / RUN_FILE, "has malformed columns, conditions or times")
 
 
 def _filled(times: Float64Array, before: float) -> Float64Array:
@@ -699,7 +682,7 @@ def file_digest(file: Path) -> str:
         with file.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
-        raise TraceCorrupt(f"{file} cannot be read ({error}); import the log again") from None
+        raise _corrupt(file, f"cannot be read ({error})") from None
 
 
 def imported_digest(device_ids: UInt64Array, rounds: UInt32Array) -> str:

@@ -10,17 +10,18 @@ progress, but the run continues.
 import contextlib
 import json
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from fedray.base.atomic import whole_file
 from fedray.base.pace import Pace
-from fedray.base.parsing import finite_or_none, parse_json
+from fedray.base.parsing import parse_json
 from fedray.base.regular_file import read_regular_file
 
 PROGRESS_FILE = "progress.json"
@@ -34,6 +35,8 @@ MOST_SHARE = 0.01
 """Largest share of time spent on writing; on a slow disk the file is written less often."""
 
 Kind = Literal["simulation", "training"]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+"""A count that JavaScript, which displays it, represents exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,11 @@ class ProgressReport:
     kind: Kind
     process: Process | None
     has_ended: bool
-    begun: float
-    told: float
-    done: int
-    count: int
-    seconds_left: float | None
+    begun: FiniteFloat
+    told: FiniteFloat
+    done: Count
+    count: Count
+    seconds_left: FiniteFloat | None
     facts: Mapping[str, Any]
 
 
@@ -192,40 +195,10 @@ def read_progress(partial: Path) -> ProgressReport | None:
         document = parse_json(content)
         if document["format"] != FORMAT or document["version"] != VERSION:
             return None
-        process = document["process"]
-        left = document["seconds_left"]
-        kind: Kind = "training" if document["kind"] == "training" else "simulation"
-        return ProgressReport(
-            kind,
-            None if process is None else _process_of(process),
-            document["has_ended"] is True,
-            _finite(document["begun"]),
-            _finite(document["told"]),
-            _count(document["done"]),
-            _count(document["count"]),
-            None if left is None else finite_or_none(left),
-            dict(document["facts"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return TypeAdapter(ProgressReport).validate_python(document)
+    except (OSError, ValueError, KeyError, TypeError):
         # Whatever is wrong with the file, watchers see no progress and read it again later.
         return None
-
-
-def _finite(value: Any) -> float:
-    if not math.isfinite(number := float(value)):
-        raise ValueError
-    return number
-
-
-def _count(value: Any) -> int:
-    # JavaScript, which displays these counts, represents integers exactly only up to 2^53.
-    if not 0 <= (number := int(value)) < 2**53:
-        raise ValueError
-    return number
-
-
-def _process_of(document: Mapping[str, Any]) -> Process:
-    return Process(int(document["pid"]), int(document["started"]), str(document["machine"]))
 
 
 def _started(pid: int) -> int | None:

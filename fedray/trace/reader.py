@@ -51,6 +51,7 @@ from fedray.trace.schema import (
 from fedray.trace.trained import TRAINING, TrainedRun
 from fedray.wire.messages import Metric
 
+_OR_UNCHECKED = "copy the trace from its source again, or leave digests unchecked (`verify=False`)"
 _WRITERS = "give the directory that `fedray run` or `fedray import` wrote"
 
 
@@ -228,10 +229,11 @@ class Trace(DrawnResult):
         trained = TrainedRun.open(directory, self._verify)
         # The files of another run's training are consistent, so only this check reveals them.
         if trained.trace_digest != self.digest:
-            raise TraceCorrupt(
-                f"{shown(str(directory))} was trained on the trace {trained.trace_digest[:12]}, "
-                f"not on this one, {self.digest[:12]}; put this trace's own training back, or "
-                "move that folder away"
+            raise TraceCorrupt.at(
+                shown(str(directory)),
+                f"was trained on the trace {trained.trace_digest[:12]}, not on this one, "
+                f"{self.digest[:12]}",
+                "put this trace's own training back, or move that folder away",
             )
         return trained
 
@@ -343,10 +345,11 @@ class Trace(DrawnResult):
 
     def _demand(self, has_digest: bool, where: str) -> None:
         if not has_digest:
-            raise TraceCorrupt(
-                f"{self.path / where} does not have the digest that {RUN_FILE} records, so it was "
-                "changed or belongs to another trace; copy the trace from its source again, or "
-                "leave digests unchecked (`verify=False`)"
+            raise TraceCorrupt.at(
+                self.path / where,
+                f"does not have the digest that {RUN_FILE} records, so it was changed or belongs "
+                "to another trace",
+                _OR_UNCHECKED,
             )
 
 
@@ -388,9 +391,7 @@ def read_document(directory: Path) -> dict[str, Any]:
             ) from None
         raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; {_WRITERS}") from None
     except (OSError, ValueError) as error:
-        raise TraceCorrupt(
-            f"{file} cannot be read ({first_line(error)}); copy the trace from its source again"
-        ) from None
+        raise TraceCorrupt.at(file, f"cannot be read ({first_line(error)})") from None
     # Valid JSON may be any value, such as a list.
     if not isinstance(run, dict):
         raise TraceError(f"{file} does not say format={FORMAT!r}; {_WRITERS}")
@@ -406,11 +407,8 @@ def check_document(run: dict[str, Any], directory: Path, name: str = RUN_FILE) -
         name: its file, for messages.
     """
     if run[DOCUMENT_DIGEST] != document_digest(run):
-        raise TraceCorrupt(
-            f"{directory / name} does not have the digest that it records of itself, so it was "
-            "changed; copy the trace from its source again, or leave digests unchecked "
-            "(`verify=False`)"
-        )
+        problem = "does not have the digest that it records of itself, so it was changed"
+        raise TraceCorrupt.at(directory / name, problem, _OR_UNCHECKED)
 
 
 def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
@@ -450,10 +448,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     part_digests = [part["digest"] for part in run["parts"]]
     digest = run_digest(part_digests, run["rounds_digest"], run)
     if digest != run["digest"]:
-        raise TraceCorrupt(
-            f"{file}: its digest does not match its parts and rounds; copy the trace from its "
-            "source again"
-        )
+        raise TraceCorrupt.at(file, "has a digest that does not match its parts and rounds")
     return run
 
 
@@ -470,11 +465,8 @@ def check_keys(
     """
     wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
     if wrong:
-        file = directory / name
-        raise TraceCorrupt(
-            f"{file} lacks {', '.join(wrong)}, or has values of another type there; copy the trace "
-            "from its source again"
-        )
+        problem = f"lacks {', '.join(wrong)}, or has values of another type there"
+        raise TraceCorrupt.at(directory / name, problem)
 
 
 def check_no_strays(parts: list[Any], directory: Path) -> None:
@@ -486,10 +478,8 @@ def check_no_strays(parts: list[Any], directory: Path) -> None:
     found = [file.name for file in (directory / PARTICIPATIONS).glob("*")]
     strays = sorted(name for name in found if name not in known)
     if strays:
-        raise TraceCorrupt(
-            f"{directory / PARTICIPATIONS} has {strays[0]!r}, which is not part of the trace; move "
-            "it away"
-        )
+        problem = f"has {strays[0]!r}, which is not part of the trace"
+        raise TraceCorrupt.at(directory / PARTICIPATIONS, problem, "move it away")
 
 
 def check_parts(
@@ -512,25 +502,15 @@ def check_parts(
             and {"file", "first_device", "end_device", "rows", "digest"} <= part.keys()
             and all(isinstance(part.get(key), kind) for key, kind in kinds.items())
         ):
-            raise TraceCorrupt(
-                f"{file} has an incomplete entry in parts; copy the trace from its source again"
-            )
+            raise TraceCorrupt.at(file, "has an incomplete entry in parts")
         # A document may have any values, so types are checked before numbers are compared.
         numbers = [part[key] for key in ("first_device", "end_device", "rows")]
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            raise TraceCorrupt(
-                f"{file} has an entry in parts with the numbers {shown(numbers)}; copy the trace "
-                "from its source again"
-            )
+            raise TraceCorrupt.at(file, f"has an entry in parts with the numbers {shown(numbers)}")
+        name = shown(part["file"])
         if not after <= part["first_device"] < part["end_device"]:
-            raise TraceCorrupt(
-                f"{file} has parts that overlap or are out of order at {shown(part['file'])}; copy "
-                "the trace from its source again"
-            )
+            raise TraceCorrupt.at(file, f"has parts that overlap or are out of order at {name}")
         after = part["end_device"]
         # With names that follow from devices, no document can refer to files outside of the trace.
         if part["file"] != part_file(part["first_device"]):
-            raise TraceCorrupt(
-                f"{file} names {shown(part['file'])}, which is not the name of its part; copy the "
-                "trace from its source again"
-            )
+            raise TraceCorrupt.at(file, f"names {name}, which is not the name of its part")

@@ -81,9 +81,9 @@ class TasksRun:
             trace = Trace.open(directory / name, verify)
             # A trace of another run is consistent in itself, so only this check reveals it.
             if trace.digest != entry["digest"]:
-                raise TraceCorrupt(
-                    f"{directory / name} is the trace {trace.digest[:12]}, but {TASKS_FILE} names "
-                    f"{entry['digest'][:12]}; copy the run from its source again"
+                named = f"but {TASKS_FILE} names {entry['digest'][:12]}"
+                raise TraceCorrupt.at(
+                    directory / name, f"is the trace {trace.digest[:12]}, {named}"
                 )
             traces[name] = trace
         return cls(directory, document, traces)
@@ -168,9 +168,7 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
             f"{str(directory)!r} has no {TASKS_FILE}; give the directory of a run of several tasks"
         ) from None
     except (OSError, ValueError) as error:
-        raise TraceCorrupt(
-            f"{file} cannot be read ({first_line(error)}); copy the run from its source again"
-        ) from None
+        raise TraceCorrupt.at(file, f"cannot be read ({first_line(error)})") from None
     if not isinstance(document, dict) or document.get("format") != TASKS_FORMAT:
         raise TraceError(
             f"{file} does not say format={TASKS_FORMAT!r}; give the directory of a run of several "
@@ -189,13 +187,11 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
         for each in entries
     )
     if not entries or not is_listed:
-        raise TraceCorrupt(f"{file} names no traces; copy the run from its source again")
+        raise TraceCorrupt.at(file, "names no traces")
     if verify:
         check_document(document, directory, TASKS_FILE)
     # Names become paths, so they must not lead out of the directory.
     names = [each["task"] for each in entries]
     if any("/" in name or name in (".", "..") for name in names) or len(set(names)) < len(names):
-        raise TraceCorrupt(
-            f"{file}: its traces are not folders next to it; copy the run from its source again"
-        )
+        raise TraceCorrupt.at(file, "names traces that are not folders next to it")
     return document

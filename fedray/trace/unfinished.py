@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from fedray.trace.checkpoints import (
     has_checkpoint,
     load_npz,
     make_folder,
+    sha256_of,
     write_npz,
 )
 from fedray.trace.partial import JOURNAL, UNFINISHED_FILE, finished_directory, partial_directory
@@ -168,14 +169,10 @@ class Journal:
             "tasks": [each.task for each in recent],
         }
         arrays |= {name: [np.array(head, np.int64)] for name, head in heads.items()}
-        digests: list[bytes] = []
-
-        def write(stream: IO[bytes]) -> None:
-            digests.append(write_npz(stream, arrays))
-
         segment = self._segment(len(self._digests))
-        write_whole(segment, write, f"the journal in {str(self._partial)!r}")
-        self._digests += digests
+        what = f"the journal in {str(self._partial)!r}"
+        write_whole(segment, lambda stream: write_npz(stream, arrays), what)
+        self._digests.append(bytes.fromhex(sha256_of(segment)))
         self._recent = []
         self._recent_rows = 0
 

@@ -5,8 +5,7 @@ Noise is measured by the change that one device can make to the estimate. An est
 a share of the norm of a contribution, which is the change that a device can make to the sum.
 """
 
-from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Protocol
 
 from fedray.scenario import Scenario
 from fedray.scenario.weighting import ClippedDenominator, FixedDenominator, MeanWeighting
@@ -37,12 +36,6 @@ class Mean:
     than the goal.
     """
 
-    @classmethod
-    def of(cls, table: MeanWeighting, scenario: Scenario) -> "Mean":
-        """Returns the estimator for a `table` of a `scenario`."""
-        del table, scenario
-        return cls()
-
     def noise_share(self, report: TrainReport) -> float:
         return report.sampled_share
 
@@ -63,11 +56,6 @@ class Fixed:
     """
 
     noise_factor = FixedDenominator.noise_factor
-
-    @classmethod
-    def of(cls, table: FixedDenominator | ClippedDenominator, scenario: Scenario) -> Self:
-        """Returns the estimator for a `table` of a `scenario`."""
-        return cls(scenario.rounds.report_goal * table.denominator_per_device)
 
     def __init__(self, denominator: float) -> None:
         self._denominator = denominator
@@ -100,15 +88,13 @@ class ClippedBelow(Fixed):
         return self._denominator / max(self._denominator, report.weights)
 
 
-ESTIMATORS: dict[str, Callable[..., Estimator]] = {
-    "clipped": ClippedBelow.of,
-    "fixed": Fixed.of,
-    "mean": Mean.of,
-}
-"""Estimators by `training.weighting.kind`; they take their table and the scenario."""
-
-
 def estimator_of(scenario: Scenario) -> Estimator:
     """Returns the estimator for a scenario's table `training.weighting`."""
-    table = scenario.training.weighting
-    return ESTIMATORS[table.kind](table, scenario)
+    goal = scenario.rounds.report_goal
+    match scenario.training.weighting:
+        case MeanWeighting():
+            return Mean()
+        case FixedDenominator(mean_weight=weight):
+            return Fixed(goal * weight)
+        case ClippedDenominator(least_mean_weight=weight):
+            return ClippedBelow(goal * weight)

@@ -17,6 +17,7 @@ statistics and recurrences with mechanisms/reference.py.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import numba
 import numpy as np
@@ -30,14 +31,16 @@ from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Ou
 from fedray.mechanisms.strategy import Strategy
 from fedray.server.learning.draws import VIRTUAL, NormalDraws
 
+R = TypeVar("R", bound=Restarting)
 
-class NoiseStream(ABC):
+
+class NoiseStream(ABC, Generic[R]):
     """Noise of unit scale for rounds 0 .. rounds-1 of one run, on coordinates [first, first + D);
     each row is given once."""
 
     def __init__(
         self,
-        recurrence: Restarting,
+        recurrence: R,
         draws: NormalDraws,
         dimension: int,
         device: torch.device,
@@ -46,6 +49,7 @@ class NoiseStream(ABC):
         self._recurrence = recurrence
         self._draws, self._rounds = draws, rounds
         self._out = torch.empty(dimension, device=device)
+        self._state = torch.zeros(self._memory(), dimension, device=device)
         self._is_drawn = False
         """Whether `_out` already has the noise of the next round."""
         self.next_round = 0
@@ -73,7 +77,7 @@ class NoiseStream(ABC):
         # there.
         start = self._recurrence.start_of(self.next_round)
         if start == self.next_round:
-            self._buffers().zero_()
+            self._state.zero_()
         self._row(self.next_round, self.next_round - start)
         self._is_drawn = True
 
@@ -86,14 +90,14 @@ class NoiseStream(ABC):
             )
         return {
             "next_round": np.array(self.next_round),
-            "buffers": self._buffers().cpu().numpy().copy(),
+            "buffers": self._state.cpu().numpy().copy(),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Restores a state of a stream of the same strategy, rounds, seed and coordinates. Raises
         InputError."""
         # Torch would silently broadcast a state of one row over all of them.
-        expected, found = tuple(self._buffers().shape), state["buffers"].shape
+        expected, found = tuple(self._state.shape), state["buffers"].shape
         if expected != found:
             raise InputError(
                 f"buffers have shape {found}, this stream has {expected}; load the state of the "
@@ -108,30 +112,26 @@ class NoiseStream(ABC):
             )
         self.next_round = int(state["next_round"])
         self._is_drawn = False
-        self._buffers().copy_(torch.from_numpy(np.array(state["buffers"])))
+        self._state.copy_(torch.from_numpy(np.array(state["buffers"])))
 
     @abstractmethod
     def _row(self, round_index: int, place: int) -> None:
         """Writes the round's noise to `_out`; `place` counts rounds from the latest start."""
 
     @abstractmethod
-    def _buffers(self) -> Tensor:
-        """The state, [.., D]."""
-
-    def _zeros(self, rows: int) -> Tensor:
-        return torch.zeros(rows, self._out.numel(), device=self._out.device)
+    def _memory(self) -> int:
+        """Returns the number of rows of the state."""
 
 
-class IndependentNoise(NoiseStream):
+class IndependentNoise(NoiseStream[Independent]):
     """C = I."""
 
     def _row(self, round_index: int, place: int) -> None:
         del place
         self._draws.fill(self._out, round_index)
 
-    def _buffers(self) -> Tensor:
-        # Nothing to remember: an empty row stands for the state.
-        return self._out[None, :0]
+    def _memory(self) -> int:
+        return 0
 
 
 class Silence(IndependentNoise):
@@ -142,20 +142,11 @@ class Silence(IndependentNoise):
         self._out.zero_()
 
 
-class BuffersNoise(NoiseStream):
+class BuffersNoise(NoiseStream[Buffers]):
     """out_t = z_t - omega' S; S = diag(theta) S + out_t. S is [buffers, D]."""
 
-    def __init__(
-        self,
-        recurrence: Buffers,
-        draws: NormalDraws,
-        dimension: int,
-        device: torch.device,
-        rounds: int,
-    ) -> None:
-        super().__init__(recurrence, draws, dimension, device, rounds)
-        self._theta, self._omega = recurrence.theta, recurrence.omega
-        self._S = self._zeros(len(recurrence.theta))
+    def _memory(self) -> int:
+        return len(self._recurrence.theta)
 
     def _row(self, round_index: int, place: int) -> None:
         del place
@@ -164,21 +155,19 @@ class BuffersNoise(NoiseStream):
 
     def step(self) -> None:
         """Applies the recurrence to the draw in `_out`."""
+        weights = self._recurrence.theta, self._recurrence.omega
         if self._out.device.type == "cpu":
             # Weights have the type of the state, so that the loops stay in float32.
-            theta, omega = np.array(self._theta, np.float32), np.array(self._omega, np.float32)
-            _buffered_step(self._S.numpy(), self._out.numpy(), theta, omega)
+            theta, omega = (np.array(each, np.float32) for each in weights)
+            _buffered_step(self._state.numpy(), self._out.numpy(), theta, omega)
         else:
-            self._fused(self._S, self._out, self._theta, self._omega)
+            self._fused(self._state, self._out, *weights)
 
     @cached_property
     def _fused(self) -> Callable[..., None]:
         return torch.compile(
             buffered_step, dynamic=False
         )  # one kernel: every buffer is read and written once
-
-    def _buffers(self) -> Tensor:
-        return self._S
 
 
 CHUNK = 4096
@@ -216,94 +205,66 @@ def buffered_step(
     out_D.copy_(total_D)
 
 
-class _Ring(NoiseStream):
-    """A stream whose state is its last `memory` rows: row r stands in slot r modulo memory."""
-
-    def __init__(
-        self,
-        memory: int,
-        recurrence: Restarting,
-        draws: NormalDraws,
-        dimension: int,
-        device: torch.device,
-        rounds: int,
-    ) -> None:
-        super().__init__(recurrence, draws, dimension, device, rounds)
-        self._ring = self._zeros(memory)
+class _Ring(NoiseStream[R]):
+    """A stream whose state is its last rows: row r stands in slot r modulo their number."""
 
     def _add_weighted(self, place: int, weights: NDArray[np.float64]) -> None:
         """Adds weights[j - 1] times the row of place - j, for j = 1 .. min(place, memory)."""
-        memory = len(self._ring)
+        memory = len(self._state)
         # Weights are put in the order of the slots, so that a single product adds all rows.
         by_slot = np.zeros(memory)
         lags = np.arange(1, min(place, memory) + 1)
         by_slot[(place - lags) % memory] = weights[: lags.size]
         self._out.addmv_(
-            self._ring.T, torch.tensor(by_slot, dtype=torch.float32, device=self._out.device)
+            self._state.T, torch.tensor(by_slot, dtype=torch.float32, device=self._out.device)
         )
 
     def _keep(self, place: int, row_D: Tensor) -> None:
-        self._ring[place % len(self._ring)].copy_(row_D)
-
-    def _buffers(self) -> Tensor:
-        return self._ring
+        self._state[place % len(self._state)].copy_(row_D)
 
 
-class OutputsNoise(_Ring):
+class OutputsNoise(_Ring[Outputs]):
     """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution."""
 
-    def __init__(
-        self,
-        recurrence: Outputs,
-        draws: NormalDraws,
-        dimension: int,
-        device: torch.device,
-        rounds: int,
-    ) -> None:
-        super().__init__(recurrence.bands - 1, recurrence, draws, dimension, device, rounds)
-        self._row_of_C = recurrence.row
+    def _memory(self) -> int:
+        return self._recurrence.bands - 1
 
     def _row(self, round_index: int, place: int) -> None:
-        weights = self._row_of_C(place)
+        weights = self._recurrence.row(place)
         self._draws.fill(self._out, round_index)
-        if len(self._ring):
+        if len(self._state):
             self._add_weighted(place, -weights[1:])
         if weights[0] != 1.0:
             self._out.div_(float(weights[0]))
-        if len(self._ring):
+        if len(self._state):
             # Later rounds substitute the noise that was given out, so it is kept after the
             # division.
             self._keep(place, self._out)
 
 
-class DrawsNoise(_Ring):
+class DrawsNoise(_Ring[Draws]):
     """out_t = sum_j d_j z_{t-j}, d_0 = 1."""
 
-    def __init__(
-        self,
-        recurrence: Draws,
-        draws: NormalDraws,
-        dimension: int,
-        device: torch.device,
-        rounds: int,
-    ) -> None:
+    def _memory(self) -> int:
         # A ring without slots has no position modulo its length; one slot with weight 0 changes
         # nothing.
-        memory = max(1, len(recurrence.coefficients) - 1)
-        super().__init__(memory, recurrence, draws, dimension, device, rounds)
-        self._inverse = recurrence.coefficients
-        self._draw = torch.empty_like(self._out)
+        return max(1, len(self._recurrence.coefficients) - 1)
+
+    @cached_property
+    def _draw(self) -> Tensor:
+        return torch.empty_like(self._out)
 
     def _row(self, round_index: int, place: int) -> None:
         self._draws.fill(self._draw, round_index)
         # The coefficient d_0 is 1, so the round's own draw is taken as it is.
         self._out.copy_(self._draw)
-        self._add_weighted(place, np.append(self._inverse[1:], [0.0])[: len(self._ring)])
+        weights = np.append(self._recurrence.coefficients[1:], [0.0])
+        self._add_weighted(place, weights[: len(self._state)])
         # Later rounds weigh draws, so the draw is kept and not the noise.
         self._keep(place, self._draw)
 
 
-class ForestNoise(NoiseStream):
+class ForestNoise(NoiseStream[Forest]):
     """Binary tree with Honaker's estimate from below: the noise of a prefix sum minus that of the
     prefix before.
 
@@ -312,37 +273,27 @@ class ForestNoise(NoiseStream):
     last buffer holds the previous prefix's noise.
     """
 
-    def __init__(
-        self,
-        recurrence: Forest,
-        draws: NormalDraws,
-        dimension: int,
-        device: torch.device,
-        rounds: int,
-    ) -> None:
-        super().__init__(recurrence, draws, dimension, device, rounds)
-        self._completed_ends = recurrence.completed_ends
-        self._variances = recurrence.variances
-        self._slots = self._zeros(len(recurrence.variances))
+    def _memory(self) -> int:
+        return len(self._recurrence.variances)
 
     def _row(self, round_index: int, place: int) -> None:
-        previous = self._slots[-1]
+        previous = self._state[-1]
         # The node is built in the memory of the row. The other vector is freed when this call ends:
         # the peak of a round's memory comes later, and is lower without it.
         other = torch.empty_like(self._out)
         self._draws.fill(self._out, round_index)
         height = 0
         while place >> height & 1:  # the node's left sibling is complete: so is their parent
-            self._join(round_index, height, self._slots[height], other)
+            self._join(round_index, height, self._state[height], other)
             height += 1
-        self._slots[height].copy_(self._out)
-        if round_index + 1 in self._completed_ends:
+        self._state[height].copy_(self._out)
+        if round_index + 1 in self._recurrence.completed_ends:
             self._complete(round_index, place, height, other)
         else:
             # The other complete nodes of the prefix are the higher bits that are set.
             for higher in range(height + 1, place.bit_length()):
                 if place >> higher & 1:
-                    self._out.add_(self._slots[higher])
+                    self._out.add_(self._state[higher])
         other.copy_(self._out)
         self._out.sub_(previous)
         previous.copy_(other)
@@ -350,7 +301,7 @@ class ForestNoise(NoiseStream):
     def _join(self, round_index: int, height: int, sibling_D: Tensor, draw_D: Tensor) -> None:
         """Joins the node at `height`, in `_out`, and its sibling into their parent."""
         # The node's own draw has variance 1: its weight is the variance of the joint estimate.
-        weight = self._variances[height + 1]
+        weight = self._recurrence.variances[height + 1]
         self._out.add_(sibling_D).mul_(1.0 - weight)
         self._draws.fill(draw_D, round_index, height + 1)
         self._out.add_(draw_D, alpha=weight)
@@ -360,16 +311,13 @@ class ForestNoise(NoiseStream):
         virtual sibling is one draw of its variance."""
         while place >> height:
             if place >> height & 1:
-                sibling = self._slots[height]
+                sibling = self._state[height]
             else:
                 sibling = torch.empty_like(self._out)
                 self._draws.fill(sibling, round_index, VIRTUAL + height)
-                sibling.mul_(self._variances[height] ** 0.5)
+                sibling.mul_(self._recurrence.variances[height] ** 0.5)
             self._join(round_index, height, sibling, draw_D)
             height += 1
-
-    def _buffers(self) -> Tensor:
-        return self._slots
 
 
 def noise_stream(

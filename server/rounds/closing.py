@@ -1,14 +1,13 @@
 """Closing rules and their interface: when a round closes, and which reports it keeps."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedray.base.arrays import BoolArray, Float64Array
 from fedray.scenario import Scenario
-from fedray.scenario.rounds import AtLeastClosing, GoalClosing, Rounds
+from fedray.scenario.rounds import AtLeastClosing, GoalClosing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class ClosingRule(Protocol):
         """Number of reports without which a round is abandoned."""
         ...
 
-    def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
+    def close(self, report_times: Float64Array, started: Any, deadline: Any) -> Closing:
         """Closes a round.
 
         A round is committed if report_goal reports arrive by the deadline, and then keeps at least
@@ -41,10 +40,9 @@ class ClosingRule(Protocol):
 
         Args:
             report_times: [S]; time of each report, in order of device id; infinity for none.
-                Seconds
-                since start, like the other times.
-            started: start of the round.
-            deadline: time after which no report is in time.
+                Seconds since start, like the other times.
+            started: start of the round; of each device's attempt [S] if these differ.
+            deadline: time after which no report is in time, likewise.
         """
         ...
 
@@ -58,12 +56,6 @@ class AtGoal:
     """
 
     report_goal: int
-
-    @classmethod
-    def of(cls, table: GoalClosing, rounds: Rounds) -> "AtGoal":
-        """Returns the rule of a table, which has no keys, for `rounds`."""
-        del table
-        return cls(rounds.report_goal)
 
     def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
         in_time = report_times <= deadline
@@ -92,11 +84,6 @@ class AtLeast:
     report_goal: int
     open_seconds: float
 
-    @classmethod
-    def of(cls, table: AtLeastClosing, rounds: Rounds) -> "AtLeast":
-        """Returns the rule of a table for `rounds`."""
-        return cls(rounds.report_goal, 60.0 * table.open_minutes)
-
     def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
         at_goal = AtGoal(self.report_goal).close(report_times, started, deadline)
         open_until = started + self.open_seconds
@@ -106,15 +93,11 @@ class AtLeast:
         return Closing(True, open_until, report_times <= open_until)
 
 
-RULES: dict[str, Callable[..., ClosingRule]] = {
-    "at_least": AtLeast.of,
-    "goal": AtGoal.of,
-}
-"""Closing rules by `rounds.closing.kind`; their arguments are their table and the table `rounds`.
-"""
-
-
 def closing_rule_of(scenario: Scenario) -> ClosingRule:
     """Returns the rule of a scenario's table `rounds`."""
-    table = scenario.rounds.closing or GoalClosing()
-    return RULES[table.kind](table, scenario.rounds)
+    goal = scenario.rounds.report_goal
+    match scenario.rounds.closing:
+        case AtLeastClosing(open_minutes=minutes):
+            return AtLeast(goal, 60.0 * minutes)
+        case GoalClosing() | None:
+            return AtGoal(goal)

@@ -1,7 +1,8 @@
 """Records of attempts as an array, for checkpoints."""
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import astuple, fields
+from typing import get_type_hints
 
 import numpy as np
 
@@ -11,26 +12,15 @@ from fedray.wire.messages import RoundRecord
 
 def records_array(records: Sequence[RoundRecord]) -> Float64Array:
     """Returns records as an array [records, fields]; `records_of` reads it."""
-    names = [field.name for field in dataclasses.fields(RoundRecord)]
-    rows = [[getattr(record, name) for name in names] for record in records]
-    return np.array(rows, np.float64).reshape(len(rows), len(names))
+    rows = [astuple(record) for record in records]
+    return np.array(rows, np.float64).reshape(len(rows), len(fields(RoundRecord)))
 
 
 def records_of(array: Float64Array) -> list[RoundRecord]:
     """Returns the records of an array; the inverse of `records_array`."""
-    return [_record(row) for row in array.tolist()]
-
-
-def _record(row: list[float]) -> RoundRecord:
-    index, opened, started, closed, selected, reported, accepted, is_committed, eligible = row
-    return RoundRecord(
-        int(index),
-        opened,
-        started,
-        closed,
-        int(selected),
-        int(reported),
-        int(accepted),
-        bool(is_committed),
-        int(eligible),
-    )
+    # A field is a float, an int or a bool, to which numbers of the array are converted.
+    kinds = get_type_hints(RoundRecord).values()
+    return [
+        RoundRecord(*(kind(value) for kind, value in zip(kinds, row, strict=True)))
+        for row in array.tolist()
+    ]

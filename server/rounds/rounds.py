@@ -235,7 +235,7 @@ def fate(speed_within, failure_probability, words, fixed, training):
 def resolve_reporting(
     selected: Selected,
     fates: Fates,
-    started: float,
+    started: float | Float64Array,
     attempt: int,
     round_index: int,
     rules: RoundRules,
@@ -249,13 +249,13 @@ def resolve_reporting(
     Args:
         selected: [S] devices.
         fates: their fates, [S].
-        started: start of the round, seconds since start.
+        started: start of the round, or of each device's attempt [S], seconds since start.
         attempt: number of the attempt.
         round_index: the attempted round.
         rules: rules of the scenario.
         task: place of the round's task in the scenario.
     """
-    report_times, failure_times = lost_in_outages(
+    report_times, failure_times = _lost_in_outages(
         started + fates.work_seconds, started + fates.failure_seconds, rules.outages
     )
     # A device that leaves before it would fail has dropped out: only the first event counts.
@@ -367,7 +367,7 @@ def exclusion(
     )
 
 
-def lost_in_outages(
+def _lost_in_outages(
     report_times: Float64Array,
     failure_times: Float64Array,
     outages: Float64Array,

@@ -4,7 +4,6 @@ All draws are addressed by device and window or attempt, so that they do not dep
 are split over shards.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -48,12 +47,6 @@ class All:
     Args:
         least: number of uploads below which a window has no round.
     """
-
-    @classmethod
-    def of(cls, table: AllSchedule, scenario: Scenario) -> "All":
-        """Returns the schedule of a table and a scenario."""
-        del table
-        return cls(scenario.rounds.report_goal)
 
     def __init__(self, least: int) -> None:
         self._least = least
@@ -120,11 +113,6 @@ class Cyclic(_InTurn):
         drawn: number of uploads of a round, drawn without replacement.
     """
 
-    @classmethod
-    def of(cls, table: CyclicSchedule, scenario: Scenario) -> "Cyclic":
-        """Returns the schedule of a table and a scenario."""
-        return cls(scenario.seed, table.min_sep, scenario.rounds.report_goal)
-
     def __init__(self, seed: int, groups: int, drawn: int) -> None:
         super().__init__(seed, groups, keeps_groups=False)
         self._drawn = drawn
@@ -148,15 +136,6 @@ class Poisson(_InTurn):
         keeps_groups: whether every device has one random group in all windows; if not, groups have
             equal sizes.
     """
-
-    @classmethod
-    def of(cls, table: PoissonSchedule | CyclicPoissonSchedule, scenario: Scenario) -> "Poisson":
-        """Returns the schedule of a table and a scenario."""
-        uploads = scenario.rounds.uploads
-        assert uploads is not None
-        # A single group needs no shuffle.
-        keeps_groups = uploads.keeps_groups or uploads.groups == 1
-        return cls(scenario.seed, table.probability, uploads.groups, keeps_groups)
 
     def __init__(
         self, seed: int, probability: float, groups: int = 1, keeps_groups: bool = True
@@ -184,14 +163,6 @@ class MinSepPoisson(Poisson):
         probability: p, as of `Poisson`.
         min_sep: least difference between two rounds of an upload.
     """
-
-    @classmethod
-    def of(
-        cls, table: PoissonSchedule | CyclicPoissonSchedule | MinSepSchedule, scenario: Scenario
-    ) -> "MinSepPoisson":
-        """Returns the schedule of a table and a scenario."""
-        assert isinstance(table, MinSepSchedule)
-        return cls(scenario.seed, table.probability, table.min_sep)
 
     def __init__(self, seed: int, probability: float, min_sep: int) -> None:
         super().__init__(seed, probability)
@@ -241,21 +212,24 @@ class Unresolved:
         return _happens(long_words(self._key, device_ids, attempt), self._share)
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "all": All.of,
-    "cyclic": Cyclic.of,
-    "cyclic_poisson": Poisson.of,
-    "poisson": Poisson.of,
-    "min_sep": MinSepPoisson.of,
-}
-"""Schedules by `rounds.uploads.schedule.kind`; their arguments are their table and the scenario."""
-
-
 def schedule_of(scenario: Scenario) -> Schedule:
     """Returns the schedule of a scenario's table `rounds.uploads`."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
-    return SCHEDULES[uploads.schedule.kind](uploads.schedule, scenario)
+    seed, goal = scenario.seed, scenario.rounds.report_goal
+    match uploads.schedule:
+        case AllSchedule():
+            return All(goal)
+        case CyclicSchedule(min_sep=groups):
+            return Cyclic(seed, groups, drawn=goal)
+        case MinSepSchedule(probability=probability, min_sep=min_sep):
+            return MinSepPoisson(seed, probability, min_sep)
+        case PoissonSchedule(probability=probability):
+            return Poisson(seed, probability)
+        case CyclicPoissonSchedule(probability=probability, partitions=groups):
+            # A single group needs no shuffle.
+            keeps_groups = uploads.keeps_groups or groups == 1
+            return Poisson(seed, probability, groups, keeps_groups)
 
 
 def _happens(words: UInt64Array, probability: float) -> BoolArray:

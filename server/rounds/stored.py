@@ -11,7 +11,7 @@ opened when its window ends.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,10 @@ from fedray.base.errors import Starved
 from fedray.scenario import Scenario
 from fedray.scenario.several_tasks import tasks_of
 from fedray.scenario.uploads import most_unresolved
-from fedray.server.policies.policy import Attempt
+from fedray.server.rounds.closing import Closing
 from fedray.server.rounds.coordinator import ClosedRound, RoundLoop, Settled, WindowOver
 from fedray.server.rounds.pace import UploadPace
-from fedray.server.rounds.rounds import RoundRules, Selected, draw_fates, lost_in_outages
+from fedray.server.rounds.rounds import RoundRules, Selected, draw_fates, resolve_reporting
 from fedray.server.rounds.schedules import Unresolved, schedule_of
 from fedray.server.rounds.task import Supply, TaskRounds
 from fedray.trace.checkpoints import prefixed, under
@@ -66,6 +66,19 @@ class Stored:
 
 
 NOTHING = Stored(np.empty(0, np.uint64), np.empty(0), np.empty(0))
+
+
+@dataclass(frozen=True, slots=True)
+class _WindowEnd:
+    """The closing rule of a window: it stores every upload that is complete by its end."""
+
+    time: float
+    report_goal: int = 0
+
+    def close(
+        self, report_times: Float64Array, started: float | Float64Array, deadline: object
+    ) -> Closing:
+        return Closing(True, self.time, report_times <= self.time)
 
 
 class StoredCoordinator(RoundLoop):
@@ -188,58 +201,26 @@ class StoredCoordinator(RoundLoop):
     def _settle(self, check_ins: CheckIns, window_end: float) -> Settlement:
         """Settles uploads: each device's first check-in of the list is its attempt.
 
-        An upload takes the part of a device's work that is not training. It is then complete,
-        unless the device first fails or stops being eligible, or the server is down; after the
-        window's end it is late, and the server aborts it.
+        An upload takes the part of a device's work that is not training, and is a report to a round
+        that every device starts by itself and that the window's end closes.
         """
         tried = self._tried(check_ins)
         fates = draw_fates(tried, self._attempt, self._rules.fates)
-        started = tried.check_in_times
-        report_times, failure_times = lost_in_outages(
-            started + fates.work_seconds, started + fates.failure_seconds, self._rules.outages
+        rules = replace(self._rules, closing=_WindowEnd(window_end))
+        reporting = resolve_reporting(
+            tried, fates, tried.check_in_times, self._attempt, Settlement.NO_ROUND, rules
         )
-        fails = (failure_times < report_times) & (failure_times <= tried.interval_ends)
-        is_complete = ~fails & (report_times <= tried.interval_ends)
-        free = np.where(is_complete, report_times, np.where(fails, failure_times, np.inf))
-        # A device that neither completes the upload nor fails leaves when its interval ends.
-        free = np.minimum(free, tried.interval_ends)
-        is_stored = is_complete & (report_times <= window_end)
-        outcomes = np.full(started.size, Outcome.DROPPED, np.uint8)
-        outcomes[fails] = Outcome.FAILED
-        outcomes[is_complete] = Outcome.LATE
-        outcomes[is_stored] = Outcome.ACCEPTED
-
-        upload_times = started + fates.work_seconds - tried.upload_seconds
-        is_lost_on_the_way = ~is_complete & (upload_times < free) & (free < window_end)
-        attempted = Attempt(
-            started=started,
-            device_ids=tried.device_ids,
-            # Policies are given infinity for no report, and the trace has NaN for it below.
-            report_times=np.where(is_complete, report_times, np.inf),
-            upload_times=upload_times,
-            has_reported=is_complete,
-            has_arrived=is_stored,
-            has_uploaded=is_stored | is_lost_on_the_way,
-            timer_seconds=tried.timer_seconds,
-            contributions=tried.contributions,
-        )
+        settlement = reporting.settlement
         # The server takes one upload of a device per window, whatever the device remembers.
-        again = np.minimum(np.ceil(np.where(is_stored, window_end, free)), float(NEVER))
-        policies = self._rules.policies
-        settlement = Settlement(
-            attempt=self._attempt,
-            round_index=Settlement.NO_ROUND,
-            device_ids=tried.device_ids,
-            check_in_times=started,
-            report_times=np.where(is_complete, report_times, np.nan),
-            outcomes=outcomes,
-            reopen_times=np.maximum(policies.reopen_times(attempted), again.astype(np.uint32)),
-            # The schedule forms the rounds, so devices that upload remember none.
-            remembers_round=np.zeros(started.size, np.bool_),
-            forget_times=policies.forget_times(attempted),
-        )
+        until = np.where(settlement.has_arrived, window_end, reporting.busy_until)
+        again = np.minimum(np.ceil(until), float(NEVER)).astype(np.uint32)
         self._attempt += 1
-        return settlement
+        return replace(
+            settlement,
+            reopen_times=np.maximum(settlement.reopen_times, again),
+            # The schedule forms the rounds, so devices that upload remember none.
+            remembers_round=np.zeros(again.size, np.bool_),
+        )
 
     def _tried(self, check_ins: CheckIns) -> Selected:
         """Returns the devices that try to upload, each at its first check-in; sorted by device

@@ -218,7 +218,7 @@ def measure_memory(mechanism: str, dimension: int) -> None:
         for round_index in range(3):
             made.add(total)
             made.commit(TrainReport(round_index=round_index, devices=10))
-        return made._noise._buffers().numel() // size
+        return made._noise._state.numel() // size
 
     rounds(10_000)  # compiles, and starts threads
     before = _peak_bytes()

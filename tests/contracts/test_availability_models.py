@@ -10,7 +10,6 @@ from fedray.base.errors import ScenarioError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY
 from fedray.scenario import Scenario
-from fedray.scenario.availability import _in_order
 
 RECORDING = """device,start,end
 always,0,86400
@@ -302,14 +301,6 @@ class TestReplay:
         )
         assert read.availability == plain.availability
         assert read.availability.period_seconds == 2 * DAY
-
-    def test_the_order_of_sessions_is_that_of_lexsort(self) -> None:
-        generator = np.random.default_rng(1)
-        device = generator.integers(0, 70_000, 5000)
-        start = generator.choice(
-            [0.0, -0.0, 1e-9, 0.25, 3.5, 86_400.0 * generator.uniform()], 5000
-        ) * generator.integers(0, 9, 5000)
-        assert _in_order(device, start).tolist() == np.lexsort((start, device)).tolist()
 
     def test_parquet_is_read_too(self, tmp_path: Path) -> None:
         import pyarrow.csv

@@ -16,19 +16,13 @@ from fedray.audit.rules import POLICY_RULES
 from fedray.scenario import Scenario
 from fedray.scenario.overrides import KINDS
 from fedray.server.learning import clip_rule
-from fedray.server.learning.estimator import ESTIMATORS
 from fedray.server.learning.optimizers import OPTIMIZERS
-from fedray.server.rounds import closing
-from fedray.server.rounds.schedules import SCHEDULES
 
 TESTS = Path(__file__).parents[1]
 REGISTRIES: dict[str, Mapping[str, Any]] = {
     "participation.policies.kind": POLICY_RULES,
     "privacy.clipping.kind": clip_rule.RULES,
-    "rounds.closing.kind": closing.RULES,
-    "rounds.uploads.schedule.kind": SCHEDULES,
     "training.server.kind": OPTIMIZERS,
-    "training.weighting.kind": ESTIMATORS,
 }
 """What has a function or class for each kind of a key, beside what its table says."""
 ARE_THEMSELVES = {
@@ -38,6 +32,8 @@ ARE_THEMSELVES = {
     "rounds.buffer.weighting.kind",
 }
 """Keys whose tables need nothing that implements them: they do so themselves."""
+ARE_MATCHED = {"rounds.closing.kind", "rounds.uploads.schedule.kind", "training.weighting.kind"}
+"""Keys whose tables a `match` turns into their rules: the type checker finds a missing case."""
 EXAMPLES = {
     "analytics.question.kind": ("studies/test_answers.py:QUESTIONS",),
     "analytics.trust.kind": ("studies/test_answers.py:TRUSTS",),
@@ -141,7 +137,7 @@ def test_every_kind_has_what_implements_it(key: str) -> None:
         assert all(map(callable, registry.values()))
     for kind, table in kinds.items():
         place = getattr(table, "implementation", None)
-        assert place or registry or key in ARE_THEMSELVES, (
+        assert place or registry or key in ARE_THEMSELVES | ARE_MATCHED, (
             f"{key}={kind!r}: {table.__name__}.implementation must say where it is, or {key} "
             "needs a line in REGISTRIES here"
         )
