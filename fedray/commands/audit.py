@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import typer
+
 from fedray.base.errors import InputError
 from fedray.commands.audit_files import (
     check_evidence,
@@ -35,7 +37,9 @@ def audit(
     verbose: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Audit a trace, or a sampler: the observed, enforced and claimed guarantee; check a claim.
+    """Audit a trace, a training or a sampler: observed, enforced, claimed guarantee; check a claim.
+
+    A training is audited on the trace that it was made from, with its own mechanism and noise.
 
     The answer is short; --verbose and the page have reasons, evidence and assumptions. With
     --claim the exit code is 1 unless every statement that can be checked holds, and at least
@@ -90,7 +94,7 @@ def audit(
         raise InputError("--tuning is a line of the statement; give --statement DIR")
     check_evidence(evidence, claim)
     with progress_line("auditing"):
-        opened, result = audited(
+        opened, result, trained = audited(
             trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
         )
     written = write_shown(result, page, figures)
@@ -105,8 +109,13 @@ def audit(
         document = result.to_json_in_full() if claim is not None else result.to_json()
         # By default, columns that are not read are not checked.
         checked = {"integrity": opened.integrity, "digest_verified": verify is True}
-        print_json({**document, **checked, **written})
+        of_training = {} if trained is None else {"training": str(trained.path)}
+        print_json({**document, **checked, **of_training, **written})
     else:
+        if trained is not None:
+            typer.echo(
+                f"training {trained.path}, with its own mechanism and noise, on {opened.path}"
+            )
         print_audit(opened, result, "evidence" in written, verify is True, verbose)
         print_files(written)
     exit_by_claim(result)

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from fedray.audit.audit import Audit, audit_trace
+from fedray.base.rounding import given, up
+from fedray.report.audits import guarantees_table
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.figures import held_out_metrics
 from fedray.report.page import render_study
 from fedray.report.table import Table
+from fedray.trace.learned_from import scenario_of_trained, trace_of
 from fedray.trace.trained import LEFT_OUT, TrainedRun
 from fedray.wire.messages import Measured
 
@@ -20,6 +24,7 @@ def trained_page(
     figures: Sequence[Shown] = (),
     tables: Sequence[Table] = (),
     results: dict[str, Any] | None = None,
+    audit: Audit | None = None,
 ) -> str:
     """Returns the page of a trained run as text.
 
@@ -28,9 +33,12 @@ def trained_page(
         figures: figures to add at the end, such as its model on devices.
         tables: tables to put first.
         results: further results for the page's JSON.
+        audit: audit of the training; default: that on its trace, if the trace is where it was.
     """
-    document = trained.document
-    scenario = document["scenario"]
+    trace = trace_of(trained) if audit is None else None
+    if trace is not None:
+        audit = audit_trace(trace, scenario=scenario_of_trained(trained, trace))
+    scenario = trained.document["scenario"]
     kind = scenario["privacy"]["mechanism"]["kind"]
     noise = "without noise" if kind == "none" else f"with {kind} noise"
     trained_with = f"Trained {noise} on a trace"
@@ -39,14 +47,32 @@ def trained_page(
         f"{trained_with} (digest {trained.trace_digest})",
     ]
     note = ". ".join(filter(None, notes))
+    heads, values = zip(_epsilon(audit), *trained.finals, strict=True)
+    said = (audit.verdict if audit is not None else "", trained.divergence, trained.clipping)
     return render_study(
         scenario["name"],
-        f"{note}. {trained.divergence}".rstrip(),
+        f"{note}.",
         [*trained_figures(trained), *figures],
-        [*tables, *trained.tables()],
+        [*tables, *([guarantees_table(audit)] if audit is not None else ()), *trained.tables()],
         {**trained.to_json(), **(results or {})},
+        audit.assumptions if audit is not None else (),
         scenario_toml=tomli_w.dumps(scenario),
+        tiles=Table("", heads, (values,), tuple(filter(None, said))),
     )
+
+
+def _epsilon(audit: Audit | None) -> tuple[str, str]:
+    """Returns the epsilon on which a guarantee may rest, after the statement that it makes."""
+    if audit is None:
+        return "epsilon: its trace is not where it was", "unknown"
+    found, epsilon = audit.supported, audit.supported_epsilon
+    if epsilon is None or found is None or found.sensitivity is None:
+        return "epsilon", "none"
+    # The epsilon of answers or a vocabulary with the model is of several guarantees.
+    if audit.answers:
+        return "epsilon, as said below", up(epsilon)
+    kind = "exact" if found.sensitivity.is_exact and found.name != "sampled" else "an upper bound"
+    return f"epsilon at delta {given(found.delta)}: {found.name}, {kind}", up(epsilon)
 
 
 def measured_text(measured: Measured) -> str:

@@ -128,6 +128,17 @@ def train(
         raise with_resume_hint(error, directory) from None
 
 
+def unfinished_training(directory: Path) -> tuple[Path, Scenario]:
+    """Returns the trace and the scenario of an interrupted training, given its `out`. Raises
+    CheckpointError."""
+    partial, document, _ = read_unfinished(Path(os.path.abspath(directory)))
+    if "trace" not in document:
+        raise CheckpointError(
+            f"{str(partial)!r} is not a training of a finished trace; continue the run instead"
+        )
+    return Path(document["trace"]), Scenario.of_document(document, str(partial), partial)
+
+
 def train_many(
     trace: Trace,
     trainings: Mapping[_Key, tuple[Scenario, Path]],
@@ -585,6 +596,7 @@ class _Training:
         workers = [*self._trainers, self._aggregator]
         document = {
             "trace_digest": trace.digest,
+            "trace": os.path.relpath(trace.path.resolve(), self.writer.directory.resolve()),
             "rounds": self._loop.next_round,
             "seed": self._scenario.training_seed,
             **self._scenario.to_document(),
@@ -641,6 +653,7 @@ def _train(
         on_progress,
         time_of_devices,
         evaluations,
+        trace,
     ) as training:
         for round_index, cohort in cohorts(trace, scenario):
             training.train(round_index, cohort)
@@ -657,6 +670,7 @@ def _training(
     on_progress: ProgressListener | None,
     time_of_devices: DeviceTime,
     evaluations: Evaluations | None = None,
+    trace: Trace | None = None,
 ) -> Iterator[_Training]:
     """Starts the workers of a training and makes its directory, for a block."""
     is_of_run = partial is not None
@@ -677,7 +691,9 @@ def _training(
         )
         # A resumed training already has its files and its identity in the directory.
         if not is_resumed:
-            run = write_unfinished(partial, scenario.to_document())
+            # The trace of a live training is not complete yet.
+            where = {} if trace is None else {"trace": str(trace.path.resolve())}
+            run = write_unfinished(partial, {**scenario.to_document(), **where})
             for table in scenario.training_files:
                 writer.save_content(table.content_name, table.content)
             mechanism = scenario.privacy.mechanism

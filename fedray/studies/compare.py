@@ -32,8 +32,7 @@ from fedray.studies.paired import (
     mean_interval,
     paired_difference,
 )
-from fedray.studies.trained_scenario import scenario_of_trained
-from fedray.trace.learned_from import open_trained, trace_of
+from fedray.trace.learned_from import open_trained, scenario_of_trained, trace_of
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Measured, Metric
@@ -547,14 +546,12 @@ def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list
     audits: dict[str, Audit] = {}
     keys = []
     for each in scenarios:
-        table, read = each.to_tables()["privacy"], each.privacy
+        table = each.to_tables()["privacy"]
         own = [table["mechanism"], table["noise_multiplier"], table.get("encoding")]
         keys.append(json.dumps(own, sort_keys=True))
         # An audit reads all participations, and settings of the training change nothing in it.
         if keys[-1] not in audits:
-            audits[keys[-1]] = audit_trace(
-                trace, read.noise_multiplier, delta, read.mechanism, encoding=read.encoding
-            )
+            audits[keys[-1]] = audit_trace(trace, delta=delta, scenario=each)
     return [audits[key] for key in keys]
 
 

@@ -34,7 +34,7 @@ from fedray.studies.inference import (
     mean_interval,
 )
 from fedray.studies.on_devices import DeviceDraws
-from fedray.studies.trained_scenario import opened_training
+from fedray.trace.learned_from import opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 

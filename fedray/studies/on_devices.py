@@ -25,7 +25,7 @@ from fedray.clients.workers import start_trainers
 from fedray.runs.learning import cohorts
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.trained_scenario import opened_training
+from fedray.trace.learned_from import opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Metric

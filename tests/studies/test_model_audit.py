@@ -22,7 +22,7 @@ from fedray.runs.learning import cohorts
 from fedray.runtime.placement import Placement
 from fedray.studies.model_audit import ModelAudit, _Model, audit_model
 from fedray.studies.model_audit_page import model_audit_figures, model_audit_page
-from fedray.studies.trained_scenario import scenario_of_trained
+from fedray.trace.learned_from import scenario_of_trained
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
