@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import typer
-
 from fedray.base.errors import InputError
 from fedray.commands.audit_files import (
     check_evidence,
@@ -94,7 +92,7 @@ def audit(
         raise InputError("--tuning is a line of the statement; give --statement DIR")
     check_evidence(evidence, claim)
     with progress_line("auditing"):
-        opened, result, trained = audited(
+        opened, result = audited(
             trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
         )
     written = write_shown(result, page, figures)
@@ -109,13 +107,8 @@ def audit(
         document = result.to_json_in_full() if claim is not None else result.to_json()
         # By default, columns that are not read are not checked.
         checked = {"integrity": opened.integrity, "digest_verified": verify is True}
-        of_training = {} if trained is None else {"training": str(trained.path)}
-        print_json({**document, **checked, **of_training, **written})
+        print_json({**document, **checked, **written})
     else:
-        if trained is not None:
-            typer.echo(
-                f"training {trained.path}, with its own mechanism and noise, on {opened.path}"
-            )
         print_audit(opened, result, "evidence" in written, verify is True, verbose)
         print_files(written)
     exit_by_claim(result)

@@ -49,33 +49,27 @@ def audited(
     delta: float | None,
     show_devices: bool,
     verify: bool | None,
-) -> tuple[Any, Any, Any]:
-    """Opens and audits a trace as the options of `fedray audit` say; of a training, the trace that
-    it was made from, with its own mechanism and noise.
-
-    Returns:
-        The trace, the audit, and the training or None.
-    """
+) -> tuple[Any, Any]:
+    """Opens and audits a trace as the options of `fedray audit` say; returns both. Of a training,
+    its trace is audited with the mechanism and noise that it was trained with."""
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
     from fedray.studies.design import mechanism_over
-    from fedray.trace.learned_from import is_trained_run, needed_trace, scenario_of_trained
-    from fedray.trace.trained import TrainedRun
+    from fedray.trace.learned_from import is_trained_run, opened_training
 
-    scenario, trained = None, None
+    scenario = None
     if is_trained_run(trace):
-        trained = TrainedRun.open(trace, verify is not False)
-        trace = needed_trace(trained).path
+        trained, found, scenario = opened_training(trace)
+        trace = found.path
+        typer.echo(f"training {trained.path}, as it was trained on the trace {trace}", err=True)
     opened = open_checked(trace, verify)
-    if trained is not None:
-        scenario = scenario_of_trained(trained, opened)
     # A kind such as tree is built for the number of rounds of this trace.
     strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
     result = audit_trace(
         opened, noise_multiplier, delta, strategies, claimed, show_devices, scenario
     )
-    return opened, result, trained
+    return opened, result
 
 
 def exit_by_claim(audit: Any) -> None:

@@ -42,22 +42,22 @@ def train(
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
 
-    if resume is not None and out is not None:
-        raise InputError("--resume continues a training in its own directory; leave out --out")
+    if resume is not None and (out is not None or scenario is not None or overrides):
+        raise InputError(
+            "--resume continues a training as it was started; leave out SCENARIO, --set and --out"
+        )
     placement = placement_of(place)
-    kept = None
-    if resume is not None and scenario is None and not overrides:
-        recorded, kept = unfinished_training(resume)
+    value = None
+    if resume is not None:
+        recorded, value = unfinished_training(resume)
         trace = trace or recorded
     if trace is None:
         raise InputError("TRACE is missing; name a directory of `fedray run`")
     opened = open_trace(trace)
     # A file that is named in the command is trusted; code that came with the trace is not.
-    if kept is not None:
-        value = kept
-    elif scenario is not None:
+    if scenario is not None:
         value = Scenario.from_toml(scenario, overrides or (), trust_code=True)
-    else:
+    elif value is None:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
     value = calibrated(scenario_to_train(opened, value), opened, say_noise)
     name, command = f"{value.name}-training", "fedray train --resume"

@@ -1,7 +1,7 @@
 """The page of one trained run: its metrics, the outcomes of its devices, and its mechanism."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from fedray.report.table import Table
 from fedray.trace.learned_from import scenario_of_trained, trace_of
 from fedray.trace.trained import LEFT_OUT, TrainedRun
 from fedray.wire.messages import Measured
+
+WITHOUT_TRACE = "Epsilon is not known, because the trace of this training is not where it was."
 
 
 def trained_page(
@@ -47,8 +49,9 @@ def trained_page(
         f"{trained_with} (digest {trained.trace_digest})",
     ]
     note = ". ".join(filter(None, notes))
-    heads, values = zip(_epsilon(audit), *trained.finals, strict=True)
-    said = (audit.verdict if audit is not None else "", trained.divergence, trained.clipping)
+    heads, values = zip(*_epsilon(audit), *trained.finals, strict=True)
+    verdict = WITHOUT_TRACE if audit is None else audit.verdict
+    said = (verdict, trained.divergence, trained.clipping)
     return render_study(
         scenario["name"],
         f"{note}.",
@@ -61,18 +64,14 @@ def trained_page(
     )
 
 
-def _epsilon(audit: Audit | None) -> tuple[str, str]:
-    """Returns the epsilon on which a guarantee may rest, after the statement that it makes."""
-    if audit is None:
-        return "epsilon: its trace is not where it was", "unknown"
-    found, epsilon = audit.supported, audit.supported_epsilon
-    if epsilon is None or found is None or found.sensitivity is None:
-        return "epsilon", "none"
-    # The epsilon of answers or a vocabulary with the model is of several guarantees.
-    if audit.answers:
-        return "epsilon, as said below", up(epsilon)
+def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:
+    """Yields the guarantee that a training may state, and its epsilon, if there is one. That of
+    answers or a vocabulary is of several guarantees, and in the verdict only."""
+    found = None if audit is None or audit.answers else audit.supported
+    if found is None or found.epsilon is None or found.sensitivity is None:
+        return
     kind = "exact" if found.sensitivity.is_exact and found.name != "sampled" else "an upper bound"
-    return f"epsilon at delta {given(found.delta)}: {found.name}, {kind}", up(epsilon)
+    yield f"epsilon at delta {given(found.delta)}: {found.name}, {kind}", up(found.epsilon)
 
 
 def measured_text(measured: Measured) -> str:
@@ -94,36 +93,30 @@ def trained_figures(trained: TrainedRun) -> list[Shown]:
     """Returns, over rounds: every held-out metric, the loss on the devices, clipped updates, the
     clip norm if it changes, and devices left out."""
     columns = trained.metrics
-    figures = [*held_out_metrics(trained), _train_loss(columns), _clipped_share(columns)]
+    losses, shares = columns["train_loss"].astype(np.float64), columns["clipped_share"]
+    figures = [
+        *held_out_metrics(trained),
+        Figure(
+            "train-loss",
+            "Loss on the devices",
+            "Mean over the devices of a round, of the model that is sent to them. A gap is a round "
+            "in which none trained.",
+            Axis("Rounds"),
+            Axis("Loss", needs_log([losses]), starts_at_zero=False),
+            # If no device trained the loss is NaN, and the step is left out.
+            (_steps("loss", columns, losses, np.isfinite(losses)),),
+        ),
+        Figure(
+            "clipped",
+            "Clipped updates",
+            "Share of a round's devices whose update was scaled down to the clip norm.",
+            Axis("Rounds"),
+            Axis("Share of the devices"),
+            (_steps("clipped", columns, shares, np.isfinite(shares)),),
+        ),
+    ]
     further = (_clip_norm(columns), _left_out(columns))
     return [*figures, *(figure for figure in further if figure is not None)]
-
-
-def _train_loss(columns: dict[str, Any]) -> Figure:
-    # If no device trained the loss is NaN, and the step is left out.
-    losses = columns["train_loss"].astype(np.float64)
-    is_known = np.isfinite(losses)
-    return Figure(
-        "train-loss",
-        "Loss on the devices",
-        "Mean over the devices of a round, of the model that is sent to them. A gap is a round in "
-        "which none trained.",
-        Axis("Rounds"),
-        Axis("Loss", needs_log([losses]), starts_at_zero=False),
-        (_steps("loss", columns, losses, is_known),),
-    )
-
-
-def _clipped_share(columns: dict[str, Any]) -> Figure:
-    shares = columns["clipped_share"].astype(np.float64)
-    return Figure(
-        "clipped",
-        "Clipped updates",
-        "Share of a round's devices whose update was scaled down to the clip norm.",
-        Axis("Rounds"),
-        Axis("Share of the devices"),
-        (_steps("clipped", columns, shares, np.isfinite(shares)),),
-    )
 
 
 def _clip_norm(columns: dict[str, Any]) -> Figure | None:

@@ -26,7 +26,6 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 _Kind = TypeVar("_Kind", bound=Scenario | SeveralTasks)
-DAY = 86_400.0
 Basis = Literal["enforced", "observed"]
 """Guarantee of a trace that a target limits."""
 
@@ -62,7 +61,7 @@ def calibrated(
     if trace is None:
         check_only_models(scenario, f"privacy.{key}")
         permitted = worst_participation(scenario)
-        _demand_rules(scenario, permitted, lambda: _mended(scenario))
+        _demand_rules(scenario, permitted, trace)
         try:
             sensitivity = strategy.participation_sensitivity(permitted).value
         except ValueError as error:  # nothing is proven
@@ -72,10 +71,7 @@ def calibrated(
         found = getattr(calibrate_trace(trace, delta=delta, mechanism=strategy, **target), basis)
         permitted, z = found.guarantee.participation, found.noise_multiplier
         if basis == "enforced" or z is None:
-            remedy = (
-                "set privacy.noise_multiplier, or simulate with participation.max_participations"
-            )
-            _demand_rules(scenario, z and permitted, lambda: remedy)
+            _demand_rules(scenario, z and permitted, trace)
     # Rounded up to few digits, so that the record of a run is easy to read and to set again.
     shown, at = significant(z), "in any run" if trace is None else f"of the trace ({basis})"
     say(f"noise multiplier {shown}: {key} {given(most)} for {described(permitted)} {at}")
@@ -125,8 +121,8 @@ def _mended(scenario: Scenario) -> str:
     n, wait = scenario.rounds.count, scenario.participation.wait_seconds
     # Twice the mean of all devices, because some take part more often than others.
     cap = math.ceil(2 * n * scenario.rounds.report_goal / scenario.population.devices)
-    after_days = last_report(scenario) - DAY * scenario.rounds.max_days
-    days = math.floor(100 * ((n - 1) * wait - after_days) / DAY) / 100
+    after_days = last_report(scenario) - 86_400 * scenario.rounds.max_days
+    days = math.floor(((n - 1) * wait - after_days) / 864) / 100
     keys = [f"participation.max_participations={max(1, min(cap, n - 1))}"]
     keys += [f"rounds.max_days={days:g}"] if days > 0 else []
     # History that is lost, for example, breaks these rules too.
@@ -134,7 +130,9 @@ def _mended(scenario: Scenario) -> str:
     return f"set {' or '.join(working) or 'privacy.noise_multiplier'}"
 
 
-def _demand_rules(scenario: Scenario, permitted: MinSep | None, remedy: Callable[[], str]) -> None:
+def _demand_rules(
+    scenario: Scenario, permitted: MinSep | None, trace: Trace | ImportedTrace | None
+) -> None:
     if ensures(permitted):
         return
     assert scenario.privacy.target is not None
@@ -144,4 +142,6 @@ def _demand_rules(scenario: Scenario, permitted: MinSep | None, remedy: Callable
     rule = "needs a rule that keeps every device out of some rounds, whenever they run" + "".join(
         unkept
     )
-    raise InputError.of(f"privacy.{key}", most, rule, remedy())
+    # The rules of a trace cannot change any more.
+    fixed = "set privacy.noise_multiplier, or simulate with participation.max_participations"
+    raise InputError.of(f"privacy.{key}", most, rule, fixed if trace else _mended(scenario))

@@ -29,7 +29,6 @@ from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
-from fedray.base.table import Table
 from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
 from fedray.encoding.factory import encoding_of
@@ -786,29 +785,20 @@ def scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -
     kept = scenario_of(trace)
     given = kept if scenario is None else scenario
     # Tables are compared with all defaults, so that a missing key counts as its default.
-    before = kept.to_tables()
-    after = given.to_tables()
+    before, after = kept.to_tables(), given.to_tables()
     for table in after.keys() | before.keys():
-        if table in TRAINING_KEYS or before.get(table) == after.get(table):
+        was, now = _fixed(table, before), _fixed(table, after)
+        if was == now:
             continue
         # A single key that differs is more helpful than two whole tables.
-        key, was, now = _first_difference(table, before.get(table), after.get(table))
+        key, was, now = _first_difference(table, was, now)
         raise InputError.of(
             key,
             now,
             f"but the trace was simulated with {shown(was)}",
-            "only the tables data, training and privacy may differ; leave the others unchanged, "
-            "or simulate again",
+            "only the tables data, training and privacy may differ, except for the budget, which "
+            "determined the rounds; leave the others unchanged, or simulate again",
         )
-    # These keys of `privacy` affect who takes part, so they belong to the trace.
-    for key in ("stop_at", "at_limit"):
-        was, now = (getattr(each.privacy, key) for each in (kept, given))
-        if was != now:
-            raise InputError(
-                f"privacy.{key}={_as_table(now)} but the trace was simulated with "
-                f"{_as_table(was)}, and a training uses the rounds of its trace, which the budget "
-                "determined; leave it unchanged, or simulate again"
-            )
     # With training enabled, the training tables are validated too.
     trained = given.with_overrides("training.enabled=true")
     trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
@@ -816,9 +806,11 @@ def scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -
     return kept.model_copy(update=trained_tables)
 
 
-def _as_table(value: Table | str | None) -> str:
-    """Returns a value of a scenario as it is written in its file."""
-    return shown(value.model_dump(exclude_none=True) if isinstance(value, Table) else value)
+def _fixed(table: str, tables: Mapping[str, Any]) -> Any:
+    """Returns a table of a scenario if a trace depends on it; of `privacy`, its budget."""
+    if table == "privacy":
+        return {key: tables[table].get(key) for key in ("stop_at", "at_limit")}
+    return None if table in TRAINING_KEYS else tables.get(table)
 
 
 def _first_difference(key: str, before: Any, after: Any) -> tuple[str, Any, Any]:

@@ -74,18 +74,6 @@ def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Tr
     return trace
 
 
-def needed_trace(trained: TrainedRun, given: Trace | str | Path | None = None) -> Trace:
-    """As `trace_of`, but raises InputError if the trace was not given and is not there."""
-    found = trace_of(trained, given)
-    if found is None:
-        raise InputError(
-            f"{str(trained.path)!r} was trained on the trace of digest "
-            f"{trained.trace_digest[:12]}, which is not at {str(trained.trace_path)!r}; move it "
-            "there, or give it as `trace` to a command that takes one"
-        )
-    return found
-
-
 def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
     """Returns the scenario of a trained run on a trace. Raises ScenarioError if this release does
     not read it."""
@@ -105,13 +93,16 @@ def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
 
 
 def opened_training(
-    trained: TrainedRun | str | Path, trace: Trace | str | Path | None, trust_code: bool
+    trained: TrainedRun | str | Path, trace: Trace | str | Path | None = None
 ) -> tuple[TrainedRun, Trace, Scenario]:
     """Returns a trained run, its trace (see `trace_of`) and its scenario. Raises InputError if the
-    trace is missing or another, or code of the run is not trusted."""
+    trace is missing or another."""
     run = trained if isinstance(trained, TrainedRun) else open_trained(trained)
-    found = needed_trace(run, trace)
-    scenario = scenario_of_trained(run, found)
-    if not trust_code:
-        scenario.demand_trust_of_training()
-    return run, found, scenario
+    found = trace_of(run, trace)
+    if found is None:
+        raise InputError(
+            f"{str(run.path)!r} was trained on the trace of digest {run.trace_digest[:12]}, which "
+            f"is not at {str(run.trace_path)!r}; move it there, or give it as `trace` to a command "
+            "that takes one"
+        )
+    return run, found, scenario_of_trained(run, found)

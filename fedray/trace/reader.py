@@ -381,10 +381,6 @@ def read_document(directory: Path) -> dict[str, Any]:
     try:
         run = parse_json(file.read_bytes())
     except FileNotFoundError:
-        if (directory / "training.json").exists():
-            raise TraceError(
-                f"{str(directory)!r} is a training, not a trace; give the trace of the training"
-            ) from None
         raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; {_WRITERS}") from None
     except (OSError, ValueError) as error:
         raise TraceCorrupt(

@@ -338,9 +338,8 @@ class TrainedRun(DrawnResult):
     @property
     def clipped_share(self) -> float:
         """Share of all updates that were scaled down to the clip norm; NaN without an update."""
-        trained = self.metrics["trained"].astype(np.float64)
-        clipped = self.metrics["clipped_share"] * trained
-        return float(clipped.sum() / trained.sum()) if trained.any() else math.nan
+        shares, trained = self.metrics["clipped_share"], self.metrics["trained"]
+        return float(np.average(shares, weights=trained)) if trained.any() else math.nan
 
     @property
     def clipping(self) -> str:
