@@ -65,13 +65,16 @@ def trained_page(
 
 
 def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:
-    """Yields the guarantee that a training may state, and its epsilon, if there is one. That of
-    answers or a vocabulary is of several guarantees, and in the verdict only."""
-    found = None if audit is None or audit.answers else audit.supported
-    if found is None or found.epsilon is None or found.sensitivity is None:
+    """Yields the guarantee that a training may state, else the observed one, and its epsilon. That
+    of answers or a vocabulary is of several guarantees, and in the verdict only."""
+    if audit is None or audit.answers or not audit.guarantees:
         return
-    kind = "exact" if found.sensitivity.is_exact and found.name != "sampled" else "an upper bound"
-    yield f"epsilon at delta {given(found.delta)}: {found.name}, {kind}", up(found.epsilon)
+    found = audit.supported or audit.guarantees[0]
+    if found.epsilon is not None and found.sensitivity is not None:
+        is_exact = found.sensitivity.is_exact and found.name != "sampled"
+        kind = f"{found.name}, {'exact' if is_exact else 'an upper bound'}"
+        rest = "" if found.may_rest_on else "; no guarantee may rest on it"
+        yield f"epsilon at delta {given(found.delta)}: {kind}{rest}", up(found.epsilon)
 
 
 def measured_text(measured: Measured) -> str:

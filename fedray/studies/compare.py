@@ -358,8 +358,8 @@ def compare_runs(
     Args:
         runs: at least two trained runs: opened, or directories of `train`, or of traces with a
             trained run.
-        trace: source of epsilon, the trace that they were learned from; default: the trace that
-            contains one of them. Without a trace no epsilon is known.
+        trace: source of epsilon, the trace that they were learned from; default: where it was when
+            one of them was trained. Without a trace no epsilon is known.
         delta: delta of every epsilon; default: that of the first run.
 
     Returns:

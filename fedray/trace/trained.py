@@ -338,8 +338,11 @@ class TrainedRun(DrawnResult):
     @property
     def clipped_share(self) -> float:
         """Share of all updates that were scaled down to the clip norm; NaN without an update."""
-        shares, trained = self.metrics["clipped_share"], self.metrics["trained"]
-        return float(np.average(shares, weights=trained)) if trained.any() else math.nan
+        columns, names = self.metrics, ("trained", *LEFT_OUT)
+        # The share of a round is of all its devices, also of those without an update.
+        devices = sum(columns[name].astype(np.float64) for name in names)
+        trained = int(columns["trained"].sum())
+        return float(columns["clipped_share"] @ devices) / trained if trained else math.nan
 
     @property
     def clipping(self) -> str:

@@ -158,7 +158,7 @@ def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, train
     # Tree has the smaller mean, of other seeds: pairs decide what can be told apart.
     found = fedray.compare_runs(runs)
     assert found.answer == (
-        "blt and tree cannot be told apart: blt has accuracy 0.5733 ± 0.2736; "
+        "blt and tree cannot be told apart by accuracy: blt has accuracy 0.5733 ± 0.2736; "
         "tree +0.1100 ± 0.1271, differences of paired seeds."
     )
     more = [
@@ -166,6 +166,30 @@ def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, train
         trained_of("blt-4", trace, {"accuracy": -0.01}, "training.seed=4"),
     ]
     assert fedray.compare_runs([*runs, *more]).answer.startswith("tree is best: accuracy 0.5375 ±")
+
+
+def test_a_metric_that_tells_groups_apart_is_named_if_accuracy_does_not(trace, trained_of) -> None:
+    """Losses differ by 0.10, 0.12, 0.11 of paired seeds (t = 19), accuracies by 0.1, -0.1, 0; of two other groups the loss tells one apart."""
+    made = []
+    for name, losses, accuracies in (
+        ("blt", (0.5, 0.7, 0.9), (0.5, 0.5, 0.5)),
+        ("tree", (0.6, 0.82, 1.01), (0.6, 0.4, 0.5)),
+    ):
+        overrides = () if name == "blt" else (TREE,)
+        for seed, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True)):
+            finals = {"loss": loss, "accuracy": accuracy}
+            made.append(
+                trained_of(f"{name}-{seed}", trace, finals, f"training.seed={seed}", *overrides)
+            )
+    answer = fedray.compare_runs(made).answer
+    assert "cannot be told apart by accuracy" in answer
+    assert "By loss, blt is best: loss 0.7000 ± 0.4968; tree +0.1100 ± 0.0248, diff" in answer
+    third = 'privacy.mechanism={kind="identity"}'
+    for seed, loss in enumerate((0.5, 0.71, 0.89)):
+        finals = {"loss": loss, "accuracy": 0.5 + 0.1 * (seed - 1)}
+        made.append(trained_of(f"third-{seed}", trace, finals, f"training.seed={seed}", third))
+    assert "By loss, blt is better than tree: " in fedray.compare_runs(made).answer
+    assert "By loss" not in fedray.compare_runs([*made[:3], *made[6:]]).answer
 
 
 @pytest.mark.parametrize("others", [1, 2, 5])
@@ -381,7 +405,7 @@ def test_the_command_prints_tables_or_json_and_writes_page_and_figures(
     }
     code, out, _ = fedray_command("compare", *paths)
     assert code == 0
-    assert out.startswith("blt and tree cannot be told apart: blt has accuracy 0.5733 ± 0.2736;")
+    assert out.startswith("blt and tree cannot be told apart by accuracy: blt has accuracy 0.5733")
     assert "+0.1100 ± 0.1271" in out
     assert not any(path in out for path in paths)
     assert "Epsilon is not known without the trace; give it by --trace." in out
