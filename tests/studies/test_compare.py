@@ -478,7 +478,8 @@ def test_one_trace_trained_under_each_encoding_is_one_table(small, tmp_path: Pat
     assert all(run["metrics"]["loss"]["standard_error"] > 0.0 for run in of_runs.values())
     # Encodings that let the server add noise cost accuracy alone, and devices' noise costs more rho.
     rho = {name: group["rho"]["observed"] for name, group in figures.items()}
-    assert rho["secagg"] == rho["fixed_point"] == rho["adaptive"]
+    # Sums and counts of adaptive clipping are two releases, whose rhos add up to the same.
+    assert rho["secagg"] == rho["fixed_point"] == pytest.approx(rho["adaptive"])
     assert rho["fixed_point"] == pytest.approx(1 / 2)
     assert rho["discrete_gaussian"] >= rho["fixed_point"]
     table = found.tables()[-2]
