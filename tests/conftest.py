@@ -210,6 +210,7 @@ def write_trained(
     rounds: int = 4,
     error: float = 0.01,
     clipped: int | None = None,
+    knows_trace: bool = False,
 ) -> TrainedRun:
     """A trained run of a trace whose metrics rise evenly to `finals`, evaluated in every second round with a standard `error`; nothing is
     trained. Of a round's 8 updates `clipped` are clipped, or as many as its number."""
@@ -241,7 +242,8 @@ def write_trained(
     ]
     document = {
         "trace_digest": trace.digest,
-        "trace": os.path.relpath(trace.path, directory),
+        # By default the run does not know where its trace is, as after a move.
+        "trace": os.path.relpath(trace.path, directory) if knows_trace else "nowhere",
         "rounds": rounds,
         "seed": scenario.training_seed,
         **scenario.to_document(),

@@ -18,7 +18,7 @@ TREE = ('privacy.mechanism={kind="tree"}', "privacy.noise_multiplier=9.0")
 def trained(trace_of, trained_of, small):
     """Its trace has a timer that every device kept, so that the rules ensure something."""
     trace = trace_of(PATTERNS, 4, small("participation.timer_hours=0.02"))
-    return trained_of("model", trace, {"accuracy": 0.5}, *TREE)
+    return trained_of("model", trace, {"accuracy": 0.5}, *TREE, knows_trace=True)
 
 
 def test_the_command_has_the_figures_of_the_trace_with_its_mechanism_and_noise(
@@ -62,7 +62,7 @@ def test_runs_that_moved_with_their_trace_still_know_it(
     trained, trained_of, tmp_path: Path
 ) -> None:
     trace = fedray.Trace.open(tmp_path / "trace-0")
-    other = trained_of("other", trace, {"accuracy": 0.6})
+    other = trained_of("other", trace, {"accuracy": 0.6}, knows_trace=True)
     far = tmp_path / "far"
     far.mkdir()
     for path in (trained.path, other.path, trace.path):

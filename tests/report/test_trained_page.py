@@ -42,17 +42,21 @@ def test_the_page_begins_with_the_epsilon_of_the_audit_and_the_last_metrics(
     patterns = [[0, 2], [1, 3], [0], [1, 2], [3]]
     trace = trace_of(patterns, 4, small("participation.timer_hours=0.02"))
     noise = ('privacy.mechanism={kind="tree"}', "privacy.noise_multiplier=9.0")
-    made = trained_of("model", trace, {"accuracy": 0.4}, *noise)
+    made = trained_of("model", trace, {"accuracy": 0.4}, *noise, knows_trace=True)
     used = fedray.audit_trace(trace, 9.0, mechanism=Tree()).mechanisms[0].enforced
     tile = f"<b>{up(used.epsilon)}</b><span>epsilon at delta 1e-10: enforced, "
     assert used.may_rest_on
     page = trained_page(made)
     assert page.index(tile) < page.index("<b>0.4000</b><span>held-out accuracy")
     assert "Guarantees of tree, noise multiplier 9" in page
-    silent = trained_page(trained_of("s", trace, {"accuracy": 0.4}, "privacy.mechanism='none'"))
+    silent = trained_page(
+        trained_of("s", trace, {"accuracy": 0.4}, "privacy.mechanism='none'", knows_trace=True)
+    )
     assert "<span>epsilon" not in silent
     assert "No guarantee: no noise was added." in silent
-    broken = trained_page(trained_of("b", trace_of(patterns, 4), {"accuracy": 0.4}, *noise))
+    broken = trained_page(
+        trained_of("b", trace_of(patterns, 4), {"accuracy": 0.4}, *noise, knows_trace=True)
+    )
     assert ": observed, exact; no guarantee may rest on it</span>" in broken
     moved = tmp_path / "far" / "away" / "model"
     shutil.copytree(made.path, moved)

@@ -408,7 +408,7 @@ def test_the_command_prints_tables_or_json_and_writes_page_and_figures(
     assert out.startswith("blt and tree cannot be told apart by accuracy: blt has accuracy 0.5733")
     assert "+0.1100 ± 0.1271" in out
     assert not any(path in out for path in paths)
-    assert "Epsilon is not known without the trace; give it by --trace." in out
+    assert "Epsilon is not known: the trace is not where it was; give it by --trace." in out
 
 
 def test_curves_have_a_band_from_the_least_to_the_largest_seed(runs, trace) -> None:
