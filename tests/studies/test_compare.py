@@ -269,7 +269,7 @@ def test_a_notebook_shows_means_runs_and_figures(runs) -> None:
 
 
 def test_a_run_within_its_trace_brings_the_trace(trace, trained_of, tmp_path) -> None:
-    inside = trained_of(f"{trace.path.name}/training", trace, {"accuracy": 0.4})
+    inside = trained_of(f"{trace.path.name}/training", trace, {"accuracy": 0.4}, knows_trace=True)
     other = trained_of("other", trace, {"accuracy": 0.5}, TREE)
     found = fedray.compare_runs([trace.path, other])
     assert found.groups[0].runs.keys() == {inside.document["seed"]}
