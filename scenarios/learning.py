@@ -448,10 +448,7 @@ class Study:
     ) -> None:
         self._scenario, self._trace, self._order = scenario, trace, order
         # The scenario's own mechanism and noise determine the rho of all mechanisms.
-        privacy = scenario.privacy
-        audit = fedray.audit_trace(
-            trace, privacy.noise_multiplier, privacy.delta, privacy.mechanism
-        )
+        audit = fedray.audit_trace(trace, scenario=scenario)
         # If no device came twice, rounds of one device are as far apart as the run is long.
         rounds = trace.committed_rounds
         b = audit.min_sep or rounds

@@ -209,17 +209,27 @@ def write_trained(
     *overrides: str,
     rounds: int = 4,
     error: float = 0.01,
+    clipped: int | None = None,
+    knows_trace: bool = False,
 ) -> TrainedRun:
     """A trained run of a trace whose metrics rise evenly to `finals`, evaluated in every second round with a standard `error`; nothing is
-    trained."""
+    trained. Of a round's 8 updates `clipped` are clipped, or as many as its number."""
     scenario = Scenario.from_tables(trace.scenario).with_overrides(
         "training.enabled=true", *overrides
     )
-    metrics = tuple(Metric(name, "share of words", "higher") for name in finals)
+    metrics = tuple(
+        Metric(name, "share of words", "lower" if name == "loss" else "higher") for name in finals
+    )
     description = TaskDescription({"w": (2,)}, metrics, {})
     rows = [
         TrainingMetrics(
-            TrainReport(round_index=t, devices=10, trained=8, without_examples=2, clipped=t),
+            TrainReport(
+                round_index=t,
+                devices=10,
+                trained=8,
+                without_examples=2,
+                clipped=t if clipped is None else clipped,
+            ),
             Evaluation(
                 {name: Measured((t + 1) / rounds * end, error) for name, end in finals.items()},
                 5,
@@ -232,13 +242,15 @@ def write_trained(
     ]
     document = {
         "trace_digest": trace.digest,
+        # By default the run does not know where its trace is, as after a move.
+        "trace": os.path.relpath(trace.path, directory) if knows_trace else "nowhere",
         "rounds": rounds,
         "seed": scenario.training_seed,
         **scenario.to_document(),
         "aggregator_device": "cpu",
         "encoding": {"kind": "fixed_point", "bits_per_parameter": 64.0, "inflation": 1.0},
         "notes": [],
-        "written": "2026-01-01T00:00:00+00:00",
+        "written": "2026-01-02T00:00:00+00:00",
     }
     with TrainedRunWriter(directory) as writer:
         path = writer.finish(rows, description, np.zeros(2, np.float32), document)

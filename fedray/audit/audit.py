@@ -85,7 +85,7 @@ from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.sensitivity import PatternValues
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
-from fedray.scenario.privacy import NO_GUARANTEE, NoNoise
+from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
 
@@ -684,10 +684,10 @@ def audit_trace(
     trace: Trace | ImportedTrace | str | Path,
     noise_multiplier: float | None = None,
     delta: float | None = None,
-    mechanism: Strategy | Sequence[Strategy] | NoNoise | None = None,
+    mechanism: Strategy | Sequence[Strategy] | None = None,
     claim: Claim | None = None,
     show_devices: bool = False,
-    encoding: AnyEncoding | None = None,
+    scenario: Scenario | None = None,
 ) -> Audit:
     """Audits a trace, against a claim if one is given.
 
@@ -699,11 +699,11 @@ def audit_trace(
         noise_multiplier: standard deviation of the noise over the clip norm, in place of the run's
             own.
         delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
-        mechanism: strategy, or several that are audited side by side, in place of the run's own;
-            `NoNoise` for a training without noise.
+        mechanism: strategy, or several that are audited side by side, in place of the run's own.
         claim: published claim, with a mechanism, noise multiplier and delta of its own.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
-        encoding: encoding of the updates, in place of the run's own.
+        scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
+            place of the run's own.
 
     Raises:
         InputError: an argument is out of range or excluded by a claim, the mechanism has fewer
@@ -711,11 +711,8 @@ def audit_trace(
         TraceError: the trace cannot be read.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
-    scenario = _scenario_of(opened) if isinstance(opened, Trace) else None
-    # Checked by its digest, the recorded scenario may now get another encoding.
-    if scenario is not None and encoding is not None:
-        privacy = scenario.privacy.model_copy(update={"encoding": encoding})
-        scenario = scenario.model_copy(update={"privacy": privacy})
+    of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
+    scenario = scenario or of_run
     asks = scenario is not None and scenario.analytics is not None
     # A mechanism that is named is accounted for, as if a model had been trained.
     is_trained = scenario is None or scenario.training.enabled or mechanism or noise_multiplier
@@ -725,18 +722,10 @@ def audit_trace(
             "a claim is about a model, and this trace has a question; its own rules and its "
             "budget (analytics) are what is claimed: audit it without a claim"
         )
-    is_silent = (
-        isinstance(mechanism, NoNoise)
-        or is_untrained
-        or (not mechanism and scenario is not None and scenario.privacy.strategy is None)
+    is_silent = is_untrained or (
+        not mechanism and scenario is not None and scenario.privacy.strategy is None
     )
-    strategies = None if isinstance(mechanism, NoNoise) else mechanism
-    if isinstance(mechanism, NoNoise):
-        noise_multiplier = None
-        if scenario is not None:
-            privacy = scenario.privacy.model_copy(update={"mechanism": mechanism})
-            scenario = scenario.model_copy(update={"privacy": privacy})
-    used = _Used.of(opened, scenario, claim, strategies, noise_multiplier, delta)
+    used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
     patterns = read_patterns(opened)
     # Without a participation no largest sensitivity exists.
     if not patterns.device_ids.size:
@@ -773,11 +762,12 @@ def audit_trace(
             for strategy in used.strategies
         ]
         exclusions = None
-        # Only simulated runs record sampling and exclusions by the server.
-        if scenario is not None and isinstance(opened, Trace):
-            exclusions = exclusions_of(opened, scenario, patterns)
+        # Only simulated runs record sampling and exclusions by the server, which used the run's
+        # own mechanism.
+        if of_run is not None and isinstance(opened, Trace):
+            exclusions = exclusions_of(opened, of_run, patterns)
             mechanisms = [
-                _with_server_rules(each, opened, scenario, patterns, exclusions, used.delta)
+                _with_server_rules(each, opened, of_run, patterns, exclusions, used.delta)
                 for each in mechanisms
             ]
         findings: tuple[Finding, ...] = ()

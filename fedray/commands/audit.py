@@ -35,7 +35,9 @@ def audit(
     verbose: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Audit a trace, or a sampler: the observed, enforced and claimed guarantee; check a claim.
+    """Audit a trace, a training or a sampler: observed, enforced, claimed guarantee; check a claim.
+
+    A training is audited on the trace that it was made from, with its own mechanism and noise.
 
     The answer is short; --verbose and the page have reasons, evidence and assumptions. With
     --claim the exit code is 1 unless every statement that can be checked holds, and at least

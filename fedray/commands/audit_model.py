@@ -25,7 +25,7 @@ def audit_model(
 
     Args:
         trained: directory of `fedray train`, or a trace with a trained run
-        trace (TRACE): trace of the training; default: the one that contains the run
+        trace (TRACE): trace of the training; default: where it was when it was trained
         sample (N): most devices that trained, and that never took part
         examples (M): most examples of each device
         references (R): random phrases among which planted ones are ranked

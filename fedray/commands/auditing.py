@@ -50,16 +50,25 @@ def audited(
     show_devices: bool,
     verify: bool | None,
 ) -> tuple[Any, Any]:
-    """Opens and audits a trace as the options of `fedray audit` say; returns both."""
+    """Opens and audits a trace as the options of `fedray audit` say; returns both. Of a training,
+    its trace is audited with the mechanism and noise that it was trained with."""
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
     from fedray.studies.design import mechanism_over
+    from fedray.trace.learned_from import is_trained_run, opened_training
 
+    scenario = None
+    if is_trained_run(trace):
+        trained, found, scenario = opened_training(trace)
+        trace = found.path
+        typer.echo(f"training {trained.path}, as it was trained on the trace {trace}", err=True)
     opened = open_checked(trace, verify)
     # A kind such as tree is built for the number of rounds of this trace.
     strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
-    result = audit_trace(opened, noise_multiplier, delta, strategies, claimed, show_devices)
+    result = audit_trace(
+        opened, noise_multiplier, delta, strategies, claimed, show_devices, scenario
+    )
     return opened, result
 
 

@@ -24,7 +24,7 @@ def compare(
 
     Args:
         runs (RUN): directories of `fedray train`, or traces with a trained run
-        trace (TRACE): trace of the trainings; default: the one that contains a run
+        trace (TRACE): trace of the trainings; default: where it was when a run was trained
         delta (D): delta of every epsilon; default: that of the first run
     """
     from fedray.studies.compare import compare_runs
@@ -33,7 +33,7 @@ def compare(
     print_comparison(result, page, figures, as_json)
     # Without the trace, the participations that epsilon follows from are unknown.
     if not result.assumptions and not as_json:
-        typer.echo("Epsilon is not known without the trace; give it by --trace.")
+        typer.echo("Epsilon is not known: the trace is not where it was; give it by --trace.")
 
 
 def print_comparison(result: Any, page: Path | None, figures: Path | None, as_json: bool) -> None:

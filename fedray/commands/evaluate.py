@@ -24,7 +24,7 @@ def evaluate(
 
     Args:
         trained: directory of `fedray train`, or a trace with a trained run
-        trace (TRACE): trace of the training; default: the one that contains the run
+        trace (TRACE): trace of the training; default: where it was when it was trained
         sample (N): devices drawn of the population, and of each group
         examples (M): most examples of each device
     """

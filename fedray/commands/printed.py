@@ -70,6 +70,8 @@ class WithTraining(TypedDict):
 
     audit: Audit
     """The audit of the trace with this run's mechanism and noise."""
+    report: str
+    """Path of the page."""
 
 
 class WithSearch(TypedDict):

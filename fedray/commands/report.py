@@ -26,39 +26,23 @@ def report(
         directory (DIR): directory of `fedray run`, `fedray import` or `fedray train`
         out (FILE): page to write; default: report.html in DIR
     """
+    from fedray.audit.audit import audit_trace
     from fedray.trace.learned_from import is_trained_run
     from fedray.trace.schema import REPORT_FILE
     from fedray.trace.several_tasks import is_of_tasks
+    from fedray.trace.trained import TrainedRun
 
-    # The page lies where a browser finds it beside the files that it shows.
-    page = out or directory / REPORT_FILE
     with progress_line("writing the page"):
-        # A trained run has no participations of its own, so nothing of it is audited.
         if is_trained_run(directory):
-            written = _page_of_training(directory, page, figures, verify)
+            result = open_checked(directory, verify, TrainedRun.open)
         elif is_of_tasks(directory):
-            written = write_shown(open_tasks(directory, None, verify)[1], page, figures)
+            result = open_tasks(directory, None, verify)[1]
         else:
-            written = _page_of_trace(directory, page, figures, verify)
+            result = audit_trace(open_checked(directory, verify))
+        # The page lies where a browser finds it beside the files that it shows.
+        written = write_shown(result, out or directory / REPORT_FILE, figures)
     if as_json:
         print_json(written)
         return
     for path in written.values():
         typer.echo(path)
-
-
-def _page_of_trace(
-    directory: Path, page: Path, figures: Path | None, verify: bool | None
-) -> dict[str, str]:
-    from fedray.audit.audit import audit_trace
-
-    opened = open_checked(directory, verify)
-    return write_shown(audit_trace(opened), page, figures)
-
-
-def _page_of_training(
-    directory: Path, page: Path, figures: Path | None, verify: bool | None
-) -> dict[str, str]:
-    from fedray.trace.trained import TrainedRun
-
-    return write_shown(open_checked(directory, verify, TrainedRun.open), page, figures)

@@ -1,7 +1,6 @@
 """`fedray train`: train a model on a trace."""
 
 import contextlib
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from fedray.commands.run_start import say_noise
 
 
 def train(
-    trace: Path,
+    trace: Path | None = None,
     scenario: Path | None = None,
     *,
     overrides: list[str] | None = None,
@@ -29,7 +28,8 @@ def train(
 ) -> None:
     """Train a model on a trace: another mechanism, task or seed, with the same participations.
 
-    Two trainings on one trace are paired: they differ only in the keys that were set.
+    Two trainings on one trace are paired: they differ only in the keys that were set. An
+    interrupted training that continues knows its trace and scenario.
 
     Args:
         scenario: scenario with the tables data, training and privacy; default: that of the trace
@@ -37,26 +37,30 @@ def train(
         resume (DIR): directory of an interrupted training to continue
     """
     from fedray.runs.calibrated import calibrated
-    from fedray.runs.learning import scenario_of, scenario_to_train
+    from fedray.runs.learning import scenario_of, scenario_to_train, unfinished_training
     from fedray.runs.learning import train as train_on
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
 
-    if resume is not None and out is not None:
-        raise InputError("--resume continues a training in its own directory; leave out --out")
+    if resume is not None and (out is not None or scenario is not None or overrides):
+        raise InputError(
+            "--resume continues a training as it was started; leave out SCENARIO, --set and --out"
+        )
     placement = placement_of(place)
+    value = None
+    if resume is not None:
+        recorded, value = unfinished_training(resume)
+        trace = trace or recorded
+    if trace is None:
+        raise InputError("TRACE is missing; name a directory of `fedray run`")
     opened = open_trace(trace)
     # A file that is named in the command is trusted; code that came with the trace is not.
     if scenario is not None:
         value = Scenario.from_toml(scenario, overrides or (), trust_code=True)
-    else:
+    elif value is None:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
     value = calibrated(scenario_to_train(opened, value), opened, say_noise)
-    # The hint repeats all that decides the result, so that it can be pasted.
-    sets = [f"--set={each}" for each in overrides or ()]
-    named = [str(scenario)] if scenario is not None else []
-    command = shlex.join(["fedray", "train", str(trace), *named, *sets, "--resume"])
-    name = f"{value.name}-training"
+    name, command = f"{value.name}-training", "fedray train --resume"
     with (
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
@@ -70,29 +74,24 @@ def train(
             is_resumed=resume is not None,
             trust_code=trust_code,
         )
-    _print_trained(opened, value.privacy, trained, as_json)
+    _print_trained(opened, value, trained, as_json)
 
 
-def _print_trained(trace: Any, privacy: Any, trained: Any, as_json: bool) -> None:
+def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> None:
     from fedray.audit.audit import audit_trace
     from fedray.report.audits import guarantees_table
+    from fedray.report.page import write_page
     from fedray.report.terminal import training_text
+    from fedray.report.trained_page import trained_page
+    from fedray.trace.schema import REPORT_FILE
 
-    # The mechanism of the training, which may be another one than that of the run.
-    audit = audit_trace(
-        trace,
-        privacy.noise_multiplier,
-        privacy.delta,
-        privacy.mechanism,
-        encoding=privacy.encoding,
-    )
+    audit = audit_trace(trace, scenario=scenario)
+    page = trained_page(trained, audit=audit)
+    report = str(write_page(page, trained.path / REPORT_FILE))
     if as_json:
-        print_json({**trained.to_json(), "audit": audit.to_json()})
+        print_json({**trained.to_json(), "audit": audit.to_json(), "report": report})
         return
     title = f"Trained on {trace.path}"
     print_pieces([*training_text(title, trained), guarantees_table(audit)])
-    own = (
-        "" if audit.is_of_run else f" --mechanism ... --noise-multiplier {privacy.noise_multiplier}"
-    )
-    typer.echo(f"`fedray audit {trace.path}{own}` shows the assumptions of these guarantees.")
-    typer.echo(f"model   {trained.path}")
+    typer.echo(f"`fedray audit {trained.path}` shows the assumptions of these guarantees.")
+    typer.echo(f"model   {trained.path}\nreport  {report}")

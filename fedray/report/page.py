@@ -72,6 +72,8 @@ def audit_page(audit: Audit) -> str:
     trace = audit.trace
     # A log has no scenario, outcomes or seed.
     run = trace if isinstance(trace, Trace) else None
+    # That of a training on the trace, if it was audited.
+    scenario = audit.scenario.to_tables() if audit.scenario is not None else None
     return _render(
         "page.html.j2",
         audit.figures(),
@@ -86,11 +88,11 @@ def audit_page(audit: Audit) -> str:
         verdict_style=standing(audit.findings) if audit.findings else "",
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),
-        mechanism=_mechanism_table(audit.mechanisms[0], run) if audit.mechanisms else None,
-        mechanism_note=_mechanism_note(audit, run),
+        mechanism=_mechanism_table(audit.mechanisms[0], scenario) if audit.mechanisms else None,
+        mechanism_note=_mechanism_note(audit),
         tables=_tables(audit),
         outcomes=outcomes_table(run.outcome_counts()) if run is not None else None,
-        scenario_toml=tomli_w.dumps(run.scenario) if run is not None else None,
+        scenario_toml=tomli_w.dumps(scenario) if scenario is not None else None,
     )
 
 
@@ -119,11 +121,11 @@ def _tables(audit: Audit) -> list[Table]:
     return tables
 
 
-def _mechanism_table(used: MechanismAudit, run: Trace | None) -> Table:
+def _mechanism_table(used: MechanismAudit, scenario: dict[str, Any] | None) -> Table:
     noise = used.noise_multiplier
     parameters = {"kind": used.name, **used.strategy.parameters}
     parameters["noise multiplier"] = "not known" if noise is None else noise
-    return parameters_table({**parameters, **({} if run is None else _run_with(run.scenario))})
+    return parameters_table({**parameters, **({} if scenario is None else _run_with(scenario))})
 
 
 def _run_with(scenario: dict[str, Any]) -> dict[str, Any]:
@@ -142,13 +144,11 @@ def _run_with(scenario: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _mechanism_note(audit: Audit, run: Trace | None) -> str:
+def _mechanism_note(audit: Audit) -> str:
     source = "Claimed" if audit.findings else "Given to the audit"
-    if not audit.mechanisms or run is None:
+    if not audit.mechanisms or audit.scenario is None:
         return f"{source}; a log does not say how noise was added."
-    used = audit.mechanisms[0]
-    has_own_noise = used.noise_multiplier == run.scenario["privacy"]["noise_multiplier"]
-    if used.is_own and has_own_noise and not audit.findings:
+    if audit.is_of_run and not audit.findings:
         return "The mechanism of the run."
     return f"{source}; what was run is in the scenario below."
 

@@ -155,13 +155,14 @@ def calibration_text(calibration: TraceCalibration) -> Iterator[Piece]:
 
 
 def training_text(title: str, trained: TrainedRun) -> Iterator[Piece]:
-    """Yields a trained run: its training, and a warning if it diverged.
+    """Yields a trained run: its training, and warnings of a divergence and of its clip norm.
 
     Args:
         title: line above the table.
         trained: the run.
     """
     yield Table.facts(title, trained.rows())
-    if trained.divergence:
-        yield Paragraph("WARNING   ", trained.divergence)
+    warnings = [each for each in (trained.divergence, trained.clipping) if each]
+    yield from (Paragraph("WARNING   ", each) for each in warnings)
+    if warnings:
         yield ""

@@ -1,18 +1,24 @@
 """The page of one trained run: its metrics, the outcomes of its devices, and its mechanism."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tomli_w
 
+from fedray.audit.audit import Audit, audit_trace
+from fedray.base.rounding import given, up
+from fedray.report.audits import guarantees_table
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.figures import held_out_metrics
 from fedray.report.page import render_study
 from fedray.report.table import Table
+from fedray.trace.learned_from import scenario_of_trained, trace_of
 from fedray.trace.trained import LEFT_OUT, TrainedRun
 from fedray.wire.messages import Measured
+
+WITHOUT_TRACE = "Epsilon is not known, because the trace of this training is not where it was."
 
 
 def trained_page(
@@ -20,6 +26,7 @@ def trained_page(
     figures: Sequence[Shown] = (),
     tables: Sequence[Table] = (),
     results: dict[str, Any] | None = None,
+    audit: Audit | None = None,
 ) -> str:
     """Returns the page of a trained run as text.
 
@@ -28,9 +35,12 @@ def trained_page(
         figures: figures to add at the end, such as its model on devices.
         tables: tables to put first.
         results: further results for the page's JSON.
+        audit: audit of the training; default: that on its trace, if the trace is where it was.
     """
-    document = trained.document
-    scenario = document["scenario"]
+    trace = trace_of(trained) if audit is None else None
+    if trace is not None:
+        audit = audit_trace(trace, scenario=scenario_of_trained(trained, trace))
+    scenario = trained.document["scenario"]
     kind = scenario["privacy"]["mechanism"]["kind"]
     noise = "without noise" if kind == "none" else f"with {kind} noise"
     trained_with = f"Trained {noise} on a trace"
@@ -39,14 +49,32 @@ def trained_page(
         f"{trained_with} (digest {trained.trace_digest})",
     ]
     note = ". ".join(filter(None, notes))
+    heads, values = zip(*_epsilon(audit), *trained.finals, strict=True)
+    verdict = WITHOUT_TRACE if audit is None else audit.verdict
+    said = (verdict, trained.divergence, trained.clipping)
     return render_study(
         scenario["name"],
-        f"{note}. {trained.divergence}".rstrip(),
+        f"{note}.",
         [*trained_figures(trained), *figures],
-        [*tables, *trained.tables()],
+        [*tables, *([guarantees_table(audit)] if audit is not None else ()), *trained.tables()],
         {**trained.to_json(), **(results or {})},
+        audit.assumptions if audit is not None else (),
         scenario_toml=tomli_w.dumps(scenario),
+        tiles=Table("", heads, (values,), tuple(filter(None, said))),
     )
+
+
+def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:
+    """Yields the guarantee that a training may state, else the observed one, and its epsilon. That
+    of answers or a vocabulary is of several guarantees, and in the verdict only."""
+    if audit is None or audit.answers or not audit.guarantees:
+        return
+    found = audit.supported or audit.guarantees[0]
+    if found.epsilon is not None and found.sensitivity is not None:
+        is_exact = found.sensitivity.is_exact and found.name != "sampled"
+        kind = f"{found.name}, {'exact' if is_exact else 'an upper bound'}"
+        rest = "" if found.may_rest_on else "; no guarantee may rest on it"
+        yield f"epsilon at delta {given(found.delta)}: {kind}{rest}", up(found.epsilon)
 
 
 def measured_text(measured: Measured) -> str:
@@ -68,36 +96,30 @@ def trained_figures(trained: TrainedRun) -> list[Shown]:
     """Returns, over rounds: every held-out metric, the loss on the devices, clipped updates, the
     clip norm if it changes, and devices left out."""
     columns = trained.metrics
-    figures = [*held_out_metrics(trained), _train_loss(columns), _clipped_share(columns)]
+    losses, shares = columns["train_loss"].astype(np.float64), columns["clipped_share"]
+    figures = [
+        *held_out_metrics(trained),
+        Figure(
+            "train-loss",
+            "Loss on the devices",
+            "Mean over the devices of a round, of the model that is sent to them. A gap is a round "
+            "in which none trained.",
+            Axis("Rounds"),
+            Axis("Loss", needs_log([losses]), starts_at_zero=False),
+            # If no device trained the loss is NaN, and the step is left out.
+            (_steps("loss", columns, losses, np.isfinite(losses)),),
+        ),
+        Figure(
+            "clipped",
+            "Clipped updates",
+            "Share of a round's devices whose update was scaled down to the clip norm.",
+            Axis("Rounds"),
+            Axis("Share of the devices"),
+            (_steps("clipped", columns, shares, np.isfinite(shares)),),
+        ),
+    ]
     further = (_clip_norm(columns), _left_out(columns))
     return [*figures, *(figure for figure in further if figure is not None)]
-
-
-def _train_loss(columns: dict[str, Any]) -> Figure:
-    # If no device trained the loss is NaN, and the step is left out.
-    losses = columns["train_loss"].astype(np.float64)
-    is_known = np.isfinite(losses)
-    return Figure(
-        "train-loss",
-        "Loss on the devices",
-        "Mean over the devices of a round, of the model that is sent to them. A gap is a round in "
-        "which none trained.",
-        Axis("Rounds"),
-        Axis("Loss", needs_log([losses]), starts_at_zero=False),
-        (_steps("loss", columns, losses, is_known),),
-    )
-
-
-def _clipped_share(columns: dict[str, Any]) -> Figure:
-    shares = columns["clipped_share"].astype(np.float64)
-    return Figure(
-        "clipped",
-        "Clipped updates",
-        "Share of a round's devices whose update was scaled down to the clip norm.",
-        Axis("Rounds"),
-        Axis("Share of the devices"),
-        (_steps("clipped", columns, shares, np.isfinite(shares)),),
-    )
 
 
 def _clip_norm(columns: dict[str, Any]) -> Figure | None:

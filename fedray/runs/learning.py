@@ -29,7 +29,6 @@ from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
-from fedray.base.table import Table
 from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
 from fedray.encoding.factory import encoding_of
@@ -126,6 +125,17 @@ def train(
         if isinstance(error, InputError) or not has_checkpoint(partial):
             raise
         raise with_resume_hint(error, directory) from None
+
+
+def unfinished_training(directory: Path) -> tuple[Path, Scenario]:
+    """Returns the trace and the scenario of an interrupted training, given its `out`. Raises
+    CheckpointError."""
+    partial, document, _ = read_unfinished(Path(os.path.abspath(directory)))
+    if "trace" not in document:
+        raise CheckpointError(
+            f"{str(partial)!r} is not a training of a finished trace; continue the run instead"
+        )
+    return Path(document["trace"]), Scenario.of_document(document, str(partial), partial)
 
 
 def train_many(
@@ -585,6 +595,7 @@ class _Training:
         workers = [*self._trainers, self._aggregator]
         document = {
             "trace_digest": trace.digest,
+            "trace": os.path.relpath(trace.path.resolve(), self.writer.directory.resolve()),
             "rounds": self._loop.next_round,
             "seed": self._scenario.training_seed,
             **self._scenario.to_document(),
@@ -641,6 +652,7 @@ def _train(
         on_progress,
         time_of_devices,
         evaluations,
+        trace,
     ) as training:
         for round_index, cohort in cohorts(trace, scenario):
             training.train(round_index, cohort)
@@ -657,6 +669,7 @@ def _training(
     on_progress: ProgressListener | None,
     time_of_devices: DeviceTime,
     evaluations: Evaluations | None = None,
+    trace: Trace | None = None,
 ) -> Iterator[_Training]:
     """Starts the workers of a training and makes its directory, for a block."""
     is_of_run = partial is not None
@@ -677,7 +690,9 @@ def _training(
         )
         # A resumed training already has its files and its identity in the directory.
         if not is_resumed:
-            run = write_unfinished(partial, scenario.to_document())
+            # The trace of a live training is not complete yet.
+            where = {} if trace is None else {"trace": str(trace.path.resolve())}
+            run = write_unfinished(partial, {**scenario.to_document(), **where})
             for table in scenario.training_files:
                 writer.save_content(table.content_name, table.content)
             mechanism = scenario.privacy.mechanism
@@ -770,29 +785,20 @@ def scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -
     kept = scenario_of(trace)
     given = kept if scenario is None else scenario
     # Tables are compared with all defaults, so that a missing key counts as its default.
-    before = kept.to_tables()
-    after = given.to_tables()
+    before, after = kept.to_tables(), given.to_tables()
     for table in after.keys() | before.keys():
-        if table in TRAINING_KEYS or before.get(table) == after.get(table):
+        was, now = _fixed(table, before), _fixed(table, after)
+        if was == now:
             continue
         # A single key that differs is more helpful than two whole tables.
-        key, was, now = _first_difference(table, before.get(table), after.get(table))
+        key, was, now = _first_difference(table, was, now)
         raise InputError.of(
             key,
             now,
             f"but the trace was simulated with {shown(was)}",
-            "only the tables data, training and privacy may differ; leave the others unchanged, "
-            "or simulate again",
+            "only the tables data, training and privacy may differ, except for the budget, which "
+            "determined the rounds; leave the others unchanged, or simulate again",
         )
-    # These keys of `privacy` affect who takes part, so they belong to the trace.
-    for key in ("stop_at", "at_limit"):
-        was, now = (getattr(each.privacy, key) for each in (kept, given))
-        if was != now:
-            raise InputError(
-                f"privacy.{key}={_as_table(now)} but the trace was simulated with "
-                f"{_as_table(was)}, and a training uses the rounds of its trace, which the budget "
-                "determined; leave it unchanged, or simulate again"
-            )
     # With training enabled, the training tables are validated too.
     trained = given.with_overrides("training.enabled=true")
     trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
@@ -800,9 +806,11 @@ def scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -
     return kept.model_copy(update=trained_tables)
 
 
-def _as_table(value: Table | str | None) -> str:
-    """Returns a value of a scenario as it is written in its file."""
-    return shown(value.model_dump(exclude_none=True) if isinstance(value, Table) else value)
+def _fixed(table: str, tables: Mapping[str, Any]) -> Any:
+    """Returns a table of a scenario if a trace depends on it; of `privacy`, its budget."""
+    if table == "privacy":
+        return {key: tables[table].get(key) for key in ("stop_at", "at_limit")}
+    return None if table in TRAINING_KEYS else tables.get(table)
 
 
 def _first_difference(key: str, before: Any, after: Any) -> tuple[str, Any, Any]:

@@ -24,7 +24,7 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.server.rounds.pace import COSTS_VERSION
 from fedray.trace.imported import open_trace
-from fedray.trace.learned_from import is_trained_run, trace_of
+from fedray.trace.learned_from import is_trained_run, opened_training
 from fedray.trace.provenance import package_versions
 from fedray.trace.reader import Trace
 from fedray.trace.schema import DEVICE_EVENTS, ROUNDS_FILE
@@ -111,13 +111,8 @@ def verify_run(
             first = next(iter(tasks.traces.values())).run
             return _compared(path, tasks.digest, first, pairs)
         if is_trained_run(path):
-            trained = TrainedRun.open(path)
-            of_trace = trace_of(trained, trace)
-            if of_trace is None:
-                rule = "is needed, because the model is not inside its trace"
-                raise InputError.of("trace", None, rule, "give the directory of the trace")
+            trained, of_trace, model = opened_training(path, trace)
             trained.verify()
-            model = Scenario.of_document(trained.document, str(path), path)
             _check_scenario(model, trained.document, trust_code, path)
             learned = train(of_trace, model, here, again, on_progress, trust_code=trust_code)
             pairs = zip(_figures_of(trained), _figures_of(learned), strict=True)

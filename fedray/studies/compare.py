@@ -32,16 +32,17 @@ from fedray.studies.paired import (
     mean_interval,
     paired_difference,
 )
-from fedray.studies.trained_scenario import scenario_of_trained
-from fedray.trace.learned_from import open_trained, trace_of
+from fedray.trace.learned_from import open_trained, scenario_of_trained, trace_of
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Measured, Metric
 
 PAIRED = (
-    "A difference is the mean, over seeds that both settings have, of the difference of two runs "
-    "that share the trace and the seed. Behind ± is Student's 95 % interval over seeds. Settings "
-    "are told apart on this trace, at 95 % for all pairs of them together (Bonferroni)."
+    "Behind ± is half of Student's 95 % interval over seeds. That of a mean is mostly the spread "
+    "between seeds, which draw their own data and noise. A difference leaves it out: it is the "
+    "mean, over seeds that both settings have, of the difference of two runs that share the trace "
+    "and the seed. Settings are told apart by differences only, on this trace, at 95 % for all "
+    "pairs of them together (Bonferroni)."
 )
 """Note for a reader of the figures."""
 COSTS = (
@@ -205,30 +206,37 @@ class Comparison(DrawnResult):
     def answer(self) -> InJson[str]:
         """The best group and the differences of the others from it, or the groups that the runs do
         not tell apart, in a sentence."""
-        (best, *others), metric = self.ranked, self.metric.name
+        (best, *others), metric = self.ranked, self.metric
         silent = [each for each in self.groups if each not in self.ranked]
-        without = "".join(f" Without noise: {self._mean_text(each)}." for each in silent)
+        without = "".join(f" Without noise: {self._mean_text(each, metric)}." for each in silent)
         if math.inf in self.badness(best):
             return f"No setting converged in every training, so none is best.{without}"
-        found = {each.name: self.difference(each, metric, best) for each in others}
-        # Settings without a common seed, such as random trainings, form no pairs.
-        doubtful = [
-            each.name
-            for each in others
-            if not found[each.name].count or self.may_be_chance(each, best)
-        ]
-        said = f"{best.name}{' is best' if others else ''}: {self._mean_text(best)}"
+        found = {each.name: self.difference(each, metric.name, best) for each in others}
+        doubtful = [each.name for each in others if self.may_be_chance(each, best)]
+        said = f"{best.name}{' is best:' if others else ':'}"
         if doubtful:
             rivals = f"{best.name} and {_few(doubtful)}"
-            said = f"{rivals} cannot be told apart: {best.name} has {self._mean_text(best)}"
+            said = f"{rivals} cannot be told apart by {metric.name}: {best.name} has"
+        said += f" {self._mean_text(best, metric)}"
         if self.basis:
             spent = max(self._epsilons(self.basis).values())
             said += f" at epsilon {_brief(spent)} ({self.basis})"
-        pairs = [f"{label} {interval_text(d, '+.4f')}" for label, d in found.items() if d.count]
-        if pairs:
-            is_sample = min(each.count for each in found.values()) > 1
-            said += f"; {_few(pairs)}, differences of {'paired seeds' if is_sample else 'one seed'}"
-        return f"{said}.{without}"
+        by_other = "".join(map(self._by_other, self.metrics)) if doubtful else ""
+        return f"{said}{_pairs_text(found)}.{by_other}{without}"
+
+    def _by_other(self, metric: Metric) -> str:
+        """Returns the best group by a metric which is not the answer's, and the groups that this
+        metric tells apart from it, in a sentence; empty if there is none."""
+        finals = {each.name: self.mean(each, metric.name).mean for each in self.ranked}
+        if metric == self.metric or not all(map(math.isfinite, finals.values())):
+            return ""
+        is_higher = metric.better == "higher"
+        best, *others = sorted(self.ranked, key=lambda each: finals[each.name], reverse=is_higher)
+        told = [each for each in others if not self.may_be_chance(each, best, metric)]
+        pairs = {each.name: self.difference(each, metric.name, best) for each in told}
+        is_best = "best" if len(told) == len(others) else f"better than {_few([*pairs])}"
+        text = f"{self._mean_text(best, metric)}{_pairs_text(pairs)}"
+        return f" By {metric.name}, {best.name} is {is_best}: {text}." if told else ""
 
     @property
     def warnings(self) -> InJson[tuple[str, ...]]:
@@ -243,7 +251,7 @@ class Comparison(DrawnResult):
             )
         best, *others = self.ranked
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
-        if others and self._is_within_errors(others[0], best):
+        if others and self._is_within_errors(others[0], best, self.metric):
             found.append(
                 f"The held-out set is too small to tell {best.name} and {others[0].name} apart: "
                 f"their difference is below {self._deviations:.2f} standard errors of two "
@@ -255,10 +263,10 @@ class Comparison(DrawnResult):
     def _noisy(self) -> list[Group]:
         return [group for group in self.groups if group.noise_multiplier is not None]
 
-    def _mean_text(self, group: Group) -> str:
-        unit = "" if self.metric.unit.startswith("share") else self.metric.unit
-        mean = interval_text(self.mean(group, self.metric.name), ".4f")
-        return f"{self.metric.title} {mean} {unit}".rstrip()
+    def _mean_text(self, group: Group, metric: Metric) -> str:
+        unit = "" if metric.unit.startswith("share") else metric.unit
+        mean = interval_text(self.mean(group, metric.name), ".4f")
+        return f"{metric.title} {mean} {unit}".rstrip()
 
     def _epsilons(self, kind: str) -> dict[str, float]:
         """Returns epsilon by name, of groups with noise; empty unless all are known."""
@@ -299,17 +307,22 @@ class Comparison(DrawnResult):
         finals = (base or self.groups[0]).finals(metric)
         return paired_difference(group.finals(metric), finals, confidence)
 
-    def may_be_chance(self, group: Group, base: Group) -> bool:
-        """Whether a difference of the answer's metric is known, and its interval holds zero."""
-        found = self.difference(group, self.metric.name, base, self._confidence)
+    def may_be_chance(self, group: Group, base: Group, metric: Metric | None = None) -> bool:
+        """Whether a difference of a metric, by default the answer's, is of no pairs, or is known
+        and its interval holds zero."""
+        metric = metric or self.metric
+        found = self.difference(group, metric.name, base, self._confidence)
+        # Settings without a common seed, such as random trainings, form no pairs.
+        if not found.count:
+            return True
         if found.count > 1:
             return math.isfinite(found.mean) and not found.is_from_zero
         # A single pair has no interval over seeds, so the devices of its evaluation are the sample.
-        return self._is_within_errors(group, base)
+        return self._is_within_errors(group, base, metric)
 
-    def _is_within_errors(self, group: Group, base: Group) -> bool:
+    def _is_within_errors(self, group: Group, base: Group, of: Metric) -> bool:
         """Whether a difference is within the errors of two evaluations, taken as independent."""
-        metric, common = self.metric.name, group.runs.keys() & base.runs.keys()
+        metric, common = of.name, group.runs.keys() & base.runs.keys()
         difference = abs(self.difference(group, metric, base).mean)
         errors = [
             each.runs[seed].last_evaluation()[metric].standard_error
@@ -345,8 +358,8 @@ def compare_runs(
     Args:
         runs: at least two trained runs: opened, or directories of `train`, or of traces with a
             trained run.
-        trace: source of epsilon, the trace that they were learned from; default: the trace that
-            contains one of them. Without a trace no epsilon is known.
+        trace: source of epsilon, the trace that they were learned from; default: where it was when
+            one of them was trained. Without a trace no epsilon is known.
         delta: delta of every epsilon; default: that of the first run.
 
     Returns:
@@ -444,6 +457,16 @@ def _few(parts: Sequence[str]) -> str:
     """Returns the first of some parts of a sentence, and how many more there are."""
     more = len(parts) - MOST_NAMED
     return ", ".join(parts[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _pairs_text(differences: Mapping[str, MeanInterval]) -> str:
+    """Returns the known differences by name, as the end of a sentence."""
+    known = {name: each for name, each in differences.items() if each.count}
+    if not known:
+        return ""
+    is_sample = min(each.count for each in known.values()) > 1
+    pairs = [f"{name} {interval_text(each, '+.4f')}" for name, each in known.items()]
+    return f"; {_few(pairs)}, differences of {'paired seeds' if is_sample else 'one seed'}"
 
 
 def _brief(figure: float) -> str:
@@ -547,14 +570,11 @@ def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list
     audits: dict[str, Audit] = {}
     keys = []
     for each in scenarios:
-        table, read = each.to_tables()["privacy"], each.privacy
-        own = [table["mechanism"], table["noise_multiplier"], table.get("encoding")]
+        # An audit reads all participations, and other settings change nothing in it.
+        own = [each.to_tables()["privacy"], each.training.cohort_sample]
         keys.append(json.dumps(own, sort_keys=True))
-        # An audit reads all participations, and settings of the training change nothing in it.
         if keys[-1] not in audits:
-            audits[keys[-1]] = audit_trace(
-                trace, read.noise_multiplier, delta, read.mechanism, encoding=read.encoding
-            )
+            audits[keys[-1]] = audit_trace(trace, delta=delta, scenario=each)
     return [audits[key] for key in keys]
 
 

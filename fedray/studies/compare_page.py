@@ -73,6 +73,7 @@ def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
 def _means_table(comparison: Comparison, metric: Metric) -> Table:
     """Means over seeds, and differences from the first setting."""
     first = comparison.groups[0]
+    is_sample = any(len(group.runs) > 1 for group in comparison.groups)
 
     def of_pairs(text: Callable[[MeanInterval], str]) -> Callable[[Group], str]:
         return lambda group: (
@@ -82,7 +83,9 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
     cells = {
         "setting": lambda group: group.label,
         "seeds": lambda group: str(comparison.mean(group, metric.name).count),
-        "mean": lambda group: interval_text(comparison.mean(group, metric.name), ".4f"),
+        "mean ± 95 %" if is_sample else "mean": lambda group: interval_text(
+            comparison.mean(group, metric.name), ".4f"
+        ),
         "pairs": of_pairs(lambda found: str(found.count)),
         f"difference from {first.label}": of_pairs(lambda found: interval_text(found, "+.4f")),
     }
@@ -147,19 +150,18 @@ def _setting(value: Any) -> str:
 
 
 def comparison_figures(comparison: Comparison) -> list[Shown]:
-    """Every metric over rounds; and after the last round against epsilon, if that is known."""
+    """Every metric over rounds; and after the last round against epsilon, if runs differ in it."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
     figures += [_curve(comparison, metric) for metric in comparison.metrics]
-    kind = comparison.basis or "observed"
 
     def epsilon(group: Group) -> float | None:
-        return (group.epsilon or {}).get(kind)
+        return (group.epsilon or {}).get("observed")
 
     # A group whose trace is not at hand has no epsilon to stand over.
     known = [group for group in comparison.groups if epsilon(group) is not None]
-    if known:
+    if known and not comparison.basis:
         axis = Axis(f"Epsilon at delta = {given(comparison.delta)}", decimals=4)
-        note = f" Epsilon is the {kind} one."
+        note = " Epsilon is the observed one."
         figures += [
             _against(comparison, each, known, "epsilon", axis, epsilon, note)
             for each in comparison.metrics

@@ -34,7 +34,7 @@ from fedray.studies.inference import (
     mean_interval,
 )
 from fedray.studies.on_devices import DeviceDraws
-from fedray.studies.trained_scenario import opened_training
+from fedray.trace.learned_from import opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -149,7 +149,9 @@ def audit_model(
     for name, value in (("devices", devices), ("examples", examples), ("references", references)):
         if not 1 <= value <= 1 << 22:
             raise InputError.of(name, value, f"must be from 1 to {1 << 22:,}")
-    run, found, scenario = opened_training(trained, trace, trust_code)
+    run, found, scenario = opened_training(trained, trace)
+    if not trust_code:
+        scenario.demand_trust_of_training()
     if "loss" not in {metric.name for metric in run.task_metrics}:
         raise InputError("the task has no metric `loss`, by which devices are told apart; add one")
     trainer = LocalTrainer(scenario.for_trainers())

@@ -25,7 +25,7 @@ from fedray.clients.workers import start_trainers
 from fedray.runs.learning import cohorts
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.trained_scenario import opened_training
+from fedray.trace.learned_from import opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Metric
@@ -141,7 +141,9 @@ def evaluate_on_devices(
     for name, value in (("devices", devices), ("examples", examples)):
         if value < 1:
             raise InputError.of(name, value, "must be at least 1")
-    run, found, scenario = opened_training(trained, trace, trust_code)
+    run, found, scenario = opened_training(trained, trace)
+    if not trust_code:
+        scenario.demand_trust_of_training()
     chosen = DeviceDraws(scenario, found, devices).groups()
     # Groups overlap, and a device is measured once for all of them.
     device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))

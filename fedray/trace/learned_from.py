@@ -1,8 +1,9 @@
-"""Finds trained runs, and the traces that they were trained on, by path."""
+"""Finds trained runs, the traces that they were trained on, and their scenarios."""
 
 from pathlib import Path
 
-from fedray.base.errors import InputError, TraceError
+from fedray.base.errors import InputError, ScenarioError, TraceError
+from fedray.scenario import Scenario
 from fedray.trace.reader import Trace, read_document
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.trained import TRAINING, TRAINING_FILE, TrainedRun
@@ -45,22 +46,22 @@ def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Tr
 
     Args:
         trained: the run.
-        given: the trace or its path; None looks for it around the run, where `run_scenario` puts
-            it.
+        given: the trace or its path; None looks for it where it was when the run was trained,
+            relative to the run.
 
     Returns:
-        The trace, or None if it was not given and the run is not inside a trace.
+        The trace, or None if it was not given and is not there.
 
     Raises:
         InputError: the run was not trained on the given trace.
     """
     if given is None:
-        around = trained.path.resolve().parent
-        if not (around / RUN_FILE).exists():
+        place = trained.trace_path
+        if not (place / RUN_FILE).exists():
             return None
-        # The surrounding directory may be another run or an import, and so not a trace of this run.
-        is_its_own = read_document(around).get("digest") == trained.trace_digest
-        return Trace.open(around) if is_its_own else None
+        # Another trace, a run or an import may have taken its place since.
+        is_its_own = read_document(place).get("digest") == trained.trace_digest
+        return Trace.open(place) if is_its_own else None
     trace = given if isinstance(given, Trace) else Trace.open(given)
     if trace.digest != trained.trace_digest:
         raise InputError.of(
@@ -71,3 +72,37 @@ def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Tr
             "give that trace",
         )
     return trace
+
+
+def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
+    """Returns the scenario of a trained run on a trace. Raises ScenarioError if this release does
+    not read it."""
+    tables = trained.document["scenario"]
+    # A run has the files of its data and task, and the matrix of a mechanism of its own; the matrix
+    # of the trace's mechanism may only be in the trace.
+    digest = tables["privacy"]["mechanism"].get("sha256", "")
+    has_matrix = bool(digest) and (trace.path / f"{digest}.npy").exists()
+    directory: Path = trace.path if has_matrix else trained.path
+    try:
+        # A recorded scenario is read without its data, which need not be at hand.
+        return Scenario.from_tables(
+            tables, source=str(trained.path), directory=directory, is_recorded=True
+        )
+    except ScenarioError as error:
+        raise ScenarioError(f"{error}; train again with this release") from None
+
+
+def opened_training(
+    trained: TrainedRun | str | Path, trace: Trace | str | Path | None = None
+) -> tuple[TrainedRun, Trace, Scenario]:
+    """Returns a trained run, its trace (see `trace_of`) and its scenario. Raises InputError if the
+    trace is missing or another."""
+    run = trained if isinstance(trained, TrainedRun) else open_trained(trained)
+    found = trace_of(run, trace)
+    if found is None:
+        raise InputError(
+            f"{str(run.path)!r} was trained on the trace of digest {run.trace_digest[:12]}, which "
+            f"is not at {str(run.trace_path)!r}; move it there, or give it as `trace` to a command "
+            "that takes one"
+        )
+    return run, found, scenario_of_trained(run, found)

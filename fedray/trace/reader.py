@@ -384,11 +384,6 @@ def read_document(directory: Path) -> dict[str, Any]:
     try:
         run = parse_json(file.read_bytes())
     except FileNotFoundError:
-        if (directory / "training.json").exists():
-            raise TraceError(
-                f"{str(directory)!r} is a training, not a trace; audit its trace, with the "
-                "training's mechanism and noise multiplier"
-            ) from None
         raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; {_WRITERS}") from None
     except (OSError, ValueError) as error:
         raise TraceCorrupt.at(file, f"cannot be read ({first_line(error)})") from None

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import io
 import math
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -69,6 +70,8 @@ LEFT_OUT = {
 """Meanings of columns that count devices which took part but added nothing to the model."""
 MANY_NOT_FINITE = 0.01
 """Share of updates that are not finite from which a training counts as diverged."""
+EXTREME = 0.01
+"""Share of updates, clipped or not clipped, up to which the clip norm is taken to be mistaken."""
 LAST_SHARE, LEAST_ROUNDS = 10, 10
 """The first round's loss is compared with the losses of the last tenth of the rounds, at least 10
 of them, in runs of at least 20 rounds."""
@@ -136,6 +139,8 @@ class TrainedDocument(TypedDict):
     """Best possible value of each metric by name, if the task knows it."""
     trace_digest: str
     """Digest of the trace that the model was trained on."""
+    trace: str
+    """Directory of that trace, relative to the trained run."""
     rounds: int
     """Number of rounds that were trained."""
     seed: int
@@ -258,6 +263,12 @@ class TrainedRun(DrawnResult):
         return self.document["trace_digest"]
 
     @property
+    def trace_path(self) -> Path:
+        """Directory of that trace, if neither was moved since the training."""
+        # `fedray run` puts a training inside its trace; older ones do not record the place.
+        return Path(os.path.normpath(self.path.resolve() / self.document.get("trace", "..")))
+
+    @property
     def task_metrics(self) -> tuple[Metric, ...]:
         """Metrics of the evaluations, with names, units and which values are better."""
         return _METRICS.validate_python(self.document["task_metrics"])
@@ -315,6 +326,39 @@ class TrainedRun(DrawnResult):
             column = f"evaluation_{metric.name}"
             measures[metric.name] = Measured(last[column], last[f"{column}_error"])
         return measures
+
+    @property
+    def finals(self) -> list[tuple[str, str]]:
+        """Names of the held-out metrics, and their values after the last round as text."""
+        return [
+            (f"held-out {name}", f"{each.value:.4f}" if math.isfinite(each.value) else "-")
+            for name, each in self.last_evaluation().items()
+        ]
+
+    @property
+    def clipped_share(self) -> float:
+        """Share of all updates that were scaled down to the clip norm; NaN without an update."""
+        columns, names = self.metrics, ("trained", *LEFT_OUT)
+        # The share of a round is of all its devices, also of those without an update.
+        devices = sum(columns[name].astype(np.float64) for name in names)
+        trained = int(columns["trained"].sum())
+        return float(columns["clipped_share"] @ devices) / trained if trained else math.nan
+
+    @property
+    def clipping(self) -> str:
+        """A sentence if a fixed clip norm clipped nearly every update, or nearly none although the
+        noise is proportional to it; else empty."""
+        privacy, share = self.document["scenario"]["privacy"], self.clipped_share
+        # Other kinds of clipping follow the norms of updates or have no norm.
+        if privacy.get("clipping", {}).get("kind", "fixed") != "fixed":
+            return ""
+        norm = privacy["clip_norm"]
+        said = f"{100 * share:.1f} % of the updates were clipped to privacy.clip_norm={norm:g}"
+        if share >= 1 - EXTREME:
+            return f"{said}, so the model learns from their directions only; try a higher one too."
+        if share <= EXTREME and privacy["mechanism"]["kind"] != "none":
+            return f"Only {said}, to which the noise is proportional; a lower one adds less noise."
+        return ""
 
     @property
     def bits_per_parameter(self) -> float:
@@ -390,6 +434,8 @@ class TrainedRun(DrawnResult):
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", f"{loss:.4f} on the last round's devices, of the model that they were sent"],
         ]
+        if math.isfinite(self.clipped_share):
+            rows.append(["clipped", f"{100 * self.clipped_share:.1f} % of the updates"])
         rows += [*self._encoding_rows(), *self._left_out_rows()]
         optimum = document["optimum"]
         measures = self.last_evaluation()

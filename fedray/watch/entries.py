@@ -241,11 +241,12 @@ class Runs:
         if folder.name.endswith(PARTIAL):
             return self._unfinished(folder)
         if lexists(folder / TASKS_FILE):
-            return self._finished_tasks(folder)
+            # Each of its traces has an entry of its own.
+            return self._finished(folder, "tasks", TASKS_FILE)
         if lexists(folder / RUN_FILE):
-            return self._finished_run(folder)
+            return self._finished(folder, "run", RUN_FILE)
         if lexists(folder / TRAINING_FILE):
-            return self._finished_training(folder)
+            return self._finished(folder, "training", TRAINING_FILE)
         return self._study(folder)
 
     def _belongs(self, training: Path) -> bool:
@@ -254,26 +255,35 @@ class Runs:
         partial = run.with_name(f"{run.name}{PARTIAL}")
         return (run / RUN_FILE).is_file() or (partial / UNFINISHED_FILE).is_file()
 
-    def _finished_run(self, folder: Path) -> Entry:
-        document = self._document(folder / RUN_FILE)
+    def _finished(self, folder: Path, kind: Kind, file: str) -> Entry:
+        document = self._document(folder / file)
         if not isinstance(document, dict):
-            return self._damaged(folder, "run", f"{RUN_FILE} cannot be read")
+            return self._damaged(folder, kind, f"{file} cannot be read")
+        entry = Entry(
+            path=self._relative(folder),
+            kind=kind,
+            state="finished",
+            name=_text(_table(document, "scenario"), "name"),
+            written=_text(document, "written"),
+            report=self._report_of(folder),
+            shards=_number(document, "shards"),
+            wall_seconds=_real(document, "wall_seconds"),
+            trace_digest=_text(document, "trace_digest") or _text(document, "digest"),
+        )
+        if kind == "run":
+            return self._finished_run(entry, folder, document)
+        return replace(entry, **self._trained(folder)) if kind == "training" else entry
+
+    def _finished_run(self, entry: Entry, folder: Path, document: dict[str, Any]) -> Entry:
         is_log = document.get("format") == IMPORT_FORMAT
         scenario = _table(document, "scenario")
         count = _number(_table(scenario, "rounds"), "count")
         is_whole = _text(document, "ended") == "completed"
-        entry = Entry(
-            path=self._relative(folder),
+        entry = replace(
+            entry,
             kind="import" if is_log else "run",
-            state="finished",
-            name=_text(scenario, "name"),
-            written=_text(document, "written"),
-            report=self._report_of(folder),
             done=_number(document, "rounds") if is_log else (count if is_whole else None),
             count=count,
-            shards=_number(document, "shards"),
-            wall_seconds=_real(document, "wall_seconds"),
-            trace_digest=_text(document, "digest"),
             note=_text(document, "ended"),
         )
         if not is_log and time.monotonic() < self._bounds_until:
@@ -308,45 +318,15 @@ class Runs:
             "privacy": self._privacy(folder, folder, scenario, rounds),
         }
 
-    def _finished_tasks(self, folder: Path) -> Entry:
-        """Returns the entry of a run of several tasks; each trace has an entry of its own."""
-        document = self._document(folder / TASKS_FILE)
-        if not isinstance(document, dict):
-            return self._damaged(folder, "tasks", f"{TASKS_FILE} cannot be read")
-        return Entry(
-            path=self._relative(folder),
-            kind="tasks",
-            state="finished",
-            name=_text(_table(document, "scenario"), "name"),
-            written=_text(document, "written"),
-            report=self._report_of(folder),
-            shards=_number(document, "shards"),
-            wall_seconds=_real(document, "wall_seconds"),
-            trace_digest=_text(document, "digest"),
-        )
-
-    def _finished_training(self, folder: Path) -> Entry:
-        document = self._document(folder / TRAINING_FILE)
-        if not isinstance(document, dict):
-            return self._damaged(folder, "training", f"{TRAINING_FILE} cannot be read")
-        return Entry(
-            path=self._relative(folder),
-            kind="training",
-            state="finished",
-            name=_text(_table(document, "scenario"), "name"),
-            written=_text(document, "written"),
-            report=self._report_of(folder),
-            wall_seconds=_real(document, "wall_seconds"),
-            trace_digest=_text(document, "trace_digest"),
-            **self._trained(folder),
-        )
-
     def _trained(self, folder: Path) -> dict[str, Any]:
         """Returns the fields of an entry for a trained run."""
         document = self._document(folder / TRAINING_FILE)
         if not isinstance(document, dict):
             return {"note": f"{TRAINING}/{TRAINING_FILE} cannot be read"}
         return {
+            # A run is over when its model is trained, which is later than its trace is whole.
+            "written": _text(document, "written"),
+            "wall_seconds": _real(document, "wall_seconds"),
             "trained": _number(document, "rounds"),
             "trainers": _number(document, "trainers"),
             "model": self._relative(folder),

@@ -10,8 +10,6 @@ from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.watch.entries import Entry, Listing, Privacy, TaskSoFar
 
 _Value = TypeVar("_Value")
-_WALL_TIME = {"finished": "took", "interrupted": "ran for"}
-"""Name of the wall time of an entry by its state; in other states the run is not over."""
 
 
 def status_text(listing: Listing) -> list[Piece]:
@@ -76,9 +74,10 @@ def under_way_table(entries: Sequence[Entry]) -> Table:
 def shown_facts(entry: Entry) -> dict[str, str]:
     """Returns the known facts of an entry: names and values as text, privacy rounded up."""
     limit = {} if entry.privacy is None else entry.privacy.limit
+    is_over = entry.state in ("finished", "interrupted")
     facts = {
-        "round": _of(entry.done, entry.count),
-        "trained": _of(entry.trained, entry.count),
+        "rounds committed": _of(entry.done, entry.count),
+        "rounds trained": _of(entry.trained, entry.count),
         "time left": _if(duration, entry.seconds_left),
         "simulated": _if(_day, entry.simulated_seconds),
         "may come": _if("{:,}".format, entry.may_come),
@@ -90,7 +89,7 @@ def shown_facts(entry: Entry) -> dict[str, str]:
         "budget": ", ".join(f"{name} {most:g}" for name, most in limit.items()),
         "shards": _if("{:,}".format, entry.shards),
         "trainers": _if("{:,}".format, entry.trainers),
-        _WALL_TIME.get(entry.state, "running for"): _if(duration, entry.wall_seconds),
+        "ran for" if is_over else "running for": _if(duration, entry.wall_seconds),
     }
     # Unknown values are empty texts, which the table leaves out.
     return {name: text for name, text in facts.items() if text}
@@ -108,9 +107,9 @@ def _others_table(entries: Sequence[Entry]) -> Table:
         "path": lambda each: _printable(each.path),
         "what": lambda each: each.kind,
         "state": lambda each: each.state,
-        "round": lambda each: _of(each.done, each.count),
-        "trained": lambda each: _if("{:,}".format, each.trained),
-        "written": lambda each: each.written,
+        "rounds committed": lambda each: _of(each.done, each.count),
+        "rounds trained": lambda each: _if("{:,}".format, each.trained),
+        "written": lambda each: each.written.replace("T", " ").replace("+00:00", " UTC"),
     }
     return Table.of("Others", entries, cells)
 

@@ -1,8 +1,13 @@
 """The page of one trained run: what it draws, and which options it has."""
 
+import shutil
+
 import pytest
 
 import fedray
+from fedray.base.rounding import up
+from fedray.mechanisms import Tree
+from fedray.report.terminal import training_text
 from fedray.report.trained_page import trained_figures, trained_page
 
 
@@ -28,6 +33,58 @@ def test_the_page_has_the_mechanism_the_scenario_and_the_figures_as_json(made, s
     assert "<i>x</i>" not in page
     assert "8 without examples" in page
     assert script(page, "results-data")["last_metrics"]["evaluation_accuracy"] == 0.4
+
+
+def test_the_page_begins_with_the_epsilon_of_the_audit_and_the_last_metrics(
+    trace_of, trained_of, small, tmp_path
+) -> None:
+    """With the mechanism and noise of the training, which are not those of the trace."""
+    patterns = [[0, 2], [1, 3], [0], [1, 2], [3]]
+    trace = trace_of(patterns, 4, small("participation.timer_hours=0.02"))
+    noise = ('privacy.mechanism={kind="tree"}', "privacy.noise_multiplier=9.0")
+    made = trained_of("model", trace, {"accuracy": 0.4}, *noise, knows_trace=True)
+    used = fedray.audit_trace(trace, 9.0, mechanism=Tree()).mechanisms[0].enforced
+    tile = f"<b>{up(used.epsilon)}</b><span>epsilon at delta 1e-10: enforced, "
+    assert used.may_rest_on
+    page = trained_page(made)
+    assert page.index(tile) < page.index("<b>0.4000</b><span>held-out accuracy")
+    assert "Guarantees of tree, noise multiplier 9" in page
+    silent = trained_page(
+        trained_of("s", trace, {"accuracy": 0.4}, "privacy.mechanism='none'", knows_trace=True)
+    )
+    assert "<span>epsilon" not in silent
+    assert "No guarantee: no noise was added." in silent
+    broken = trained_page(
+        trained_of("b", trace_of(patterns, 4), {"accuracy": 0.4}, *noise, knows_trace=True)
+    )
+    assert ": observed, exact; no guarantee may rest on it</span>" in broken
+    moved = tmp_path / "far" / "away" / "model"
+    shutil.copytree(made.path, moved)
+    lost = trained_page(fedray.TrainedRun.open(moved))
+    assert "Epsilon is not known, because the trace of this training is not where it was." in lost
+
+
+@pytest.mark.parametrize(
+    ("clipped", "overrides", "words"),
+    [
+        (0, (), "Only 0.0 % of the updates were clipped to privacy.clip_norm=1, to which"),
+        (8, (), "100.0 % of the updates were clipped to privacy.clip_norm=1, so the model"),
+        (4, (), ""),
+        (0, ("privacy.mechanism='none'",), ""),
+        (8, ("privacy.clipping={kind='per_layer'}",), ""),
+    ],
+)
+def test_a_clip_norm_that_is_far_off_is_said_to_be(
+    trace_of, trained_of, clipped: int, overrides: tuple[str, ...], words: str
+) -> None:
+    """Of the 8 updates of a round; its 2 devices without examples have none."""
+    trace = trace_of([[0, 2], [1, 3]], 4)
+    made = trained_of("model", trace, {"accuracy": 0.4}, *overrides, clipped=clipped)
+    assert made.clipped_share == pytest.approx(clipped / 8)
+    assert made.clipping.startswith(words)
+    assert bool(made.clipping) == bool(words)
+    assert made.clipping in "".join(str(each) for each in training_text("", made))
+    assert made.clipping in trained_page(made)
 
 
 def test_report_of_a_trained_run_writes_its_page(made, fedray_command, tmp_path) -> None:

@@ -258,7 +258,7 @@ def test_the_model_is_trained_on_the_committed_rounds(small, tmp_path: Path) -> 
     assert (again.path / "model.safetensors").read_bytes() == (
         trace.trained.path / "model.safetensors"
     ).read_bytes()
-    with pytest.raises(InputError, match="which the budget determined"):
+    with pytest.raises(InputError, match="the budget, which determined the rounds"):
         train(trace, scenario.with_overrides("privacy.stop_at.rho=0.04"), HERE, tmp_path / "x")
 
 

@@ -11,7 +11,13 @@ from fedray.base.errors import CheckpointError, InputError, ScenarioError
 from fedray.base.threads import usable_cpus
 from fedray.clients.trainer import LocalTrainer
 from fedray.imports.importer import import_log
-from fedray.runs.learning import cohorts, predicted_seconds, resolved, train
+from fedray.runs.learning import (
+    cohorts,
+    predicted_seconds,
+    resolved,
+    train,
+    unfinished_training,
+)
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -146,6 +152,8 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
         train(trace, None, HERE, tmp_path / "m")
     with pytest.raises(CheckpointError, match="is a training of another scenario"):
         train(trace, small(*TRAINED, "training.seed=1"), HERE, tmp_path / "m", is_resumed=True)
+    where, kept = unfinished_training(tmp_path / "m")
+    assert (where, kept.digest) == (trace.path.resolve(), reference.document["scenario_digest"])
     trained_in: list[int] = []
     resumed = train(
         trace,
@@ -370,7 +378,9 @@ def test_the_command_accounts_for_the_noise_that_the_training_s_devices_add(
     ("arguments", "message"),
     [
         (["nowhere"], "is not a directory"),
-        (["TRACE", "--resume", "m", "--out", "m"], "leave out --out"),
+        (["TRACE", "--resume", "m", "--out", "m"], "leave out SCENARIO, --set and --out"),
+        (["--resume", "m", "--set", "training.seed=1"], "leave out SCENARIO, --set and --out"),
+        ([], "TRACE is missing"),
         (["TRACE", "--resume", "m"], "/m' has no unfinished run next to it (m.partial)"),
         (["TRACE", "--set", "training.task=chess"], "is not one of next_word"),
         (

@@ -137,7 +137,7 @@ def test_a_model_is_trained_again_and_a_changed_one_is_named(
     shutil.copytree(trace.path / "training", apart)
     code, _, error = fedray_command("--quiet", "verify", str(apart))
     assert code == 2
-    assert "--trace is needed" in error
+    assert "move it there" in error
     document = json.loads((apart / "training.json").read_text())
     # Another learning rate, and digests that fit it.
     document["scenario"]["training"]["server"]["learning_rate"] = 0.5

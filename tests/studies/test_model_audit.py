@@ -6,6 +6,7 @@ those that are compared are so far apart that they would touch with a probabilit
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from fedray.runs.learning import cohorts
 from fedray.runtime.placement import Placement
 from fedray.studies.model_audit import ModelAudit, _Model, audit_model
 from fedray.studies.model_audit_page import model_audit_figures, model_audit_page
-from fedray.studies.trained_scenario import scenario_of_trained
+from fedray.trace.learned_from import scenario_of_trained
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -194,8 +195,9 @@ def test_the_command_audits_a_model(phrased, tmp_path, fedray_command) -> None:
     assert "8 devices, 400 copies" in out
     code, _, err = fedray_command("audit-model", *paths, "--references", "0")
     assert (code, err.count("\n"), "references=0 must be from 1" in err) == (2, 1, True)
-    code, _, err = fedray_command("audit-model", str(run.path))
-    assert (code, "lies in no trace" in err) == (2, True)
+    moved = shutil.copytree(run.path, tmp_path / "far" / "away" / "m")
+    code, _, err = fedray_command("audit-model", str(moved))
+    assert (code, "move it there, or give it as `trace`" in err) == (2, True)
 
 
 def test_a_run_without_noise_has_no_upper_bound(setting) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -163,8 +164,9 @@ def test_what_cannot_be_evaluated_is_refused_in_one_line(
     trained, trace, trace_of, fedray_command, tmp_path
 ) -> None:
     other = trace_of([[0]], 1)
+    moved = shutil.copytree(trained.path, tmp_path / "far" / "away" / "m")
     for arguments, words in [
-        ([trained.path], "lies in no trace; give the trace"),
+        ([moved], "which is not at '.*'; move it there, or give it as `trace`"),
         ([trained.path, "--trace", other.path], "--trace='.*' has digest"),
         ([trained.path, "--trace", trace.path, "--sample", "0"], "--sample=0 must be at least 1"),
         ([trained.path, "--trace", trace.path, "--examples", "0"], "--examples=0 must be"),

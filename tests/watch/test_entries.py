@@ -266,6 +266,17 @@ def test_finished_runs_trainings_and_studies(tmp_path: Path, trace_of, trained_o
     assert (found["model"].model, found["sweep"].report) == ("model", "sweep/report.html")
 
 
+def test_a_run_with_a_model_is_written_when_the_model_is(
+    tmp_path: Path, trace_of, trained_of
+) -> None:
+    trace = trace_of([[0, 2], [1, 3]], 4)
+    trained = trained_of("model", trace, {"accuracy": 0.5})
+    trained.path.rename(trace.path / "training")
+    entry = only(Runs(tmp_path))
+    assert entry.kind == "run"
+    assert entry.written == trained.document["written"] != trace.run["written"]
+
+
 def test_a_damaged_run_is_told_and_links_are_not_followed(tmp_path: Path, trace_of) -> None:
     trace = trace_of([[0]], 1)
     runs = tmp_path / "runs"

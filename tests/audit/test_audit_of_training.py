@@ -1,0 +1,84 @@
+"""A training is audited on its trace, with the mechanism and noise that it was trained with."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import fedray
+from fedray.mechanisms import Tree
+from fedray.runs.learning import scenario_to_train
+
+PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
+TREE = ('privacy.mechanism={kind="tree"}', "privacy.noise_multiplier=9.0")
+
+
+@pytest.fixture
+def trained(trace_of, trained_of, small):
+    """Its trace has a timer that every device kept, so that the rules ensure something."""
+    trace = trace_of(PATTERNS, 4, small("participation.timer_hours=0.02"))
+    return trained_of("model", trace, {"accuracy": 0.5}, *TREE, knows_trace=True)
+
+
+def test_the_command_has_the_figures_of_the_trace_with_its_mechanism_and_noise(
+    trained, trace_of, tmp_path: Path, fedray_command
+) -> None:
+    page = tmp_path / "page.html"
+    code, out, err = fedray_command("audit", str(trained.path), "--json", "--page", str(page))
+    assert code == 0, err
+    assert "as it was trained on the trace" in err
+    document = json.loads(out)
+    expected = fedray.audit_trace(tmp_path / "trace-0", 9.0, mechanism=Tree())
+    assert document["mechanisms"][0]["name"] == "tree"
+    assert document["guarantees"] == [each.to_json() for each in expected.guarantees]
+    # Named as a what-if, they are not the run's; of the training they are.
+    assert expected.supported_epsilon is None
+    assert document["supported_epsilon"] == expected.supported.epsilon
+    assert document["digest"] == trained.trace_digest
+    text = page.read_text()
+    assert "The mechanism of the run." in text
+    assert "noise_multiplier = 9.0" in text
+
+
+def test_a_trace_that_is_gone_or_another_is_refused_in_one_line(
+    trained, trace_of, tmp_path: Path, fedray_command
+) -> None:
+    moved = tmp_path / "trace-0"
+    moved.rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        code, out, err = fedray_command("audit", str(trained.path))
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"which is not at '{moved.resolve()}'; move it there" in err
+        # Another trace in its place changes nothing.
+        if not moved.exists():
+            shutil.copytree(trace_of([[0]], 1).path, moved)
+    shutil.rmtree(moved)
+    (tmp_path / "elsewhere").rename(moved)
+    assert fedray_command("audit", str(trained.path))[0] == 0
+
+
+def test_runs_that_moved_with_their_trace_still_know_it(
+    trained, trained_of, tmp_path: Path
+) -> None:
+    trace = fedray.Trace.open(tmp_path / "trace-0")
+    other = trained_of("other", trace, {"accuracy": 0.6}, knows_trace=True)
+    far = tmp_path / "far"
+    far.mkdir()
+    for path in (trained.path, other.path, trace.path):
+        path.rename(far / path.name)
+    found = fedray.compare_runs([far / "model", far / "other"])
+    assert [group.mechanism for group in found.groups] == ["tree", "blt"]
+    assert all(group.epsilon is not None for group in found.groups)
+
+
+def test_a_filter_counts_for_its_own_mechanism_only(trace_of, small) -> None:
+    """The run excluded devices by its own mechanism, which ensures nothing for another one."""
+    limits = ("privacy.at_limit=exclude", "privacy.stop_at={rho=50.0}")
+    trace = trace_of(PATTERNS, 4, small(*limits))
+    assert fedray.audit_trace(trace).mechanisms[0].filtered is not None
+    given = small(*limits, *TREE)
+    other = scenario_to_train(trace, given)
+    audit = fedray.audit_trace(trace, scenario=other)
+    assert audit.is_of_run
+    assert audit.mechanisms[0].filtered is None
