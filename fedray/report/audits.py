@@ -472,19 +472,23 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
     target = f"rho {given(calibration.target_rho or 0.0)}"
     if epsilon is not None:
         target = f"epsilon {given(epsilon)} at delta {delta}"
-    both = (calibration.enforced, calibration.observed)
     cells = {
         "guarantee": lambda each: each.guarantee.name,
         "min-sep": lambda each: limit_cells(each.guarantee)[0],
         "part.": lambda each: limit_cells(each.guarantee)[1],
         **_privacy_cells(lambda each: each.guarantee),
         "noise multiplier": lambda each: fine(each.noise_multiplier),
-        "rest on": lambda each: "yes" if each.guarantee.may_rest_on else "no",
+        "rest on": lambda each: (
+            "if enforced"
+            if each is calibration.claimed and not each.guarantee.may_rest_on
+            else "yes" if each.guarantee.may_rest_on else "no"
+        ),
     }
     title = f"Noise of {calibration.strategy.kind} for {target}, by the participation of"
-    rows = [each for each in both if each.noise_multiplier is not None]
+    rows = [each for each in calibration.guarantees if each.noise_multiplier is not None]
     had = calibration.run_noise_multiplier
-    note = "" if had is None else f"The run had the noise multiplier {given(had)}."
+    whose = "The run had" if calibration.claimed is None else "The claim has"
+    note = "" if had is None else f"{whose} the noise multiplier {given(had)}."
     return [Table.of(f"{title} {calibration.path}", rows, cells, note)]
 
 

@@ -149,6 +149,8 @@ def tasks_text(audit: TasksAudit, verbose: bool = False) -> Iterator[Piece]:
 def calibration_text(calibration: TraceCalibration) -> Iterator[Piece]:
     """Yields the tables of a `calibration`, and the reasons for its guarantees."""
     yield from calibration_tables(calibration)
+    if calibration.claimed is not None:
+        yield Paragraph("claimed   ", f"{calibration.claimed.guarantee.reason}.")
     yield Paragraph("enforced  ", _enforced_sentence(calibration.enforced.guarantee))
     yield _observed_sentence(calibration.observed.guarantee)
     yield from bullets(calibration.notes)

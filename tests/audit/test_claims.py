@@ -12,7 +12,7 @@ import pytest
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import STATEMENTS, Claim, read_claim
 from fedray.audit.evidence import write_evidence
-from fedray.audit.findings import Finding, Verdict
+from fedray.audit.findings import Finding, Verdict, plain
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
@@ -266,8 +266,9 @@ def test_the_verdict_names_every_statement_that_fails_and_what_would_hold(
     audit = claimed(run(PATTERNS, 17), tmp_path, text + "epsilon = 2.0\n")
     assert audit.verdict == (
         "The claim does not hold: rounds is 17, not 12; min-sep is 1, not 2 (7 pairs); max "
-        "participations is 7, not 3 (2 devices); epsilon 2 is not supported, "
-        f"{audit.supported_epsilon} is."
+        "participations is 7, not 3 (2 devices); epsilon 2 does not follow from the claimed limits, "
+        f"which give {up(audit.findings[-1].of_claimed_limits)}; "
+        f"{plain(up(audit.supported_epsilon))} is supported."
     )
     assert audit.supported_epsilon is not None
     again = text.replace("min_sep = 2", "min_sep = 1").replace("= 3\n", "= 7\n")
@@ -484,9 +485,9 @@ def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None
         str(tmp_path / "page.html"),
     )
     assert code == 1
-    assert stdout.startswith("The claim does not hold: rho 0.01 is not supported, ")
+    assert stdout.startswith("The claim does not hold: rho 0.01 does not follow from the claimed limits, ")
     assert stdout.endswith(f"page     {tmp_path / 'page.html'}\n")
-    assert "rho 0.01 is not supported" in (tmp_path / "page.html").read_text()
+    assert "rho 0.01 does not follow" in (tmp_path / "page.html").read_text()
     code, _, stderr = fedray_command(
         "audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--noise-multiplier", "2"
     )
