@@ -425,8 +425,9 @@ class Audit(DrawnResult):
             return self.corrected.reason
         limits = found.reason if found.participation is None else described(found.participation)
         if found.may_rest_on:
-            return f"{limits}, {found.name} by the rules of the run"
-        return f"{limits}, if enforced, which this trace cannot show"
+            return f"by the rules of the run: {limits}"
+        rows = ", for the rows left out too" if self.incompleteness else ""
+        return f"only if this was enforced{rows}, which the trace cannot show: {limits}"
 
     @property
     def rounds(self) -> InJson[int]:

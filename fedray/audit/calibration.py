@@ -121,9 +121,10 @@ def calibrate_trace(
             its epsilon, or else its rho, if no target is given.
 
     Raises:
-        InputError: both or neither target is given, a claim stands beside a mechanism or delta, no noise meets it, the mechanism is missing or
-            has fewer rounds, no round was committed, or the noise is not described by a noise
-            multiplier (devices add it, or rounds are Poisson samples).
+        InputError: both or neither target is given, a claim stands beside a mechanism or delta, no
+            noise meets the target, the mechanism is missing or has fewer rounds, no round was
+            committed, or the noise is not described by a noise multiplier (devices add it, or
+            rounds are Poisson samples).
         TraceError: the trace cannot be read.
     """
     # An audit of a large trace takes a while, so bad input is refused before it.

@@ -101,7 +101,8 @@ def check_claim(
     findings = tuple(map(_without_advice, (*noise_findings, *participation, *spent)))
     if incomplete:
         # The rows that were left out may break a statement by more than the others do.
-        if any(each.verdict is Verdict.BROKEN for each in participation):
+        is_broken = any(each.verdict is Verdict.BROKEN for each in participation)
+        if is_broken or stated.sensitivity is None:
             corrected = replace(corrected, sensitivity=None, event=None, reason=incomplete)
     elif amplified is not None:
         corrected = min(corrected, amplified, key=lambda each: each.epsilon or math.inf)

@@ -481,7 +481,9 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
         "rest on": lambda each: (
             "if enforced"
             if each is calibration.claimed and not each.guarantee.may_rest_on
-            else "yes" if each.guarantee.may_rest_on else "no"
+            else "yes"
+            if each.guarantee.may_rest_on
+            else "no"
         ),
     }
     title = f"Noise of {calibration.strategy.kind} for {target}, by the participation of"

@@ -15,7 +15,7 @@ import jinja2
 import tomli_w
 
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
-from fedray.audit.findings import standing
+from fedray.audit.findings import Verdict, headline, standing
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
@@ -74,7 +74,7 @@ def audit_page(audit: Audit) -> str:
     run = trace if isinstance(trace, Trace) else None
     return _render(
         "page.html.j2",
-        audit.figures(),
+        _telling_first(audit),
         title=run.scenario["name"] if run is not None else Path(trace.run["log"]).name,
         trace=trace,
         run=run,
@@ -84,6 +84,8 @@ def audit_page(audit: Audit) -> str:
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
         verdict_style=standing(audit.findings) if audit.findings else "",
+        headline=headline(audit.findings),
+        reasons=audit.verdict.removeprefix(headline(audit.findings)).lstrip(":. "),
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),
         mechanism=_mechanism_table(audit.mechanisms[0], run) if audit.mechanisms else None,
@@ -92,6 +94,16 @@ def audit_page(audit: Audit) -> str:
         outcomes=outcomes_table(run.outcome_counts()) if run is not None else None,
         scenario_toml=tomli_w.dumps(run.scenario) if run is not None else None,
     )
+
+
+def _telling_first(audit: Audit) -> list[Shown]:
+    """Returns the figures of an audit; with a claim, the one that shows the broken limit first, or
+    else privacy over rounds."""
+    broken = {each.statement for each in audit.findings if each.verdict is Verdict.BROKEN}
+    first = "gaps" if broken & {"min_sep", "timer_hours"} else "privacy"
+    first = "participations" if "max_participations" in broken and first != "gaps" else first
+    figures = audit.figures()
+    return sorted(figures, key=lambda each: each.name != first) if audit.findings else figures
 
 
 def _tables(audit: Audit) -> list[Table]:

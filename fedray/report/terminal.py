@@ -7,7 +7,7 @@ from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
-from fedray.base.rounding import counted, fine, shown_min_sep
+from fedray.base.rounding import counted, fine, given, shown_min_sep
 from fedray.report.audits import (
     MOST_SHOWN,
     answers_table,
@@ -15,6 +15,7 @@ from fedray.report.audits import (
     calibration_tables,
     composition_tables,
     devices_table,
+    epsilon_text,
     evidence_table,
     further_guarantees,
     guarantees_table,
@@ -31,7 +32,7 @@ from fedray.trace.trained import TrainedRun
 def short_audit_text(audit: Audit) -> Iterator[Piece]:
     """Yields the answer of an `audit`: its verdict, participation, and guarantees."""
     yield from _left_out(audit)
-    yield Paragraph("", audit.verdict)
+    yield from _verdict(audit)
     b = shown_min_sep(audit.min_sep)
     yield Paragraph(
         "",
@@ -55,7 +56,7 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
     """Yields an `audit`: rows that were left out, the verdict, its tables, the claim, and the
     assumptions."""
     yield from _left_out(audit)
-    yield Paragraph("", audit.verdict)
+    yield from _verdict(audit)
     yield ""
     yield from audit_tables(audit)
     yield from _end(audit)
@@ -67,6 +68,15 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
         yield from _claim(audit)
     yield "What these figures rest on"
     yield from bullets(audit.assumptions)
+
+
+def _verdict(audit: Audit) -> Iterator[Paragraph]:
+    yield Paragraph("", audit.verdict)
+    if audit.claim is None:
+        return
+    epsilon, delta = epsilon_text(audit.supported_epsilon), given(audit.claim.delta)
+    value = "none" if audit.supported_epsilon is None else f"{epsilon} at delta {delta}"
+    yield Paragraph("", f"Epsilon that may be published: {value}, {audit.supported_by}.")
 
 
 def _end(audit: Audit) -> Iterator[Paragraph]:
