@@ -35,8 +35,4 @@ def named_mechanism(name: str) -> BLT:
 
 def name_of(strategy: Strategy) -> str:
     """Returns the name of a strategy in PARAMETERS, or else its kind."""
-    if isinstance(strategy, BLT):
-        for name, parameters in PARAMETERS.items():
-            if parameters == (strategy.theta, strategy.omega):
-                return name
-    return strategy.kind
+    return next((each for each in PARAMETERS if named_mechanism(each) == strategy), strategy.kind)

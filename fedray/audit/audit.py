@@ -137,6 +137,19 @@ class MechanismAudit(Document):
         return self.strategy.kind
 
     @property
+    def of_server(self) -> list[Guarantee]:
+        """Guarantees by the server's sampling and by its filter, if any."""
+        return [each for each in (self.sampled, self.filtered) if each is not None]
+
+    @property
+    def named(self) -> list[tuple[str, Guarantee]]:
+        """Every guarantee, by its name in tables."""
+        # Observed limits stand beside the observed pattern, because a rule could enforce them.
+        found = [("observed", self.observed), (OBSERVED_LIMITS, self.observed_limits)]
+        found += [(each.name, each) for each in (self.enforced, *self.of_server, self.claimed)]
+        return found
+
+    @property
     def title(self) -> str:
         """Name of a predefined mechanism, such as blt-400, or else the kind."""
         return name_of(self.strategy)
@@ -264,17 +277,11 @@ class Audit(DrawnResult):
     """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
     rests_on: NotInJson[tuple[Assumption, ...]]
     """Assumptions behind the figures, each with its source."""
-    classes: NotInJson[tuple[Any, ...]]
+    classes: tuple[ClassShare, ...]
     """Participation of the devices of each class, as the run recorded it; empty without classes,
     and for a log."""
     utility_note: ClassVar[InJson[str]] = NOT_COMPARABLE
     """Why mechanisms are not compared by their noise multipliers."""
-
-    @property
-    def class_shares(self) -> Annotated[tuple[ClassShare, ...], Key("classes")]:
-        """Participation of the devices of each class, as the run recorded it; empty without
-        classes, and for a log."""
-        return self.classes
 
     @property
     def assumptions(self) -> InJson[tuple[str, ...]]:
@@ -396,9 +403,7 @@ class Audit(DrawnResult):
         rest; without one, that of the claim with broken statements corrected. None if unknown."""
         if not self._has_noise or broken_noise(self.findings):
             return None
-        used = self.mechanisms[0]
-        found = [*used.guarantees, used.sampled, used.filtered]
-        resting = [each for each in found if each is not None and each.may_rest_on]
+        resting = [each for _, each in self.mechanisms[0].named if each.may_rest_on]
         known = [each for each in resting if each.epsilon is not None]
         least = min(known, key=lambda each: each.epsilon or 0.0, default=self.corrected)
         return None if least is None or least.epsilon is None else least
@@ -572,16 +577,7 @@ class Audit(DrawnResult):
         named = [
             (mechanism, name, guarantee)
             for mechanism in self.mechanisms
-            for name, guarantee in (
-                ("observed", mechanism.observed),
-                (OBSERVED_LIMITS, mechanism.observed_limits),
-                ("enforced", mechanism.enforced),
-                ("claimed", mechanism.claimed),
-                ("sampled", mechanism.sampled),
-                ("filtered", mechanism.filtered),
-            )
-            # Without sampling or a filter these guarantees are None.
-            if guarantee is not None
+            for name, guarantee in mechanism.named
         ]
         named += [
             (mechanism, f"{each.name}, per person", each)
@@ -619,16 +615,12 @@ class Audit(DrawnResult):
         strategies = [mechanism.strategy for mechanism in self.mechanisms]
         return write_events(self.events, strategies, self.digest, file)
 
-    def participation_histogram(self) -> dict[int, int]:
-        """Devices by number of participations, from 1."""
+    @property
+    def participations_per_device(self) -> InJson[dict[int, int]]:
+        """Number of devices by number of participations, from 1."""
         counts = enumerate(np.bincount(self.patterns.counts))
         # bincount begins with 0 participations, which no device of the patterns has.
         return {count: int(devices) for count, devices in counts if count and devices}
-
-    @property
-    def participations_per_device(self) -> InJson[dict[int, int]]:
-        """Number of devices by number of participations."""
-        return self.participation_histogram()
 
     @property
     def guarantees(self) -> InJson[tuple[Guarantee, ...]]:

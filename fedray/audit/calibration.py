@@ -15,7 +15,6 @@ from fedray.base.result import Result
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.calibration import check_one_target, noise_multiplier_for
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
-from fedray.mechanisms.accounting.events import MinSepSampled
 from fedray.mechanisms.strategy import Strategy
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
@@ -187,23 +186,10 @@ def _check(audit: Audit) -> None:
         )
     # If sampling provably adds nothing, the other guarantees cover the run.
     if audited.sampled is not None and audited.sampled.sensitivity is not None:
-        assert audit.scenario is not None
-        probability = audit.scenario.rounds.sampling_probability
-        turns = audited.sampled.participation
-        assert turns is not None
-        if isinstance(audited.sampled.event, MinSepSampled):
-            raise InputError(
-                f"{named}: its rounds are random with a least separation (schedule min_sep), which "
-                "adds privacy that sensitivities do not include; audit the trace with noise "
-                "multipliers of your choice"
-            )
-        partitions = f", partitions {turns.min_sep}" if turns.min_sep > 1 else ""
         raise InputError(
-            f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
-            f"privacy that sensitivities do not include; calibrate {audited.strategy.kind} to an "
-            "epsilon (no rho is proven for samples) by `fedray mechanism` with sampling "
-            f"{probability:g}{partitions}, rounds {audit.rounds}, min-sep {turns.min_sep} and max "
-            f"participations {turns.max_participations}"
+            f"{named}: its rounds are drawn at random, which adds privacy that sensitivities do "
+            "not include; audit the trace with noise multipliers of your choice, or calibrate by "
+            "`fedray mechanism` with sampling"
         )
 
 
@@ -222,13 +208,8 @@ def _notes(audit: Audit) -> list[str]:
             f"{given(most)}, that of the counts alone."
         )
     if privacy.stop_at is not None:
-        what = (
-            "devices may have been excluded"
-            if privacy.at_limit == "exclude"
-            else "rounds may have been committed"
-        )
         notes.append(
             f"privacy.stop_at counted with the noise multiplier {given(privacy.noise_multiplier)}. "
-            f"With another one, other {what} than those that were."
+            "With another one, it would have excluded other devices, or ended the run elsewhere."
         )
     return notes

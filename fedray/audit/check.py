@@ -98,7 +98,11 @@ def check_claim(
             finding = statement.by_server(finding, guarantee)
         spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
     noise_findings = check_noise(claim.mechanism, claim.noise_multiplier, used)
-    findings = tuple(map(_without_advice, (*noise_findings, *participation, *spent)))
+    # A statement must never recommend an observed figure, which no rule ensures.
+    findings = tuple(
+        replace(each, should_say="") if each.verdict is Verdict.HOLDS else each
+        for each in (*noise_findings, *participation, *spent)
+    )
     if incomplete:
         # The rows that were left out may break a statement by more than the others do.
         is_broken = any(each.verdict is Verdict.BROKEN for each in participation)
@@ -175,10 +179,3 @@ def _not_refuted(finding: Finding, incomplete: str) -> Finding:
     return replace(
         finding, verdict=Verdict.UNCHECKED, found=found, explanation=incomplete, should_say=""
     )
-
-
-def _without_advice(finding: Finding) -> Finding:
-    # A statement must never recommend an observed figure, which no rule ensures.
-    if finding.verdict is Verdict.HOLDS:
-        return replace(finding, should_say="")
-    return finding

@@ -21,7 +21,7 @@ from fedray.imports.importer import REPEATED
 from fedray.imports.log import Log, LogLayout, shown_value
 from fedray.imports.log_files import LogFiles
 from fedray.imports.log_rounds import Numbering
-from fedray.imports.log_times import ISO_8601
+from fedray.imports.log_times import ISO_8601, TimeReader
 
 WORDS = {
     "time": ("timestamp", "datetime", "time", "date"),
@@ -43,18 +43,18 @@ WORDS = {
 FEW = 8
 """Most values of a column that may be outcomes."""
 _CHECKS = {
-    "again": "SELECT count(*), min(row) FROM staged"
+    "device": "SELECT count(*), min(row) FROM staged"
     " WHERE row NOT IN (SELECT min(row) FROM staged GROUP BY device, round)",
-    "owners": "SELECT count(DISTINCT device), min(row) FROM staged"
+    "owner": "SELECT count(DISTINCT device), min(row) FROM staged"
     " JOIN (SELECT device, arg_min(owner, row) AS first FROM staged GROUP BY device)"
     " USING (device) WHERE owner <> first",
-    "gaps": "SELECT max(round) - min(round) + 1 - count(DISTINCT round) FROM staged",
-    "late": "SELECT count(*), min(round), arg_min(row, round) FROM (SELECT round, min(row) AS row,"
+    "round": "SELECT max(round) - min(round) + 1 - count(DISTINCT round) FROM staged",
+    "time": "SELECT count(*), min(round), arg_min(row, round) FROM (SELECT round, min(row) AS row,"
     " max(time) AS last, lag(min(time)) OVER (ORDER BY round) AS before FROM staged"
     " WHERE time IS NOT NULL GROUP BY round) WHERE last < before",
 }
-"""Queries of the staged rows: how often something is so, and where first."""
-
+"""Queries of staged rows by column: repeated rounds, devices of several owners, gaps between round
+numbers, and rounds out of order; with the first row."""
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -101,49 +101,50 @@ def inspect_log(
     Raises:
         InputError: the log cannot be read at all, or an argument is wrong.
     """
-
-    def reading(columns: Sequence[str]) -> LogFiles:
-        given = form.get("file_format"), form.get("delimiter")
-        return LogFiles(log, dict.fromkeys(columns, "column"), *given)
-
-    names = reading(()).names
+    names = _files(log, form).names
     if len(names) == 1 and not form.get("delimiter"):
         form["delimiter"] = next((each for each in ";\t|" if each in names[0]), None)
-        names = reading(()).names
-    files = reading(names)
+        names = _files(log, form).names
+    files = _files(log, form, names)
     table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
     described = [_described(table[name], name) for name in names]
     roles = {role: given for role, given in columns.items() if given}
     roles |= {role: [name] for role, name in _guessed(described, roles).items()}
-    used = {name: role for role, of_role in roles.items() for name in of_role}
-    unused = set(names).difference(used, (each.partition("=")[0] for each in where))
-    problems = [
-        f"no column looks like the {role}; give --column {role}=NAME"
-        for role in ("device", "round")
-        if role not in roles
-    ]
+    role_of = {name: role for role, of_role in roles.items() for name in of_role}
+    unused = set(names).difference(role_of, (each.partition("=")[0] for each in where))
+    missing = [role for role in ("device", "round") if role not in roles]
+    problems = [f"no column looks like the {each}; give --column {each}=NAME" for each in missing]
     notes = [text for name in names if name in unused and (text := _few(table[name], name))]
     if not problems:
         layout = LogLayout(
             devices=tuple(roles["device"]),
             round=roles["round"][0],
-            owner=next(iter(roles.get("owner", [])), None),
+            owner=next(iter(roles.get("owner", ())), None),
             where=tuple(where),
             **form,
         )
-        is_repeated = _check(log, layout, table, roles, leave_out_invalid, problems, notes)
-        if is_repeated and repeats == "refuse":
+        found = _Rows(log, layout, table, roles.get("time", ())[:1])
+        for each in found.source.left_out.values():
+            text = f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row})"
+            # A round beyond all numbers is refused in any case.
+            if leave_out_invalid and not found.source.out_of_range:
+                notes.append(f"{text}, left out; claims are then unchecked")
+            else:
+                problems.append(f"{text}; correct them, or leave them out by --leave-out-invalid")
+        problems += found.problems
+        notes += found.notes
+        if found.is_repeated and repeats == "refuse":
             repeats = "each"
             notes.append(
-                "--repeats each counts all of these rows, the safe reading; give once if they are "
-                "records of one contribution"
+                "--repeats each counts all rows of a device in a round, the safe reading; give "
+                "once if they are records of one contribution"
             )
     notes.append(
         "--rounds logged says that every round in the log released a model; else list them"
     )
     # A leading "-" would make an option of the file.
     command = ["fedray", "import", f"./{log}" if str(log).startswith("-") else str(log)]
-    command += [word for name, role in used.items() for word in ("--column", f"{role}={name}")]
+    command += [word for name, role in role_of.items() for word in ("--column", f"{role}={name}")]
     command += [word for each in where for word in ("--where", each)]
     for name, value in form.items():
         if value:
@@ -152,8 +153,13 @@ def inspect_log(
     command += ["--leave-out-invalid"] * leave_out_invalid
     command += ["--repeats", repeats] * (repeats != "refuse")
     command += ["--rounds", "logged", f"--out={log.stem}-trace"]
-    cells = tuple((*each, used.get(each[0], "")) for each in described)
+    cells = tuple((*each, role_of.get(each[0], "")) for each in described)
     return Inspection(cells, tuple(problems), tuple(notes), tuple(command))
+
+
+def _files(log: Path, form: Mapping[str, Any], names: Sequence[str] = ()) -> LogFiles:
+    columns = dict.fromkeys(names, "column")
+    return LogFiles(log, columns, form.get("file_format"), form.get("delimiter"))
 
 
 def _few(column: pa.ChunkedArray, name: str) -> str:
@@ -169,90 +175,73 @@ def _few(column: pa.ChunkedArray, name: str) -> str:
     )
 
 
-def _check(
-    log: Path,
-    layout: LogLayout,
-    table: pa.Table,
-    roles: Mapping[str, list[str]],
-    leave_out_invalid: bool,
-    problems: list[str],
-    notes: list[str],
-) -> bool:
-    """Adds the problems and notes of a log's rows; returns whether a device repeats a round."""
-    # Times are read below, because the reader refuses the first wrong one.
-    source = Log(log, layout, Numbering(None, True, None), lambda text: None)
-    batches, places = [], [np.empty(0, np.int64)]
-    for batch in source.participations(table.to_batches()):
-        batches.append(batch)
-        places.append(source.places)
-    rows = np.concatenate(places)
-    for each in source.left_out.values():
-        text = f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row})"
-        # A round beyond all numbers is refused in any case.
-        if leave_out_invalid and not source.out_of_range:
-            notes.append(f"{text}, left out; claims are then unchecked")
-        else:
-            problems.append(f"{text}; correct them, or leave them out by --leave-out-invalid")
-    if not rows.size:
-        problems.append("no row is a participation")
-        return False
-    seconds = np.full(rows.size, np.nan)
-    if "time" in roles:
-        _read_times(roles["time"][0], layout, table, rows, seconds, problems, notes)
-    staged = pa.Table.from_batches(batches, source.schema)
-    staged = staged.append_column("row", pa.array(rows + 1))
-    staged = staged.append_column("time", pa.array(seconds, from_pandas=True))
-    with connected({}) as connection:
-        connection.register("staged", staged)
-        found = {
-            name: connection.sql(query).fetchall()[0]
-            for name, query in _CHECKS.items()
-            if name != "owners" or layout.owner
-        }
-    owned, row = found.get("owners", (0, 0))
-    if owned:
-        problems.append(
-            f"{counted(owned, 'device')} with two or more owners (first: row {row}), but a device "
-            "belongs to one person; correct the log, or name a device by both columns"
-        )
-    again, row = found["again"]
-    if again:
-        notes.append(f"{counted(again, 'row')} of {REPEATED} (first: row {row})")
-    (gaps,) = found["gaps"]
-    if gaps:
-        notes.append(f"{counted(gaps, 'round number')} between the first and the last do not occur")
-    late, number, row = found["late"]
-    if late:
-        text = f"{counted(late, 'round')} that ended before the round before began"
-        notes.append(f"{text} (first: round {number}, row {row}); is the order right?")
-    return bool(again)
+class _Rows:
+    """Participations among the rows of a log, as the import stages them, with their problems."""
 
+    def __init__(self, log: Path, layout: LogLayout, table: pa.Table, times: Sequence[str]) -> None:
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        # Times are read below, because the import refuses the first wrong one.
+        self.source = Log(log, layout, Numbering(None, True, None), lambda text: None)
+        batches, places = [], [np.empty(0, np.int64)]
+        for batch in self.source.participations(table.to_batches()):
+            batches.append(batch)
+            places.append(self.source.places)
+        rows = np.concatenate(places)
+        seconds = np.full(rows.size, np.nan)
+        for name in times:
+            found = table[name].combine_chunks().take(pa.array(rows))
+            self._read_times(layout.time_reader(f"column {name!r}"), found, rows, seconds)
+        staged = pa.Table.from_batches(batches, self.source.schema)
+        staged = staged.append_column("row", pa.array(rows + 1))
+        staged = staged.append_column("time", pa.array(seconds, from_pandas=True))
+        self.is_repeated = self._check(staged)
 
-def _read_times(
-    name: str,
-    layout: LogLayout,
-    table: pa.Table,
-    rows: Int64Array,
-    seconds: Float64Array,
-    problems: list[str],
-    notes: list[str],
-) -> None:
-    """Sets the times of rows [N] in `seconds`, unless there is none or one cannot be read."""
-    times = table[name].combine_chunks().take(pa.array(rows))
-    filled = np.flatnonzero(times.is_valid())
-    if empty := rows.size - filled.size:
-        first = rows[np.flatnonzero(times.is_null())[0]] + 1
-        problems.append(f"{counted(empty, 'row')} without a time (first: row {first})")
-    reader = layout.time_reader(f"column {name!r}")
-    try:
-        seconds[filled] = reader.seconds(
-            times.take(pa.array(filled)), lambda place: f"row {rows[filled[place]] + 1}"
-        )
-    except InputError as error:
-        problems.append(str(error))
-        return
-    doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in reader.form else ""
-    notes.append(f"times: {reader.form}{doubt}")
+    def _read_times(
+        self, reader: TimeReader, times: pa.Array, rows: Int64Array, seconds: Float64Array
+    ) -> None:
+        """Sets `seconds` [N] of the rows with a time, if all of these can be read."""
+        filled = np.flatnonzero(times.is_valid())
+        if times.null_count:
+            first = rows[np.flatnonzero(times.is_null())[0]] + 1
+            text = f"{counted(times.null_count, 'row')} without a time (first: row {first})"
+            self.problems.append(text)
+        try:
+            seconds[filled] = reader.seconds(
+                times.take(pa.array(filled)), lambda place: f"row {rows[filled[place]] + 1}"
+            )
+        except InputError as error:
+            self.problems.append(str(error))
+            return
+        doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in reader.form else ""
+        self.notes.append(f"times: {reader.form}{doubt}")
+
+    def _check(self, staged: pa.Table) -> bool:
+        """Checks staged rows; returns whether a device repeats a round."""
+        if not len(staged):
+            self.problems.append("no row is a participation")
+            return False
+        checks = {name: query for name, query in _CHECKS.items() if name in staged.schema.names}
+        with connected({}) as connection:
+            connection.register("staged", staged)
+            found = {name: connection.sql(each).fetchall()[0] for name, each in checks.items()}
+        if found.get("owner", (0,))[0]:
+            count, row = found["owner"]
+            self.problems.append(
+                f"{counted(count, 'device')} with two or more owners (first: row {row}), but a "
+                "device belongs to one person; correct the log, or name a device by both columns"
+            )
+        again, row = found["device"]
+        if again:
+            self.notes.append(f"{counted(again, 'row')} of {REPEATED} (first: row {row})")
+        if gaps := found["round"][0]:
+            text = f"{counted(gaps, 'round number')} between the first and the last do not occur"
+            self.notes.append(text)
+        late, number, row = found["time"]
+        if late:
+            text = f"{counted(late, 'round')} that ended before the round before began"
+            self.notes.append(f"{text} (first: round {number}, row {row}); is the order right?")
+        return bool(again)
 
 
 def _guessed(

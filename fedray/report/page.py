@@ -34,6 +34,9 @@ MOST_SHADE = 50
 """Percentage of the accent colour in the darkest cell of a plane, chosen so that its number can
 still be read in the dark scheme."""
 
+TELLING = {"min_sep": "gaps", "timer_hours": "gaps", "max_participations": "participations"}
+"""Names of the figures that show a broken statement."""
+
 
 def write_report(result: DrawnResult, out: str | Path) -> Path:
     """Writes the page of a result: one HTML file that loads nothing, complete or absent.
@@ -88,8 +91,7 @@ def audit_page(audit: Audit) -> str:
         reasons=audit.verdict.removeprefix(headline(audit.findings)).lstrip(":. "),
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),
-        mechanism=_mechanism_table(audit.mechanisms[0], run) if audit.mechanisms else None,
-        mechanism_note=_mechanism_note(audit, run),
+        mechanism=_mechanism_table(audit.mechanisms[0]) if audit.mechanisms else None,
         tables=_tables(audit),
         outcomes=outcomes_table(run.outcome_counts()) if run is not None else None,
         scenario_toml=tomli_w.dumps(run.scenario) if run is not None else None,
@@ -100,8 +102,7 @@ def _telling_first(audit: Audit) -> list[Shown]:
     """Returns the figures of an audit; with a claim, the one that shows the broken limit first, or
     else privacy over rounds."""
     broken = {each.statement for each in audit.findings if each.verdict is Verdict.BROKEN}
-    first = "gaps" if broken & {"min_sep", "timer_hours"} else "privacy"
-    first = "participations" if "max_participations" in broken and first != "gaps" else first
+    first = next((name for limit, name in TELLING.items() if limit in broken), "privacy")
     figures = audit.figures()
     return sorted(figures, key=lambda each: each.name != first) if audit.findings else figures
 
@@ -131,38 +132,11 @@ def _tables(audit: Audit) -> list[Table]:
     return tables
 
 
-def _mechanism_table(used: MechanismAudit, run: Trace | None) -> Table:
+def _mechanism_table(used: MechanismAudit) -> Table:
     noise = used.noise_multiplier
     parameters = {"kind": used.name, **used.strategy.parameters}
     parameters["noise multiplier"] = "not known" if noise is None else noise
-    return parameters_table({**parameters, **({} if run is None else _run_with(run.scenario))})
-
-
-def _run_with(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run, by name."""
-    # A scenario that names no policies has only the timer.
-    policies = scenario["participation"].get("policies", [{"kind": "timer"}])
-    kinds = [policy["kind"] for policy in policies]
-    return {
-        "clip norm": scenario["privacy"]["clip_norm"],
-        "encoding": scenario["privacy"].get("encoding", {}).get("kind", "fixed_point"),
-        "report goal (devices in a round)": scenario["rounds"]["report_goal"],
-        "policies": ", ".join(kinds) or "none",
-        # A timer that no policy reads has no effect, so it is shown as 0.
-        "timer (hours)": scenario["participation"]["timer_hours"] if "timer" in kinds else 0,
-        "round separation": scenario["participation"]["round_separation"],
-    }
-
-
-def _mechanism_note(audit: Audit, run: Trace | None) -> str:
-    source = "Claimed" if audit.findings else "Given to the audit"
-    if not audit.mechanisms or run is None:
-        return f"{source}; a log does not say how noise was added."
-    used = audit.mechanisms[0]
-    has_own_noise = used.noise_multiplier == run.scenario["privacy"]["noise_multiplier"]
-    if used.is_own and has_own_noise and not audit.findings:
-        return "The mechanism of the run."
-    return f"{source}; what was run is in the scenario below."
+    return parameters_table(parameters)
 
 
 def render_study(

@@ -17,7 +17,6 @@ from fedray.report.audits import (
     devices_table,
     epsilon_text,
     evidence_table,
-    further_guarantees,
     guarantees_table,
     persons_tables,
     rule_facts,
@@ -101,7 +100,7 @@ def _reasons(mechanism: MechanismAudit, has_claim: bool) -> Iterator[Piece]:
     """Yields the subject of each guarantee, and the reason why it holds or does not hold."""
     yield _observed_sentence(mechanism.observed)
     yield Paragraph("enforced  ", _enforced_sentence(mechanism.enforced))
-    for each in further_guarantees(mechanism):
+    for each in mechanism.of_server:
         said = f"is not known: {each.reason}."
         if each.sensitivity is not None:
             said = f"holds for {each.scope}. Why: {each.reason}."

@@ -169,14 +169,14 @@ def test_noise_of_adaptive_clipping_is_that_of_sums_and_counts_together(trace_of
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("privacy.stop_at={rho=9.0}",), "other rounds may have been committed"),
+        (("privacy.stop_at={rho=9.0}",), "ended the run elsewhere"),
         (
             (
                 "privacy.stop_at={rho=9.0}",
                 "privacy.at_limit='exclude'",
                 "rounds.mode='on-device'",
             ),
-            "other devices may have been excluded",
+            "would have excluded other devices",
         ),
     ],
 )

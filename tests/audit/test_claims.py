@@ -245,7 +245,7 @@ def test_a_log_without_a_claimed_epsilon_is_said_to_claim_none(
         ),
         (noise + "min_sep = 3\n", 1, "The claim does not hold: min-sep is 2, not 3 (1 pair)."),
         (noise, 1, "The claim cannot be checked. Not checked: mechanism, noise multiplier. It"),
-        (noise + "min_sep = 2\nepsilon = 50.0\n", 0, "noise multiplier. 3 rounds"),
+        (noise + "min_sep = 2\nepsilon = 50.0\n", 0, "noise multiplier. Epsilon that may be published: "),
     ):
         (tmp_path / "claim.toml").write_text(claim)
         code, out, _ = fedray_command(
@@ -485,7 +485,9 @@ def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None
         str(tmp_path / "page.html"),
     )
     assert code == 1
-    assert stdout.startswith("The claim does not hold: rho 0.01 does not follow from the claimed limits, ")
+    assert stdout.startswith(
+        "The claim does not hold: rho 0.01 does not follow from the claimed limits, "
+    )
     assert stdout.endswith(f"page     {tmp_path / 'page.html'}\n")
     assert "rho 0.01 does not follow" in (tmp_path / "page.html").read_text()
     code, _, stderr = fedray_command(
