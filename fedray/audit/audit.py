@@ -277,11 +277,17 @@ class Audit(DrawnResult):
     """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
     rests_on: NotInJson[tuple[Assumption, ...]]
     """Assumptions behind the figures, each with its source."""
-    classes: tuple[ClassShare, ...]
+    classes: NotInJson[tuple[Any, ...]]
     """Participation of the devices of each class, as the run recorded it; empty without classes,
     and for a log."""
     utility_note: ClassVar[InJson[str]] = NOT_COMPARABLE
     """Why mechanisms are not compared by their noise multipliers."""
+
+    @property
+    def class_shares(self) -> Annotated[tuple[ClassShare, ...], Key("classes")]:
+        """Participation of the devices of each class, as the run recorded it; empty without
+        classes, and for a log."""
+        return self.classes
 
     @property
     def assumptions(self) -> InJson[tuple[str, ...]]:

@@ -25,6 +25,9 @@ from fedray.scenario.privacy import NO_GUARANTEE, Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
+LEFT_OUT = "rows of the log that were left out may be participations beyond every limit"
+"""Reason why no epsilon may be published although the other rows have one."""
+
 
 def check_claim(
     claim: Claim,
@@ -107,7 +110,7 @@ def check_claim(
         # The rows that were left out may break a statement by more than the others do.
         is_broken = any(each.verdict is Verdict.BROKEN for each in participation)
         if is_broken or stated.sensitivity is None:
-            corrected = replace(corrected, sensitivity=None, event=None, reason=incomplete)
+            corrected = replace(corrected, sensitivity=None, event=None, reason=LEFT_OUT)
     elif amplified is not None:
         corrected = min(corrected, amplified, key=lambda each: each.epsilon or math.inf)
     return findings, corrected

@@ -74,8 +74,8 @@ def _verdict(audit: Audit) -> Iterator[Paragraph]:
     if audit.claim is None:
         return
     epsilon, delta = epsilon_text(audit.supported_epsilon), given(audit.claim.delta)
-    value = "none" if audit.supported_epsilon is None else f"{epsilon} at delta {delta}"
-    yield Paragraph("", f"Epsilon that may be published: {value}, {audit.supported_by}.")
+    value = "none:" if audit.supported_epsilon is None else f"{epsilon} at delta {delta},"
+    yield Paragraph("", f"Epsilon that may be published: {value} {audit.supported_by}.")
 
 
 def _end(audit: Audit) -> Iterator[Paragraph]:
