@@ -4,6 +4,7 @@ sensitivity."""
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
