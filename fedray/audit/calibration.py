@@ -9,7 +9,7 @@ from fedray.audit.audit import Audit, audit_trace, other_tasks
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import DeviceNoise, ServerNoise
-from fedray.base.document import Document, IfAny, InPlace, Key, Keys
+from fedray.base.document import Document, InPlace, Key, Keys
 from fedray.base.errors import InputError
 from fedray.base.result import Result
 from fedray.base.rounding import given, up
@@ -68,8 +68,8 @@ class TraceCalibration(Result):
     run_noise_multiplier: float | None
     """Noise multiplier of the claim, or else of the run; None for a mechanism other than its own,
     and for a log, which does not record it."""
-    claimed: IfAny[CalibratedGuarantee]
-    """For every run within the limits of a claim, whose epsilon or rho is the target. Absent
+    claimed: CalibratedGuarantee | None
+    """For every run within the limits of a claim, whose epsilon or rho is the target. None
     without a claim."""
     enforced: CalibratedGuarantee
     """For every run that the rules in force allow, at the recorded times of the rounds."""
