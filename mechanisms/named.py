@@ -7,6 +7,7 @@ published in the code of google-parfait/federated-compute; the others are result
 """
 
 from fedray.mechanisms.blt import BLT
+from fedray.mechanisms.strategy import Strategy
 
 PARAMETERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "blt-100": (
@@ -30,3 +31,8 @@ def named_mechanism(name: str) -> BLT:
     not its name."""
     theta, omega = PARAMETERS[name]
     return BLT(theta=theta, omega=omega)
+
+
+def name_of(strategy: Strategy) -> str:
+    """Returns the name of a strategy in PARAMETERS, or else its kind."""
+    return next((each for each in PARAMETERS if named_mechanism(each) == strategy), strategy.kind)

@@ -5,7 +5,6 @@ An audit states three guarantees side by side (fedray/audit/guarantees.py): obse
 claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +28,9 @@ from fedray.audit.distribution import (
 )
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
 from fedray.audit.findings import (
+    FAILING,
     PRIVACY_STATEMENTS,
+    SPENT_STATEMENTS,
     Finding,
     Verdict,
     broken_noise,
@@ -41,6 +42,7 @@ from fedray.audit.guarantees import (
     REPEATED,
     Guarantee,
     Limits,
+    described,
     enforced_limits,
     observed,
     of_limits,
@@ -80,6 +82,7 @@ from fedray.mechanisms.accounting.limits import check_delta, check_noise_multipl
 from fedray.mechanisms.accounting.sampled import largest_column
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE, Utility, utility
+from fedray.mechanisms.named import name_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.sensitivity import PatternValues
@@ -132,6 +135,24 @@ class MechanismAudit(Document):
     def name(self) -> InJson[str]:
         """Kind of the mechanism."""
         return self.strategy.kind
+
+    @property
+    def of_server(self) -> list[Guarantee]:
+        """Guarantees by the server's sampling and by its filter, if any."""
+        return [each for each in (self.sampled, self.filtered) if each is not None]
+
+    @property
+    def named(self) -> list[tuple[str, Guarantee]]:
+        """Every guarantee, by its name in tables."""
+        # Observed limits stand beside the observed pattern, because a rule could enforce them.
+        found = [("observed", self.observed), (OBSERVED_LIMITS, self.observed_limits)]
+        found += [(each.name, each) for each in (self.enforced, *self.of_server, self.claimed)]
+        return found
+
+    @property
+    def title(self) -> str:
+        """Name of a predefined mechanism, such as blt-400, or else the kind."""
+        return name_of(self.strategy)
 
     @property
     def rho(self) -> float | None:
@@ -252,6 +273,8 @@ class Audit(DrawnResult):
     """Scenario of the run; None for an imported log."""
     claim: NotInJson[Claim | None]
     """The claim, or None."""
+    corrected: NotInJson[Guarantee | None]
+    """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
     rests_on: NotInJson[tuple[Assumption, ...]]
     """Assumptions behind the figures, each with its source."""
     classes: NotInJson[tuple[Any, ...]]
@@ -300,6 +323,14 @@ class Audit(DrawnResult):
         """Whether the claim passes: at least one statement could be checked, and every statement
         that could be checked holds. True without a claim."""
         return not self.findings or claim_passes(self.findings)
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether only rho or epsilon fails under limits with a known sensitivity, so that the
+        claim would hold with more noise."""
+        failing = {each.statement for each in self.findings if each.verdict in FAILING}
+        is_known = self.corrected is not None and self.corrected.sensitivity is not None
+        return is_known and bool(failing) and failing <= set(SPENT_STATEMENTS)
 
     @property
     def verdict(self) -> InJson[str]:
@@ -375,35 +406,39 @@ class Audit(DrawnResult):
     @property
     def supported(self) -> Guarantee | None:
         """The guarantee of the first mechanism with the least epsilon on which a guarantee may
-        rest, or None."""
-        if not self._has_noise:
+        rest; without one, that of the claim with broken statements corrected. None if unknown."""
+        if not self._has_noise or broken_noise(self.findings):
             return None
-        used = self.mechanisms[0]
-        found = [*used.guarantees, used.sampled, used.filtered]
-        resting = [each for each in found if each is not None and each.may_rest_on]
+        resting = [each for _, each in self.mechanisms[0].named if each.may_rest_on]
         known = [each for each in resting if each.epsilon is not None]
-        return min(known, key=lambda each: each.epsilon or 0.0, default=None)
+        least = min(known, key=lambda each: each.epsilon or 0.0, default=self.corrected)
+        return None if least is None or least.epsilon is None else least
 
     @property
     def supported_epsilon(self) -> InJson[float | None]:
-        """The epsilon of the verdict: the claimed one if it holds, else the one that the claim
-        should state, else that of the guarantee that may be rested on. None if unknown, or if the
-        run did not have the claimed noise."""
-        if broken_noise(self.findings):
-            return None
-        stated = [each for each in self.findings if each.statement == "epsilon"]
-        if not stated:
-            if self.answers:
-                return max((each.epsilon or 0.0 for each in self._together), default=None)
-            found = self.supported
-            if found is None or self.findings or not self.is_of_run:
-                return None
-            return found.epsilon
-        (finding,) = stated
-        if finding.verdict is Verdict.HOLDS:
-            assert isinstance(finding.claimed, float)
-            return finding.claimed
-        return tomllib.loads(finding.should_say).get("epsilon")
+        """The epsilon that may be published, under the condition of `supported_by`. None if
+        unknown, or if the run did not have the claimed noise."""
+        if self.answers:
+            return max((each.epsilon or 0.0 for each in self._together), default=None)
+        found = self.supported
+        return None if found is None or not (self.findings or self.is_of_run) else found.epsilon
+
+    @property
+    def supported_by(self) -> InJson[str]:
+        """Limits behind the epsilon of a claim that may be published, with their condition, or the
+        reason why none may be; empty without a claim."""
+        if self.corrected is None:
+            return ""
+        if noise := broken_noise(self.findings):
+            return noise[0].explanation
+        found = self.supported
+        if found is None:
+            return self.corrected.reason
+        limits = found.reason if found.participation is None else described(found.participation)
+        if found.may_rest_on:
+            return f"by the rules of the run: {limits}"
+        rows = ", for the rows left out too" if self.incompleteness else ""
+        return f"only if this was enforced{rows}, which the trace cannot show: {limits}"
 
     @property
     def rounds(self) -> InJson[int]:
@@ -548,16 +583,7 @@ class Audit(DrawnResult):
         named = [
             (mechanism, name, guarantee)
             for mechanism in self.mechanisms
-            for name, guarantee in (
-                ("observed", mechanism.observed),
-                (OBSERVED_LIMITS, mechanism.observed_limits),
-                ("enforced", mechanism.enforced),
-                ("claimed", mechanism.claimed),
-                ("sampled", mechanism.sampled),
-                ("filtered", mechanism.filtered),
-            )
-            # Without sampling or a filter these guarantees are None.
-            if guarantee is not None
+            for name, guarantee in mechanism.named
         ]
         named += [
             (mechanism, f"{each.name}, per person", each)
@@ -595,16 +621,12 @@ class Audit(DrawnResult):
         strategies = [mechanism.strategy for mechanism in self.mechanisms]
         return write_events(self.events, strategies, self.digest, file)
 
-    def participation_histogram(self) -> dict[int, int]:
-        """Devices by number of participations, from 1."""
+    @property
+    def participations_per_device(self) -> InJson[dict[int, int]]:
+        """Number of devices by number of participations, from 1."""
         counts = enumerate(np.bincount(self.patterns.counts))
         # bincount begins with 0 participations, which no device of the patterns has.
         return {count: int(devices) for count, devices in counts if count and devices}
-
-    @property
-    def participations_per_device(self) -> InJson[dict[int, int]]:
-        """Number of devices by number of participations."""
-        return self.participation_histogram()
 
     @property
     def guarantees(self) -> InJson[tuple[Guarantee, ...]]:
@@ -771,6 +793,7 @@ def audit_trace(
                 for each in mechanisms
             ]
         findings: tuple[Finding, ...] = ()
+        corrected = None
         if claim is not None:
             privacy = scenario.privacy if scenario is not None else None
             # A claim names one mechanism, and no other is audited then.
@@ -778,13 +801,14 @@ def audit_trace(
             noise, permitted = mechanisms[0].noise, mechanisms[0].permitted
             assert noise is not None
             assert permitted is not None
-            findings = check_claim(
+            findings, corrected = check_claim(
                 claim,
                 privacy,
                 opened,
                 patterns,
                 found,
                 enforced,
+                mechanisms[0].claimed,
                 (noise, permitted),
                 names.of,
                 (mechanisms[0].sampled, mechanisms[0].filtered),
@@ -835,6 +859,7 @@ def audit_trace(
         exclusions=exclusions,
         scenario=scenario,
         claim=claim,
+        corrected=corrected,
         rests_on=(
             *assumptions_of_answers(scenario),
             *(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from fedray.audit.audit import Audit, audit_trace, other_tasks
+from fedray.audit.claims import Claim
 from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import DeviceNoise, ServerNoise
 from fedray.base.document import Document, InPlace, Key, Keys
@@ -14,7 +15,6 @@ from fedray.base.result import Result
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.calibration import check_one_target, noise_multiplier_for
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
-from fedray.mechanisms.accounting.events import MinSepSampled
 from fedray.mechanisms.strategy import Strategy
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
@@ -30,8 +30,8 @@ AT_OTHER_TIMES = (
 )
 """Condition of noise calibrated to the enforced rules."""
 OF_A_LOG = (
-    "If a timer was in force, an audit of the log with a claim that names its timer_hours tells "
-    "the limits which follow from it; noise is calibrated to these without a trace."
+    "A log does not show its rules. If they are known, name them in a claim (min_sep, "
+    "max_participations, timer_hours), to whose limits noise is calibrated too."
 )
 """Remedy for a log, which does not show its rules."""
 
@@ -66,8 +66,11 @@ class TraceCalibration(Result):
     delta: float
     """delta of epsilon."""
     run_noise_multiplier: float | None
-    """Noise multiplier of the run; None for a mechanism other than its own, and for a log, which
-    does not record it."""
+    """Noise multiplier of the claim, or else of the run; None for a mechanism other than its own,
+    and for a log, which does not record it."""
+    claimed: CalibratedGuarantee | None
+    """For every run within the limits of a claim, whose epsilon or rho is the target. None
+    without a claim."""
     enforced: CalibratedGuarantee
     """For every run that the rules in force allow, at the recorded times of the rounds."""
     observed: CalibratedGuarantee
@@ -81,10 +84,16 @@ class TraceCalibration(Result):
             target = f"epsilon {given(self.target_epsilon)} at {given(self.delta)}"
         found = [
             f"{each.guarantee.name} noise multiplier {up(each.noise_multiplier)}"
-            for each in (self.enforced, self.observed)
+            for each in self.guarantees
             if each.noise_multiplier is not None
         ]
         return f"<TraceCalibration of {self.strategy.kind} to {target}: {', '.join(found)}>"
+
+    @property
+    def guarantees(self) -> tuple[CalibratedGuarantee, ...]:
+        """The calibrated guarantees, the weakest statement last."""
+        found = (self.claimed, self.enforced, self.observed)
+        return tuple(each for each in found if each is not None)
 
 
 def calibrate_trace(
@@ -94,6 +103,7 @@ def calibrate_trace(
     rho: float | None = None,
     delta: float | None = None,
     mechanism: Strategy | None = None,
+    claim: Claim | None = None,
 ) -> TraceCalibration:
     """Returns the least noise multipliers with which a run would have met a target.
 
@@ -106,14 +116,19 @@ def calibrate_trace(
         rho: largest permitted rho.
         delta: delta of epsilon, replaces the run's own; a log has 1e-10.
         mechanism: replaces the run's own; a log needs one.
+        claim: claim whose limits get a noise multiplier too. Its mechanism and delta are used, and
+            its epsilon, or else its rho, if no target is given.
 
     Raises:
-        InputError: both or neither target is given, no noise meets it, the mechanism is missing or
-            has fewer rounds, no round was committed, or the noise is not described by a noise
-            multiplier (devices add it, or rounds are Poisson samples).
+        InputError: both or neither target is given, a claim stands beside a mechanism or delta, no
+            noise meets the target, the mechanism is missing or has fewer rounds, no round was
+            committed, or the noise is not described by a noise multiplier (devices add it, or
+            rounds are Poisson samples).
         TraceError: the trace cannot be read.
     """
     # An audit of a large trace takes a while, so bad input is refused before it.
+    if claim is not None and (epsilon, rho) == (None, None):
+        epsilon, rho = claim.epsilon, claim.rho if claim.epsilon is None else None
     check_one_target(epsilon, rho)
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     if not opened.committed_rounds:
@@ -121,7 +136,7 @@ def calibrate_trace(
             f"trace {str(opened.path)!r} has no committed round, so nothing was released and no "
             "noise was needed; take a trace that has some"
         )
-    audit = audit_trace(opened, delta=delta, mechanism=mechanism)
+    audit = audit_trace(opened, delta=delta, mechanism=mechanism, claim=claim)
     _check(audit)
     audited = audit.mechanisms[0]
     used_delta = audited.observed.delta
@@ -145,6 +160,7 @@ def calibrate_trace(
         target_rho=rho,
         delta=used_delta,
         run_noise_multiplier=audited.noise_multiplier if audited.is_own else None,
+        claimed=None if claim is None else calibrated(audited.claimed),
         enforced=calibrated(audited.enforced),
         observed=calibrated(audited.observed, f"{KNOWN_AFTERWARDS}; {audited.observed.reason}"),
         notes=(*_notes(audit), *(each.text for each in other_tasks(opened))),
@@ -170,23 +186,10 @@ def _check(audit: Audit) -> None:
         )
     # If sampling provably adds nothing, the other guarantees cover the run.
     if audited.sampled is not None and audited.sampled.sensitivity is not None:
-        assert audit.scenario is not None
-        probability = audit.scenario.rounds.sampling_probability
-        turns = audited.sampled.participation
-        assert turns is not None
-        if isinstance(audited.sampled.event, MinSepSampled):
-            raise InputError(
-                f"{named}: its rounds are random with a least separation (schedule min_sep), which "
-                "adds privacy that sensitivities do not include; audit the trace with noise "
-                "multipliers of your choice"
-            )
-        partitions = f", partitions {turns.min_sep}" if turns.min_sep > 1 else ""
         raise InputError(
-            f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
-            f"privacy that sensitivities do not include; calibrate {audited.strategy.kind} to an "
-            "epsilon (no rho is proven for samples) by `fedray mechanism` with sampling "
-            f"{probability:g}{partitions}, rounds {audit.rounds}, min-sep {turns.min_sep} and max "
-            f"participations {turns.max_participations}"
+            f"{named}: its rounds are drawn at random, which adds privacy that sensitivities do "
+            "not include; audit the trace with noise multipliers of your choice, or calibrate by "
+            "`fedray mechanism` with sampling"
         )
 
 
@@ -195,7 +198,7 @@ def _notes(audit: Audit) -> list[str]:
     notes += [each for each in (audit.short_run_note, audit.incompleteness) if each]
     scenario = audit.scenario
     if scenario is None:
-        return [OF_A_LOG, *notes]
+        return notes if audit.claim is not None else [OF_A_LOG, *notes]
     privacy = scenario.privacy
     if audit.mechanisms[0].is_own and scenario.count_noise is not None:
         most = count_noise_multiplier(scenario.count_noise)
@@ -205,13 +208,8 @@ def _notes(audit: Audit) -> list[str]:
             f"{given(most)}, that of the counts alone."
         )
     if privacy.stop_at is not None:
-        what = (
-            "devices may have been excluded"
-            if privacy.at_limit == "exclude"
-            else "rounds may have been committed"
-        )
         notes.append(
             f"privacy.stop_at counted with the noise multiplier {given(privacy.noise_multiplier)}. "
-            f"With another one, other {what} than those that were."
+            "With another one, it would have excluded other devices, or ended the run elsewhere."
         )
     return notes

@@ -1,18 +1,19 @@
 """Checks a claim against a trace, statement by statement."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fedray.audit.claimed import claimed_limits, joined
 from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.findings import SPENT_STATEMENTS, Finding, Verdict
-from fedray.audit.guarantees import REPEATED, Guarantee, Limits
+from fedray.audit.guarantees import REPEATED, Guarantee, Limits, of_limits
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.statements.noise import check_noise
 from fedray.audit.statements.sampling import check_sampling
-from fedray.audit.statements.spent import Basis, SpentStatement
+from fedray.audit.statements.spent import SpentStatement
 from fedray.audit.statements.statement import Subject
 from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
@@ -24,6 +25,9 @@ from fedray.scenario.privacy import NO_GUARANTEE, Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
+LEFT_OUT = "rows of the log that were left out may be participations beyond every limit"
+"""Reason why no epsilon may be published although the other rows have one."""
+
 
 def check_claim(
     claim: Claim,
@@ -32,11 +36,13 @@ def check_claim(
     patterns: Patterns,
     found: TraceSensitivity,
     limits: Limits,
+    stated: Guarantee,
     noise: tuple[Noise, Noise],
     name_of: Callable[[int], str],
     ensured: Sequence[Guarantee | None] = (),
-) -> tuple[Finding, ...]:
-    """Returns a finding for each statement of a claim.
+) -> tuple[tuple[Finding, ...], Guarantee]:
+    """Returns a finding for each statement of a claim, and the guarantee of the claim with broken
+    statements corrected.
 
     A claimed rho or epsilon holds if it follows from the enforced limits together with the claimed
     limits that are not broken. So a claim that states less about participation never holds more
@@ -49,6 +55,7 @@ def check_claim(
         patterns: rounds of every device.
         found: sensitivity of the claimed mechanism on this trace.
         limits: enforced limits.
+        stated: guarantee of the claimed limits, whether the trace keeps them or not.
         noise: least noise of this trace and least noise that the rules permit, both at the claimed
             multiplier.
         name_of: function that returns the shown name of a device id.
@@ -67,11 +74,14 @@ def check_claim(
     if incomplete:
         # A row that was left out may be a participation, so only a breach is certain.
         participation = [_not_refuted(each, incomplete) for each in participation]
+    amplified = _amplified(claim, trace, noise[1])
+    claimed = [stated] if amplified is None else [stated, amplified]
     if claim.sampling is not None:
         drawn = check_sampling(claim.sampling, patterns)
-        ensured = (*ensured, _amplified(claim, trace, drawn.verdict, noise))
+        if drawn.verdict is not Verdict.HOLDS:
+            amplified = None
         participation.append(_not_refuted(drawn, incomplete) if incomplete else drawn)
-    basis, corrected = _bases(claim, trace, patterns, limits, participation)
+    support, corrected = _supports(claim, trace, patterns, limits, participation, noise[1])
 
     shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
     evidence = (subject.evidence(found.device_id, found.rounds, shows),)
@@ -80,58 +90,74 @@ def check_claim(
         ("rho", rho_of),
         ("epsilon", lambda event: epsilon_of(event, claim.delta).epsilon),
     ):
-        if (claimed := getattr(claim, key)) is None:
+        if (value := getattr(claim, key)) is None:
             continue
         if used is not None and used.strategy is None:
-            spent.append(Finding(key, Verdict.BROKEN, claimed, None, "", NO_GUARANTEE))
+            spent.append(Finding(key, Verdict.BROKEN, value, None, "", NO_GUARANTEE))
             continue
-        statement = SpentStatement(key, claimed, privacy_of, *noise)
-        finding = statement.check(found, basis, corrected, evidence)
-        for guarantee in ensured:
+        statement = SpentStatement(key, value, privacy_of, *noise)
+        finding = statement.check(found, claimed, support, corrected, evidence)
+        for guarantee in (*ensured, amplified):
             finding = statement.by_server(finding, guarantee)
         spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
     noise_findings = check_noise(claim.mechanism, claim.noise_multiplier, used)
-    return tuple(map(_without_advice, (*noise_findings, *participation, *spent)))
+    # A statement must never recommend an observed figure, which no rule ensures.
+    findings = tuple(
+        replace(each, should_say="") if each.verdict is Verdict.HOLDS else each
+        for each in (*noise_findings, *participation, *spent)
+    )
+    if incomplete:
+        # The rows that were left out may break a statement by more than the others do.
+        is_broken = any(each.verdict is Verdict.BROKEN for each in participation)
+        if is_broken or stated.sensitivity is None:
+            corrected = replace(corrected, sensitivity=None, event=None, reason=LEFT_OUT)
+    elif amplified is not None:
+        corrected = min(corrected, amplified, key=lambda each: each.epsilon or math.inf)
+    return findings, corrected
 
 
-def _bases(
+def _supports(
     claim: Claim,
     trace: Trace | ImportedTrace,
     patterns: Patterns,
     enforced: Limits,
     findings: Sequence[Finding],
-) -> tuple[Basis, Basis]:
-    """Returns the bases of the claim without its broken statements, and with these corrected."""
+    permitted: Noise,
+) -> tuple[Guarantee, Guarantee]:
+    """Returns the guarantees of the claim without its broken statements, and with these
+    corrected."""
+
+    def supported(limits: Limits) -> Guarantee:
+        return of_limits("claimed", limits, claim.mechanism, permitted, claim.delta, False)
+
     # No (b, k) covers a device that contributed twice to a round.
     if patterns.min_sep == 0:
-        basis = Basis(REPEATED, "", None)
-        return basis, basis
+        nothing = supported(Limits(None, REPEATED))
+        return nothing, nothing
     broken = [
         each for each in findings if each.verdict is Verdict.BROKEN and each.statement != "sampling"
     ]
     # A broken statement must not support another.
     without = claim.model_copy(update={each.statement: None for each in broken})
-    basis = Basis.of(claim.mechanism, _limits(without, trace, enforced))
+    support = supported(_limits(without, trace, enforced))
     if not broken:
-        return basis, basis
+        return support, support
     put_right = claim.model_copy(update={each.statement: each.found for each in broken})
-    return basis, Basis.of(claim.mechanism, _limits(put_right, trace, enforced))
+    return support, supported(_limits(put_right, trace, enforced))
 
 
-def _amplified(
-    claim: Claim, trace: Trace | ImportedTrace, verdict: Verdict, noise: tuple[Noise, Noise]
-) -> Guarantee | None:
-    """Returns the guarantee of claimed Poisson samples, if no test rejects them; None if there is
-    no theorem for the mechanism."""
+def _amplified(claim: Claim, trace: Trace | ImportedTrace, noise: Noise) -> Guarantee | None:
+    """Returns the guarantee of claimed Poisson samples; None without, or if there is no theorem for
+    the mechanism."""
     sampling, strategy = claim.sampling, claim.mechanism
     if not isinstance(sampling, PoissonDraws) or not isinstance(strategy, Identity):
         return None
-    if verdict is not Verdict.HOLDS or not isinstance(noise[1], ServerNoise):
+    if not isinstance(noise, ServerNoise):
         return None
     rounds = PoissonSampling(claim.rounds or trace.committed_rounds, sampling.probability)
-    event = sampled_release(strategy, rounds, noise[1].multiplier)
+    event = sampled_release(strategy, rounds, noise.multiplier)
     reason = f"each device is drawn with probability {sampling.probability:g}, independently"
-    return Guarantee("sampled", None, None, event, claim.delta, True, reason)
+    return Guarantee("sampled", None, None, event, claim.delta, False, reason)
 
 
 def _limits(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> Limits:
@@ -156,10 +182,3 @@ def _not_refuted(finding: Finding, incomplete: str) -> Finding:
     return replace(
         finding, verdict=Verdict.UNCHECKED, found=found, explanation=incomplete, should_say=""
     )
-
-
-def _without_advice(finding: Finding) -> Finding:
-    # A statement must never recommend an observed figure, which no rule ensures.
-    if finding.verdict is Verdict.HOLDS:
-        return replace(finding, should_say="")
-    return finding

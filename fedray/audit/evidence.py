@@ -2,17 +2,7 @@
 
 An audit shows the worst few of each statement. The file has all of them, so that an engineer can
 look each one up in the training's own logs. Rows are in order of STATEMENTS, then of the device's
-place in the trace, then of the rounds.
-
-    statement         key of the broken claim
-    device            name of the device, as in the audit; null for `rounds`
-    first_round       the earlier one of two participations that are too near; of
-    last_round        `max_participations` the first and the last round of the device, and of
-                      `rounds` those beyond the claimed ones
-    first_log_round   the same two by the numbers of an imported log; null of a run of ours
-    last_log_round
-    found             rounds or hours between the two; participations; released rounds
-    claimed           the claimed value
+place in the trace, then of the rounds. docs/audit.md describes the columns.
 """
 
 from pathlib import Path

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 from fedray.base.document import Document, InJson
-from fedray.base.rounding import counted, down, fine, given
+from fedray.base.rounding import counted, down, fine, given, up
 
 
 class Verdict(StrEnum):
@@ -24,7 +24,10 @@ class Verdict(StrEnum):
     """The trace lacks the data for a check."""
 
 
-SPENT_STATEMENTS = ("rho", "epsilon")
+ROUNDED = {"rho": 1e-9, "epsilon": 1e-6}
+"""Relative error of floats, and of the discretisation of epsilon (which rounds up). A claim that
+falls short by more is broken."""
+SPENT_STATEMENTS = tuple(ROUNDED)
 NOISE_STATEMENTS = ("mechanism", "noise_multiplier")
 PRIVACY_STATEMENTS = (*NOISE_STATEMENTS, *SPENT_STATEMENTS)
 """Statements about privacy; the others are about participation."""
@@ -65,6 +68,9 @@ class Finding(Document):
     """Number of breaches: pairs, or devices."""
     evidence: tuple[Evidence, ...] = ()
     """The worst breaches, or the binding case if the statement holds."""
+    of_claimed_limits: float | None = None
+    """For rho and epsilon, the figure that follows from the claimed limits, whether the trace keeps
+    them or not; None without limits or a theorem."""
 
     @property
     def name(self) -> str:
@@ -90,6 +96,15 @@ class Finding(Document):
             return down(value)
         # Counts are exact, and the noise multiplier was given by the run.
         return given(value) if isinstance(value, float) else f"{value:,}"
+
+    @property
+    def contradicts_limits(self) -> bool:
+        """Whether a claimed rho or epsilon is smaller than the one that follows from the claimed
+        limits."""
+        of_limits, claimed = self.of_claimed_limits, self.claimed
+        if of_limits is None or not isinstance(claimed, float):
+            return False
+        return of_limits > claimed * (1 + ROUNDED[self.statement])
 
     @property
     def evidence_note(self) -> InJson[str]:
@@ -129,13 +144,24 @@ def standing(findings: Sequence[Finding]) -> Literal["holds", "broken", "open"]:
     return "broken" if any(each.verdict is Verdict.BROKEN for each in findings) else "open"
 
 
+def headline(findings: Sequence[Finding]) -> str:
+    """Returns whether a claim holds, as a clause."""
+    is_failing = any(each.verdict in FAILING for each in findings)
+    is_open = "is not supported" if is_failing else "cannot be checked"
+    heads = {"holds": "holds", "broken": "does not hold", "open": is_open}
+    return f"The claim {heads[standing(findings)]}"
+
+
 def verdict_sentences(findings: Sequence[Finding]) -> str:
     """Returns the verdict on a claim in sentences: whether it holds, and each statement that does
     not, with the figure that would."""
-    failing = [each for each in findings if each.verdict in _FAILING]
-    is_open = "is not supported" if failing else "cannot be checked"
-    heads = {"holds": "holds", "broken": "does not hold", "open": is_open}
-    head = f"The claim {heads[standing(findings)]}"
+    failing = [
+        each
+        for each in findings
+        if each.verdict in FAILING
+        or (each.contradicts_limits and each.verdict is Verdict.UNCHECKED)
+    ]
+    head = headline(findings)
     # Statements about participation come first: those about privacy follow from them.
     failing.sort(key=lambda each: each.statement in SPENT_STATEMENTS)
     clauses = "; ".join(_clause(each) for each in failing)
@@ -148,7 +174,7 @@ def verdict_sentences(findings: Sequence[Finding]) -> str:
     return ". ".join(sentences) + "."
 
 
-_FAILING = {
+FAILING = {
     Verdict.BROKEN: "is not supported",
     Verdict.UNPROVEN: "is not proven",
     Verdict.TRACE_ONLY: "is not supported",
@@ -157,17 +183,26 @@ _FAILING = {
 
 def _clause(finding: Finding) -> str:
     if finding.statement in SPENT_STATEMENTS:
-        text = f"{finding.name} {finding.claimed_text} {_FAILING[finding.verdict]}"
+        text = f"{finding.name} {finding.claimed_text}"
         supported = finding.should_say.rpartition(" ")[2]
+        if finding.contradicts_limits:
+            assert finding.of_claimed_limits is not None
+            own = plain(up(finding.of_claimed_limits))
+            text += f" does not follow from the claimed limits, which give {own}"
+            return text if supported in ("", own) else f"{text}; {supported} is supported"
+        text += f" {FAILING[finding.verdict]}"
         if not supported:
             return text
         assert isinstance(finding.claimed, float)
         # A smaller figure than the claimed one follows from other figures than the claimed ones.
         if float(supported) <= finding.claimed:
             return f"{text} until the rest is corrected, which gives {supported}"
-        return f"{text}, {supported} is"
+        if finding.of_claimed_limits is None:
+            return f"{text}, {supported} is"
+        text = f"{finding.name} {finding.claimed_text} follows from the claimed limits, which are"
+        return f"{text} not supported; {supported} is"
     if finding.found is None:
-        return f"{finding.name} {finding.claimed_text} {_FAILING[finding.verdict]}"
+        return f"{finding.name} {finding.claimed_text} {FAILING[finding.verdict]}"
     if finding.found == finding.claimed:
         return f"{finding.name} {finding.claimed_text} had other parameters"
     text = f"{finding.name} is {finding.found_text}, not {finding.claimed_text}"

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from fedray.audit.assumptions import TUNING, UNSEEN
 from fedray.audit.audit import Audit, MechanismAudit
-from fedray.audit.findings import broken_noise
+from fedray.audit.findings import broken_noise, headline
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.audit.rules import rules_of
 from fedray.audit.tuning import Tuning
@@ -57,7 +57,7 @@ class Statement(Result):
     TABLES: ClassVar[str] = "fedray.report.audits:statement_tables"
 
     title: str
-    """Name of the run or log."""
+    """Name of the run; of a log, its rounds and mechanism."""
     date: str
     """Day on which the trace was written, in UTC."""
     summary: str
@@ -135,7 +135,9 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
             f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} Claim "
             "limits that were enforced, such as timer_hours"
         )
-    title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
+    # A file name of a log is for its owner; readers of the statement know the release.
+    named = isinstance(trace, Trace)
+    title = trace.scenario["name"] if named else f"{audit.rounds:,} rounds with {mechanism.title}"
     lines = (
         *_setting(trace, audit, mechanism),
         *_mechanism(trace, audit, mechanism),
@@ -157,7 +159,7 @@ def _summary(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> str:
     says = (
         f"({up(stated.epsilon)}, {given(stated.delta)})-differential privacy, with rho "
         f"{up(stated.rho, 6)} of zCDP, for {unit}, under zero-out adjacency, by the noise of "
-        f"{mechanism.name} ({mechanism.strategy.paper}) with noise multiplier "
+        f"{mechanism.title} ({mechanism.strategy.paper}) with noise multiplier "
         f"{given(mechanism.noise_multiplier or 0.0)}. Participation is {stated.name}: "
         f"{described(stated.participation) if stated.participation else 'unlimited'}. The figures "
         f"are about {stated.scope}"
@@ -345,10 +347,15 @@ def _person(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> list[
 
 
 def _claim(audit: Audit) -> list[Line]:
-    found = "; ".join(
-        f"{each.name}: {each.verdict} ({each.explanation})" for each in audit.findings
-    )
-    return [Line("The claim", audit.verdict, found)] if audit.findings else []
+    if not audit.findings:
+        return []
+    return [
+        Line("The claim", headline(audit.findings), "the statements below, one by one"),
+        *(
+            Line(f"Claimed {each.name}", f"{each.claimed_text}: {each.verdict}", each.explanation)
+            for each in audit.findings
+        ),
+    ]
 
 
 def _tuning(audit: Audit, stated: Guarantee, tuning: Tuning | None) -> Line:
@@ -427,7 +434,7 @@ def _provenance(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
 def _described(mechanism: MechanismAudit) -> str:
     parameters = mechanism.strategy.parameters.items()
     said = "; ".join(f"{name} = {in_words(value, MOST_SHOWN)}" for name, value in parameters)
-    return f"{mechanism.name} ({mechanism.strategy.paper})" + (f"; {said}" if said else "")
+    return f"{mechanism.title} ({mechanism.strategy.paper})" + (f"; {said}" if said else "")
 
 
 def _limits_text(guarantee: Guarantee) -> str:

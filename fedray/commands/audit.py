@@ -1,6 +1,9 @@
 """`fedray audit`: audit a trace, or check a claim."""
 
+import shlex
 from pathlib import Path
+
+import typer
 
 from fedray.base.errors import InputError
 from fedray.commands.audit_files import (
@@ -110,5 +113,8 @@ def audit(
         print_json({**document, **checked, **written})
     else:
         print_audit(opened, result, "evidence" in written, verify is True, verbose)
+        if result.needs_noise:
+            command = shlex.join(["fedray", "calibrate", str(trace), "--claim", str(claim)])
+            typer.echo(f"\n{command} finds the noise that the claim needs")
         print_files(written)
     exit_by_claim(result)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedray.base.arrays import BoolArray, Int64Array, UInt32Array
+from fedray.base.arrays import Int64Array, UInt32Array
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.quiet_duckdb import connected
@@ -55,8 +55,6 @@ PART_ROWS = 1 << 22
 LEAST_MEMORY, USUAL_MEMORY = 64, 576
 """Memory of the sort, MiB. 10 million rows need 680; with 576 they take as long, and a whole import
 peaks at 1.04 GB instead of 1.16."""
-MOST_TABLED = 1 << 16
-"""Largest range of round numbers whose positions are looked up in a table, made for each batch."""
 MEMORY_PER_THREAD = 128
 """Memory per thread of the sort, MiB; with less, threads would not get their minimum."""
 REPEATS = ("refuse", "once", "each")
@@ -66,6 +64,10 @@ _SORTING = "sorting"
 _ROUNDS = (
     "SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
     " GROUP BY round ORDER BY round"
+)
+_OWNERS = (
+    "SELECT device, min(owner), max(owner) FROM staged GROUP BY device"
+    " HAVING min(owner) <> max(owner) LIMIT 1"
 )
 # Rows that are equal in all columns are interchangeable, so the log's order does not matter.
 _SORTED = "FROM staged ORDER BY ALL"
@@ -166,6 +168,8 @@ def import_log(
         staged = writer.partial / "staged.parquet"
         source.stage(staged)
         _check_staged(source, leave_out_invalid)
+        if owner_column is not None:
+            _check_owners(staged, memory_mebibytes)
         # DuckDB may need all the memory that reading used.
         pa.default_memory_pool().release_unused()
         time = "NULL::DOUBLE" if time_column is None else "time"
@@ -255,6 +259,16 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
             "them in rounds that the rounds file does not have), so there is nothing to audit; "
             "give a log with participations"
         )
+
+
+def _check_owners(staged: Path, memory_mebibytes: int) -> None:
+    for batch in _queried(_OWNERS, staged, memory_mebibytes):
+        for device, *owners in zip(*batch.columns, strict=True):
+            raise InputError(
+                f"device {shown_value(device)} has the owners "
+                f"{' and '.join(map(shown_value, owners))} in the log, but a device belongs to one "
+                "person; correct the log, or name a device by both columns, which are then one unit"
+            )
 
 
 def _left_out(source: Log, parts: "_Parts", repeats: str, devices_digest: str) -> list[LeftOut]:
@@ -360,13 +374,7 @@ class _LogRounds:
         """Returns the round numbers in the trace of staged round numbers [N]."""
         if self._has_places:
             return staged.astype(np.uint32)
-        first, last = self.numbers[[0, -1]]
-        if last - first >= MOST_TABLED:
-            return np.searchsorted(self.numbers, staged).astype(np.uint32)
-        # The table is ten times as fast as searching.
-        table = np.empty(last - first + 1, np.uint32)
-        table[self.numbers - first] = np.arange(self.numbers.size)
-        return table[staged - first]
+        return np.searchsorted(self.numbers, staged).astype(np.uint32)
 
     def write(self, file: Path) -> str:
         """Writes the rounds to a file of the trace, and returns the digest of its columns."""
@@ -401,8 +409,8 @@ class _Parts:
         self._log_rounds = log_rounds
         self._repeats = repeats
         self._entries: list[dict[str, Any]] = []
-        self._last: tuple[pa.Scalar, int, pa.Scalar] | None = None
-        """Name, round and owner of the last row; the name in place of an owner, without owners."""
+        self._last: tuple[pa.Scalar, int] | None = None
+        """Name and round of the last row."""
         self._pending: list[tuple[NDArray, ...]] = []
         """Batches of columns that are not written yet; none of them is empty."""
         self._pending_rows = 0
@@ -413,7 +421,7 @@ class _Parts:
         """Adds the next rows [B]."""
         if not batch.num_rows:
             return
-        names, owners = batch.column(0), batch.column(len(self._names.columns) - 1)
+        names = batch.column(0)
         rounds = self._log_rounds.places(batch.column("round").to_numpy())
         # Rows are sorted, so comparing with the row before reveals new devices and repeated rows.
         is_new = np.ones(len(names), np.bool_)
@@ -423,8 +431,7 @@ class _Parts:
         if self._last is not None:
             is_new[0] = names[0] != self._last[0]
             is_again[0] = not is_new[0] and int(rounds[0]) == self._last[1]
-        self._check_owners(names, owners, is_new)
-        self._last = names[-1], int(rounds[-1]), owners[-1]
+        self._last = names[-1], int(rounds[-1])
         if is_again.any():
             place = int(is_again.argmax())
             number = int(self._log_rounds.numbers[rounds[place]])
@@ -447,19 +454,6 @@ class _Parts:
         self._pending_rows += columns[0].size
         if self._pending_rows > PART_ROWS:
             self._write_parts(is_last=False)
-
-    def _check_owners(self, names: pa.Array, owners: pa.Array, is_new: BoolArray) -> None:
-        """Raises InputError if a device has two owners, which the sort brings together."""
-        before = pa.array([owners[0] if self._last is None else self._last[2]], owners.type)
-        before = pa.concat_arrays([before, owners[:-1]])
-        differs = np.flatnonzero(~is_new & np.asarray(_COMPUTE.not_equal(owners, before)))
-        if differs.size:
-            place = int(differs[0])
-            raise InputError(
-                f"device {shown_value(names[place])} has the owners {shown_value(before[place])} "
-                f"and {shown_value(owners[place])} in the log, but a device belongs to one person; "
-                "correct the log, or name a device by both columns, which are then one unit"
-            )
 
     def finish(self) -> list[dict[str, Any]]:
         """Writes the remaining rows; returns the entries of all parts for run.json."""

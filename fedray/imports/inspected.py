@@ -5,7 +5,7 @@ The rows are checked by the importer's own reader. The whole log is held in memo
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,46 @@ import pyarrow.compute as pc
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
+from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
 from fedray.imports.importer import REPEATED
 from fedray.imports.log import Log, LogLayout, shown_value
 from fedray.imports.log_files import LogFiles
 from fedray.imports.log_rounds import Numbering
-from fedray.imports.log_times import ISO_8601
+from fedray.imports.log_times import ISO_8601, TimeReader
 
 WORDS = {
     "time": ("timestamp", "datetime", "time", "date"),
     "round": ("round", "attempt", "iteration"),
-    "device": ("device", "deviceid", "client", "clientid", "phone", "user", "userid", "id"),
+    "device": (
+        "device",
+        "deviceid",
+        "client",
+        "clientid",
+        "phone",
+        "installation",
+        "user",
+        "userid",
+        "id",
+    ),
     "owner": ("owner", "person"),
 }
 """Words in the names of columns by role, the most certain first."""
 FEW = 8
 """Most values of a column that may be outcomes."""
+_CHECKS = {
+    "device": "SELECT count(*), min(row) FROM staged"
+    " WHERE row NOT IN (SELECT min(row) FROM staged GROUP BY device, round)",
+    "owner": "SELECT count(DISTINCT device), min(row) FROM staged"
+    " JOIN (SELECT device, arg_min(owner, row) AS first FROM staged GROUP BY device)"
+    " USING (device) WHERE owner <> first",
+    "round": "SELECT max(round) - min(round) + 1 - count(DISTINCT round) FROM staged",
+    "time": "SELECT count(*), min(round), arg_min(row, round) FROM (SELECT round, min(row) AS row,"
+    " max(time) AS last, lag(min(time)) OVER (ORDER BY round) AS before FROM staged"
+    " WHERE time IS NOT NULL GROUP BY round) WHERE last < before",
+}
+"""Queries of staged rows by column: repeated rounds, devices of several owners, gaps between round
+numbers, and rounds out of order; with the first row."""
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -77,54 +101,65 @@ def inspect_log(
     Raises:
         InputError: the log cannot be read at all, or an argument is wrong.
     """
-    reading = form.get("file_format"), form.get("delimiter")
-    names = LogFiles(log, {}, *reading).names
+    names = _files(log, form).names
     if len(names) == 1 and not form.get("delimiter"):
-        found = next((each for each in ";\t|" if each in names[0]), None)
-        if found is not None:
-            form["delimiter"] = found
-            return inspect_log(log, columns, where, repeats, leave_out_invalid, **form)
-    files = LogFiles(log, dict.fromkeys(names, "column"), *reading)
+        form["delimiter"] = next((each for each in ";\t|" if each in names[0]), None)
+        names = _files(log, form).names
+    files = _files(log, form, names)
     table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
-    roles = {role: given for role, given in columns.items() if given} | {
-        role: [name] for role, name in _guessed(names, columns).items() if not columns.get(role)
-    }
-    time = next(iter(roles.get("time", [])), None)
-    described = [_described(table[name], name, roles) for name in names]
-    problems, notes = [], []
-    for role in ("device", "round"):
-        if role not in roles:
-            problems.append(f"no column looks like the {role}; give --column {role}=NAME")
-    unused = set(names).difference(*roles.values(), (each.partition("=")[0] for each in where))
-    notes += [text for name in names if name in unused and (text := _few(table[name], name))]
+    described = [_described(table[name], name) for name in names]
+    roles = {role: given for role, given in columns.items() if given}
+    roles |= {role: [name] for role, name in _guessed(described, roles).items()}
+    role_of = {name: role for role, of_role in roles.items() for name in of_role}
+    unused = set(names).difference(role_of, (each.partition("=")[0] for each in where))
+    missing = [role for role in ("device", "round") if role not in roles]
+    problems = [f"no column looks like the {each}; give --column {each}=NAME" for each in missing]
+    notes = [text for name in names if name in unused and (text := _few(table[name], name))]
+    if not problems:
+        layout = LogLayout(
+            devices=tuple(roles["device"]),
+            round=roles["round"][0],
+            owner=next(iter(roles.get("owner", ())), None),
+            where=tuple(where),
+            **form,
+        )
+        found = _Rows(log, layout, table, roles.get("time", ())[:1])
+        for each in found.source.left_out.values():
+            text = f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row})"
+            # A round beyond all numbers is refused in any case.
+            if leave_out_invalid and not found.source.out_of_range:
+                notes.append(f"{text}, left out; claims are then unchecked")
+            else:
+                problems.append(f"{text}; correct them, or leave them out by --leave-out-invalid")
+        problems += found.problems
+        notes += found.notes
+        if found.is_repeated and repeats == "refuse":
+            repeats = "each"
+            notes.append(
+                "--repeats each counts all rows of a device in a round, the safe reading; give "
+                "once if they are records of one contribution"
+            )
+    notes.append(
+        "--rounds logged says that every round in the log released a model; else list them"
+    )
     # A leading "-" would make an option of the file.
     command = ["fedray", "import", f"./{log}" if str(log).startswith("-") else str(log)]
-    for role, of_role in roles.items():
-        command += [word for name in of_role for word in ("--column", f"{role}={name}")]
+    command += [word for name, role in role_of.items() for word in ("--column", f"{role}={name}")]
     command += [word for each in where for word in ("--where", each)]
     for name, value in form.items():
         if value:
             option = name.replace("time_unit", "time_format").replace("_", "-")
             command += [f"--{option}", value]
-    if leave_out_invalid:
-        command.append("--leave-out-invalid")
-    if repeats != "refuse":
-        command += ["--repeats", repeats]
-    if not problems:
-        layout = LogLayout(
-            devices=tuple(roles["device"]),
-            round=roles["round"][0],
-            owner=next(iter(roles.get("owner", [])), None),
-            time=time,
-            where=tuple(where),
-            **form,
-        )
-        _check(log, layout, table, problems, notes, command)
+    command += ["--leave-out-invalid"] * leave_out_invalid
+    command += ["--repeats", repeats] * (repeats != "refuse")
     command += ["--rounds", "logged", f"--out={log.stem}-trace"]
-    notes.append(
-        "--rounds logged says that every round in the log released a model; else list them"
-    )
-    return Inspection(tuple(described), tuple(problems), tuple(notes), tuple(command))
+    cells = tuple((*each, role_of.get(each[0], "")) for each in described)
+    return Inspection(cells, tuple(problems), tuple(notes), tuple(command))
+
+
+def _files(log: Path, form: Mapping[str, Any], names: Sequence[str] = ()) -> LogFiles:
+    columns = dict.fromkeys(names, "column")
+    return LogFiles(log, columns, form.get("file_format"), form.get("delimiter"))
 
 
 def _few(column: pa.ChunkedArray, name: str) -> str:
@@ -140,129 +175,91 @@ def _few(column: pa.ChunkedArray, name: str) -> str:
     )
 
 
-def _check(
-    log: Path,
-    layout: LogLayout,
-    table: pa.Table,
-    problems: list[str],
-    notes: list[str],
-    command: list[str],
-) -> None:
-    # Times are read below, because the reader refuses the first wrong one.
-    untimed = replace(layout, time=None, time_unit=None, time_format=None, time_zone=None)
-    source = Log(log, untimed, Numbering(None, True, None), lambda text: None)
-    batches, places = [], []
-    for batch in source.participations():
-        batches.append(batch)
-        places.append(source.places)
-    staged = pa.Table.from_batches(batches, source.schema)
-    rows = np.concatenate(places) if places else np.empty(0, np.int64)
-    for each in source.left_out.values():
-        text = f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row})"
-        # A round beyond all numbers is refused in any case.
-        if "--leave-out-invalid" in command and not source.out_of_range:
-            notes.append(f"{text}, left out; claims are then unchecked")
-        else:
-            problems.append(f"{text}; correct them, or leave them out by --leave-out-invalid")
-    if not staged.num_rows:
-        problems.append("no row is a participation")
-        return
-    rounds = staged["round"].to_numpy()
-    devices = _codes(staged["device"])
-    if layout.owner is not None:
-        _check_owners(devices, _codes(staged["owner"]), rows, problems)
-    again = _again(devices, rounds)
-    if again.size:
-        text = f"{counted(again.size, 'row')} of {REPEATED} (first: row {rows[again[0]] + 1})"
-        if "--repeats" not in command:
-            text += (
-                ": --repeats each counts all of them, the safe reading; give once if they are "
-                "records of one contribution"
+class _Rows:
+    """Participations among the rows of a log, as the import stages them, with their problems."""
+
+    def __init__(self, log: Path, layout: LogLayout, table: pa.Table, times: Sequence[str]) -> None:
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        # Times are read below, because the import refuses the first wrong one.
+        self.source = Log(log, layout, Numbering(None, True, None), lambda text: None)
+        batches, places = [], [np.empty(0, np.int64)]
+        for batch in self.source.participations(table.to_batches()):
+            batches.append(batch)
+            places.append(self.source.places)
+        rows = np.concatenate(places)
+        seconds = np.full(rows.size, np.nan)
+        for name in times:
+            found = table[name].combine_chunks().take(pa.array(rows))
+            self._read_times(layout.time_reader(f"column {name!r}"), found, rows, seconds)
+        staged = pa.Table.from_batches(batches, self.source.schema)
+        staged = staged.append_column("row", pa.array(rows + 1))
+        staged = staged.append_column("time", pa.array(seconds, from_pandas=True))
+        self.is_repeated = self._check(staged)
+
+    def _read_times(
+        self, reader: TimeReader, times: pa.Array, rows: Int64Array, seconds: Float64Array
+    ) -> None:
+        """Sets `seconds` [N] of the rows with a time, if all of these can be read."""
+        filled = np.flatnonzero(times.is_valid())
+        if times.null_count:
+            first = rows[np.flatnonzero(times.is_null())[0]] + 1
+            text = f"{counted(times.null_count, 'row')} without a time (first: row {first})"
+            self.problems.append(text)
+        try:
+            seconds[filled] = reader.seconds(
+                times.take(pa.array(filled)), lambda place: f"row {rows[filled[place]] + 1}"
             )
-            command += ["--repeats", "each"]
-        notes.append(text)
-    numbers = np.unique(rounds)
-    if gaps := int(numbers[-1] - numbers[0]) + 1 - numbers.size:
-        notes.append(f"{counted(gaps, 'round number')} between the first and the last do not occur")
-    if layout.time is not None:
-        times = table[layout.time].combine_chunks().take(pa.array(rows))
-        seconds = _seconds(layout, times, rows, problems, notes)
-        _check_order(seconds, rounds, rows, notes)
+        except InputError as error:
+            self.problems.append(str(error))
+            return
+        doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in reader.form else ""
+        self.notes.append(f"times: {reader.form}{doubt}")
+
+    def _check(self, staged: pa.Table) -> bool:
+        """Checks staged rows; returns whether a device repeats a round."""
+        if not len(staged):
+            self.problems.append("no row is a participation")
+            return False
+        checks = {name: query for name, query in _CHECKS.items() if name in staged.schema.names}
+        with connected({}) as connection:
+            connection.register("staged", staged)
+            found = {name: connection.sql(each).fetchall()[0] for name, each in checks.items()}
+        if found.get("owner", (0,))[0]:
+            count, row = found["owner"]
+            self.problems.append(
+                f"{counted(count, 'device')} with two or more owners (first: row {row}), but a "
+                "device belongs to one person; correct the log, or name a device by both columns"
+            )
+        again, row = found["device"]
+        if again:
+            self.notes.append(f"{counted(again, 'row')} of {REPEATED} (first: row {row})")
+        if gaps := found["round"][0]:
+            text = f"{counted(gaps, 'round number')} between the first and the last do not occur"
+            self.notes.append(text)
+        late, number, row = found["time"]
+        if late:
+            text = f"{counted(late, 'round')} that ended before the round before began"
+            self.notes.append(f"{text} (first: round {number}, row {row}); is the order right?")
+        return bool(again)
 
 
-def _codes(column: pa.ChunkedArray) -> Int64Array:
-    """Returns a number for each value, the same for equal values."""
-    return column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
-
-
-def _check_owners(
-    devices: Int64Array, owners: Int64Array, rows: Int64Array, problems: list[str]
-) -> None:
-    """Adds devices whose rows have different owners, which the import refuses."""
-    _, first, places = np.unique(devices, return_index=True, return_inverse=True)
-    other = np.flatnonzero(owners != owners[first][places])
-    if other.size:
-        count = counted(np.unique(devices[other]).size, "device")
-        problems.append(
-            f"{count} with two or more owners (first: row {rows[other[0]] + 1}), but a device "
-            "belongs to one person; correct the log, or name a device by both columns"
-        )
-
-
-def _again(codes: Int64Array, rounds: Int64Array) -> Int64Array:
-    """Returns positions of rows of a device and round that an earlier row has, sorted."""
-    order = np.lexsort((rounds, codes))
-    is_same = (np.diff(codes[order]) == 0) & (np.diff(rounds[order]) == 0)
-    return np.sort(order[1:][is_same])
-
-
-def _seconds(
-    layout: LogLayout, times: pa.Array, rows: Int64Array, problems: list[str], notes: list[str]
-) -> Float64Array:
-    """Returns the times of rows [N] in seconds; NaN where there is none, or none can be read."""
-    seconds = np.full(len(times), np.nan)
-    filled = np.flatnonzero(times.is_valid())
-    if empty := len(times) - filled.size:
-        first = int(rows[np.flatnonzero(times.is_null())[0]]) + 1
-        problems.append(f"{counted(empty, 'row')} without a time (first: row {first})")
-    reader = layout.time_reader(f"column {layout.time!r}")
-    try:
-        seconds[filled] = reader.seconds(
-            times.take(pa.array(filled)), lambda place: f"row {rows[filled[place]] + 1}"
-        )
-    except InputError as error:
-        problems.append(str(error))
-        return seconds
-    doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in reader.form else ""
-    notes.append(f"times: {reader.form}{doubt}")
-    return seconds
-
-
-def _check_order(
-    seconds: Float64Array, rounds: Int64Array, rows: Int64Array, notes: list[str]
-) -> None:
-    """Notes rounds that ended before the round before began."""
-    numbers, places = np.unique(rounds, return_inverse=True)
-    first, last = np.full(numbers.size, np.inf), np.full(numbers.size, -np.inf)
-    np.fmin.at(first, places, seconds)
-    np.fmax.at(last, places, seconds)
-    # Rounds without a time that can be read have no place in the order.
-    known = np.flatnonzero(np.isfinite(first))
-    late = known[1:][last[known[1:]] < first[known[:-1]]]
-    if late.size:
-        row = rows[np.flatnonzero(places == late[0])[0]] + 1
-        text = f"{counted(late.size, 'round')} that ended before the round before began"
-        notes.append(f"{text} (first: round {numbers[late[0]]}, row {row}); is the order right?")
-
-
-def _guessed(names: Sequence[str], given: Mapping[str, list[str]]) -> dict[str, str]:
-    """Returns columns by role, from the words in their names; a column has one role."""
+def _guessed(
+    described: Sequence[tuple[str, ...]], given: Mapping[str, list[str]]
+) -> dict[str, str]:
+    """Returns columns by role, from the words in their names; a column has one role. Times may also
+    be the only column that looks like them."""
     taken = {name for of_role in given.values() for name in of_role}
+    times = [name for name, kind, *_ in described if "ISO 8601" in kind or "timestamp" in kind]
     found: dict[str, str] = {}
-    for role, words in WORDS.items():
-        named = (name for word in words for name in names if word in _words_of(name))
+    for role in (role for role in WORDS if role not in given):
+        named = [
+            each[0] for word in WORDS[role] for each in described if word in _words_of(each[0])
+        ]
+        if role == "time" and len(times) == 1:
+            named += times
         free = [name for name in named if name not in taken]
-        if free and not given.get(role):
+        if free:
             found[role] = free[0]
             taken.add(free[0])
     return found
@@ -273,13 +270,11 @@ def _words_of(name: str) -> list[str]:
     return [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+", name)]
 
 
-def _described(
-    column: pa.ChunkedArray, name: str, roles: Mapping[str, list[str]]
-) -> tuple[str, ...]:
+def _described(column: pa.ChunkedArray, name: str) -> tuple[str, ...]:
+    """Returns name, type, distinct values, empty cells and examples of a column."""
     values = column.unique().drop_null()
-    role = next((role for role, named in roles.items() if name in named), "")
     examples = ", ".join(shown_value(each) for each in values[:3])
-    return (name, _kind(values), f"{len(values):,}", f"{column.null_count:,}", examples, role)
+    return (name, _kind(values), f"{len(values):,}", f"{column.null_count:,}", examples)
 
 
 def _kind(values: pa.Array) -> str:

@@ -1,7 +1,7 @@
 """Reads a log of participations batch by batch: checks rows, names devices and converts times."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,9 +182,15 @@ class Log:
                 writer.write_batch(staged)
                 self._on_progress(f"{self.rows:,} rows read")
 
-    def participations(self) -> Iterator[pa.RecordBatch]:
-        """Yields device, owner, round and time of the participations. Raises InputError."""
-        for batch in self._files.batches():
+    def participations(
+        self, batches: Iterable[pa.RecordBatch] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields device, owner, round and time of the participations. Raises InputError.
+
+        Args:
+            batches: all rows of the log, if they have been read already.
+        """
+        for batch in self._files.batches() if batches is None else batches:
             self._places = np.arange(self.rows, self.rows + batch.num_rows)
             self.rows += batch.num_rows
             staged = self._staged(batch)

@@ -230,7 +230,7 @@ def _separator_hint(file: Path, separator: str) -> str:
 def _files_of(path: Path) -> list[Path]:
     shown = f"log {shown_path(path)}"
     if path.is_file():
-        return [_utf8(path)]
+        return [path]
     if not path.is_dir():
         raise InputError(f"{shown} does not exist; give a CSV or Parquet file, or a directory")
     # Other files are ignored, such as marks of a complete export.
@@ -242,17 +242,7 @@ def _files_of(path: Path) -> list[Path]:
         raise InputError(f"{shown} has no .csv or .parquet file; give another directory")
     if len(formats) > 1:
         raise InputError(f"{shown} has both CSV and Parquet files; keep only those of one format")
-    return [_utf8(file) for file in found]
-
-
-def _utf8(file: Path) -> Path:
-    try:
-        str(file).encode()
-    except UnicodeEncodeError:
-        raise InputError(
-            f"log {shown_path(file)} has a name that is not UTF-8 and cannot be opened; rename it"
-        ) from None
-    return file
+    return found
 
 
 def _format_of(file: Path, given: str | None) -> str:

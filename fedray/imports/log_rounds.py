@@ -59,19 +59,12 @@ class Numbering:
         if rounds is not None and not 1 <= rounds <= MOST_ROUNDS:
             rule = f"must be from 1 to {MOST_ROUNDS}"
             raise InputError.of("rounds", rounds, rule, "it counts rounds that released a model")
-        if has_ranks and released is not None:
+        if (rounds is not None) + has_ranks + (released is not None) != 1:
             raise InputError(
-                "`renumber=True` and `rounds_file=FILE` both state which rounds released a model; "
-                "give only one of them"
+                "which rounds released a model must be given in one way; use `rounds=N` for 0 .. "
+                "N-1, `renumber=True` for all that occur in the log, or `rounds_file=FILE` for a "
+                "list"
             )
-        if rounds is None and not has_ranks and released is None:
-            raise InputError(
-                "it is not given which rounds released a model; use `rounds=N` for 0 .. N-1, "
-                "`renumber=True` for all that occur in the log, or `rounds_file=FILE` for a list"
-            )
-        if released is not None and rounds not in (None, released.numbers.size):
-            rule = f"is not the {released.numbers.size:,} rounds that the rounds file lists"
-            raise InputError.of("rounds", rounds, rule, "leave the number out")
         self.how = AS_THEY_ARE
         if has_ranks:
             self.how = BY_RANK
@@ -80,7 +73,7 @@ class Numbering:
         self.released = released
         self.limit = LARGEST_NUMBER
         """Rows with this round number or a higher one are refused."""
-        if rounds is not None and self.how == AS_THEY_ARE:
+        if rounds is not None:
             self.limit = rounds
         self._rounds = rounds
         # The list is in order of release, so numbers are looked up in a sorted copy.
@@ -109,18 +102,11 @@ class Numbering:
             log: name of the log in messages.
 
         Raises:
-            InputError: rounds are missing, or differ in number from the stated one.
+            InputError: rounds are missing.
         """
         if self.released is not None:
             return self.released.numbers
         missing = 0 if self._rounds is None else self._rounds - seen.size
-        if missing and self.how == BY_RANK:
-            rule = f"is not the {seen.size:,} rounds with participations in log {log!r}"
-            remedy = (
-                "leave the number out, or list the rounds that released a model with "
-                "`rounds_file=FILE`"
-            )
-            raise InputError.of("rounds", self._rounds, rule, remedy)
         if missing:
             # These numbers include the first MOST_SHOWN missing ones, or all of them.
             first = np.arange(min(self.limit, seen.size + MOST_SHOWN))

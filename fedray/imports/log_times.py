@@ -175,11 +175,6 @@ class TimeReader:
         return seconds
 
     def _of_timestamps(self, column: pa.Array, what: str) -> Floats:
-        if self._has_given_unit:
-            given = f"`time_unit={self._unit!r}`"
-            raise self._error(
-                f"{what}, whose unit is known, but {given} is for numbers; leave it out"
-            )
         if self._zone is not None:
             if column.type.tz:
                 raise self._without_zone(f"{what} with an offset from UTC")
@@ -299,21 +294,12 @@ def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
 
 
 def shown_range(first: float, last: float) -> tuple[str, str]:
-    """Formats two times: ISO 8601 in UTC if both are between 2000 and 2100, otherwise seconds.
-
-    Both have the decimals that the longer one needs, at most six.
-    """
+    """Formats two times: ISO 8601 in UTC if both are between 2000 and 2100, otherwise seconds."""
     if not EARLIEST <= first <= last <= LATEST:
         return f"{first:.15g} s", f"{last:.15g} s"
-    # Whole microseconds are converted, because a conversion of floats would round.
-    microseconds = np.array([round(1e6 * each) for each in (first, last)], "datetime64[us]")
-    shown_times = microseconds
-    for unit in ("s", "ms"):
-        shorter = microseconds.astype(f"datetime64[{unit}]")
-        if (shorter == microseconds).all():
-            shown_times = shorter
-            break
-    return f"{shown_times[0]}+00:00", f"{shown_times[1]}+00:00"
+    moments = (datetime.datetime.fromtimestamp(each, datetime.UTC) for each in (first, last))
+    begin, end = (each.isoformat() for each in moments)
+    return begin, end
 
 
 def _is_number(text: str) -> bool:

@@ -2,12 +2,12 @@
 losses up; min-sep, time spans and given noise down."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedray.audit.audit import Audit, MechanismAudit
+from fedray.audit.audit import Audit, MechanismAudit, Release
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.distribution import (
     DevicePrivacy,
@@ -18,7 +18,6 @@ from fedray.audit.distribution import (
 from fedray.audit.findings import Evidence, Finding
 from fedray.audit.guarantees import (
     OBSERVED_CANNOT_BE_RESTED_ON,
-    OBSERVED_LIMITS,
     Guarantee,
 )
 from fedray.audit.ledger import Ledger
@@ -26,7 +25,6 @@ from fedray.audit.privacy_statement import Statement
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
 from fedray.base.rounding import counted, fine, given, given_delta, shown_min_sep, shown_noise, up
-from fedray.mechanisms.accounting.events import StrategyRelease
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.table import Table
@@ -165,10 +163,12 @@ def guarantees_table(audit: Audit) -> Table:
     noise = first.noise_multiplier
     known = "without noise multiplier" if noise is None else f"noise multiplier {given(noise)}"
     of_one = f" of {first.name}" if not others else ""
+    conditional = ("enforced", "claimed") if audit.scenario is None else ()
     rows = [
         (mechanism, name, guarantee)
         for mechanism in audit.mechanisms
-        for name, guarantee in _named(mechanism, bool(audit.findings))
+        for name, guarantee in mechanism.named
+        if name != "claimed" or audit.findings
     ]
     cells = {
         "guarantee": lambda row: row[1],
@@ -177,7 +177,7 @@ def guarantees_table(audit: Audit) -> Table:
         "min-sep": lambda row: limit_cells(row[2], audit.findings)[0],
         "part.": lambda row: limit_cells(row[2], audit.findings)[1],
         **_privacy_cells(lambda row: row[2]),
-        "rest on": lambda row: _rests_on(audit, row[2]),
+        "rest on": lambda row: _rests_on(row[2], conditional),
     }
     return Table.of(
         f"Guarantees{of_one}, {known}, delta {given(first.observed.delta)}",
@@ -215,23 +215,6 @@ def persons_tables(audit: Audit) -> list[Table]:
         f"Source: {audit.persons.source}."
     )
     return [Table.of("A person instead of a device", rows, cells, note)]
-
-
-def _named(mechanism: MechanismAudit, has_claim: bool) -> Iterable[tuple[str, Guarantee]]:
-    # Observed limits stand beside the observed pattern, because a rule could enforce them.
-    yield "observed", mechanism.observed
-    yield OBSERVED_LIMITS, mechanism.observed_limits
-    yield "enforced", mechanism.enforced
-    for each in further_guarantees(mechanism):
-        yield each.name, each
-    if has_claim:
-        yield "claimed", mechanism.claimed
-
-
-def further_guarantees(mechanism: MechanismAudit) -> list[Guarantee]:
-    """Returns the guarantees that a `mechanism` has by the server's sampling and by its filter, if
-    any."""
-    return [each for each in (mechanism.sampled, mechanism.filtered) if each is not None]
 
 
 def _privacy_cells(guarantee_of: Any) -> dict[str, Any]:
@@ -287,20 +270,16 @@ def _binding(mechanism: MechanismAudit) -> str:
 
 def releases_table(audit: Audit) -> Table:
     """Returns the releases of a run in each round, singly and together."""
-    rows = [
-        (each.query, each.noise_multiplier, rho_of(each))
-        for each in audit.releases
-        if isinstance(each, StrategyRelease)
-    ]
+    rows = [*audit.released]
     # The noise multiplier of an audit is that of all releases together.
-    rho = math.fsum(spent for _, _, spent in rows)
+    rho = math.fsum(each.rho for each in rows)
     together = audit.mechanisms[0].noise_multiplier
     assert together is not None
-    rows.append(("together", together, rho))
+    rows.append(Release("together", together, rho))
     cells = {
-        "release": lambda row: row[0],
-        "noise multiplier": lambda row: shown_noise(row[1]),
-        "rho": lambda row: fine(row[2]),
+        "release": lambda row: row.query,
+        "noise multiplier": lambda row: shown_noise(row.noise_multiplier),
+        "rho": lambda row: fine(row.rho),
     }
     return Table.of("What was released (observed)", rows, cells)
 
@@ -311,11 +290,10 @@ def utility_table(audit: Audit) -> Table:
     assert basis is not None
     # The mechanism of the run is highlighted among the compared ones.
     used = audit.mechanisms[0].name
-    is_observed = basis is audit.mechanisms[0].observed_limits
-    limits = OBSERVED_LIMITS if is_observed else f"{basis.name} participation"
     note = (
-        f"{NOT_COMPARABLE} Here every mechanism has rho = {fine(basis.rho)} ({limits}); the errors "
-        "are of prefix sums at clip norm 1, and the best comes first."
+        f"{NOT_COMPARABLE} Here every mechanism has rho = {fine(basis.rho)} "
+        f"({audit.utility_basis_name}); the errors are of prefix sums at clip norm 1, and the best "
+        "comes first."
     )
     cells = {
         "mechanism": lambda each: each.name,
@@ -379,12 +357,12 @@ def _listed(values: Sequence[int], most: int) -> str:
     return ", ".join([*map(str, values[:most]), *(["..."] if len(values) > most else [])])
 
 
-def _rests_on(audit: Audit, guarantee: Guarantee) -> str:
+def _rests_on(guarantee: Guarantee, conditional: Sequence[str]) -> str:
     # A log does not show whether the limits that it claims were enforced.
-    is_conditional = audit.scenario is None and guarantee.name in ("enforced", "claimed")
-    if is_conditional and guarantee.sensitivity is not None:
-        return "if enforced"
-    return "yes" if guarantee.may_rest_on else "no"
+    if guarantee.may_rest_on:
+        return "yes"
+    is_conditional = guarantee.name in conditional and guarantee.sensitivity is not None
+    return "if enforced" if is_conditional else "no"
 
 
 def statement_tables(statement: Statement) -> list[Table]:
@@ -472,19 +450,19 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
     target = f"rho {given(calibration.target_rho or 0.0)}"
     if epsilon is not None:
         target = f"epsilon {given(epsilon)} at delta {delta}"
-    both = (calibration.enforced, calibration.observed)
     cells = {
         "guarantee": lambda each: each.guarantee.name,
         "min-sep": lambda each: limit_cells(each.guarantee)[0],
         "part.": lambda each: limit_cells(each.guarantee)[1],
         **_privacy_cells(lambda each: each.guarantee),
         "noise multiplier": lambda each: fine(each.noise_multiplier),
-        "rest on": lambda each: "yes" if each.guarantee.may_rest_on else "no",
+        "rest on": lambda each: _rests_on(each.guarantee, ("claimed",)),
     }
     title = f"Noise of {calibration.strategy.kind} for {target}, by the participation of"
-    rows = [each for each in both if each.noise_multiplier is not None]
+    rows = [each for each in calibration.guarantees if each.noise_multiplier is not None]
     had = calibration.run_noise_multiplier
-    note = "" if had is None else f"The run had the noise multiplier {given(had)}."
+    whose = "The run had" if calibration.claimed is None else "The claim has"
+    note = "" if had is None else f"{whose} the noise multiplier {given(had)}."
     return [Table.of(f"{title} {calibration.path}", rows, cells, note)]
 
 

@@ -268,7 +268,7 @@ def _metric_series(metric: Metric, line: MetricLine) -> Series:
 def participations_per_device(audit: Audit) -> Figure:
     """Returns the devices of the `audit` that took part, by number of participations: a bar for
     each number that occurs."""
-    histogram = audit.participation_histogram()
+    histogram = audit.participations_per_device
     x = np.array(list(histogram), np.float64)
     y = np.array(list(histogram.values()), np.float64)
     return Figure(

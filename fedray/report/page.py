@@ -15,7 +15,7 @@ import jinja2
 import tomli_w
 
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
-from fedray.audit.findings import standing
+from fedray.audit.findings import Verdict, headline, standing
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
@@ -33,6 +33,9 @@ PLOTLY_FILE = "plotly-basic.min.js"
 MOST_SHADE = 50
 """Percentage of the accent colour in the darkest cell of a plane, chosen so that its number can
 still be read in the dark scheme."""
+
+TELLING = {"min_sep": "gaps", "timer_hours": "gaps", "max_participations": "participations"}
+"""Names of the figures that show a broken statement."""
 
 
 def write_report(result: DrawnResult, out: str | Path) -> Path:
@@ -76,7 +79,7 @@ def audit_page(audit: Audit) -> str:
     scenario = audit.scenario.to_tables() if audit.scenario is not None else None
     return _render(
         "page.html.j2",
-        audit.figures(),
+        _telling_first(audit),
         title=run.scenario["name"] if run is not None else Path(trace.run["log"]).name,
         trace=trace,
         run=run,
@@ -86,14 +89,24 @@ def audit_page(audit: Audit) -> str:
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
         verdict_style=standing(audit.findings) if audit.findings else "",
+        headline=headline(audit.findings),
+        reasons=audit.verdict.removeprefix(headline(audit.findings)).lstrip(":. "),
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),
-        mechanism=_mechanism_table(audit.mechanisms[0], scenario) if audit.mechanisms else None,
-        mechanism_note=_mechanism_note(audit),
+        mechanism=_mechanism_table(audit.mechanisms[0]) if audit.mechanisms else None,
         tables=_tables(audit),
         outcomes=outcomes_table(run.outcome_counts()) if run is not None else None,
         scenario_toml=tomli_w.dumps(scenario) if scenario is not None else None,
     )
+
+
+def _telling_first(audit: Audit) -> list[Shown]:
+    """Returns the figures of an audit; with a claim, the one that shows the broken limit first, or
+    else privacy over rounds."""
+    broken = {each.statement for each in audit.findings if each.verdict is Verdict.BROKEN}
+    first = next((name for limit, name in TELLING.items() if limit in broken), "privacy")
+    figures = audit.figures()
+    return sorted(figures, key=lambda each: each.name != first) if audit.findings else figures
 
 
 def _tables(audit: Audit) -> list[Table]:
@@ -121,36 +134,11 @@ def _tables(audit: Audit) -> list[Table]:
     return tables
 
 
-def _mechanism_table(used: MechanismAudit, scenario: dict[str, Any] | None) -> Table:
+def _mechanism_table(used: MechanismAudit) -> Table:
     noise = used.noise_multiplier
     parameters = {"kind": used.name, **used.strategy.parameters}
     parameters["noise multiplier"] = "not known" if noise is None else noise
-    return parameters_table({**parameters, **({} if scenario is None else _run_with(scenario))})
-
-
-def _run_with(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run, by name."""
-    # A scenario that names no policies has only the timer.
-    policies = scenario["participation"].get("policies", [{"kind": "timer"}])
-    kinds = [policy["kind"] for policy in policies]
-    return {
-        "clip norm": scenario["privacy"]["clip_norm"],
-        "encoding": scenario["privacy"].get("encoding", {}).get("kind", "fixed_point"),
-        "report goal (devices in a round)": scenario["rounds"]["report_goal"],
-        "policies": ", ".join(kinds) or "none",
-        # A timer that no policy reads has no effect, so it is shown as 0.
-        "timer (hours)": scenario["participation"]["timer_hours"] if "timer" in kinds else 0,
-        "round separation": scenario["participation"]["round_separation"],
-    }
-
-
-def _mechanism_note(audit: Audit) -> str:
-    source = "Claimed" if audit.findings else "Given to the audit"
-    if not audit.mechanisms or audit.scenario is None:
-        return f"{source}; a log does not say how noise was added."
-    if audit.is_of_run and not audit.findings:
-        return "The mechanism of the run."
-    return f"{source}; what was run is in the scenario below."
+    return parameters_table(parameters)
 
 
 def render_study(

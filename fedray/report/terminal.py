@@ -7,7 +7,7 @@ from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
-from fedray.base.rounding import counted, fine, shown_min_sep
+from fedray.base.rounding import counted, fine, given, shown_min_sep
 from fedray.report.audits import (
     MOST_SHOWN,
     answers_table,
@@ -15,8 +15,8 @@ from fedray.report.audits import (
     calibration_tables,
     composition_tables,
     devices_table,
+    epsilon_text,
     evidence_table,
-    further_guarantees,
     guarantees_table,
     persons_tables,
     rule_facts,
@@ -31,7 +31,7 @@ from fedray.trace.trained import TrainedRun
 def short_audit_text(audit: Audit) -> Iterator[Piece]:
     """Yields the answer of an `audit`: its verdict, participation, and guarantees."""
     yield from _left_out(audit)
-    yield Paragraph("", audit.verdict)
+    yield from _verdict(audit)
     b = shown_min_sep(audit.min_sep)
     yield Paragraph(
         "",
@@ -55,7 +55,7 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
     """Yields an `audit`: rows that were left out, the verdict, its tables, the claim, and the
     assumptions."""
     yield from _left_out(audit)
-    yield Paragraph("", audit.verdict)
+    yield from _verdict(audit)
     yield ""
     yield from audit_tables(audit)
     yield from _end(audit)
@@ -67,6 +67,15 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
         yield from _claim(audit)
     yield "What these figures rest on"
     yield from bullets(audit.assumptions)
+
+
+def _verdict(audit: Audit) -> Iterator[Paragraph]:
+    yield Paragraph("", audit.verdict)
+    if audit.claim is None:
+        return
+    epsilon, delta = epsilon_text(audit.supported_epsilon), given(audit.claim.delta)
+    value = "none:" if audit.supported_epsilon is None else f"{epsilon} at delta {delta},"
+    yield Paragraph("", f"Epsilon that may be published: {value} {audit.supported_by}.")
 
 
 def _end(audit: Audit) -> Iterator[Paragraph]:
@@ -91,7 +100,7 @@ def _reasons(mechanism: MechanismAudit, has_claim: bool) -> Iterator[Piece]:
     """Yields the subject of each guarantee, and the reason why it holds or does not hold."""
     yield _observed_sentence(mechanism.observed)
     yield Paragraph("enforced  ", _enforced_sentence(mechanism.enforced))
-    for each in further_guarantees(mechanism):
+    for each in mechanism.of_server:
         said = f"is not known: {each.reason}."
         if each.sensitivity is not None:
             said = f"holds for {each.scope}. Why: {each.reason}."
@@ -149,6 +158,8 @@ def tasks_text(audit: TasksAudit, verbose: bool = False) -> Iterator[Piece]:
 def calibration_text(calibration: TraceCalibration) -> Iterator[Piece]:
     """Yields the tables of a `calibration`, and the reasons for its guarantees."""
     yield from calibration_tables(calibration)
+    if calibration.claimed is not None:
+        yield Paragraph("claimed   ", f"{calibration.claimed.guarantee.reason}.")
     yield Paragraph("enforced  ", _enforced_sentence(calibration.enforced.guarantee))
     yield _observed_sentence(calibration.observed.guarantee)
     yield from bullets(calibration.notes)

@@ -68,7 +68,8 @@ def calibrated(
             raise InputError.caused_by(error) from None
         z = noise_multiplier_for(sensitivity, delta, **target)
     else:
-        found = getattr(calibrate_trace(trace, delta=delta, mechanism=strategy, **target), basis)
+        both = calibrate_trace(trace, delta=delta, mechanism=strategy, claim=None, **target)
+        found = getattr(both, basis)
         permitted, z = found.guarantee.participation, found.noise_multiplier
         if basis == "enforced" or z is None:
             _demand_rules(scenario, z and permitted, trace)

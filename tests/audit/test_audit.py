@@ -244,11 +244,11 @@ def test_the_comparison_says_whose_rho_it_has(trace_of, small, fedray_command) -
     """Where no rule is known, that of the observed limits, which is not the observed guarantee's."""
     patterns = [[0, 2], [1], [3]]
     for overrides, name, told in (
-        (("participation.timer_hours=0.04",), "enforced", "(enforced participation)"),
+        (("participation.timer_hours=0.04",), "enforced", "(enforced)"),
         (
             ("participation.timer_hours=1", "participation.timer_violators=0.5"),
             "enforced",
-            "(enforced participation)",
+            "(enforced)",
         ),
         # Devices broke the rule, so nothing was enforced.
         (("participation.timer_hours=1",), "observed limits", "(observed limits)"),

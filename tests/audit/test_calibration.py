@@ -4,6 +4,7 @@ sensitivity."""
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,17 +167,34 @@ def test_noise_of_adaptive_clipping_is_that_of_sums_and_counts_together(trace_of
     assert again.mechanisms[0].enforced.rho == pytest.approx(0.2, rel=1e-12)
 
 
+def test_noise_calibrated_to_a_claim_makes_the_claim_hold(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("d,r\na,0\na,3\nb,1\nb,4\nc,2\n")
+    trace = fedray.import_log(tmp_path / "log.csv", "d", "r", 5, tmp_path / "t")
+    claim = fedray.Claim(
+        mechanism=Tree(), noise_multiplier=1.0, min_sep=3, max_participations=2, epsilon=2.0
+    )
+    found = fedray.audit_trace(trace, claim=claim)
+    assert found.needs_noise, found.verdict
+    found = calibrate_trace(trace, claim=claim).claimed
+    assert found.guarantee.epsilon == pytest.approx(2.0, rel=1e-6)
+    for share, verdict in ((1.0, "holds"), (0.99, "does not hold")):
+        z = share * found.noise_multiplier
+        again = fedray.audit_trace(trace, claim=claim.model_copy(update={"noise_multiplier": z}))
+        (epsilon,) = (each for each in again.findings if each.statement == "epsilon")
+        assert (epsilon.verdict == "holds") == (verdict == "holds")
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("privacy.stop_at={rho=9.0}",), "other rounds may have been committed"),
+        (("privacy.stop_at={rho=9.0}",), "ended the run elsewhere"),
         (
             (
                 "privacy.stop_at={rho=9.0}",
                 "privacy.at_limit='exclude'",
                 "rounds.mode='on-device'",
             ),
-            "other devices may have been excluded",
+            "would have excluded other devices",
         ),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import STATEMENTS, Claim, read_claim
 from fedray.audit.evidence import write_evidence
-from fedray.audit.findings import Finding, Verdict
+from fedray.audit.findings import Finding, Verdict, plain
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
@@ -245,7 +245,11 @@ def test_a_log_without_a_claimed_epsilon_is_said_to_claim_none(
         ),
         (noise + "min_sep = 3\n", 1, "The claim does not hold: min-sep is 2, not 3 (1 pair)."),
         (noise, 1, "The claim cannot be checked. Not checked: mechanism, noise multiplier. It"),
-        (noise + "min_sep = 2\nepsilon = 50.0\n", 0, "noise multiplier. 3 rounds"),
+        (
+            noise + "min_sep = 2\nepsilon = 50.0\n",
+            0,
+            "noise multiplier. Epsilon that may be published: ",
+        ),
     ):
         (tmp_path / "claim.toml").write_text(claim)
         code, out, _ = fedray_command(
@@ -266,13 +270,36 @@ def test_the_verdict_names_every_statement_that_fails_and_what_would_hold(
     audit = claimed(run(PATTERNS, 17), tmp_path, text + "epsilon = 2.0\n")
     assert audit.verdict == (
         "The claim does not hold: rounds is 17, not 12; min-sep is 1, not 2 (7 pairs); max "
-        "participations is 7, not 3 (2 devices); epsilon 2 is not supported, "
-        f"{audit.supported_epsilon} is."
+        "participations is 7, not 3 (2 devices); epsilon 2 does not follow from the claimed limits, "
+        f"which give {up(audit.findings[-1].of_claimed_limits)}; "
+        f"{plain(up(audit.supported_epsilon))} is supported."
     )
     assert audit.supported_epsilon is not None
     again = text.replace("min_sep = 2", "min_sep = 1").replace("= 3\n", "= 7\n")
     again = again.replace("12", "17") + f"epsilon = {audit.supported_epsilon}\n"
     assert claimed(run(PATTERNS, 17), tmp_path, again).verdict == "The claim holds."
+
+
+def test_a_claim_that_contradicts_its_limits_is_told_apart_from_one_whose_limits_are_broken(
+    run, tmp_path: Path
+) -> None:
+    trace = run(PATTERNS, 17)
+    limits = HONEST.replace("min_sep = 1", "min_sep = 4").replace("= 7", "= 2")
+    own = claimed(trace, tmp_path, limits + "epsilon = 1000.0\n").findings[-1].of_claimed_limits
+    mechanism = Claim.model_validate(claimed(trace, tmp_path, limits).claim).mechanism
+    sensitivity = mechanism.participation_sensitivity(MinSep(17, 4, 2)).value
+    z = claimed(trace, tmp_path, limits).mechanisms[0].noise_multiplier
+    assert own == pytest.approx(gaussian_epsilon(sensitivity / z, 1e-10))
+    for share, says in (
+        (0.9, f"does not follow from the claimed limits, which give {plain(up(own))}; "),
+        (1.1, "follows from the claimed limits, which are not supported; "),
+    ):
+        audit = claimed(trace, tmp_path, f"{limits}epsilon = {share * own!r}\n")
+        assert says in audit.verdict
+        assert audit.supported_epsilon is not None
+        assert f"{plain(up(audit.supported_epsilon))} is" in audit.verdict
+        assert "only if this was enforced" in audit.supported_by
+        assert not audit.needs_noise
 
 
 def test_a_mechanism_is_shown_by_its_kind_and_other_parameters_are_told(
@@ -484,9 +511,11 @@ def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None
         str(tmp_path / "page.html"),
     )
     assert code == 1
-    assert stdout.startswith("The claim does not hold: rho 0.01 is not supported, ")
+    assert stdout.startswith(
+        "The claim does not hold: rho 0.01 does not follow from the claimed limits, "
+    )
     assert stdout.endswith(f"page     {tmp_path / 'page.html'}\n")
-    assert "rho 0.01 is not supported" in (tmp_path / "page.html").read_text()
+    assert "rho 0.01 does not follow" in (tmp_path / "page.html").read_text()
     code, _, stderr = fedray_command(
         "audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--noise-multiplier", "2"
     )

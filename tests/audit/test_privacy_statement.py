@@ -218,7 +218,9 @@ def test_a_claim_about_a_log_is_stated_as_claimed(log) -> None:
     lines = {line.what: line for line in privacy_statement(audit_trace(log, claim=claim)).lines}
     assert UNSEEN in lines["Participation (claimed)"].evidence
     assert lines["Clip norm"].says == "not known"
-    assert lines["The claim"].says == "The claim holds. Not checked: mechanism, noise multiplier."
+    assert lines["The claim"].says == "The claim holds"
+    assert lines["Claimed min-sep"].says == "3: holds"
+    assert lines["Claimed noise multiplier"].says == "7: unchecked"
 
 
 def test_a_claimed_timer_does_not_replace_stronger_limits_that_are_claimed(tmp_path: Path) -> None:
@@ -330,7 +332,7 @@ def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_comm
     )
     assert code == 1  # the claim does not hold
     assert f"statement {tmp_path}\n" in out
-    assert "epsilon 0.01 is not supported, " in (tmp_path / "statement.md").read_text()
+    assert "| Claimed epsilon | 0.01: " in (tmp_path / "statement.md").read_text()
     assert (
         json.loads((tmp_path / "statement.json").read_text())["lines"][0]["what"]
         == "Unit of privacy"
@@ -422,8 +424,8 @@ def test_noise_that_was_given_is_not_said_to_be_that_of_the_run(trace) -> None:
     own, other = evidence(audit_trace(trace)), evidence(audit_trace(trace, 20.0))
     assert own["Noise multiplier"] == other["Mechanism"] == "the scenario that was run"
     assert other["Noise multiplier"] == "given to the audit; that of the run was 7"
-    assert "The mechanism of the run." in audit_page(audit_trace(trace))
-    assert "The mechanism of the run." not in audit_page(audit_trace(trace, 20.0))
+    assert "(of the run)" in audit_page(audit_trace(trace))
+    assert "(given to the audit)" in audit_page(audit_trace(trace, 20.0))
 
 
 def test_all_rows_that_the_import_left_out_are_in_the_statement(tmp_path: Path) -> None:

@@ -284,12 +284,18 @@ def test_documents_of_mechanisms_match_their_types(
     check("fedray optimize", found, parts | tried, has_base=False)
 
 
-def test_documents_of_noise_for_a_trace_match_their_types(trace_of, fedray_command) -> None:
+def test_documents_of_noise_for_a_trace_match_their_types(
+    trace_of, fedray_command, tmp_path: Path
+) -> None:
     """The first trace breaks its rules, so that its enforced noise is null."""
     for patterns in (PATTERNS, [[0, 2], [1, 3]]):
         path = str(trace_of(patterns, 4).path)
         options = (path, "--epsilon", "4", "--json")
         check("fedray calibrate", printed(fedray_command, "calibrate", *options))
+    claim = tmp_path / "claim.toml"
+    claim.write_text('mechanism = "tree"\nnoise_multiplier = 4.0\nmin_sep = 2\nepsilon = 4.0\n')
+    options = (path, "--claim", str(claim), "--json")
+    check("fedray calibrate", printed(fedray_command, "calibrate", *options))
 
 
 @pytest.mark.usefixtures("without_drawing")

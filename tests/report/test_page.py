@@ -107,8 +107,10 @@ def test_the_verdict_on_a_claim_comes_first_and_its_findings_are_coloured_by_the
         page.index(each)
         for each in (
             '<div class="verdict broken">',
-            '<article class="guarantee observed',
+            "Epsilon that may be published",
+            'id="gaps"',
             ">min_sep</td>",
+            '<article class="guarantee observed',
         )
     ]
     assert places == sorted(places)
@@ -141,11 +143,10 @@ def test_the_mechanism_is_shown_with_its_parameters_and_whose_it_is(
     for value in trained_audit.mechanisms[0].strategy.parameters.values():
         for each in value if isinstance(value, list) else []:
             assert repr(each) in words(trained_page)
-    assert "The mechanism of the run." in words(trained_page)
+    assert "(of the run)" in words(trained_page)
     claim = Claim(mechanism=Tree(), noise_multiplier=4.0, rho=1.0)
     claimed = words(audit_page(audit_trace(trained, claim=claim)))
-    assert "The mechanism of the run." not in claimed
-    assert "Claimed; what was run is in the scenario below." in claimed
+    assert "Mechanism: tree (claimed)" in claimed
 
 
 def test_a_trace_without_a_mechanism_still_shows_its_participation(trained, trained_audit) -> None:
@@ -247,12 +248,12 @@ def test_a_page_of_an_imported_log_with_a_broken_claim(tmp_path: Path, script) -
     page = audit_page(audit)
     assert script(page, "audit-data") == json.loads(json.dumps(audit.to_json_in_full()))
     assert list(script(page, "figure-data")) == [
-        "participations",
         "gaps",
+        "participations",
         "privacy",
         "devices",
     ]
-    assert "The claim does not hold: min-sep is 1, not 2" in words(page)
+    assert "The claim does not hold Min-sep is 1, not 2" in words(page)
     assert "For tree at noise multiplier 2. They" in words(page)
     for finding in audit.findings:
         assert f'data-label="verdict" class="text">{html.escape(finding.verdict)}</td>' in page

@@ -1,61 +1,14 @@
 """The claims `rho` and `epsilon`: whether a claimed figure follows from limits on participation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fedray.audit.findings import Evidence, Finding, Verdict, plain
-from fedray.audit.guarantees import Guarantee, Limits
+from fedray.audit.findings import ROUNDED, Evidence, Finding, Verdict, plain
+from fedray.audit.guarantees import Guarantee, described
 from fedray.audit.noise import Noise, released
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.base.rounding import counted, up
 from fedray.mechanisms.accounting.events import Event
-from fedray.mechanisms.strategy import Sensitivity, Strategy
-
-ROUNDED = {"rho": 1e-9, "epsilon": 1e-6}
-"""Relative error of floats, and of the discretisation of epsilon (which rounds up). A claim that
-falls short by more is broken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """Limits on participation that hold in any case, and their sensitivity.
-
-    limits: the limits in words.
-    reason: reason why they hold.
-    sensitivity: None if no theorem covers the strategy under these limits.
-    problem: reason why none does.
-    """
-
-    limits: str
-    reason: str
-    sensitivity: Sensitivity | None
-    problem: str = ""
-
-    @classmethod
-    def of(cls, strategy: Strategy, limits: Limits) -> "Basis":
-        """Returns the basis of limits that have a participation."""
-        participation = limits.participation
-        assert participation is not None
-        separation = f"min-sep {participation.min_sep:,}"
-        if participation.max_participations == 1:
-            separation = "no device twice"
-        text = (
-            f"{separation} and at most "
-            f"{counted(participation.max_participations, 'participation')} in "
-            f"{counted(participation.rounds, 'round')}"
-        )
-        try:
-            strategy.check_rounds(participation.rounds)
-            sensitivity = strategy.participation_sensitivity(participation)
-        except ValueError as error:
-            return cls(text, limits.reason, None, str(error))
-        return cls(text, limits.reason, sensitivity)
-
-    @property
-    def said(self) -> str:
-        """The limits in words, why they hold, and why nothing is proven, if so."""
-        said = f"{self.limits} ({self.reason})" if self.reason else self.limits
-        return f"{said}; {self.problem}" if self.problem else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +36,9 @@ class SpentStatement:
     def check(
         self,
         found: TraceSensitivity,
-        basis: Basis,
-        corrected: Basis,
+        stated: Sequence[Guarantee],
+        support: Guarantee,
+        corrected: Guarantee,
         evidence: tuple[Evidence, ...],
     ) -> Finding:
         """Returns a finding: whether the figure follows from limits, else whether this trace spent
@@ -92,41 +46,53 @@ class SpentStatement:
 
         Args:
             found: sensitivity of the trace.
-            basis: limits from rules and unbroken statements.
-            corrected: the same limits with broken statements corrected, for the advice.
+            stated: guarantees of the claimed limits, whether the trace keeps them or not.
+            support: guarantee of the rules and the unbroken statements.
+            corrected: the same with broken statements corrected, for the advice.
             evidence: the device that spent most.
         """
         of_trace = self.privacy_of(released(self.noise, found.value))
         at_most = "" if found.is_exact else "at most "
         text = f"the devices of this trace spent {at_most}{plain(up(of_trace))}"
-        verdict = self._verdict(of_trace, found.is_exact, basis)
+        verdict = self._verdict(of_trace, found.is_exact, support)
+        figures = [getattr(each, self.key) for each in stated]
+        of_limits = min((each for each in figures if each is not None), default=None)
         # The limits of the corrected claim only matter if the claim itself has no support.
-        support, said = basis, basis.said
-        if verdict is not Verdict.HOLDS and corrected is not basis:
-            support, said = corrected, f"with the other statements put right, {corrected.limits}"
-        advised, supported = "", f"nothing is proven: {support.said}"
+        if verdict is Verdict.HOLDS or corrected is support:
+            said = said_of(support)
+        else:
+            support, said = corrected, f"with the other statements put right, {_limits(corrected)}"
+        advised, supported = "", f"nothing is proven: {said_of(support)}"
         if support.sensitivity is not None:
-            figure = plain(up(self._under(support.sensitivity.value)))
+            figure = plain(up(getattr(support, self.key)))
             bound = "" if support.sensitivity.is_exact else "at most "
             advised = f"{self.key} = {figure}"
             supported = f"{said} give {bound}{figure} ({support.sensitivity.theorem})"
-        explanation = f"{text}; {supported}"
-        return Finding(self.key, verdict, self.claimed, of_trace, advised, explanation, 0, evidence)
+        # Limits that are supported as claimed are in `supported` already.
+        if of_limits is not None and of_limits != getattr(support, self.key):
+            text = f"the claimed limits give {plain(up(of_limits))}; {text}"
+        return Finding(
+            self.key,
+            verdict,
+            self.claimed,
+            of_trace,
+            advised,
+            f"{text}; {supported}",
+            evidence=evidence,
+            of_claimed_limits=of_limits,
+        )
 
-    def _under(self, sensitivity: float) -> float:
-        return self.privacy_of(released(self.permitted, sensitivity))
-
-    def _verdict(self, of_trace: float, is_exact: bool, basis: Basis) -> Verdict:
+    def _verdict(self, of_trace: float, is_exact: bool, support: Guarantee) -> Verdict:
         # The privacy that this trace spent does not bind another run: it only decides how a claim
         # fails. An upper bound that is too large refutes nothing; only privacy that a device surely
         # spent does.
-        if basis.sensitivity is not None and self._under(basis.sensitivity.value) <= self.most:
+        if support.sensitivity is not None and getattr(support, self.key) <= self.most:
             return Verdict.HOLDS
         if of_trace > self.most:
             return Verdict.BROKEN if is_exact else Verdict.UNPROVEN
-        if basis.sensitivity is None:
+        if support.sensitivity is None:
             return Verdict.TRACE_ONLY
-        lower_bound = self._under(basis.sensitivity.lower_bound)
+        lower_bound = self.privacy_of(released(self.permitted, support.sensitivity.lower_bound))
         return Verdict.UNPROVEN if lower_bound <= self.most else Verdict.TRACE_ONLY
 
     def by_server(self, finding: Finding, ensured: Guarantee | None) -> Finding:
@@ -142,3 +108,17 @@ class SpentStatement:
         return replace(
             finding, verdict=Verdict.HOLDS, found=min(figures), explanation=text, evidence=()
         )
+
+
+def said_of(guarantee: Guarantee) -> str:
+    """Returns the limits of a guarantee in words, with the reason why they hold or nothing is
+    proven."""
+    if guarantee.participation is None:
+        return guarantee.reason
+    return f"{_limits(guarantee)} ({guarantee.reason})"
+
+
+def _limits(guarantee: Guarantee) -> str:
+    participation = guarantee.participation
+    assert participation is not None
+    return f"{described(participation)} in {counted(participation.rounds, 'round')}"
