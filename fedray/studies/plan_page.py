@@ -120,7 +120,10 @@ def _rules_words(best: Candidate) -> str:
     keys = f"participation.max_participations = {best.planned_max_participations}"
     if best.planned_min_sep is not None:
         keys = f"participation.round_separation = {best.planned_min_sep} and {keys}"
-    said = f"Epsilon rests on rules that devices keep: the scenario has {keys}."
+    said = (
+        f"Epsilon rests on rules that devices keep: the scenario has {keys}. It may be published "
+        "once an audit of the real run has confirmed the claim."
+    )
     if best.enforced_days is None:
         return said
     return (
