@@ -1,6 +1,6 @@
 """`fedray population`: when devices are eligible, as figures and as sessions."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,22 +53,21 @@ def population(
     if as_json:
         print_json(found.to_json())
         return
-    print_pieces([Table.facts("", _facts(found)), *_hours(found)])
+    print_pieces([Table.facts("", _facts(found))])
+    if (supply := found.eligible_at_once) is not None:
+        print_pieces([_hours(supply.by_hour, found.devices)])
 
 
-def _hours(found: Any) -> Iterator[Table]:
-    """Yields the hours of the day, unless the supply is unknown."""
-    if (supply := found.eligible_at_once) is None:
-        return
-    most = max(1, *supply.by_hour)
+def _hours(by_hour: Sequence[int], devices: int) -> Table:
+    most = max(1, *by_hour)
     cells = {
         "hour (UTC)": lambda hour: f"{hour:02}:00",
-        "eligible": lambda hour: f"{supply.by_hour[hour]:,}",
-        "of devices": lambda hour: f"{100 * supply.by_hour[hour] / found.devices:.1f} %",
-        "": lambda hour: "█" * round(30 * supply.by_hour[hour] / most),
+        "eligible": lambda hour: f"{by_hour[hour]:,}",
+        "of devices": lambda hour: f"{100 * by_hour[hour] / devices:.1f} %",
+        "": lambda hour: "█" * round(30 * by_hour[hour] / most),
     }
     note = "Estimates from a fixed sample: means over the first week, whatever the timers."
-    yield Table.of("Eligible by hour of the day", range(24), cells, note)
+    return Table.of("Eligible by hour of the day", range(24), cells, note)
 
 
 def _facts(found: Any) -> list[tuple[str, str]]:

@@ -600,7 +600,7 @@ class _Planner:
         before = self._work
 
         def say(counts: TaskCounts) -> None:
-            # Kept runs are no jobs.
+            # Kept runs do not count as jobs.
             all_jobs = self._work_of(scenarios[0].rounds.report_goal, counts.jobs)
             done = all_jobs * counts.done / max(1, counts.jobs)
             self._work, self._work_left = before + done, work_left + all_jobs - done
@@ -611,7 +611,7 @@ class _Planner:
         )
 
     def _work_of(self, reports: float, runs: int) -> float:
-        """Work of runs side by side with so many reports a round."""
+        """Returns the work of parallel runs of this report goal."""
         one = FIXED_COST + self.scenario.rounds.count * reports
         return one * runs / max(1.0, min(runs, self.cpus))
 

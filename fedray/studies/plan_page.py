@@ -120,15 +120,13 @@ def _rules_words(best: Candidate) -> str:
     keys = f"participation.max_participations = {best.planned_max_participations}"
     if best.planned_min_sep is not None:
         keys = f"participation.round_separation = {best.planned_min_sep} and {keys}"
-    said = (
-        f"Epsilon rests on rules that devices keep: the scenario has {keys}. It may be published "
-        "once an audit of the real run has confirmed the claim."
-    )
+    said = f"Epsilon rests on rules that devices keep: the scenario has {keys}."
     if best.enforced_days is None:
         return said
     return (
-        f"{said} With these rules the run at full size takes {best.enforced_days:.1f} days and "
-        f"has min-sep {shown_min_sep(best.enforced_min_sep)}."
+        f"{said} Publish it once an audit of the real run confirms the claim. With these rules the "
+        f"run at full size takes {best.enforced_days:.1f} days and has min-sep "
+        f"{shown_min_sep(best.enforced_min_sep)}."
     )
 
 
