@@ -22,11 +22,13 @@ class Supply(NamedTuple):
     least: number at the hour with the fewest.
     mean: mean over all hours.
     most: number at the hour with the most.
+    by_hour: mean number at each hour of the day in UTC, from 0:00 on, over the week.
     """
 
     least: int
     mean: int
     most: int
+    by_hour: tuple[int, ...]
 
 
 def eligible_at_once(scenario: Scenario) -> Supply:
@@ -41,6 +43,7 @@ def eligible_at_once(scenario: Scenario) -> Supply:
         least=int(counts.min()),
         mean=round(float(counts.mean())),
         most=int(counts.max()),
+        by_hour=tuple(counts.reshape(7, 24).mean(axis=0).round().astype(int).tolist()),
     )
 
 

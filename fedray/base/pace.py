@@ -16,15 +16,15 @@ class Pace:
 
     def __init__(self) -> None:
         self._begun = 0.0
-        self._reports: deque[tuple[float, int]] = deque()
+        self._reports: deque[tuple[float, float]] = deque()
 
-    def seconds_left(self, now: float, done: int, count: int) -> float | None:
+    def seconds_left(self, now: float, done: float, count: float) -> float | None:
         """Returns an estimate of the remaining time, or None before the first progress.
 
         Args:
             now: time of this report, seconds of a clock that is never set.
-            done: parts done, at least as many as in the report before.
-            count: total number of parts.
+            done: work done, in any unit; at least as much as in the report before.
+            count: total work, in the same unit.
         """
         reports = self._reports
         if not reports:

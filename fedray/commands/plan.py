@@ -66,7 +66,7 @@ def plan(
     refuse_existing(out)
     # Timer and report goal only complete the scenario: the plan tries its own.
     own = [f"participation.timer_hours={hours[0]}"]
-    own.append("rounds.report_goal=1")
+    own += ["rounds.report_goal=1"] if scenario is None else []
     own += [f"rounds.max_days={max_days!r}"] if max_days is not None else []
     value = scenario_to_fit(scenario, [*own, *(overrides or ())])
     target = PlanTarget(epsilon, value.privacy.delta, noise_per_report, buffers)

@@ -1,5 +1,6 @@
 """`fedray population`: when devices are eligible, as figures and as sessions."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def population(
     overrides: list[str] | None = None,
     as_json: bool = False,
 ) -> None:
-    """Show how many devices are eligible at once, and write their sessions.
+    """Show how many devices are eligible at once, by hour of the day, and write their sessions.
 
     Sessions replay as `availability.model = "replay"`. The format json is for Flower and APPFL,
     fedscale for FedScale. Kinds of published traces are flash (user_behavior_tiny.json, whose
@@ -53,14 +54,29 @@ def population(
         print_json(found.to_json())
         return
     print_pieces([Table.facts("", _facts(found))])
+    if (supply := found.eligible_at_once) is not None:
+        print_pieces([_hours(supply.by_hour, found.devices)])
+
+
+def _hours(by_hour: Sequence[int], devices: int) -> Table:
+    most = max(1, *by_hour)
+    cells = {
+        "hour (UTC)": lambda hour: f"{hour:02}:00",
+        "eligible": lambda hour: f"{by_hour[hour]:,}",
+        "of devices": lambda hour: f"{100 * by_hour[hour] / devices:.1f} %",
+        "": lambda hour: "█" * round(30 * by_hour[hour] / most),
+    }
+    note = "Estimates from a fixed sample: means over the first week, whatever the timers."
+    return Table.of("Eligible by hour of the day", range(24), cells, note)
 
 
 def _facts(found: Any) -> list[tuple[str, str]]:
     facts = [("devices", f"{found.devices:,}")]
     supply, file = found.eligible_at_once, found.file
     if supply is not None:
-        hours = f"{supply.least:,} to {supply.most:,}"
-        text = f"{supply.mean:,}, {hours} over the first week"
+        text = (
+            f"{supply.least:,} to {supply.most:,} over the first week, {supply.mean:,} on average"
+        )
         facts.append(("eligible at once", text))
     if file is not None:
         content = f"{file.sessions:,} of {file.devices:,} devices in {file.days} days"

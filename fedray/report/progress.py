@@ -1,7 +1,6 @@
 """Progress of a run or a study, on stderr."""
 
 import contextlib
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -110,24 +109,19 @@ class _Pace:
     """Predicts the remaining time of a study from the time of its finished parts."""
 
     def __init__(self) -> None:
-        self._begun = 0.0
-        self._first = 0.0
-        self._last = math.inf
+        self._pace = Pace()
+        self._last = 0.0
 
     def told(self, text: str) -> str:
         """Returns a line, with the time left if it is known."""
         if not isinstance(text, PartDone):
             return text
-        now = time.monotonic()
-        # Work before the first report, such as reading kept results, does not count towards the
-        # pace.
-        if text.share < self._last:  # the first word, or that of another part
-            self._begun, self._first = now, text.share
+        if text.share < self._last:  # another part has begun
+            self._pace = Pace()
         self._last = text.share
-        done = text.share - self._first
-        if done <= 0.0 or text.share >= 1.0:
+        seconds = self._pace.seconds_left(time.monotonic(), text.share, 1.0)
+        if seconds is None or text.share >= 1.0:
             return text
-        seconds = (1.0 - text.share) * (now - self._begun) / done
         return f"{text}  {'at most' if text.is_least else 'about'} {duration(seconds)} left"
 
 

@@ -1,7 +1,6 @@
 """Fits an unpublished key, the reach or the check-in rate, to an observed min-sep by simulation."""
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +8,15 @@ from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
 
-from fedray.audit.participation import read_patterns
 from fedray.base.document import Document, InJson, Key, NotInJson
-from fedray.base.errors import FitFailed, InputError, ScenarioError, Starved
+from fedray.base.errors import FitFailed, InputError, ScenarioError
 from fedray.base.result import Result
 from fedray.base.rounding import shown_min_sep
 from fedray.report.table import Table
-from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.overrides import apply_override, naming_overrides
+from fedray.studies.simulated import simulated
 
 RANGES = {"population.reach": (0.01, 1.0), "rounds.max_checkins_per_hour": (0.01, 60.0)}
 """Keys that can be fitted, with their ranges. Both let more devices check in as they grow, so that
@@ -136,14 +134,16 @@ def fit_min_sep(
         rule = "must be between 0 and 1"
         raise InputError.of("tolerance", tolerance, rule, "0.01 is one percent")
     smaller = scenario.scaled(scale)
-    # Traces lie in temporary folders, so no checkpoint would ever be resumed.
-    placement = placement or Placement(backend="in-process", checkpoint_seconds=math.inf)
     runs: list[FittedRun] = []
 
     def try_value(value: float) -> FittedRun:
         # Min-sep does not depend on the model, so nothing is trained.
         tried = smaller.with_overrides(f"{key}={value!r}", "training.enabled=false")
-        run = _run(tried, value, placement)
+        truth = simulated(tried, placement)
+        # A run that ended early has too few rounds for its min-sep to be compared.
+        found = None if truth.note else truth.participation
+        limits = (None, None) if found is None else (found.min_sep, found.max_participations)
+        run = FittedRun(value, *limits)
         runs.append(run)
         if on_run is not None:
             on_run(run)
@@ -239,16 +239,3 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
     # Away from the ends of the bracket, where a run would add almost no information.
     margin = (above.value / below.value) ** 0.02
     return round(min(max(guess, below.value * margin), above.value / margin), 4)
-
-
-def _run(scenario: Scenario, value: float, placement: Placement) -> FittedRun:
-    with tempfile.TemporaryDirectory(prefix="fedray-fit-") as folder:
-        try:
-            trace = simulate(scenario, placement, Path(folder) / "trace")
-        except Starved:
-            return FittedRun(value, None, None)
-        # A run that ended early has too few rounds for its min-sep to be compared.
-        if trace.run["ended"] != "completed":
-            return FittedRun(value, None, None)
-        patterns = read_patterns(trace)
-        return FittedRun(value, patterns.min_sep, patterns.max_participations)

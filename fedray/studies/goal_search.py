@@ -3,20 +3,25 @@
 import math
 
 PRECISION = 0.05
-"""Relative distance between a failing goal and one that meets the target, where a search ends."""
-NEAR_STARVING = 0.25
-"""The same between a failing and a starving goal: starving takes long to find out."""
+"""Relative distance where a search ends, between a failing goal and one that meets the target or
+starves."""
+FINE_PRECISION = 0.02
+"""The same distance for the timer that a plan chooses."""
 GROWTH = 2.0
 
 
 class GoalSearch:
     """The least report goal of one timer that meets the target: steps by factors of two either way,
-    then bisection between a goal that fails and one that meets the target or starves."""
+    then bisection between a goal that fails and one that meets the target or starves.
+
+    precision: relative distance where the search ends; a smaller one continues it.
+    """
 
     def __init__(self, least: int, most: int, first: int) -> None:
         self._least = least
         self._most = most
         self._first = first
+        self.precision = PRECISION
         # Largest goal that failed, smallest that met the target, smallest that starved; 0 for none.
         self._low = self._high = self._starving = 0
 
@@ -34,14 +39,10 @@ class GoalSearch:
             larger = min(self._most, round(self._low * GROWTH))
             return larger if self._low < self._most else None
         # Goals are whole numbers, so neighbours have nothing between them.
-        if top <= self._low * (1 + self._near) or top - self._low < 2:
+        if top <= self._low * (1 + self.precision) or top - self._low < 2:
             return None
         # Bisection of the logarithm, as precision is relative.
         return round(math.sqrt(self._low * top))
-
-    @property
-    def _near(self) -> float:
-        return PRECISION if self._high else NEAR_STARVING
 
     def learn(self, goal: int, meets: bool, starves: bool) -> None:
         """Takes the outcome of a goal."""
@@ -54,16 +55,13 @@ class GoalSearch:
             self._low = goal
 
     def steps_left(self) -> int:
-        """Estimates the goals still to be simulated, as if the next goal were a missing bound."""
+        """Estimates the goals still to be simulated, as if a missing bound were two steps away."""
         if self.next_goal() is None:
             return 0
         top = self._high or self._starving
-        has_bounds = self._low and top
-        ratio = top / self._low if has_bounds else GROWTH
-        near = self._near if has_bounds else PRECISION
+        ratio = top / self._low if self._low and top else GROWTH**2
         # A bisection halves the logarithm of the ratio.
-        bisections = max(1, math.ceil(math.log2(math.log(ratio) / math.log1p(near))))
-        return bisections if has_bounds else 1 + bisections
+        return max(1, math.ceil(math.log2(math.log(ratio) / math.log1p(self.precision))))
 
     def allows(self, goal: int) -> bool:
         """Whether the population can serve a goal that is not known to starve at this timer."""

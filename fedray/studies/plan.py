@@ -48,7 +48,7 @@ from fedray.runtime.cluster import TaskCounts, cluster
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
-from fedray.studies.goal_search import PRECISION, GoalSearch
+from fedray.studies.goal_search import FINE_PRECISION, PRECISION, GoalSearch
 from fedray.studies.simulated import (
     StudyCache,
     Truth,
@@ -63,12 +63,16 @@ LEAST_SIMULATED_GOAL = 20
 LEAST_SCALE = 0.05
 """Below, min-seps of simulations are further off than the margin covers."""
 MOST_CONFIRMATIONS = 8
-FULL_SIZE_RUNS = 2
-"""Full-size runs of most plans: one confirms, and one keeps the planned limits as rules."""
+FULL_SIZE_RUNS, WHAT_IFS = 2, 10
+"""Runs at the end of most plans: one of full size confirms, and one keeps the planned limits as
+rules; the what-ifs have the search's scale."""
 MISS_PROBABILITY = 0.05
 """Probability of a run with a smaller min-sep than planned, if min-seps vary normally."""
 LEAST_DEVIATION = 0.5
 """Rounds: min-sep is a whole number, so equal seeds do not mean zero spread."""
+FIXED_COST = 400_000.0
+"""Time of a run without participations, and of a candidate's mechanism, in participations that a
+CPU simulates meanwhile; measured, for progress only."""
 SLOWER = 0.05
 """Relative slowdown by the planned limits as rules from which on a plan warns."""
 MOST_OF_THE_DEVICES = 0.95
@@ -139,16 +143,14 @@ class Candidate:
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
     """Days that the slowest seed's run took."""
-    sensitivity: float | None = None
-    """Sensitivity of a BLT made for the planned limits, under them."""
     rho: float | None = None
-    """zCDP at the planned limits."""
+    """zCDP of a BLT made for the planned limits, under them."""
     epsilon: float | None = None
     """Epsilon at the planned limits; None without a guarantee, or if a run starves."""
-    guessed_epsilon: float | None = None
-    """Epsilon if min-sep were population / report goal."""
     note: str = ""
-    """Why a run starved; empty if none did."""
+    """Why a run starved, or why the goal is impossible; empty otherwise."""
+    is_possible: bool = True
+    """False if the rules leave too few devices for the goal, so that it was not simulated."""
     enforced_days: float | None = None
     """Days of a full-size run in which the planned limits are rules; None if none was simulated."""
     enforced_min_sep: int | None = None
@@ -171,7 +173,7 @@ class Candidate:
 
     @property
     def starves(self) -> bool:
-        """Whether a run of a seed could not commit its rounds, for want of devices."""
+        """Whether a run of a seed could not commit its rounds, for lack of devices."""
         return bool(self.note)
 
     @property
@@ -250,7 +252,9 @@ class Plan(DrawnResult):
         of_timer = [each for each in self.candidates if each.timer_hours == hours]
         # A goal that fell short at full size refutes smaller goals that passed small simulations.
         refuted = [
-            each.report_goal for each in of_timer if each.is_full_size and not each.meets_target
+            each.report_goal
+            for each in of_timer
+            if each.is_full_size and not each.meets_target and not each.starves
         ]
         least = max(refuted, default=0)
         meeting = [each for each in of_timer if each.meets_target and each.report_goal > least]
@@ -312,13 +316,14 @@ def make_plan(
     placement = placement or Placement()
     cache = StudyCache(has_cache)
     # The cluster is joined here, once for all simulations, so that they need no address.
-    with cluster(placement):
+    with cluster(placement) as cpus:
         here = replace(placement, address=None)
         tell = on_progress or (lambda _: None)
-        planner = _Planner(scenario, target, seeds, scale, here, cache, has_cache, tell)
+        planner = _Planner(scenario, target, seeds, scale, here, cache, has_cache, tell, cpus)
         start = _first_goal(scenario, target, least_goal, most)
         searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
         planner.search(searches)
+        planner.refine(searches, least)
         best = planner.confirm(searches, least)
         rows = () if best is None else planner.what_ifs(best)
     candidates = sorted(
@@ -455,8 +460,10 @@ class _Planner:
     cache: StudyCache
     has_cache: bool
     on_progress: Progress
+    cpus: float
     candidates: list[Candidate] = field(default_factory=list)
-    # Work is counted in runs of full size. The work left is an estimate, as a search may end early.
+    # Work is wall time, in participations that a CPU simulates meanwhile. The work left is an
+    # estimate, as a search may end early.
     _work: float = 0.0
     _work_left: float = 0.0
     _share: float = 0.0
@@ -464,38 +471,61 @@ class _Planner:
     def search(self, searches: "dict[float, GoalSearch]") -> None:
         """Continues all timers at once until each search is over."""
         while True:
-            wanted = {hours: search.next_goal() for hours, search in searches.items()}
+            wanted = {hours: self._next_goal(hours, each) for hours, each in searches.items()}
             asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]
             if not asked:
                 return
             # The runs of this step are reported as they finish, so they are not left over.
             steps = sum(search.steps_left() for search in searches.values()) - len(asked)
-            work_left = FULL_SIZE_RUNS + steps * self.seeds * self.scale
+            goal = sum(goal for _, goal in asked) / len(asked)
+            designs = FIXED_COST * (len(asked) + steps)
+            runs_left = self._work_of(goal * self.scale, steps * self.seeds)
+            work_left = designs + runs_left + self._work_at_the_end(goal)
             runs = [
                 self._run_of(goal, hours, seed, self.scale)
                 for hours, goal in asked
                 for seed in range(self.seeds)
             ]
             goals = " and ".join(f"{goal:,}" for goal in sorted({goal for _, goal in asked}))
-            truths = self._truths(runs, self.scale, f"runs of report goals {goals}", work_left)
+            truths = self._truths(runs, f"runs of report goals {goals}", work_left)
             for place, (hours, goal) in enumerate(asked):
                 # The seeds of a candidate lie together, in the order in which they were asked for.
                 first = place * self.seeds
                 found = truths[first : first + self.seeds]
-                scale = scale_of(goal, self.scale)
-                candidate = self._judged(goal, hours, scale, found, None)
+                candidate = self._judged(goal, hours, scale_of(goal, self.scale), found, None)
                 searches[hours].learn(goal, candidate.meets_target, candidate.starves)
+
+    def refine(self, searches: "dict[float, GoalSearch]", least: Least) -> None:
+        """Continues the search of the best timer to a finer precision."""
+        if proposals := self._proposals(searches):
+            hours, _ = _best(proposals, least)
+            searches[hours].precision = FINE_PRECISION
+            self.search({hours: searches[hours]})
+
+    def _next_goal(self, hours: float, search: GoalSearch) -> int | None:
+        """Returns the next goal to simulate; goals that the rules make impossible are skipped."""
+        while (goal := search.next_goal()) is not None:
+            refusal = why_unsustainable(self._run_of(goal, hours, 0, 1.0))
+            if refusal is None:
+                return goal
+            scale = scale_of(goal, self.scale)
+            self._judged(goal, hours, scale, [Truth(None, note=refusal)], None, is_possible=False)
+            search.learn(goal, meets=False, starves=True)
+        return None
+
+    def _proposals(self, searches: "dict[float, GoalSearch]") -> dict[float, Candidate]:
+        """Returns the least goal of each timer that meets the target."""
+        meeting = [each for each in self.candidates if each.meets_target]
+        meeting.sort(key=lambda each: -each.report_goal)
+        of_timer = {each.timer_hours: each for each in meeting}
+        return {hours: of_timer[hours] for hours in searches if hours in of_timer}
 
     def confirm(self, searches: "dict[float, GoalSearch]", least: Least) -> Candidate | None:
         """Returns the best candidate that also meets the target at full size, or None.
 
         One that falls short is tried again with a larger goal, as far as its timer allows.
         """
-        # Among goals that meet the target, the least has the fewest updates.
-        meeting = [each for each in self.candidates if each.meets_target]
-        meeting.sort(key=lambda each: -each.report_goal)
-        of_timer = {each.timer_hours: each for each in meeting}
-        proposals = {hours: of_timer[hours] for hours in searches if hours in of_timer}
+        proposals = self._proposals(searches)
         for _ in range(MOST_CONFIRMATIONS):
             if not proposals:
                 return None
@@ -506,7 +536,7 @@ class _Planner:
                 goal = proposal.report_goal
                 run = self._run_of(goal, hours, 0, 1.0)
                 what = f"full-size runs of report goal {goal:,}, timer {hours:g} h,"
-                found = self._truths([run], 1.0, what, work_left=FULL_SIZE_RUNS - 1.0)
+                found = self._truths([run], what, self._work_at_the_end(goal, FULL_SIZE_RUNS - 1))
                 full = self._judged(goal, hours, 1.0, found, proposal)
             if full.meets_target:
                 # The plan's own scenario has the planned limits as rules; a run with them may be
@@ -531,16 +561,16 @@ class _Planner:
 
         def simulate_all(runs: Sequence[Scenario]) -> list[Truth]:
             scaled = [each.scaled(scale) for each in runs]
-            return self._truths(scaled, scale, "what-ifs", 0.0, simulated)
+            return self._truths(scaled, "what-ifs", 0.0, simulated)
 
-        return what_ifs(planned, strategy, best.planned_limits, simulate_all)
+        return what_ifs(planned, strategy, simulate_all)
 
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""
         planned, _ = planned_scenario(self.scenario, full, self.has_cache)
         run = planned.with_overrides("training.enabled=false")
         what = "full-size runs with the planned limits as rules"
-        (truth,) = self._truths([run], 1.0, what, work_left=0.0)
+        (truth,) = self._truths([run], what, self._work_at_the_end(full.report_goal, 0))
         # A run with a note did not end as requested, so it meets no target.
         if truth.note:
             judged = replace(full, note=truth.note, rho=None, epsilon=None)
@@ -563,24 +593,38 @@ class _Planner:
     def _truths(
         self,
         scenarios: Sequence[Scenario],
-        scale: float,
         what: str,
         work_left: float,
         simulate_one: Callable[[Scenario], Truth] | None = None,
     ) -> list[Truth]:
-        self._work_left = work_left
         before = self._work
 
         def say(counts: TaskCounts) -> None:
-            self._work = before + scale * counts.done
-            self._say(counts.line(f"{what} simulated"), scale * (counts.jobs - counts.done))
+            # Kept runs do not count as jobs.
+            all_jobs = self._work_of(scenarios[0].rounds.report_goal, counts.jobs)
+            done = all_jobs * counts.done / max(1, counts.jobs)
+            self._work, self._work_left = before + done, work_left + all_jobs - done
+            self._say(counts.line(f"{what} simulated"))
 
         return simulate_runs(
             scenarios, simulate_one or simulated_limits, self.placement, self.cache, say
         )
 
-    def _say(self, text: str, left: float = 0.0) -> None:
-        whole = self._work + left + self._work_left
+    def _work_of(self, reports: float, runs: int) -> float:
+        """Returns the work of parallel runs of this report goal."""
+        one = FIXED_COST + self.scenario.rounds.count * reports
+        return one * runs / max(1.0, min(runs, self.cpus))
+
+    def _work_at_the_end(self, goal: float, full_size: int = FULL_SIZE_RUNS) -> float:
+        what_ifs = self._work_of(goal * self.scale, WHAT_IFS)
+        return what_ifs + full_size * (self._work_of(goal, 1) + FIXED_COST)
+
+    def _say(self, text: str) -> None:
+        # The first runs also compile, so they say nothing of the time that others take.
+        if not self.candidates:
+            self.on_progress(str(text))
+            return
+        whole = self._work + self._work_left
         # The work left may grow, but the share done never falls.
         self._share = max(self._share, self._work / whole if whole else 0.0)
         self.on_progress(PartDone(text, self._share, 1.0))
@@ -592,15 +636,12 @@ class _Planner:
         scale: float,
         found: Sequence[Truth],
         before: Candidate | None,
+        is_possible: bool = True,
     ) -> Candidate:
         """Adds a goal as simulated at one size; spread and participations of smaller runs count
         too."""
         n = self.scenario.rounds.count
         z = self.target.noise_per_report * goal
-        over = self.scenario.population.devices // goal
-        # Population / goal may exceed the rounds, which a min-sep cannot.
-        guessed = max(1, min(n, over))
-        guess = self._sensitivity(MinSep(n, guessed, -(-n // guessed)))
         participations = [truth.participation for truth in found if truth.participation is not None]
         # A run that ended with its budget has participations and a note.
         notes = [truth.note for truth in found if truth.note]
@@ -610,33 +651,31 @@ class _Planner:
             report_goal=goal,
             timer_hours=hours,
             scale=scale,
-            population_over_goal=over,
+            population_over_goal=self.scenario.population.devices // goal,
             min_seps=tuple(each.min_sep for each in found if each.participation is not None),
             max_participations=tuple(each.max_participations for each in participations),
-            guessed_epsilon=epsilon_of(guess, z, self.target.delta),
             note=notes[0] if notes else "",
+            is_possible=is_possible,
         )
-        outcome = "starves"
+        outcome = "starves" if is_possible else "cannot sustain"
         if not notes:
             rules = self.scenario.participation
             candidate = _with_limits(candidate, self.seeds, before, rules)
-            sensitivity = self._sensitivity(candidate.planned_limits)
+            sensitivity = _sensitivity(candidate.planned_limits, self.target, self.has_cache)
             epsilon = epsilon_of(sensitivity, z, self.target.delta)
             candidate = replace(
                 candidate,
                 # The slowest run counts, so that a plan does not promise too few days.
                 days=max(truth.days or 0.0 for truth in found),
-                sensitivity=sensitivity,
                 rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
                 epsilon=epsilon,
             )
             outcome = "no guarantee" if epsilon is None else f"epsilon {up(epsilon, 2)}"
         self.candidates.append(candidate)
+        self._work += FIXED_COST
+        self._work_left -= FIXED_COST
         self._say(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {outcome}")
         return candidate
-
-    def _sensitivity(self, limits: MinSep) -> float:
-        return _sensitivity(limits, self.target, self.has_cache)
 
 
 _NOT_PLANNED = {
@@ -712,12 +751,12 @@ def _best(proposals: dict[float, Candidate], least: Least) -> tuple[float, Candi
 
 
 def _larger_goal(full: Candidate) -> int | None:
-    """The goal after one that falls short: epsilon falls at least as the root of the goal."""
+    """The goal after one that falls short, as if epsilon fell with its inverse."""
     if full.starves:
         return None
     # At least one per cent, so that the search continues; at most half as much again, as a goal
     # that is too large starves.
-    ratio = math.inf if full.epsilon is None else (full.epsilon / full.target.epsilon) ** 2
+    ratio = math.inf if full.epsilon is None else full.epsilon / full.target.epsilon
     return math.ceil(full.report_goal * min(1.5, max(1.01, ratio)))
 
 

@@ -17,8 +17,6 @@ from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario,
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
-SHOWN = 3.0
-"""Largest epsilon in the plot, as a multiple of the target."""
 SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "claim.toml"
 
 
@@ -94,6 +92,13 @@ def plan_sentences(plan: Plan) -> list[str]:
     assert best.planned_max_participations is not None
     assert best.days is not None
     seen = " and ".join(dict.fromkeys(shown_min_sep(each) for each in best.min_seps))
+    # All at this timer, as min-sep depends on it.
+    missing = [
+        each.report_goal
+        for each in plan.candidates
+        if each.timer_hours == best.timer_hours and not each.meets_target
+    ]
+    below = [f" Goal {goal:,} misses it." for goal in sorted(missing) if goal < best.report_goal]
     limits = "one participation of each device"
     if best.planned_min_sep is not None:
         most = counted(best.planned_max_participations, "participation")
@@ -101,7 +106,7 @@ def plan_sentences(plan: Plan) -> list[str]:
     return [
         f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
         f"{given(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
-        f"{given(plan.target.delta)}, planned for {limits}.",
+        f"{given(plan.target.delta)}, planned for {limits}." + "".join(below[-1:]),
         f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates:,} device updates in "
         f"{best.days:.1f} days, {rounds.count / best.days:.1f} rounds a day. A run like it takes "
@@ -119,8 +124,9 @@ def _rules_words(best: Candidate) -> str:
     if best.enforced_days is None:
         return said
     return (
-        f"{said} With these rules the run at full size takes {best.enforced_days:.1f} days and "
-        f"has min-sep {shown_min_sep(best.enforced_min_sep)}."
+        f"{said} Publish it once an audit of the real run confirms the claim. With these rules the "
+        f"run at full size takes {best.enforced_days:.1f} days and has min-sep "
+        f"{shown_min_sep(best.enforced_min_sep)}."
     )
 
 
@@ -156,8 +162,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
 def plan_tables(plan: Plan) -> list[Table]:
     """The answer, least goals by timer, what-ifs, candidates, and caveats, which have only
     notes."""
-    warnings = (f"WARNING: {each}" for each in plan.warnings)
-    caveats = Table.facts("Caveats", [], *plan_sentences(plan), *warnings)
+    caveats = Table.facts("Caveats", [], *plan_sentences(plan))
     tables = [_timers_table(plan), _what_ifs_table(plan), _candidates_table(plan)]
     # A table without rows says nothing.
     return [_answer(plan), *(each for each in tables if each.rows), caveats]
@@ -165,22 +170,25 @@ def plan_tables(plan: Plan) -> list[Table]:
 
 def _answer(plan: Plan) -> Table:
     best = plan.best
-    columns = ("report goal", "timer", "noise multiplier z", "epsilon", "days")
+    columns = ("report goal", "timer", "noise multiplier z", "epsilon", "days", "rounds a day")
+    warnings = (f"WARNING: {each}" for each in plan.warnings)
     if best is None:
-        return Table("", columns, (("none", *"----"),), (_nothing_found(plan),))
+        return Table("", columns, (("none", *"-----"),), (_nothing_found(plan), *warnings))
+    days = _days(best)
     cells = (
         f"{best.report_goal:,}",
         f"{best.timer_hours:g} h",
         shown_noise(best.noise_multiplier),
         "-" if best.epsilon is None else up(best.epsilon, 2),
-        _or_dash("{:.1f}".format, _days(best)),
+        _or_dash("{:.1f}".format, days),
+        "-" if not days else f"{best.rounds / days:.1f}",
     )
     model = plan.scenario.availability.model
     loud = (
         f"Days and min-sep are simulated and rest on the availability model {model!r}: check it "
         "against your own devices before you rely on them. Epsilon rests on enforced rules."
     )
-    return Table("", columns, (cells,), (loud,))
+    return Table("", columns, (cells,), (loud, *warnings))
 
 
 def _days(candidate: Candidate) -> float | None:
@@ -191,7 +199,7 @@ def _days(candidate: Candidate) -> float | None:
 def _what_ifs_table(plan: Plan) -> Table:
     cells = {
         "what if": lambda each: each.name,
-        "days": lambda each: _or_dash("{:.1f}".format, each.days),
+        "days": lambda each: _or_dash("{:.2f}".format, each.days),
         "min-sep": _what_if_min_sep,
         "epsilon": lambda each: (
             "-" if each.epsilon is None else ("" if each.is_exact else "<= ") + up(each.epsilon, 2)
@@ -203,50 +211,49 @@ def _what_ifs_table(plan: Plan) -> Table:
         plan.what_ifs,
         cells,
         f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
-        "noise and rules. Epsilon is that of the simulated trace, by its exact sensitivity unless "
-        "it says <=. Without the separation rule the cap on participations stays.",
-        *(
-            f"{each.name}: {each.note}."
-            for each in plan.what_ifs
-            if each.note and each.starves_at is None
-        ),
+        "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
+        "by its exact sensitivity unless it says <=; only the plan's rules make it a guarantee. "
+        "While no device takes part twice (k = 1), only the days can differ.",
+        *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.starves_at == 0),
     )
 
 
 def _what_if_min_sep(row: WhatIf) -> str:
     if row.starves_at is not None:
-        return f"starves at round {row.starves_at:,}"
+        return f"starves at round {row.starves_at:,}" if row.starves_at else "cannot sustain"
     return shown_min_sep(row.min_sep)
 
 
 def _candidates_table(plan: Plan) -> Table:
+    impossible = [each for each in plan.candidates if not each.is_possible]
+    least = sorted(impossible, key=lambda each: each.report_goal)[:1]
     how = (
         f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
         "spread, that one more run falls short of once in twenty times. Size 1 is the whole "
-        "population. If cycled: epsilon if min-sep were population / goal."
+        "population."
     )
     cells = {
         "verdict": lambda each: _verdict(plan, each),
         "timer": lambda each: f"{each.timer_hours:g} h",
         "report goal": lambda each: f"{each.report_goal:,}",
         "z": lambda each: shown_noise(each.noise_multiplier),
-        "size": lambda each: f"{each.scale:.2g}",
+        "size": lambda each: f"{each.scale:.2g}" if each.is_possible else "-",
         "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
         "planned": _planned_min_sep,
         "population / goal": lambda each: f"{each.population_over_goal:,}",
         "k": lambda each: _or_dash(str, each.planned_max_participations),
         "days": lambda each: _or_dash("{:.1f}".format, each.days),
         "epsilon": lambda each: significant(each.epsilon),
-        "if cycled": lambda each: significant(each.guessed_epsilon),
     }
     return Table.of(
         "Candidates",
         plan.candidates,
         cells,
         how,
+        *(f"Goal {each.report_goal:,} cannot be sustained: {each.note}." for each in least),
         row_styles=["marked" if each == plan.best else "" for each in plan.candidates],
         # They follow from the other columns.
-        details=("z", "population / goal", "if cycled"),
+        details=("z", "population / goal"),
     )
 
 
@@ -273,6 +280,7 @@ def _timers_table(plan: Plan) -> Table:
         plan.timers,
         cells,
         "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down.",
+        details=("device updates",),
     )
 
 
@@ -281,7 +289,7 @@ def _verdict(plan: Plan, candidate: Candidate) -> str:
     if candidate == plan.best:
         return "plan"
     if candidate.starves:
-        return "starves"
+        return "starves" if candidate.is_possible else "cannot sustain"
     return "meets it" if candidate.meets_target else "misses it"
 
 
@@ -315,11 +323,10 @@ def plan_figures(plan: Plan) -> list[Shown]:
     # Larger goals starve too, so the zone continues to the end of the axis.
     zone = [Mark(min(starved), "starves", until=max(goals))] if starved else []
     note = "Lines are simulations of the search; the star is the plan at full size."
-    above = f"Epsilons above {SHOWN * target:g} are in the table only. {note}"
     line = Mark(target, f"target {given(target)}", "y")
     return [
         _figure(plan, "days", note, _days, zone),
-        _figure(plan, "epsilon", above, lambda each: each.epsilon, [line, *zone]),
+        _figure(plan, "epsilon", note, lambda each: each.epsilon, [line, *zone]),
     ]
 
 
@@ -330,16 +337,15 @@ def _figure(
     value: Callable[[Candidate], float | None],
     marks: Sequence[Mark],
 ) -> Figure:
-    most = SHOWN * plan.target.epsilon if name == "epsilon" else math.inf
     lines: dict[str, list[tuple[int, float | None]]] = {}
     for each in sorted(plan.candidates, key=lambda each: (each.timer_hours, each.report_goal)):
         # A confirmation has another size, and would break the line by a step.
         if each.scale == scale_of(each.report_goal, plan.scale):
             points = lines.setdefault(f"timer {each.timer_hours:g} h", [])
             points.append((each.report_goal, value(each)))
-    series = [one for line, points in lines.items() for one in _series(line, "line", points, most)]
+    series = [one for line, points in lines.items() for one in _series(line, "line", points)]
     if plan.best is not None:
-        series += _series("plan", "stars", [(plan.best.report_goal, value(plan.best))], most)
+        series += _series("plan", "stars", [(plan.best.report_goal, value(plan.best))])
     # Without points the axes still need values.
     x = [goal for each in series for goal in each.x.tolist()] or [1.0]
     y = [mark.at for mark in marks if mark.axis == "y"]
@@ -355,10 +361,8 @@ def _figure(
     )
 
 
-def _series(
-    name: str, kind: Any, points: Iterable[tuple[int, float | None]], most: float
-) -> list[Series]:
-    shown = [(goal, epsilon) for goal, epsilon in points if epsilon is not None and epsilon <= most]
+def _series(name: str, kind: Any, points: Iterable[tuple[int, float | None]]) -> list[Series]:
+    shown = [(goal, y) for goal, y in points if y is not None]
     if not shown:
         return []
     x, y = np.array(shown, np.float64).T

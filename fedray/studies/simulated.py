@@ -60,13 +60,13 @@ class Truth:
         return found.min_sep if found is not None and found.max_participations > 1 else None
 
 
-def simulated(scenario: Scenario) -> Truth:
-    """Returns the outcome of a run, simulated in this process; its trace is not kept.
+def simulated(scenario: Scenario, placement: Placement | None = None) -> Truth:
+    """Returns the outcome of a run, by default simulated in this process; its trace is not kept.
 
     A run that starves, or releases nothing, has no participation but a note with the reason.
     """
     # A task that dies is run again as a whole, so checkpoints would be written for nothing.
-    placement = Placement(1, "in-process", checkpoint_seconds=math.inf)
+    placement = placement or Placement(1, "in-process", checkpoint_seconds=math.inf)
     with tempfile.TemporaryDirectory(prefix="fedray-study-") as folder:
         try:
             trace = simulate(scenario, placement, Path(folder) / "trace")

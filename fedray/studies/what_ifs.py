@@ -4,20 +4,16 @@ A simulated row has the exact sensitivity of its trace. So its epsilon holds for
 or not a rule would ensure it. All rows have the mechanism and the noise of the plan.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
-from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
+from fedray.runs.sustainable import why_unsustainable
 from fedray.scenario import Scenario
 from fedray.studies.simulated import Truth
-
-MISJUDGED = 0.7
-"""Actual min-sep over the planned one, in the row that is not simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,7 @@ class WhatIf:
     name: str
     """What differs from the plan."""
     days: float | None = None
-    """Days of the run; None if it starves or was not simulated."""
+    """Days of the run; None if it starves."""
     min_sep: int | None = None
     """Min-sep of the run; None also if no device took part twice."""
     epsilon: float | None = None
@@ -35,15 +31,15 @@ class WhatIf:
     is_exact: bool = True
     """Whether epsilon rests on an exact sensitivity; False: on an upper bound."""
     starves_at: int | None = None
-    """Number of the round that the run could not commit; None if it does not starve."""
+    """Number of the round that the run could not commit; 0 also if the rules leave too few devices;
+    None if it does not starve."""
     note: str = ""
-    """Why it starves, or how epsilon was found if not by simulation."""
+    """Why it starves; empty if it does not."""
 
 
 def what_ifs(
     planned: Scenario,
     strategy: Strategy,
-    limits: MinSep,
     simulate_all: Callable[[Sequence[Scenario]], Sequence[Truth]],
 ) -> tuple[WhatIf, ...]:
     """Returns the plan as simulated, then a row for each what-if.
@@ -51,28 +47,33 @@ def what_ifs(
     Args:
         planned: scenario of the plan, with its limits as rules.
         strategy: mechanism made for the limits.
-        limits: planned limits.
         simulate_all: returns the outcomes of full-size scenarios, from runs of any size.
     """
     changes = _changes(planned)
-    runs = [planned.with_overrides(*keys) for keys in changes.values()]
-    truths = simulate_all(runs)
-    rows = [
-        _of_trace(name, planned, strategy, truth)
-        for name, truth in zip(changes, truths, strict=True)
-    ]
-    # No min-sep is below 1.
-    if limits.max_participations > 1 and limits.min_sep > 1:
-        rows.append(_misjudged(planned, strategy, limits))
-    return tuple(rows)
+    runs = {name: planned.with_overrides(*keys) for name, keys in changes.items()}
+    refusals = {name: why_unsustainable(run) for name, run in runs.items()}
+    truths = iter(simulate_all([run for name, run in runs.items() if refusals[name] is None]))
+    return tuple(
+        _of_trace(name, planned, strategy, next(truths))
+        if refusal is None
+        else WhatIf(name, starves_at=0, note=refusal)
+        for name, refusal in refusals.items()
+    )
 
 
 def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
     devices, participation = planned.population.devices, planned.participation
     changes: dict[str, tuple[str, ...]] = {"as planned": ()}
+    # No device takes part more often than there are rounds.
+    no_rules = (
+        "participation.round_separation=0",
+        f"participation.max_participations={planned.rounds.count}",
+    )
     for percent in (10, 30):
         fewer = round(devices * (1 - percent / 100))
-        changes[f"population -{percent} %"] = (f"population.devices={fewer}",)
+        name, key = f"population -{percent} %", f"population.devices={fewer}"
+        changes[name] = (key,)
+        changes[f"{name}, no separation or cap"] = (key, *no_rules)
     # Without a timer there is none to ignore.
     for percent in (1, 5) if participation.timer_hours else ():
         key = f"participation.timer_violators={percent / 100}"
@@ -96,22 +97,6 @@ def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) ->
     found, privacy = trace_sensitivity(strategy, truth.patterns), planned.privacy
     epsilon = epsilon_of(found.value, privacy.noise_multiplier, privacy.delta)
     return WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact, note=truth.note)
-
-
-def _misjudged(planned: Scenario, strategy: Strategy, limits: MinSep) -> WhatIf:
-    """The planned mechanism at a smaller min-sep and as many more participations as that allows."""
-    min_sep = max(1, math.floor(MISJUDGED * limits.min_sep))
-    room = -(-limits.rounds // min_sep)
-    most = min(room, math.ceil(limits.max_participations / MISJUDGED))
-    found = strategy.participation_sensitivity(MinSep(limits.rounds, min_sep, most))
-    privacy = planned.privacy
-    return WhatIf(
-        f"min-sep {round(100 * (1 - MISJUDGED))} % below the plan's",
-        min_sep=min_sep,
-        epsilon=epsilon_of(found.value, privacy.noise_multiplier, privacy.delta),
-        is_exact=found.is_exact,
-        note=f"not simulated: for at most {most} participations, and no rule that prevents it",
-    )
 
 
 def epsilon_of(sensitivity: float, z: float, delta: float) -> float | None:

@@ -1,6 +1,7 @@
 """Rounds of one federated task: the attempts so far, its privacy budget, and the cause of a
 shortage of devices."""
 
+import math
 from dataclasses import astuple
 from typing import NamedTuple
 
@@ -224,7 +225,7 @@ class TaskRounds:
             limits += ["privacy.stop_at", "privacy.noise_multiplier"]
         remedies = (
             (by_timer, f"lower {keys['time']}"),
-            (by_round, f"lower {keys['rounds']}"),
+            (by_round, self._lower_separation(by_timer + by_round + by_cap) if by_round else ""),
             (by_cap, f"raise {' or '.join(limits)}"),
         )
         _, remedy = max(remedies, key=lambda each: each[0])
@@ -235,6 +236,18 @@ class TaskRounds:
             f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round "
             f"separation {100 * by_round:.0f} %{share_of_cap}, so {remedy}, or raise "
             f"population.devices={self.scenario.population.devices}"
+        )
+
+    def _lower_separation(self, held_back: float) -> str:
+        """Returns a remedy, with the separation and the goal that would hold back half of the
+        eligible devices, in proportion to the share that is held back now."""
+        rules, goal = self.scenario.participation, self.scenario.rounds.report_goal
+        # The separation holds back the devices of at most the rounds so far.
+        apart = math.floor(min(rules.separation, self.round_index) * 0.5 / held_back)
+        return (
+            f"lower {rules.keys_by_rule['rounds']} to about {apart:,} or rounds.report_goal={goal} "
+            f"to about {goal * apart // rules.separation:,} (estimates: half of these devices "
+            "would then be free)"
         )
 
     def _what_else_to_change(self) -> str:

@@ -20,7 +20,17 @@ def test_the_supply_of_a_recording_is_that_of_its_sessions(small, tmp_path: Path
     first_day = eligible_at_once(small("population.devices=2400", replay))
     assert first_day.most == 500
     assert first_day.least == 0  # the second day is empty from its sixth hour on
-    assert eligible_at_once(small('availability={model="always_on"}')) == (20_000, 20_000, 20_000)
+    # Four of the week's seven days are the recording's first, three its second.
+    later = [100 * max(0, 4 - hour) for hour in range(24)]
+    first = [100 * min(hour + 1, 5) for hour in range(24)]
+    by_hour = [round((4 * a + 3 * b) / 7) for a, b in zip(first, later, strict=True)]
+    assert first_day.by_hour == tuple(by_hour)
+    assert eligible_at_once(small('availability={model="always_on"}')) == (
+        20_000,
+        20_000,
+        20_000,
+        (20_000,) * 24,
+    )
 
 
 def test_the_supply_is_an_estimate_from_a_sample_of_the_usable(small) -> None:
