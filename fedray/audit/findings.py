@@ -164,7 +164,9 @@ def verdict_sentences(findings: Sequence[Finding]) -> str:
     head = headline(findings)
     # Statements about participation come first: those about privacy follow from them.
     failing.sort(key=lambda each: each.statement in SPENT_STATEMENTS)
-    clauses = "; ".join(_clause(each) for each in failing)
+    # Privacy with the claimed noise is not that of a run with other noise.
+    has_noise = not broken_noise(findings)
+    clauses = "; ".join(_clause(each, has_noise) for each in failing)
     unchecked = [each.name for each in findings if each.verdict is Verdict.UNCHECKED]
     sentences = [f"{head}: {clauses}" if clauses else head]
     if unchecked:
@@ -181,10 +183,10 @@ FAILING = {
 }
 
 
-def _clause(finding: Finding) -> str:
+def _clause(finding: Finding, has_noise: bool) -> str:
     if finding.statement in SPENT_STATEMENTS:
         text = f"{finding.name} {finding.claimed_text}"
-        supported = finding.should_say.rpartition(" ")[2]
+        supported = finding.should_say.rpartition(" ")[2] if has_noise else ""
         if finding.contradicts_limits:
             assert finding.of_claimed_limits is not None
             own = plain(up(finding.of_claimed_limits))
