@@ -354,22 +354,26 @@ def epsilon_over_rounds(audit: Audit) -> Figure:
     kind = "Exact for the trace"
     if not is_exact:
         kind = "An upper bound for the trace, at some rounds at least,"
+    used = audit.mechanisms[0]
     note = (
         f"{kind} at the right end of each step; before it the step is an upper bound. Observed: "
-        "it holds for this run's pattern."
+        f"it holds for this run's pattern{', without amplification' if used.sampled else ''}."
     )
+    marks = [Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, "epsilon")]
+    if audit.findings and audit.supported_epsilon is not None:
+        marks.append(Mark(audit.supported_epsilon, "may be published", "y"))
     ends = np.array([entry.rounds for entry in audit.over_rounds], np.float64)
     starts = np.concatenate([[0.0], ends])[:-1]
     epsilons = np.array([entry.epsilon for entry in audit.over_rounds])
-    delta = given(audit.mechanisms[0].observed.delta)
+    delta = given(used.observed.delta)
     return Figure(
         "privacy",
-        "Epsilon over rounds",
+        "Observed epsilon over rounds",
         note,
         Axis("Rounds released"),
         Axis(f"Epsilon at delta = {delta}", decimals=4),
         (Series("Epsilon", "steps", starts, epsilons, ends),),
-        tuple(Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, "epsilon")),
+        tuple(marks),
     )
 
 

@@ -37,7 +37,7 @@ def test_the_command_has_the_figures_of_the_trace_with_its_mechanism_and_noise(
     assert document["supported_epsilon"] == expected.supported.epsilon
     assert document["digest"] == trained.trace_digest
     text = page.read_text()
-    assert "The mechanism of the run." in text
+    assert "(of the run)" in text
     assert "noise_multiplier = 9.0" in text
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -101,8 +100,7 @@ def test_a_run_says_at_its_start_how_to_continue_it_if_its_process_vanishes(
         "train", str(run), *given, "--out", "m", "--place", "backend=in-process"
     )
     assert code == 0, err
-    continued = shlex.join(["train", str(run), *given, "--resume", "m"])
-    assert line.format(continued) in err.splitlines()
+    assert line.format("train --resume m") in err.splitlines()
 
 
 def test_a_run_that_is_refused_or_quiet_does_not_say_how_to_continue_it(
