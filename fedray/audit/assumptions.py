@@ -144,7 +144,8 @@ def assumptions_of(
         unit = Assumption(
             f"Unit of privacy: one {trace.unit}, and all its updates.", trace.unit_source
         )
-        names = "The log names every participation, and no unit under two names."
+        rows = " but those left out" if trace.incompleteness else ""
+        names = f"The log names every participation{rows}, and no unit under two names."
         return (unit, *_of_every_audit({}), Assumption(names, ASSUMED), *trace.rests_on)
     assert scenario is not None
     unit = Assumption(

@@ -314,9 +314,14 @@ class Audit(DrawnResult):
         used = self.mechanisms[0]
         assert used.noise is not None
         norm, _ = largest_column(used.strategy, self.rounds)
-        event = released(used.noise, used.trace.value + rows * norm)
-        epsilon = epsilon_of(event, used.observed.delta).epsilon
-        return f"{text} and epsilon at most {up(epsilon)}."
+        of_all, of_one = (
+            epsilon_of(released(used.noise, used.trace.value + each * norm), used.observed.delta)
+            for each in (rows, 1)
+        )
+        return (
+            f"{text} and epsilon at most {up(of_all.epsilon)}; if no device had two of them, at "
+            f"most {up(of_one.epsilon)}."
+        )
 
     @property
     def claim_holds(self) -> InJson[bool]:
@@ -325,12 +330,23 @@ class Audit(DrawnResult):
         return not self.findings or claim_passes(self.findings)
 
     @property
+    def corrected_claim(self) -> Guarantee | None:
+        """The guarantee of a claim about a log, with broken limits replaced by those of the trace.
+        None if none is broken, without a known sensitivity, and for a run, whose rules are known.
+        """
+        found = self.corrected
+        if self.scenario is not None or found is None or found.name != "corrected":
+            return None
+        return found if found.is_known else None
+
+    @property
     def needs_noise(self) -> bool:
-        """Whether only rho or epsilon fails under limits with a known sensitivity, so that the
-        claim would hold with more noise."""
+        """Whether rho or epsilon fails under limits with a known sensitivity, so that the claim
+        would hold with more noise, its limits corrected."""
         failing = {each.statement for each in self.findings if each.verdict in FAILING}
-        is_known = self.corrected is not None and self.corrected.sensitivity is not None
-        return is_known and bool(failing) and failing <= set(SPENT_STATEMENTS)
+        is_known = self.corrected is not None and self.corrected.is_known
+        has_one = is_known and isinstance(self.mechanisms[0].noise, ServerNoise)
+        return has_one and bool(failing & set(SPENT_STATEMENTS)) and not broken_noise(self.findings)
 
     @property
     def verdict(self) -> InJson[str]:

@@ -69,8 +69,8 @@ class TraceCalibration(Result):
     """Noise multiplier of the claim, or else of the run; None for a mechanism other than its own,
     and for a log, which does not record it."""
     claimed: CalibratedGuarantee | None
-    """For every run within the limits of a claim, whose epsilon or rho is the target. None
-    without a claim."""
+    """For every run within the limits of a claim, whose epsilon or rho is the target; limits that
+    the trace breaks are corrected. None without a claim."""
     enforced: CalibratedGuarantee
     """For every run that the rules in force allow, at the recorded times of the rounds."""
     observed: CalibratedGuarantee
@@ -160,7 +160,7 @@ def calibrate_trace(
         target_rho=rho,
         delta=used_delta,
         run_noise_multiplier=audited.noise_multiplier if audited.is_own else None,
-        claimed=None if claim is None else calibrated(audited.claimed),
+        claimed=None if claim is None else calibrated(audit.corrected_claim or audited.claimed),
         enforced=calibrated(audited.enforced),
         observed=calibrated(audited.observed, f"{KNOWN_AFTERWARDS}; {audited.observed.reason}"),
         notes=(*_notes(audit), *(each.text for each in other_tasks(opened))),

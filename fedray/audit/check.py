@@ -127,8 +127,8 @@ def _supports(
     """Returns the guarantees of the claim without its broken statements, and with these
     corrected."""
 
-    def supported(limits: Limits) -> Guarantee:
-        return of_limits("claimed", limits, claim.mechanism, permitted, claim.delta, False)
+    def supported(limits: Limits, name: str = "claimed") -> Guarantee:
+        return of_limits(name, limits, claim.mechanism, permitted, claim.delta, False)
 
     # No (b, k) covers a device that contributed twice to a round.
     if patterns.min_sep == 0:
@@ -143,7 +143,11 @@ def _supports(
     if not broken:
         return support, support
     put_right = claim.model_copy(update={each.statement: each.found for each in broken})
-    return support, supported(_limits(put_right, trace, enforced))
+    keys = " and ".join(each.statement for each in broken)
+    limits = replace(
+        _limits(put_right, trace, enforced), reason=f"the claim, with {keys} corrected"
+    )
+    return support, supported(limits, "corrected")
 
 
 def _amplified(claim: Claim, trace: Trace | ImportedTrace, noise: Noise) -> Guarantee | None:

@@ -71,6 +71,8 @@ class Finding(Document):
     of_claimed_limits: float | None = None
     """For rho and epsilon, the figure that follows from the claimed limits, whether the trace keeps
     them or not; None without limits or a theorem."""
+    broken_by_devices: int | None = None
+    """Number of devices whose pairs break a min-sep; None for other statements."""
 
     @property
     def name(self) -> str:
@@ -111,7 +113,7 @@ class Finding(Document):
         """A sentence on the share of the breaches that `evidence` holds; empty if it holds all."""
         if self.broken_by <= len(self.evidence) or not self.evidence:
             return ""
-        return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
+        return f"the {len(self.evidence)} worst of {self.broken_by:,} are shown"
 
 
 def broken_noise(findings: Sequence[Finding]) -> list[Finding]:
@@ -201,8 +203,8 @@ def _clause(finding: Finding, has_noise: bool) -> str:
             return f"{text} until the rest is corrected, which gives {supported}"
         if finding.of_claimed_limits is None:
             return f"{text}, {supported} is"
-        text = f"{finding.name} {finding.claimed_text} follows from the claimed limits, which are"
-        return f"{text} not supported; {supported} is"
+        text = f"{finding.name} {finding.claimed_text} follows from the claimed limits alone"
+        return f"{text}; the supported ones give {supported}"
     if finding.found is None:
         return f"{finding.name} {finding.claimed_text} {FAILING[finding.verdict]}"
     if finding.found == finding.claimed:
@@ -210,7 +212,9 @@ def _clause(finding: Finding, has_noise: bool) -> str:
     text = f"{finding.name} is {finding.found_text}, not {finding.claimed_text}"
     unit = "device" if finding.statement == "max_participations" else "pair"
     is_counted = finding.statement in ("min_sep", "max_participations", "timer_hours")
-    return f"{text} ({counted(finding.broken_by, unit)})" if is_counted else text
+    devices = finding.broken_by_devices
+    of = f" of {counted(devices, 'device')}" if devices else ""
+    return f"{text} ({counted(finding.broken_by, unit)}{of})" if is_counted else text
 
 
 def verdict_of(holds: bool) -> Verdict:

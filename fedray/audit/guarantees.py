@@ -39,6 +39,8 @@ SCOPES = {
     "enforced": "every run whose rounds ran at these times under these rules, whichever devices "
     "took part",
     "claimed": "every run with the participation that is claimed, whether or not it was enforced",
+    "corrected": "every run with the participation of the claim, its broken limits replaced by "
+    "those of the trace, whether or not it was enforced",
     "sampled": "every run whose rounds draw each stored upload with this probability, "
     "independently and in secret",
     "filtered": "every run in which the server excludes devices at their budget in this way, "
@@ -78,8 +80,8 @@ class Limits:
 class Guarantee(Document):
     """A guarantee for one mechanism: one of the three, or that of Poisson sampling or of a filter.
 
-    name: "observed", "enforced", "claimed", "sampled" or "filtered"; `scope` states the subject of
-        each.
+    name: "observed", "enforced", "claimed", "corrected", "sampled" or "filtered"; `scope` states
+        the subject of each.
     participation: (b, k); for the observed guarantee, the one that the trace obeys.
     sensitivity: sensitivity at clip norm 1; None if unknown, with the reason in `reason`.
     event: the release, for the accountants; None if the sensitivity or the noise is unknown. Then
@@ -196,7 +198,7 @@ def of_limits(
     """Returns the guarantee for every pattern that some limits allow.
 
     Args:
-        name: "observed", "enforced" or "claimed".
+        name: "observed", "enforced", "claimed" or "corrected".
         limits: the allowed participation, with its reason.
         strategy: the mechanism.
         noise: noise of the run; None if unknown.

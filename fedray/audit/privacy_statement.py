@@ -126,14 +126,16 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
     mechanism = audit.mechanisms[0]
     stated = mechanism.enforced
     if not stated.may_rest_on:
-        by_strength = (mechanism.claimed, mechanism.enforced, mechanism.observed)
+        put_right = audit.corrected_claim or mechanism.claimed
+        by_strength = (put_right, mechanism.enforced, mechanism.observed)
         # The observed sensitivity is always known, so a guarantee is found.
         stated = next(each for each in by_strength if each.sensitivity is not None)
     # Claimed limits hold for rows without a device too; what was observed does not.
     if audit.incompleteness and stated.name == "observed":
         raise InputError(
-            f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} Claim "
-            "limits that were enforced, such as timer_hours"
+            f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} To "
+            "get one, claim limits that were enforced and that no row breaks (min_sep, "
+            "max_participations or timer_hours)"
         )
     # A file name of a log is for its owner; readers of the statement know the release.
     named = isinstance(trace, Trace)
@@ -170,7 +172,8 @@ def _summary(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> str:
     if stated.may_rest_on:
         return f"{models} have {says}."
     if audit.scenario is None and stated.name != "observed":
-        condition = "If the claimed limits were enforced, which this log cannot show"
+        rows = ", for the rows left out too" if audit.incompleteness else ""
+        condition = f"If these limits were enforced{rows}, which this log cannot show"
         return f"{condition}: {models[0].lower()}{models[1:]} have {says}."
     return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}."
 
@@ -240,6 +243,7 @@ def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -
     rests = {
         "enforced": stated.reason,
         "claimed": "claimed; whether it was enforced " + UNSEEN,
+        "corrected": "the claim, its broken limits corrected; whether they were enforced " + UNSEEN,
         "observed": "counted in the trace; nothing says that it was enforced",
     }[stated.name]
     return [
@@ -443,7 +447,8 @@ def _limits_text(guarantee: Guarantee) -> str:
         return "a unit may contribute more than once to a round, so no min-sep describes it"
     text = described(participation)
     # The reason has the stated claim, from which tighter limits may follow.
-    return f"{text} ({guarantee.reason})" if guarantee.name == "claimed" else text
+    is_of_claim = guarantee.name in ("claimed", "corrected")
+    return f"{text} ({guarantee.reason})" if is_of_claim else text
 
 
 def _rests(audit: Audit, stated: Guarantee) -> str:

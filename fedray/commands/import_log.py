@@ -65,7 +65,7 @@ def import_(
     if inspect:
         form = {"file_format": file_format, "delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
-        print_inspection(log, column, where, repeats, leave_out_invalid, form, as_json)
+        print_inspection(log, column, where, repeats, leave_out_invalid, rounds, out, form, as_json)
         return
     # Owners and times are optional: without times, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))

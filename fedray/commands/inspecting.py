@@ -18,6 +18,8 @@ def print_inspection(
     where: list[str] | None,
     repeats: str,
     leave_out_invalid: bool,
+    rounds: str | None,
+    out: Path | None,
     form: dict[str, Any],
     as_json: bool,
 ) -> None:
@@ -25,7 +27,7 @@ def print_inspection(
     from fedray.imports.inspected import inspect_log
 
     roles = columns_of(column, ("device", "round", "owner", "time"))
-    found = inspect_log(log, roles, where or (), repeats, leave_out_invalid, **form)
+    found = inspect_log(log, roles, where or (), repeats, leave_out_invalid, rounds, out, **form)
     if as_json:
         print_json({**asdict(found), "is_importable": found.is_importable})
     else:

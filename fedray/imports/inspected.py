@@ -86,6 +86,8 @@ def inspect_log(
     where: Sequence[str] = (),
     repeats: str = "refuse",
     leave_out_invalid: bool = False,
+    rounds: str | None = None,
+    out: Path | None = None,
     **form: Any,
 ) -> Inspection:
     """Describes a log, and checks it as the import would. Writes nothing.
@@ -96,6 +98,8 @@ def inspect_log(
         where: conditions "COLUMN=VALUE" for rows that are participations.
         repeats: further rows of a device in a round, as the import takes them.
         leave_out_invalid: whether the import leaves out incomplete rows.
+        rounds: rounds that released a model, as the command has them; None for those of the log.
+        out: directory for the trace; None for a name like the log's.
         form: further fields of LogLayout.
 
     Raises:
@@ -139,9 +143,10 @@ def inspect_log(
                 "--repeats each counts all rows of a device in a round, the safe reading; give "
                 "once if they are records of one contribution"
             )
-    notes.append(
-        "--rounds logged says that every round in the log released a model; else list them"
-    )
+    if rounds is None:
+        notes.append(
+            "--rounds logged says that every round in the log released a model; else list them"
+        )
     # A leading "-" would make an option of the file.
     command = ["fedray", "import", f"./{log}" if str(log).startswith("-") else str(log)]
     command += [word for name, role in role_of.items() for word in ("--column", f"{role}={name}")]
@@ -152,7 +157,7 @@ def inspect_log(
             command += [f"--{option}", value]
     command += ["--leave-out-invalid"] * leave_out_invalid
     command += ["--repeats", repeats] * (repeats != "refuse")
-    command += ["--rounds", "logged", f"--out={log.stem}-trace"]
+    command += ["--rounds", rounds or "logged", f"--out={out or f'{log.stem}-trace'}"]
     cells = tuple((*each, role_of.get(each[0], "")) for each in described)
     return Inspection(cells, tuple(problems), tuple(notes), tuple(command))
 

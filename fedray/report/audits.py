@@ -163,13 +163,14 @@ def guarantees_table(audit: Audit) -> Table:
     noise = first.noise_multiplier
     known = "without noise multiplier" if noise is None else f"noise multiplier {given(noise)}"
     of_one = f" of {first.name}" if not others else ""
-    conditional = ("enforced", "claimed") if audit.scenario is None else ()
     rows = [
         (mechanism, name, guarantee)
         for mechanism in audit.mechanisms
         for name, guarantee in mechanism.named
         if name != "claimed" or audit.findings
     ]
+    if audit.corrected_claim is not None:
+        rows.append((first, "corrected", audit.corrected_claim))
     cells = {
         "guarantee": lambda row: row[1],
         # With one mechanism the title has its name.
@@ -177,7 +178,7 @@ def guarantees_table(audit: Audit) -> Table:
         "min-sep": lambda row: limit_cells(row[2], audit.findings)[0],
         "part.": lambda row: limit_cells(row[2], audit.findings)[1],
         **_privacy_cells(lambda row: row[2]),
-        "rest on": lambda row: _rests_on(row[2], conditional),
+        "rest on": lambda row: rests_on(row[2], audit),
     }
     return Table.of(
         f"Guarantees{of_one}, {known}, delta {given(first.observed.delta)}",
@@ -357,12 +358,16 @@ def _listed(values: Sequence[int], most: int) -> str:
     return ", ".join([*map(str, values[:most]), *(["..."] if len(values) > most else [])])
 
 
-def _rests_on(guarantee: Guarantee, conditional: Sequence[str]) -> str:
-    # A log does not show whether the limits that it claims were enforced.
+def rests_on(guarantee: Guarantee, audit: Audit | None = None) -> str:
+    """Returns whether a DP guarantee may rest on a `guarantee`, of an `audit` or of a calibration:
+    "yes", "no" or "if enforced"."""
     if guarantee.may_rest_on:
         return "yes"
-    is_conditional = guarantee.name in conditional and guarantee.sensitivity is not None
-    return "if enforced" if is_conditional else "no"
+    conditional = {"claimed", "corrected"}
+    # A log does not show whether its limits were enforced.
+    if audit is not None:
+        conditional = {*conditional, "enforced"} if audit.scenario is None else set()
+    return "if enforced" if guarantee.name in conditional and guarantee.is_known else "no"
 
 
 def statement_tables(statement: Statement) -> list[Table]:
@@ -456,7 +461,7 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
         "part.": lambda each: limit_cells(each.guarantee)[1],
         **_privacy_cells(lambda each: each.guarantee),
         "noise multiplier": lambda each: fine(each.noise_multiplier),
-        "rest on": lambda each: _rests_on(each.guarantee, ("claimed",)),
+        "rest on": lambda each: rests_on(each.guarantee),
     }
     title = f"Noise of {calibration.strategy.kind} for {target}, by the participation of"
     rows = [each for each in calibration.guarantees if each.noise_multiplier is not None]

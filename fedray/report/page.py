@@ -222,6 +222,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         "fine": fine,
         "heat_svg": heat_svg,
         "limit_cells": audits.limit_cells,
+        "rests_on": audits.rests_on,
     }
     # NaN is not JSON: a browser would refuse all data of the page for one of them.
     by_name = {figure.name: _for_script(figure) for figure in figures}

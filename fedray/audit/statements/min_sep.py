@@ -29,12 +29,14 @@ class MinSepStatement(Statement):
             text = "no device took part twice"
             return Finding(self.key, Verdict.HOLDS, claimed, None, "any min_sep", text)
         gaps, later = patterns.gaps_and_places
-        broken = int((gaps < claimed).sum())
+        places = later[gaps < claimed]
+        broken = places.size
+        devices = np.unique(patterns.pairs_at(places)[0]).size
         # If the claim holds, the closest pair binds it; else only broken pairs are shown.
         most = min(broken, MOST_EVIDENCE) or 1
         closest = np.argsort(gaps, kind="stable")[:most]
-        devices, pairs = patterns.pairs_at(later[closest])
-        shown = zip(devices.tolist(), pairs.tolist(), gaps[closest].tolist(), strict=True)
+        owners, pairs = patterns.pairs_at(later[closest])
+        shown = zip(owners.tolist(), pairs.tolist(), gaps[closest].tolist(), strict=True)
         evidence = tuple(
             subject.evidence(device, pair, f"{counted(gap, 'round')} apart")
             for device, pair, gap in shown
@@ -49,7 +51,17 @@ class MinSepStatement(Statement):
         # No min-sep covers a device that contributed twice to a round.
         should_say = f"min_sep = {b}" if b else ""
         verdict = verdict_of(not broken)
-        return Finding(self.key, verdict, claimed, b, should_say, text, broken, evidence)
+        return Finding(
+            self.key,
+            verdict,
+            claimed,
+            b,
+            should_say,
+            text,
+            broken,
+            evidence,
+            broken_by_devices=devices,
+        )
 
     def breaches(self, claimed: int, subject: Subject) -> Iterator[Breaches]:
         gaps, later = subject.patterns.gaps_and_places
