@@ -403,6 +403,8 @@ class Audit(DrawnResult):
     @property
     def _of_answers(self) -> str:
         whose = "of the model with its question or vocabulary" if self.mechanisms else "of answers"
+        if not self.is_of_run:
+            whose += ", if the run had had this mechanism and noise,"
         each_one = ", ".join(
             f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
             for each in self._together
@@ -434,10 +436,12 @@ class Audit(DrawnResult):
     def supported_epsilon(self) -> InJson[float | None]:
         """The epsilon that may be published, under the condition of `supported_by`. None if
         unknown, or if the run did not have the claimed noise."""
+        if not self.findings and not self.is_of_run:
+            return None
         if self.answers:
             return max((each.epsilon or 0.0 for each in self._together), default=None)
         found = self.supported
-        return None if found is None or not (self.findings or self.is_of_run) else found.epsilon
+        return None if found is None else found.epsilon
 
     @property
     def supported_by(self) -> InJson[str]:
@@ -454,7 +458,8 @@ class Audit(DrawnResult):
         if found.may_rest_on:
             return f"by the rules of the run: {limits}"
         rows = ", for the rows left out too" if self.incompleteness else ""
-        return f"only if this was enforced{rows}, which the trace cannot show: {limits}"
+        noise = "only if the claimed noise was added and this was enforced"
+        return f"{noise}{rows}, which the trace cannot show: {limits}"
 
     @property
     def rounds(self) -> InJson[int]:
@@ -755,10 +760,12 @@ def audit_trace(
     # A mechanism that is named is accounted for, as if a model had been trained.
     is_trained = scenario is None or scenario.training.enabled or mechanism or noise_multiplier
     is_untrained = asks and not is_trained
-    if asks and claim is not None:
+    told = vocabulary_cost(scenario)
+    if claim is not None and (asks or told is not None):
+        what = "a question" if asks else "a private vocabulary"
         raise InputError(
-            "a claim is about a model, and this trace has a question; its own rules and its "
-            "budget (analytics) are what is claimed: audit it without a claim"
+            f"a claim is about a model alone, and this trace has {what}, whose privacy its own "
+            "rules limit; audit it without a claim"
         )
     is_silent = is_untrained or (
         not mechanism and scenario is not None and scenario.privacy.strategy is None
@@ -834,7 +841,7 @@ def audit_trace(
     # A claim cannot supply figures for a run without noise.
     if is_silent:
         mechanisms = []
-    answers, told = None, vocabulary_cost(scenario)
+    answers = None
     model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
     if scenario is not None and scenario.analytics is not None:
         answers = privacy_of_answers(scenario, patterns.max_participations, enforced, model)

@@ -1,6 +1,7 @@
 """Calibration to a trace: the least noise multipliers with which a run would have met an epsilon or
 rho, by its enforced rules and by the observed participation."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -15,6 +16,7 @@ from fedray.base.result import Result
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.calibration import check_one_target, noise_multiplier_for
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.strategy import Strategy
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
@@ -117,7 +119,7 @@ def calibrate_trace(
         delta: delta of epsilon, replaces the run's own; a log has 1e-10.
         mechanism: replaces the run's own; a log needs one.
         claim: claim whose limits get a noise multiplier too. Its mechanism and delta are used, and
-            its epsilon, or else its rho, if no target is given.
+            its epsilon or rho, the stricter one of both, if no target is given.
 
     Raises:
         InputError: both or neither target is given, a claim stands beside a mechanism or delta, no
@@ -128,7 +130,11 @@ def calibrate_trace(
     """
     # An audit of a large trace takes a while, so bad input is refused before it.
     if claim is not None and (epsilon, rho) == (None, None):
-        epsilon, rho = claim.epsilon, claim.rho if claim.epsilon is None else None
+        epsilon, rho = claim.epsilon, claim.rho
+        if epsilon is not None and rho is not None:
+            # The stricter one bounds mu, whatever the sensitivity is.
+            is_rho = gaussian_epsilon(math.sqrt(2 * rho), claim.delta) <= epsilon
+            epsilon, rho = (None, rho) if is_rho else (epsilon, None)
     check_one_target(epsilon, rho)
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     if not opened.committed_rounds:

@@ -114,7 +114,7 @@ def audit(
     else:
         print_audit(opened, result, "evidence" in written, verify is True, verbose)
         if result.needs_noise:
-            command = shlex.join(["fedray", "calibrate", str(trace), "--claim", str(claim)])
+            command = shlex.join(["fedray", "calibrate", str(result.path), "--claim", str(claim)])
             typer.echo(f"\n{command} finds the noise that the claim needs")
         print_files(written)
     exit_by_claim(result)

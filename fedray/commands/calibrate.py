@@ -24,7 +24,7 @@ def calibrate(
     for a given setting.
 
     Args:
-        claim (TOML): claim whose limits should give its epsilon, or else its rho
+        claim (TOML): claim whose limits should give its epsilon and rho
         mechanism (FILE|KIND): mechanism instead of the run's; blt-400, tree or another
             kind of `fedray mechanism` without bands
         epsilon (E): largest epsilon allowed

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedray.base.errors import InputError, ScenarioError, TraceError
+from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, TraceError
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace, read_document
 from fedray.trace.schema import RUN_FILE
@@ -85,11 +85,16 @@ def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
     directory: Path = trace.path if has_matrix else trained.path
     try:
         # A recorded scenario is read without its data, which need not be at hand.
-        return Scenario.from_tables(
+        scenario = Scenario.from_tables(
             tables, source=str(trained.path), directory=directory, is_recorded=True
         )
     except ScenarioError as error:
         raise ScenarioError(f"{error}; train again with this release") from None
+    # A changed noise multiplier could support any claim.
+    if scenario.digest != trained.document["scenario_digest"]:
+        what = "has another digest than its scenario_digest"
+        raise TraceCorrupt.at(trained.path / TRAINING_FILE, what, "copy the training again")
+    return scenario
 
 
 def opened_training(

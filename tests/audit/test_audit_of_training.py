@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 import fedray
+from fedray.base.errors import TraceCorrupt
 from fedray.mechanisms import Tree
 from fedray.runs.learning import scenario_to_train
+from fedray.trace.learned_from import opened_training
+from fedray.trace.schema import DOCUMENT_DIGEST, document_digest
+from fedray.trace.trained import TRAINING_FILE
 
 PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
 TREE = ('privacy.mechanism={kind="tree"}', "privacy.noise_multiplier=9.0")
@@ -82,3 +86,12 @@ def test_a_filter_counts_for_its_own_mechanism_only(trace_of, small) -> None:
     audit = fedray.audit_trace(trace, scenario=other)
     assert audit.is_of_run
     assert audit.mechanisms[0].filtered is None
+
+
+def test_a_scenario_that_was_changed_with_the_document_digest_is_refused(trained) -> None:
+    document = json.loads((trained.path / TRAINING_FILE).read_text())
+    document["scenario"]["privacy"]["noise_multiplier"] = 50.0
+    document[DOCUMENT_DIGEST] = document_digest(document)
+    (trained.path / TRAINING_FILE).write_text(json.dumps(document))
+    with pytest.raises(TraceCorrupt, match="has another digest than its scenario_digest"):
+        opened_training(trained.path)

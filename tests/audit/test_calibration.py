@@ -253,3 +253,19 @@ def test_a_calibration_is_one_json_object_and_a_short_line(trace_of, small) -> N
         assert document[name]["epsilon"] <= 2.0
     assert repr(found).startswith("<TraceCalibration of tree-full to epsilon 2 at 1e-10: enforced ")
     assert len(repr(found)) < 200
+
+
+@pytest.mark.parametrize(("rho", "stricter"), [(0.001, "rho"), (10.0, "epsilon")])
+def test_a_claim_of_epsilon_and_rho_needs_the_noise_of_the_stricter_one(
+    trace_of, small, rho: float, stricter: str
+) -> None:
+    trace = trace_of(PATTERNS, ROUNDS, small(*RULES))
+    claim = fedray.Claim(
+        mechanism=Tree(), noise_multiplier=7.0, min_sep=3, max_participations=3,
+        epsilon=2.0, rho=rho,
+    )  # fmt: skip
+    found = calibrate_trace(trace, claim=claim)
+    assert (found.target_rho is None) == (stricter == "epsilon")
+    z = found.claimed.noise_multiplier
+    alone = [calibrate_trace(trace, claim=claim, **{name: getattr(claim, name)}) for name in ("epsilon", "rho")]  # fmt: skip
+    assert z == max(each.claimed.noise_multiplier for each in alone)

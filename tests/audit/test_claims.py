@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from fedray.audit.findings import Finding, Verdict, plain
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
+from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Banded, Identity, Tree
 from fedray.mechanisms.triangular import lower_factor
+from fedray.scenario.data import VocabularyCost
 
 PATTERNS = [[0, 7, 15], [1, 9], [2], [3, 4, 5, 6], [8, 10, 11, 12, 13, 14, 16]]
 HONEST = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nrounds = 17\nmin_sep = 1\nmax_participations = 7\n'
@@ -243,7 +246,11 @@ def test_a_log_without_a_claimed_epsilon_is_said_to_claim_none(
             0,
             "The claim holds. Not checked: mechanism, noise multiplier. It states no rho or",
         ),
-        (noise + "min_sep = 3\n", 1, "The claim does not hold: min-sep is 2, not 3 (1 pair)."),
+        (
+            noise + "min_sep = 3\n",
+            1,
+            "The claim does not hold: min-sep is 2, not 3 (1 pair of 1 device).",
+        ),
         (noise, 1, "The claim cannot be checked. Not checked: mechanism, noise multiplier. It"),
         (
             noise + "min_sep = 2\nepsilon = 50.0\n",
@@ -269,7 +276,7 @@ def test_the_verdict_names_every_statement_that_fails_and_what_would_hold(
     )
     audit = claimed(run(PATTERNS, 17), tmp_path, text + "epsilon = 2.0\n")
     assert audit.verdict == (
-        "The claim does not hold: rounds is 17, not 12; min-sep is 1, not 2 (7 pairs); max "
+        "The claim does not hold: rounds is 17, not 12; min-sep is 1, not 2 (7 pairs of 2 devices); max "
         "participations is 7, not 3 (2 devices); epsilon 2 does not follow from the claimed limits, "
         f"which give {up(audit.findings[-1].of_claimed_limits)}; "
         f"{plain(up(audit.supported_epsilon))} is supported."
@@ -292,14 +299,14 @@ def test_a_claim_that_contradicts_its_limits_is_told_apart_from_one_whose_limits
     assert own == pytest.approx(gaussian_epsilon(sensitivity / z, 1e-10))
     for share, says in (
         (0.9, f"does not follow from the claimed limits, which give {plain(up(own))}; "),
-        (1.1, "follows from the claimed limits, which are not supported; "),
+        (1.1, "follows from the claimed limits alone; the supported ones give "),
     ):
         audit = claimed(trace, tmp_path, f"{limits}epsilon = {share * own!r}\n")
         assert says in audit.verdict
         assert audit.supported_epsilon is not None
-        assert f"{plain(up(audit.supported_epsilon))} is" in audit.verdict
-        assert "only if this was enforced" in audit.supported_by
-        assert not audit.needs_noise
+        assert plain(up(audit.supported_epsilon)) in audit.verdict
+        assert "only if the claimed noise was added and this was enforced" in audit.supported_by
+        assert audit.needs_noise
 
 
 def test_a_mechanism_is_shown_by_its_kind_and_other_parameters_are_told(
@@ -325,10 +332,10 @@ def test_how_much_of_the_evidence_is_shown_is_said(run, tmp_path: Path, fedray_c
     )
     found = by_statement(audit)["min_sep"]
     assert (found.broken_by, len(found.evidence)) == (12, 10)
-    assert found.evidence_note == "the 10 worst of 12 follow"
+    assert found.evidence_note == "the 10 worst of 12 are shown"
     claim = str(tmp_path / "claim.toml")
     _, out, _ = fedray_command("audit", str(trace.path), "--claim", claim, "--verbose")
-    assert "Of min_sep the 10 worst of 12 follow." in out
+    assert "Of min_sep the 10 worst of 12 are shown." in out
     assert by_statement(audit)["max_participations"].evidence_note == ""  # it holds
 
 
@@ -583,15 +590,58 @@ def test_rows_that_belong_to_unknown_devices_have_a_worst_case(tmp_path: Path) -
     claim = Claim(mechanism=Tree(), noise_multiplier=4.0)
     trace = import_log(tmp_path / "log.csv", "d", "r", n, tmp_path / "t", leave_out_invalid=True)
     audit = audit_trace(trace, claim=claim)
-    bound = float(audit.left_out_bound.rstrip(".").split()[-1])
+    bound, of_one = (
+        float(each) for each in re.findall(r"at most (\d+\.\d+)", audit.left_out_bound)
+    )
     assert "at most 4 participations and epsilon at most" in audit.left_out_bound
     matrix = Tree().definition(n)
-    worst = 0.0
+    worst = worst_of_one = 0.0
     for owners in itertools.product("abc", repeat=2):
         rows = [*known, (owners[0], 0), (owners[1], 3)]
         for name in "abc":
             mine = [index for device, index in rows if device == name]
             column = matrix[:, mine].sum(axis=1)
-            worst = max(worst, gaussian_epsilon(float(np.sqrt(column @ column)) / 4.0, 1e-10))
+            found = gaussian_epsilon(float(np.sqrt(column @ column)) / 4.0, 1e-10)
+            worst = max(worst, found)
+            if owners[0] != owners[1]:
+                worst_of_one = max(worst_of_one, found)
     assert worst <= bound
+    assert worst_of_one <= of_one < bound
     assert audit_trace(import_log(tmp_path / "log.csv", "d", "r", n, tmp_path / "u", leave_out_invalid=True)).left_out_bound.endswith("participations.")  # fmt: skip
+
+
+def test_a_claim_of_samples_adds_nothing_to_a_run_whose_server_is_known(
+    trace_of, small, tmp_path: Path
+) -> None:
+    """Two rounds cannot refute the samples, which the scenario does."""
+    trace = trace_of([[0], [1], [0, 1]], 2, small("privacy.mechanism={kind='identity'}"))
+    text = (
+        'mechanism = {kind = "identity"}\nnoise_multiplier = 7.0\ndelta = 1e-6\nepsilon = 0.5\n'
+        'sampling = {kind = "poisson", probability = 0.05, devices = 40}\n'
+    )
+    audit = claimed(trace, tmp_path, text)
+    sampled = by_statement(audit)
+    assert sampled["sampling"].verdict is Verdict.HOLDS
+    assert sampled["epsilon"].verdict is not Verdict.HOLDS
+    assert not audit.claim_holds
+
+
+def test_a_private_vocabulary_leaves_nothing_to_claim_or_to_publish_for_other_noise(
+    trace_of, small, monkeypatch
+) -> None:
+    trace = trace_of([[0], [1]], 2, small("privacy.mechanism={kind='tree'}"))
+    cost = VocabularyCost(
+        trust="central",
+        mechanism="gaussian",
+        theorem="t",
+        windows=1,
+        delta=1e-5,
+        event=Gaussian(noise_multiplier=5.0, sensitivity=1.0).model_dump(mode="json"),
+        vocabulary_sha256="0" * 64,
+    )
+    monkeypatch.setattr("fedray.audit.audit.vocabulary_cost", lambda _: cost)
+    audit = audit_trace(trace, 100.0)
+    assert audit.supported_epsilon is None
+    claim = Claim(mechanism=audit.mechanisms[0].strategy, noise_multiplier=100.0)
+    with pytest.raises(InputError, match="this trace has a private vocabulary"):
+        audit_trace(trace, claim=claim)

@@ -290,8 +290,14 @@ def test_limits_that_the_log_breaks_are_never_stated(log) -> None:
     claim = Claim(mechanism=Tree(), noise_multiplier=7.0, min_sep=5, epsilon=20.0)
     audit = audit_trace(log, claim=claim)
     assert audit.mechanisms[0].claimed.sensitivity is None
-    lines = {line.what for line in privacy_statement(audit).lines}
-    assert "Participation (observed)" in lines
+    stated = privacy_statement(audit)
+    (line,) = [line for line in stated.lines if line.what.startswith("Participation (")]
+    # The min-sep of the trace takes the place of the broken one, under a condition.
+    assert line.what == "Participation (corrected)"
+    assert line.says.startswith(f"min-sep {audit.min_sep} and")
+    assert stated.summary.startswith("If these limits were enforced, which this log cannot show")
+    assert audit.corrected_claim is not None
+    assert audit.corrected_claim.epsilon == audit.supported_epsilon
 
 
 def test_there_is_nothing_to_state_without_a_mechanism(log) -> None:

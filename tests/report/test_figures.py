@@ -151,8 +151,10 @@ def test_epsilon_over_rounds_is_called_exact_only_if_every_entry_is() -> None:
             SpentAfter(rounds + 1, 1.0, flag, 0.5, 1.0 + rounds)
             for rounds, flag in enumerate(flags)
         ]
-        mechanism = SimpleNamespace(observed=SimpleNamespace(delta=1e-10))
-        audit: Any = SimpleNamespace(over_rounds=over_rounds, mechanisms=[mechanism], claim=None)
+        mechanism = SimpleNamespace(observed=SimpleNamespace(delta=1e-10), sampled=None)
+        audit: Any = SimpleNamespace(
+            over_rounds=over_rounds, mechanisms=[mechanism], claim=None, findings=()
+        )
         return epsilon_over_rounds(audit)
 
     assert figure([True, True]).note.startswith("Exact for the trace")
@@ -325,10 +327,12 @@ def test_what_breaks_a_claim_is_marked_and_what_keeps_it_is_not(trace_of, small)
     tables = {"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0}
 
     def marks(**claimed: float) -> dict[str, list[Mark]]:
-        claim = Claim.model_validate({**tables, **claimed})
-        return {
-            each.name: list(each.marks) for each in audit_figures(audit_trace(trace, claim=claim))
-        }
+        audit = audit_trace(trace, claim=Claim.model_validate({**tables, **claimed}))
+        found = {each.name: list(each.marks) for each in audit_figures(audit)}
+        assert audit.supported_epsilon is not None
+        # It is marked whether the claim names an epsilon or not.
+        assert found["privacy"].pop() == Mark(audit.supported_epsilon, "may be published", "y")
+        return found
 
     broken = marks(min_sep=5, max_participations=2, epsilon=0.5)
     assert broken["gaps"][1] == Mark(2.5, "breaks the claimed 5", until=4.5)
