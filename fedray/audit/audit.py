@@ -467,6 +467,12 @@ class Audit(DrawnResult):
         return self.patterns.committed_rounds
 
     @property
+    def days(self) -> InJson[float | None]:
+        """Simulated days until the last attempt at a round closed; None for a log."""
+        trace = self.trace
+        return float(trace.rounds["closed"][-1]) / 86_400.0 if isinstance(trace, Trace) else None
+
+    @property
     def devices(self) -> InJson[int]:
         """Devices that took part at least once."""
         return int(self.patterns.device_ids.size)

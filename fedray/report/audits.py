@@ -94,6 +94,7 @@ def participation_table(audit: Audit) -> Table:
     """Returns the participation that the trace of an `audit` shows."""
     facts = [
         ("rounds (committed)", f"{audit.rounds:,}"),
+        *([] if audit.days is None else [("simulated days", f"{audit.days:.1f}")]),
         ("devices (took part)", f"{audit.devices:,}"),
         ("participations (accepted)", f"{audit.participations:,}"),
         ("min-sep b (rounds)", shown_min_sep(audit.min_sep)),
@@ -128,7 +129,7 @@ def _violation_facts(audit: Audit) -> list[tuple[str, str]]:
         return []
     devices = counted(found.devices, "device")
     facts = [
-        ("breaking the rules", f"{found.participations:,} of {devices}"),
+        ("breaking the rules", f"{counted(found.participations, 'participation')}, of {devices}"),
         (
             "of them after a lost history",
             f"{found.after_loss:,} (of {found.losses:,} losses recorded)",

@@ -272,10 +272,11 @@ class _State:
         parts: list[str] = []
         # Simulation and training run side by side, so the slower one decides.
         seconds_left = max(self._seconds_left.values(), default=0.0)
-        if seconds_left:
-            parts.append(f"{duration(seconds_left)} left")
         run = self._run
         training = self._training
+        # Of rounds that hardly come, no pace says when the last one will.
+        if seconds_left and not (run and run.starving):
+            parts.append(f"{duration(seconds_left)} left")
         if run is not None:
             days, seconds = divmod(run.simulated_seconds, 86_400)
             # A narrow terminal shows only the first parts.

@@ -33,9 +33,10 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
     yield from _left_out(audit)
     yield from _verdict(audit)
     b = shown_min_sep(audit.min_sep)
+    in_days = "" if audit.days is None else f" in {audit.days:.1f} days"
     yield Paragraph(
         "",
-        f"{counted(audit.rounds, 'round')}, {counted(audit.devices, 'device')}, "
+        f"{counted(audit.rounds, 'round')}{in_days}, {counted(audit.devices, 'device')}, "
         f"{counted(audit.participations, 'participation')}; observed min-sep {b}, at most "
         f"{counted(audit.max_participations, 'participation')} of a device.",
     )
