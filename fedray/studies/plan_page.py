@@ -214,14 +214,21 @@ def _what_ifs_table(plan: Plan) -> Table:
         "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
         "by its exact sensitivity unless it says <=; only the plan's rules make it a guarantee. "
         "While no device takes part twice (k = 1), only the days can differ.",
-        *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.starves_at == 0),
+        *(f"{each.name}: {each.note}." for each in plan.what_ifs if _is_refused(each)),
     )
 
 
 def _what_if_min_sep(row: WhatIf) -> str:
+    if _is_refused(row):
+        return "cannot sustain"
     if row.starves_at is not None:
-        return f"starves at round {row.starves_at:,}" if row.starves_at else "cannot sustain"
+        return f"starves at round {row.starves_at:,}"
     return shown_min_sep(row.min_sep)
+
+
+def _is_refused(row: WhatIf) -> bool:
+    # A run that starves has no note.
+    return row.starves_at is not None and bool(row.note)
 
 
 def _candidates_table(plan: Plan) -> Table:

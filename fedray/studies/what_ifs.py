@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.errors import ScenarioError
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.strategy import Strategy
@@ -31,10 +32,10 @@ class WhatIf:
     is_exact: bool = True
     """Whether epsilon rests on an exact sensitivity; False: on an upper bound."""
     starves_at: int | None = None
-    """Number of the round that the run could not commit; 0 also if the rules leave too few devices;
-    None if it does not starve."""
+    """Number of the round that the run could not commit; None if it does not starve; 0 with a note
+    if the rules leave too few devices for any run."""
     note: str = ""
-    """Why it starves; empty if it does not."""
+    """Why no run of it is possible, or why the run's budget ended it; empty otherwise."""
 
 
 def what_ifs(
@@ -49,9 +50,15 @@ def what_ifs(
         strategy: mechanism made for the limits.
         simulate_all: returns the outcomes of full-size scenarios, from runs of any size.
     """
-    changes = _changes(planned)
-    runs = {name: planned.with_overrides(*keys) for name, keys in changes.items()}
-    refusals = {name: why_unsustainable(run) for name, run in runs.items()}
+    runs: dict[str, Scenario] = {}
+    refusals: dict[str, str | None] = {}
+    for name, keys in _changes(planned).items():
+        try:
+            runs[name] = planned.with_overrides(*keys)
+            refusals[name] = why_unsustainable(runs[name])
+        # A round may need more devices than are left.
+        except ScenarioError as error:
+            refusals[name] = str(error)
     truths = iter(simulate_all([run for name, run in runs.items() if refusals[name] is None]))
     return tuple(
         _of_trace(name, planned, strategy, next(truths))
@@ -93,7 +100,7 @@ def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
 
 def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) -> WhatIf:
     if truth.participation is None or truth.patterns is None:
-        return WhatIf(name, starves_at=truth.committed, note=truth.note)
+        return WhatIf(name, starves_at=truth.committed)
     found, privacy = trace_sensitivity(strategy, truth.patterns), planned.privacy
     epsilon = epsilon_of(found.value, privacy.noise_multiplier, privacy.delta)
     return WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact, note=truth.note)

@@ -545,7 +545,7 @@ def test_what_ifs_say_what_each_run_gave(small) -> None:
     expected_participations = [2, 2, 2, None, 2, 2, 4, 2, 2, 2]
     for (name, row), participations in zip(rows.items(), expected_participations, strict=True):
         if participations is None:
-            assert (row.epsilon, row.days, row.starves_at) == (None, None, 759)
+            assert (row.epsilon, row.days, row.starves_at, row.note) == (None, None, 759, "")
         else:
             expected = gdp_epsilon(
                 Gaussian(noise_multiplier=2.0, sensitivity=participations**0.5),
@@ -588,6 +588,28 @@ def test_a_what_if_that_the_rules_make_impossible_is_not_simulated_and_says_why(
     page = plan_page(plan)
     assert "cannot sustain" in page
     assert "12 x 1,450 = 17,400" in page
+
+
+def test_a_what_if_whose_rounds_need_more_devices_than_it_has_is_refused_alone(small) -> None:
+    """14,000 of the 20,000 devices are fewer than the 1.3 x 12,000 that a round selects."""
+    planned = small("rounds.count=1", "rounds.report_goal=12000", "rounds.over_selection=1.3")
+
+    def simulate_all(runs):
+        return [Truth(None, note="rounds.max_days of the scaled run ran out") for _ in runs]
+
+    rows = what_ifs(planned, Identity(), simulate_all)
+    by_name = {row.name: row for row in rows}
+    assert "a round selects 15600 devices, more than the 14000" in by_name["population -30 %"].note
+    assert {row.name for row in rows if row.note} == {
+        "population -30 %",
+        "population -30 %, no separation or cap",
+    }
+    page = plan_page(Plan(PlanTarget(epsilon=3.0), planned, 2, 0.5, None, (), what_ifs=rows))
+    table = page[page.index(">What if<") :]
+    assert table.count(">cannot sustain<") == 2
+    # A run that starves has no row's note, whose keys would be those of a smaller run.
+    assert table.count(">starves at round 0<") == len(rows) - 2
+    assert "of the scaled run" not in page
 
 
 def test_goals_that_the_rules_make_impossible_are_not_simulated(small, monkeypatch) -> None:
