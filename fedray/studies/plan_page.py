@@ -65,9 +65,17 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
 
 def _nothing_found(plan: Plan) -> str:
     target = plan.target
-    known = [(each.epsilon, each) for each in plan.candidates if each.epsilon is not None]
+    # What met the target in smaller runs was refuted at full size.
+    missing = [each for each in plan.candidates if not each.meets_target]
+    known = [(each.epsilon, each) for each in missing if each.epsilon is not None]
     closest = ""
-    if known:
+    if starved := _starved_at_full_size(plan):
+        first = starved[0]
+        closest = (
+            f"Report goal {first.report_goal:,} with a timer of {first.timer_hours:g} h was "
+            f"expected to, but starved at full size: {first.note}. "
+        )
+    elif known:
         epsilon, least = min(known, key=lambda pair: pair[0])
         closest = (
             f"The least was {up(epsilon)}, at report goal {least.report_goal:,} with a timer "
@@ -78,6 +86,19 @@ def _nothing_found(plan: Plan) -> str:
         f"{given(target.delta)}. {closest}Epsilon falls with more noise per report, fewer rounds, "
         "a larger population, and a larger report goal as long as rounds do not starve."
     )
+
+
+def _starved_at_full_size(plan: Plan) -> list[Candidate]:
+    """Goals that met the target in smaller runs or without their limits as rules; the least
+    first."""
+    found = [
+        each
+        for each in plan.candidates
+        if each.is_full_size
+        and each.starves
+        and (each.planned_max_participations or scale_of(each.report_goal, plan.scale) < 1.0)
+    ]
+    return sorted(found, key=lambda each: each.report_goal)
 
 
 def plan_sentences(plan: Plan) -> list[str]:
@@ -258,6 +279,10 @@ def _candidates_table(plan: Plan) -> Table:
         cells,
         how,
         *(f"Goal {each.report_goal:,} cannot be sustained: {each.note}." for each in least),
+        *(
+            f"Goal {each.report_goal:,} starves at full size: {each.note}."
+            for each in _starved_at_full_size(plan)
+        ),
         row_styles=["marked" if each == plan.best else "" for each in plan.candidates],
         # They follow from the other columns.
         details=("z", "population / goal"),

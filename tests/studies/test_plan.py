@@ -326,10 +326,12 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
         plan_sentences(plan)
     )
     starves = True
-    assert (
-        make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False).best
-        is None
-    )
+    found = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
+    assert found.best is None
+    (full,) = (each for each in found.candidates if each.is_full_size)
+    assert full.note.startswith("only with the planned limits as rules, starved; devices count")
+    assert f"toward participation.max_participations={full.planned_max_participations}" in full.note
+    assert full.note in plan_sentences(found)[0]
 
 
 @pytest.mark.parametrize(
@@ -512,6 +514,26 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     assert tiles < page.index("rest on the availability model") < page.index('id="days"')
     assert page.index('id="epsilon"') < page.index("What a longer timer costs")
     assert page.index("Candidates") < page.index("<h2>Caveats")
+
+
+@pytest.mark.parametrize("is_full_size", [True, False])
+def test_goals_that_met_the_target_until_full_size_are_neither_the_least_nor_the_closest(
+    small, is_full_size: bool
+) -> None:
+    """A goal that starves at full size refutes itself and larger ones, and is named with its cause."""
+    missed, met, larger = candidate(100, 5.0), candidate(200, 2.5), candidate(300, 2.0)
+    starved = candidate(200, note="no devices", scale=1.0 if is_full_size else 0.5)
+    plan = Plan(PlanTarget(epsilon=3.0), small(), 2, 0.5, None, (missed, met, starved, larger))
+    (sentence,) = plan_sentences(plan)
+    expected = "The least was 5.0000, at report goal 100 with a timer of 24 h."
+    if is_full_size:
+        expected = (
+            "Report goal 200 with a timer of 24 h was expected to, but starved at full size: "
+            "no devices."
+        )
+    assert expected in sentence
+    assert plan.timers[0].least == (None if is_full_size else met)
+    assert ("Goal 200 starves at full size: no devices." in plan_page(plan)) == is_full_size
 
 
 def test_what_ifs_say_what_each_run_gave(small) -> None:
