@@ -38,8 +38,8 @@ def eligible_at_once(scenario: Scenario) -> Supply:
         ScenarioError: see `Availability.list_intervals`.
     """
     sample = _sample(scenario)
-    scale = scenario.population.devices / sample.size
-    counts = scale * _counts_at_full_hours(scenario, sample)
+    per_sampled = scenario.population.devices / sample.size
+    counts = per_sampled * _counts_at_full_hours(scenario, sample)
     return Supply(
         least=round(float(counts.min())),
         mean=round(float(counts.mean())),
@@ -67,17 +67,14 @@ def _sample(scenario: Scenario) -> UInt64Array:
     stride = max(1, devices // SAMPLE_DEVICES)
     # By join ranks, because the first ids of each block are present first.
     ranks = np.arange(0, devices, stride)
-    join_order = Presence.of(scenario).order
-    sample = devices_of_ranks(join_order, ranks)
-    return sample.astype(np.uint64)
+    return devices_of_ranks(Presence.of(scenario).order, ranks).astype(np.uint64)
 
 
 def _counts_at_full_hours(scenario: Scenario, sample: UInt64Array) -> Int64Array:
     """Counts the usable devices of a sample that are eligible at each hour of the first week."""
     usable = sample[are_usable(DeviceModel.of(scenario), sample)]
     timers_open = np.zeros(usable.size)
-    model = availability_of(scenario)
-    found = model.list_intervals(usable, timers_open, 0.0, 7.0 * DAY)
+    found = availability_of(scenario).list_intervals(usable, timers_open, 0.0, 7.0 * DAY)
     hours = HOUR * np.arange(7 * 24)
     # A device's intervals are apart, so each start less each end counts one eligible device.
     starts = np.sort(found.start_times)

@@ -254,15 +254,12 @@ class Plan(DrawnResult):
         of_timer = [each for each in self.candidates if each.timer_hours == hours]
         # A goal that fell short at full size refutes smaller goals that passed small simulations,
         # and one that starved refutes itself and larger ones.
-        refuted = [each for each in of_timer if each.is_full_size and not each.meets_target]
-        least = max((each.report_goal for each in refuted if not each.starves), default=0)
-        starving = min((each.report_goal for each in refuted if each.starves), default=math.inf)
-        left = (each for each in of_timer if least < each.report_goal < starving)
-        return min(
-            (each for each in left if each.meets_target),
-            key=lambda each: (not each.is_full_size, each.report_goal),
-            default=None,
-        )
+        full = [each for each in of_timer if each.is_full_size]
+        short = (each.report_goal for each in full if not each.meets_target and not each.starves)
+        starved = (each.report_goal for each in full if each.starves)
+        least, most = max(short, default=0), min(starved, default=math.inf)
+        left = [each for each in of_timer if each.meets_target and least < each.report_goal < most]
+        return min(left, key=lambda each: (not each.is_full_size, each.report_goal), default=None)
 
     def to_arrow(self) -> pa.Table:
         """The candidates, a row each, with the keys of `to_json`."""
@@ -577,10 +574,9 @@ class _Planner:
         # A run with a note did not end as requested, so it meets no target.
         if truth.note:
             note = (
-                f"only with the planned limits as rules, {truth.note}; devices count reports of "
-                "abandoned rounds toward participation.max_participations="
-                f"{full.planned_max_participations} too, so raise rounds.over_selection or "
-                "rounds.report_timeout_minutes, or take a larger cap with `fedray mechanism`"
+                f"only with the planned limits as rules, {truth.note}; reports of abandoned rounds "
+                "count toward participation.max_participations too, so raise rounds.over_selection "
+                "or rounds.report_timeout_minutes, or take a larger cap with `fedray mechanism`"
             )
             judged = replace(full, note=note, rho=None, epsilon=None)
         else:
@@ -649,14 +645,13 @@ class _Planner:
     ) -> Candidate:
         """Adds a goal as simulated at one size; spread and participations of smaller runs count
         too."""
-        n = self.scenario.rounds.count
         z = self.target.noise_per_report * goal
         participations = [truth.participation for truth in found if truth.participation is not None]
         # A run that ended with its budget has participations and a note.
         notes = [truth.note for truth in found if truth.note]
         candidate = Candidate(
             target=self.target,
-            rounds=n,
+            rounds=self.scenario.rounds.count,
             report_goal=goal,
             timer_hours=hours,
             scale=scale,

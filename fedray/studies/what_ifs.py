@@ -32,10 +32,10 @@ class WhatIf:
     is_exact: bool = True
     """Whether epsilon rests on an exact sensitivity; False: on an upper bound."""
     starves_at: int | None = None
-    """Number of the round that the run could not commit; None if it does not starve; 0 with a note
-    if the rules leave too few devices for any run."""
+    """Number of the round that the run could not commit; 0 also if no run is possible; None if it
+    does not starve."""
     note: str = ""
-    """Why no run of it is possible, or why the run's budget ended it; empty otherwise."""
+    """Why no run is possible; empty otherwise."""
 
 
 def what_ifs(
@@ -50,21 +50,20 @@ def what_ifs(
         strategy: mechanism made for the limits.
         simulate_all: returns the outcomes of full-size scenarios, from runs of any size.
     """
-    runs: dict[str, Scenario] = {}
-    refusals: dict[str, str | None] = {}
+    runs: dict[str, Scenario | str] = {}
     for name, keys in _changes(planned).items():
         try:
-            runs[name] = planned.with_overrides(*keys)
-            refusals[name] = why_unsustainable(runs[name])
+            run = planned.with_overrides(*keys)
+            runs[name] = why_unsustainable(run) or run
         # A round may need more devices than are left.
         except ScenarioError as error:
-            refusals[name] = str(error)
-    truths = iter(simulate_all([run for name, run in runs.items() if refusals[name] is None]))
+            runs[name] = str(error)
+    truths = iter(simulate_all([run for run in runs.values() if isinstance(run, Scenario)]))
     return tuple(
-        _of_trace(name, planned, strategy, next(truths))
-        if refusal is None
-        else WhatIf(name, starves_at=0, note=refusal)
-        for name, refusal in refusals.items()
+        WhatIf(name, starves_at=0, note=run)
+        if isinstance(run, str)
+        else _of_trace(name, planned, strategy, next(truths))
+        for name, run in runs.items()
     )
 
 
@@ -103,7 +102,7 @@ def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) ->
         return WhatIf(name, starves_at=truth.committed)
     found, privacy = trace_sensitivity(strategy, truth.patterns), planned.privacy
     epsilon = epsilon_of(found.value, privacy.noise_multiplier, privacy.delta)
-    return WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact, note=truth.note)
+    return WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact)
 
 
 def epsilon_of(sensitivity: float, z: float, delta: float) -> float | None:
