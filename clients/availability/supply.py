@@ -37,12 +37,13 @@ def eligible_at_once(scenario: Scenario) -> Supply:
     Raises:
         ScenarioError: see `Availability.list_intervals`.
     """
-    sample, stride = _sample(scenario)
-    counts = stride * _counts_at_full_hours(scenario, sample)
+    sample = _sample(scenario)
+    per_sampled = scenario.population.devices / sample.size
+    counts = per_sampled * _counts_at_full_hours(scenario, sample)
     return Supply(
-        least=int(counts.min()),
+        least=round(float(counts.min())),
         mean=round(float(counts.mean())),
-        most=int(counts.max()),
+        most=round(float(counts.max())),
         by_hour=tuple(counts.reshape(7, 24).mean(axis=0).round().astype(int).tolist()),
     )
 
@@ -50,7 +51,7 @@ def eligible_at_once(scenario: Scenario) -> Supply:
 def eligible_share_by_class(scenario: Scenario) -> list[float]:
     """Returns the mean share of each class's devices that are eligible at once, as
     `eligible_at_once` samples them; 0 for a class without a device in the sample."""
-    sample, _ = _sample(scenario)
+    sample = _sample(scenario)
     own_class = classes_on(DeviceClasses.of(scenario), sample)
     shares: list[float] = []
     for place, of_class in enumerate(scenario.of_classes):
@@ -60,23 +61,20 @@ def eligible_share_by_class(scenario: Scenario) -> list[float]:
     return shares
 
 
-def _sample(scenario: Scenario) -> tuple[UInt64Array, int]:
-    """Returns every s-th device of the start, and s."""
+def _sample(scenario: Scenario) -> UInt64Array:
+    """Returns devices of the start, evenly spaced, all if there are few."""
     devices = scenario.population.devices
     stride = max(1, devices // SAMPLE_DEVICES)
     # By join ranks, because the first ids of each block are present first.
     ranks = np.arange(0, devices, stride)
-    join_order = Presence.of(scenario).order
-    sample = devices_of_ranks(join_order, ranks)
-    return sample.astype(np.uint64), stride
+    return devices_of_ranks(Presence.of(scenario).order, ranks).astype(np.uint64)
 
 
 def _counts_at_full_hours(scenario: Scenario, sample: UInt64Array) -> Int64Array:
     """Counts the usable devices of a sample that are eligible at each hour of the first week."""
     usable = sample[are_usable(DeviceModel.of(scenario), sample)]
     timers_open = np.zeros(usable.size)
-    model = availability_of(scenario)
-    found = model.list_intervals(usable, timers_open, 0.0, 7.0 * DAY)
+    found = availability_of(scenario).list_intervals(usable, timers_open, 0.0, 7.0 * DAY)
     hours = HOUR * np.arange(7 * 24)
     # A device's intervals are apart, so each start less each end counts one eligible device.
     starts = np.sort(found.start_times)

@@ -47,10 +47,10 @@ def parse_toml(text: str) -> dict[str, Any]:
     return tables
 
 
-def finite_or_none(value: float) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """Returns the value for JSON, which has only finite numbers: others become None, written as
     null."""
-    return float(value) if math.isfinite(value) else None
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _check_integers(value: Any) -> None:

@@ -249,17 +249,17 @@ class Plan(DrawnResult):
         return [PlannedTimer(hours, self._least(hours)) for hours in timers]
 
     def _least(self, hours: float) -> Candidate | None:
+        if self.best is not None and self.best.timer_hours == hours:
+            return self.best
         of_timer = [each for each in self.candidates if each.timer_hours == hours]
-        # A goal that fell short at full size refutes smaller goals that passed small simulations.
-        refuted = [
-            each.report_goal
-            for each in of_timer
-            if each.is_full_size and not each.meets_target and not each.starves
-        ]
-        least = max(refuted, default=0)
-        meeting = [each for each in of_timer if each.meets_target and each.report_goal > least]
-        full = [each for each in meeting if each.is_full_size]
-        return min(full or meeting, key=lambda each: each.report_goal, default=None)
+        # A goal that fell short at full size refutes smaller goals that passed small simulations,
+        # and one that starved refutes itself and larger ones.
+        full = [each for each in of_timer if each.is_full_size]
+        short = (each.report_goal for each in full if not each.meets_target and not each.starves)
+        starved = (each.report_goal for each in full if each.starves)
+        least, most = max(short, default=0), min(starved, default=math.inf)
+        left = [each for each in of_timer if each.meets_target and least < each.report_goal < most]
+        return min(left, key=lambda each: (not each.is_full_size, each.report_goal), default=None)
 
     def to_arrow(self) -> pa.Table:
         """The candidates, a row each, with the keys of `to_json`."""
@@ -573,7 +573,12 @@ class _Planner:
         (truth,) = self._truths([run], what, self._work_at_the_end(full.report_goal, 0))
         # A run with a note did not end as requested, so it meets no target.
         if truth.note:
-            judged = replace(full, note=truth.note, rho=None, epsilon=None)
+            note = (
+                f"only with the planned limits as rules, {truth.note}; reports of abandoned rounds "
+                "count toward participation.max_participations too, so raise rounds.over_selection "
+                "or rounds.report_timeout_minutes, or take a larger cap with `fedray mechanism`"
+            )
+            judged = replace(full, note=note, rho=None, epsilon=None)
         else:
             judged = replace(full, enforced_days=truth.days, enforced_min_sep=truth.min_sep)
         # One candidate stands for both full-size runs.
@@ -640,14 +645,13 @@ class _Planner:
     ) -> Candidate:
         """Adds a goal as simulated at one size; spread and participations of smaller runs count
         too."""
-        n = self.scenario.rounds.count
         z = self.target.noise_per_report * goal
         participations = [truth.participation for truth in found if truth.participation is not None]
         # A run that ended with its budget has participations and a note.
         notes = [truth.note for truth in found if truth.note]
         candidate = Candidate(
             target=self.target,
-            rounds=n,
+            rounds=self.scenario.rounds.count,
             report_goal=goal,
             timer_hours=hours,
             scale=scale,

@@ -65,7 +65,9 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
 
 def _nothing_found(plan: Plan) -> str:
     target = plan.target
-    known = [(each.epsilon, each) for each in plan.candidates if each.epsilon is not None]
+    # What met the target in smaller runs was refuted at full size.
+    missing = [each for each in plan.candidates if not each.meets_target]
+    known = [(each.epsilon, each) for each in missing if each.epsilon is not None]
     closest = ""
     if known:
         epsilon, least = min(known, key=lambda pair: pair[0])
@@ -73,11 +75,23 @@ def _nothing_found(plan: Plan) -> str:
             f"The least was {up(epsilon)}, at report goal {least.report_goal:,} with a timer "
             f"of {least.timer_hours:g} h. "
         )
+    closest += "".join(f"{each} " for each in _starved_at_full_size(plan))
     return (
         f"No report goal and timer that were tried meet epsilon {given(target.epsilon)} at delta "
         f"{given(target.delta)}. {closest}Epsilon falls with more noise per report, fewer rounds, "
         "a larger population, and a larger report goal as long as rounds do not starve."
     )
+
+
+def _starved_at_full_size(plan: Plan) -> list[str]:
+    """Why the least goal that starved at full size did, if one did."""
+    full = [each for each in plan.candidates if each.is_full_size and each.is_possible]
+    starved = sorted((each for each in full if each.starves), key=lambda each: each.report_goal)
+    return [
+        f"Goal {each.report_goal:,} with a timer of {each.timer_hours:g} h starves at full size: "
+        f"{each.note}."
+        for each in starved[:1]
+    ]
 
 
 def plan_sentences(plan: Plan) -> list[str]:
@@ -214,14 +228,15 @@ def _what_ifs_table(plan: Plan) -> Table:
         "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
         "by its exact sensitivity unless it says <=; only the plan's rules make it a guarantee. "
         "While no device takes part twice (k = 1), only the days can differ.",
-        *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.starves_at == 0),
+        *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.note),
     )
 
 
 def _what_if_min_sep(row: WhatIf) -> str:
-    if row.starves_at is not None:
-        return f"starves at round {row.starves_at:,}" if row.starves_at else "cannot sustain"
-    return shown_min_sep(row.min_sep)
+    if row.starves_at is None:
+        return shown_min_sep(row.min_sep)
+    # Only a row without a run has a note.
+    return "cannot sustain" if row.note else f"starves at round {row.starves_at:,}"
 
 
 def _candidates_table(plan: Plan) -> Table:
@@ -239,7 +254,9 @@ def _candidates_table(plan: Plan) -> Table:
         "z": lambda each: shown_noise(each.noise_multiplier),
         "size": lambda each: f"{each.scale:.2g}" if each.is_possible else "-",
         "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
-        "planned": _planned_min_sep,
+        "planned": lambda each: _or_dash(
+            lambda _: shown_min_sep(each.planned_min_sep), each.planned_max_participations
+        ),
         "population / goal": lambda each: f"{each.population_over_goal:,}",
         "k": lambda each: _or_dash(str, each.planned_max_participations),
         "days": lambda each: _or_dash("{:.1f}".format, each.days),
@@ -251,6 +268,7 @@ def _candidates_table(plan: Plan) -> Table:
         cells,
         how,
         *(f"Goal {each.report_goal:,} cannot be sustained: {each.note}." for each in least),
+        *_starved_at_full_size(plan),
         row_styles=["marked" if each == plan.best else "" for each in plan.candidates],
         # They follow from the other columns.
         details=("z", "population / goal"),
@@ -291,12 +309,6 @@ def _verdict(plan: Plan, candidate: Candidate) -> str:
     if candidate.starves:
         return "starves" if candidate.is_possible else "cannot sustain"
     return "meets it" if candidate.meets_target else "misses it"
-
-
-def _planned_min_sep(candidate: Candidate) -> str:
-    if candidate.planned_max_participations is None:
-        return "-"
-    return shown_min_sep(candidate.planned_min_sep)
 
 
 def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.errors import ScenarioError
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.strategy import Strategy
@@ -31,10 +32,10 @@ class WhatIf:
     is_exact: bool = True
     """Whether epsilon rests on an exact sensitivity; False: on an upper bound."""
     starves_at: int | None = None
-    """Number of the round that the run could not commit; 0 also if the rules leave too few devices;
-    None if it does not starve."""
+    """Number of the round that the run could not commit; 0 also if no run is possible; None if it
+    does not starve."""
     note: str = ""
-    """Why it starves; empty if it does not."""
+    """Why no run is possible; empty otherwise."""
 
 
 def what_ifs(
@@ -49,15 +50,20 @@ def what_ifs(
         strategy: mechanism made for the limits.
         simulate_all: returns the outcomes of full-size scenarios, from runs of any size.
     """
-    changes = _changes(planned)
-    runs = {name: planned.with_overrides(*keys) for name, keys in changes.items()}
-    refusals = {name: why_unsustainable(run) for name, run in runs.items()}
-    truths = iter(simulate_all([run for name, run in runs.items() if refusals[name] is None]))
+    runs: dict[str, Scenario | str] = {}
+    for name, keys in _changes(planned).items():
+        try:
+            run = planned.with_overrides(*keys)
+            runs[name] = why_unsustainable(run) or run
+        # A round may need more devices than are left.
+        except ScenarioError as error:
+            runs[name] = str(error)
+    truths = iter(simulate_all([run for run in runs.values() if isinstance(run, Scenario)]))
     return tuple(
-        _of_trace(name, planned, strategy, next(truths))
-        if refusal is None
-        else WhatIf(name, starves_at=0, note=refusal)
-        for name, refusal in refusals.items()
+        WhatIf(name, starves_at=0, note=run)
+        if isinstance(run, str)
+        else _of_trace(name, planned, strategy, next(truths))
+        for name, run in runs.items()
     )
 
 
@@ -93,10 +99,10 @@ def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
 
 def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) -> WhatIf:
     if truth.participation is None or truth.patterns is None:
-        return WhatIf(name, starves_at=truth.committed, note=truth.note)
+        return WhatIf(name, starves_at=truth.committed)
     found, privacy = trace_sensitivity(strategy, truth.patterns), planned.privacy
     epsilon = epsilon_of(found.value, privacy.noise_multiplier, privacy.delta)
-    return WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact, note=truth.note)
+    return WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact)
 
 
 def epsilon_of(sensitivity: float, z: float, delta: float) -> float | None:

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, FiniteFloat, TypeAdapter
+from pydantic import BeforeValidator, Field, FiniteFloat, TypeAdapter
 
 from fedray.base.atomic import whole_file
 from fedray.base.pace import Pace
-from fedray.base.parsing import parse_json
+from fedray.base.parsing import finite_or_none, parse_json
 from fedray.base.regular_file import read_regular_file
 
 PROGRESS_FILE = "progress.json"
@@ -90,7 +90,7 @@ class ProgressReport:
     told: FiniteFloat
     done: Count
     count: Count
-    seconds_left: FiniteFloat | None
+    seconds_left: Annotated[FiniteFloat | None, BeforeValidator(finite_or_none)]
     facts: Mapping[str, Any]
 
 

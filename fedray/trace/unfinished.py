@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.atomic import write_whole
-from fedray.base.errors import CheckpointError
+from fedray.base.errors import CheckpointError, RunFailed
 from fedray.base.parsing import parse_json
 from fedray.trace.checkpoints import (
     VERSION,
@@ -172,7 +172,10 @@ class Journal:
         segment = self._segment(len(self._digests))
         what = f"the journal in {str(self._partial)!r}"
         write_whole(segment, lambda stream: write_npz(stream, arrays), what)
-        self._digests.append(bytes.fromhex(sha256_of(segment)))
+        try:
+            self._digests.append(bytes.fromhex(sha256_of(segment)))
+        except CheckpointError as error:
+            raise RunFailed(f"{what}: {error}; check the disk, then resume the run") from None
         self._recent = []
         self._recent_rows = 0
 

@@ -533,8 +533,8 @@ def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Pr
     stop_at = scenario.privacy.stop_at
     limit = {} if stop_at is None else {"rho": stop_at.rho, "epsilon": stop_at.epsilon}
     return Privacy(
-        None if found.rho is None else finite_or_none(found.rho),
-        None if found.epsilon is None else finite_or_none(found.epsilon),
+        finite_or_none(found.rho),
+        finite_or_none(found.epsilon),
         found.delta,
         rounds.opened.size,
         found.reason,

@@ -241,13 +241,15 @@ class TaskRounds:
     def _lower_separation(self, held_back: float) -> str:
         """Returns a remedy, with the separation and the goal that would hold back half of the
         eligible devices, in proportion to the share that is held back now."""
-        rules, goal = self.scenario.participation, self.scenario.rounds.report_goal
+        rules, rounds = self.scenario.participation, self.scenario.rounds
         # The separation holds back the devices of at most the rounds so far.
         apart = math.floor(min(rules.separation, self.round_index) * 0.5 / held_back)
+        # A run has no more rounds to be apart than its own.
+        goal = rounds.report_goal * apart // min(rules.separation, rounds.count)
+        or_goal = f" or rounds.report_goal={rounds.report_goal} to about {goal:,}" if goal else ""
         return (
-            f"lower {rules.keys_by_rule['rounds']} to about {apart:,} or rounds.report_goal={goal} "
-            f"to about {goal * apart // rules.separation:,} (estimates: half of these devices "
-            "would then be free)"
+            f"lower {rules.keys_by_rule['rounds']} to about {max(1, apart):,}{or_goal} (estimates: "
+            "half of these devices would then be free)"
         )
 
     def _what_else_to_change(self) -> str:

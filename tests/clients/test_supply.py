@@ -33,6 +33,14 @@ def test_the_supply_of_a_recording_is_that_of_its_sessions(small, tmp_path: Path
     )
 
 
+def test_devices_that_are_always_on_are_all_eligible_though_samples_do_not_divide_them(
+    small,
+) -> None:
+    """Every second of 20,001 devices are 10,001."""
+    keys = ("population.devices=20001", 'availability={model="always_on"}')
+    assert eligible_at_once(small(*keys)) == (20_001, 20_001, 20_001, (20_001,) * 24)
+
+
 def test_the_supply_is_an_estimate_from_a_sample_of_the_usable(small) -> None:
     """Every 30th of 300,000 devices is looked at: the mean over the week is within 5 deviations of one hour's count of all,
     where habits are the same every day, for devices that are usable and there at the start."""

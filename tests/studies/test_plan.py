@@ -326,10 +326,13 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
         plan_sentences(plan)
     )
     starves = True
-    assert (
-        make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False).best
-        is None
+    found = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
+    assert found.best is None
+    (full,) = (each for each in found.candidates if each.is_full_size)
+    assert full.note.startswith(
+        "only with the planned limits as rules, starved; reports of abandoned"
     )
+    assert full.note in plan_sentences(found)[0]
 
 
 @pytest.mark.parametrize(
@@ -514,6 +517,22 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     assert page.index("Candidates") < page.index("<h2>Caveats")
 
 
+@pytest.mark.parametrize("is_full_size", [True, False])
+def test_goals_that_met_the_target_until_full_size_are_neither_the_least_nor_the_closest(
+    small, is_full_size: bool
+) -> None:
+    """A goal that starves at full size refutes itself and larger ones, and is named with its cause."""
+    missed, met, larger = candidate(100, 5.0), candidate(200, 2.5), candidate(300, 2.0)
+    starved = candidate(200, note="no devices", scale=1.0 if is_full_size else 0.5)
+    plan = Plan(PlanTarget(epsilon=3.0), small(), 2, 0.5, None, (missed, met, starved, larger))
+    (sentence,) = plan_sentences(plan)
+    assert "The least was 5.0000, at report goal 100 with a timer of 24 h." in sentence
+    starves = "Goal 200 with a timer of 24 h starves at full size: no devices."
+    assert (starves in sentence) == is_full_size
+    assert plan.timers[0].least == (None if is_full_size else met)
+    assert plan_page(plan).count(starves) == 3 * is_full_size
+
+
 def test_what_ifs_say_what_each_run_gave(small) -> None:
     """A trace in which devices come after fewer rounds has its own, larger epsilon; a starved run has none but its round."""
     planned = small(
@@ -545,7 +564,7 @@ def test_what_ifs_say_what_each_run_gave(small) -> None:
     expected_participations = [2, 2, 2, None, 2, 2, 4, 2, 2, 2]
     for (name, row), participations in zip(rows.items(), expected_participations, strict=True):
         if participations is None:
-            assert (row.epsilon, row.days, row.starves_at) == (None, None, 759)
+            assert (row.epsilon, row.days, row.starves_at, row.note) == (None, None, 759, "")
         else:
             expected = gdp_epsilon(
                 Gaussian(noise_multiplier=2.0, sensitivity=participations**0.5),
@@ -588,6 +607,28 @@ def test_a_what_if_that_the_rules_make_impossible_is_not_simulated_and_says_why(
     page = plan_page(plan)
     assert "cannot sustain" in page
     assert "12 x 1,450 = 17,400" in page
+
+
+def test_a_what_if_whose_rounds_need_more_devices_than_it_has_is_refused_alone(small) -> None:
+    """14,000 of the 20,000 devices are fewer than the 1.3 x 12,000 that a round selects."""
+    planned = small("rounds.count=1", "rounds.report_goal=12000", "rounds.over_selection=1.3")
+
+    def simulate_all(runs):
+        return [Truth(None, note="rounds.max_days of the scaled run ran out") for _ in runs]
+
+    rows = what_ifs(planned, Identity(), simulate_all)
+    by_name = {row.name: row for row in rows}
+    assert "a round selects 15600 devices, more than the 14000" in by_name["population -30 %"].note
+    assert {row.name for row in rows if row.note} == {
+        "population -30 %",
+        "population -30 %, no separation or cap",
+    }
+    page = plan_page(Plan(PlanTarget(epsilon=3.0), planned, 2, 0.5, None, (), what_ifs=rows))
+    table = page[page.index(">What if<") :]
+    assert table.count(">cannot sustain<") == 2
+    # A run that starves has no row's note, whose keys would be those of a smaller run.
+    assert table.count(">starves at round 0<") == len(rows) - 2
+    assert "of the scaled run" not in page
 
 
 def test_goals_that_the_rules_make_impossible_are_not_simulated(small, monkeypatch) -> None:

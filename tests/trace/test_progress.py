@@ -41,6 +41,20 @@ def test_what_is_told_is_read(tmp_path: Path, clock) -> None:
     assert told.process.is_running()
 
 
+@pytest.mark.parametrize(("written", "read"), [("1e999", None), ("null", None), ("3", 3.0)])
+def test_a_time_left_that_is_not_finite_hides_nothing_else(
+    tmp_path: Path, written: str, read: float | None
+) -> None:
+    ProgressFile(tmp_path).begin("simulation", 10, 50)
+    file = tmp_path / PROGRESS_FILE
+    text = file.read_text()
+    assert '"seconds_left": null' in text
+    file.write_text(text.replace('"seconds_left": null', f'"seconds_left": {written}'))
+    told = read_progress(tmp_path)
+    assert told is not None
+    assert (told.done, told.seconds_left) == (10, read)
+
+
 def test_it_is_written_once_a_second_at_most(tmp_path: Path, clock) -> None:
     file = ProgressFile(tmp_path)
     file.begin("training", 0, 1000)
