@@ -557,13 +557,11 @@ class _Planner:
     def what_ifs(self, best: Candidate) -> tuple[WhatIf, ...]:
         """What-ifs of the best candidate, simulated at the search's scale."""
         planned, strategy = planned_scenario(self.scenario, best, self.has_cache)
-        scale = scale_of(best.report_goal, self.scale)
 
         def simulate_all(runs: Sequence[Scenario]) -> list[Truth]:
-            scaled = [each.scaled(scale) for each in runs]
-            return self._truths(scaled, "what-ifs", 0.0, simulated)
+            return self._truths(runs, "what-ifs", 0.0, simulated)
 
-        return what_ifs(planned, strategy, simulate_all)
+        return what_ifs(planned, strategy, scale_of(best.report_goal, self.scale), simulate_all)
 
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""

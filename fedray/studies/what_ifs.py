@@ -41,6 +41,7 @@ class WhatIf:
 def what_ifs(
     planned: Scenario,
     strategy: Strategy,
+    scale: float,
     simulate_all: Callable[[Sequence[Scenario]], Sequence[Truth]],
 ) -> tuple[WhatIf, ...]:
     """Returns the plan as simulated, then a row for each what-if.
@@ -48,14 +49,15 @@ def what_ifs(
     Args:
         planned: scenario of the plan, with its limits as rules.
         strategy: mechanism made for the limits.
-        simulate_all: returns the outcomes of full-size scenarios, from runs of any size.
+        scale: size of the simulated runs; 1: the whole population.
+        simulate_all: returns the outcomes of scenarios.
     """
     runs: dict[str, Scenario | str] = {}
     for name, keys in _changes(planned).items():
         try:
             run = planned.with_overrides(*keys)
-            runs[name] = why_unsustainable(run) or run
-        # A round may need more devices than are left.
+            runs[name] = why_unsustainable(run) or run.scaled(scale)
+        # A round may need more devices than are left, at full size or after rounding.
         except ScenarioError as error:
             runs[name] = str(error)
     truths = iter(simulate_all([run for run in runs.values() if isinstance(run, Scenario)]))

@@ -560,7 +560,7 @@ def test_what_ifs_say_what_each_run_gave(small) -> None:
         found[6] = Truth(MinSep(12, 3, 4), patterns[3], 1.5)
         return found
 
-    rows = {each.name: each for each in what_ifs(planned, strategy, simulate_all)}
+    rows = {each.name: each for each in what_ifs(planned, strategy, 1.0, simulate_all)}
     expected_participations = [2, 2, 2, None, 2, 2, 4, 2, 2, 2]
     for (name, row), participations in zip(rows.items(), expected_participations, strict=True):
         if participations is None:
@@ -594,7 +594,7 @@ def test_a_what_if_that_the_rules_make_impossible_is_not_simulated_and_says_why(
         patterns = Patterns(12, np.array([0], np.uint64), np.array([1]), np.array([3], np.uint32))
         return [Truth(MinSep(12, 12, 1), patterns, 2.0) for _ in runs]
 
-    rows = {each.name: each for each in what_ifs(planned, Identity(), simulate_all)}
+    rows = {each.name: each for each in what_ifs(planned, Identity(), 1.0, simulate_all)}
     row = rows["population -30 %"]
     assert (row.starves_at, row.days) == (0, None)
     assert "12 x 1,450 = 17,400" in row.note
@@ -616,7 +616,7 @@ def test_a_what_if_whose_rounds_need_more_devices_than_it_has_is_refused_alone(s
     def simulate_all(runs):
         return [Truth(None, note="rounds.max_days of the scaled run ran out") for _ in runs]
 
-    rows = what_ifs(planned, Identity(), simulate_all)
+    rows = what_ifs(planned, Identity(), 1.0, simulate_all)
     by_name = {row.name: row for row in rows}
     assert "a round selects 15600 devices, more than the 14000" in by_name["population -30 %"].note
     assert {row.name for row in rows if row.note} == {
@@ -629,6 +629,21 @@ def test_a_what_if_whose_rounds_need_more_devices_than_it_has_is_refused_alone(s
     # A run that starves has no row's note, whose keys would be those of a smaller run.
     assert table.count(">starves at round 0<") == len(rows) - 2
     assert "of the scaled run" not in page
+
+
+def test_a_what_if_that_only_rounding_makes_impossible_is_refused_alone(small) -> None:
+    """101 devices serve a round that selects 101, but half of them, 50, none that selects 51."""
+    planned = small(
+        "rounds.count=1",
+        "rounds.report_goal=100",
+        "rounds.over_selection=1.01",
+        "population.devices=144",
+        "participation.timer_hours=0",
+    )
+    rows = what_ifs(planned, Identity(), 0.5, lambda runs: [Truth(None) for _ in runs])
+    refused = {row.name: row.note for row in rows if row.note}
+    assert set(refused) == {"population -30 %", "population -30 %, no separation or cap"}
+    assert "a round selects 51 devices, more than the 50" in refused["population -30 %"]
 
 
 def test_goals_that_the_rules_make_impossible_are_not_simulated(small, monkeypatch) -> None:
