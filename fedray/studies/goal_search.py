@@ -2,26 +2,20 @@
 
 import math
 
-PRECISION = 0.05
+PRECISION = 0.02
 """Relative distance where a search ends, between a failing goal and one that meets the target or
 starves."""
-FINE_PRECISION = 0.02
-"""The same distance for the timer that a plan chooses."""
 GROWTH = 2.0
 
 
 class GoalSearch:
     """The least report goal of one timer that meets the target: steps by factors of two either way,
-    then bisection between a goal that fails and one that meets the target or starves.
-
-    precision: relative distance where the search ends; a smaller one continues it.
-    """
+    then bisection between a goal that fails and one that meets the target or starves."""
 
     def __init__(self, least: int, most: int, first: int) -> None:
         self._least = least
         self._most = most
         self._first = first
-        self.precision = PRECISION
         # Largest goal that failed, smallest that met the target, smallest that starved; 0 for none.
         self._low = self._high = self._starving = 0
 
@@ -39,7 +33,7 @@ class GoalSearch:
             larger = min(self._most, round(self._low * GROWTH))
             return larger if self._low < self._most else None
         # Goals are whole numbers, so neighbours have nothing between them.
-        if top <= self._low * (1 + self.precision) or top - self._low < 2:
+        if top <= self._low * (1 + PRECISION) or top - self._low < 2:
             return None
         # Bisection of the logarithm, as precision is relative.
         return round(math.sqrt(self._low * top))
@@ -61,7 +55,7 @@ class GoalSearch:
         top = self._high or self._starving
         ratio = top / self._low if self._low and top else GROWTH**2
         # A bisection halves the logarithm of the ratio.
-        return max(1, math.ceil(math.log2(math.log(ratio) / math.log1p(self.precision))))
+        return max(1, math.ceil(math.log2(math.log(ratio) / math.log1p(PRECISION))))
 
     def allows(self, goal: int) -> bool:
         """Whether the population can serve a goal that is not known to starve at this timer."""

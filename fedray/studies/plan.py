@@ -48,7 +48,7 @@ from fedray.runtime.cluster import TaskCounts, cluster
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
-from fedray.studies.goal_search import FINE_PRECISION, PRECISION, GoalSearch
+from fedray.studies.goal_search import GoalSearch
 from fedray.studies.simulated import (
     StudyCache,
     Truth,
@@ -75,6 +75,8 @@ FIXED_COST = 400_000.0
 CPU simulates meanwhile; measured, for progress only."""
 SLOWER = 0.05
 """Relative slowdown by the planned limits as rules from which on a plan warns."""
+NEAR = 0.05
+"""Relative distance from the least goal within which the fastest candidate is chosen."""
 MOST_OF_THE_DEVICES = 0.95
 """Largest share of the usable devices that a round may select at once."""
 Progress = Callable[[str], None]
@@ -323,7 +325,6 @@ def make_plan(
         start = _first_goal(scenario, target, least_goal, most)
         searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
         planner.search(searches)
-        planner.refine(searches, least)
         best = planner.confirm(searches, least)
         rows = () if best is None else planner.what_ifs(best)
     candidates = sorted(
@@ -408,7 +409,7 @@ def _end_of_timers(best: float, tried: Sequence[float]) -> list[str]:
     """A line if the best timer is the first or the last of those tried, in order."""
     lines = []
     if best == tried[0] and best > 0:
-        lines.append(f"{best:g} h is the shortest timer tried; try {best / 2:g}.")
+        lines.append(f"{best:g} h is the shortest timer tried; if your rules allow it, try {best / 2:g}.")
     if best == tried[-1]:
         step = tried[-1] - tried[-2] if len(tried) > 1 else 24.0
         lines.append(f"{best:g} h is the longest timer tried; try {best + step:g}.")
@@ -494,13 +495,6 @@ class _Planner:
                 found = truths[first : first + self.seeds]
                 candidate = self._judged(goal, hours, scale_of(goal, self.scale), found, None)
                 searches[hours].learn(goal, candidate.meets_target, candidate.starves)
-
-    def refine(self, searches: "dict[float, GoalSearch]", least: Least) -> None:
-        """Continues the search of the best timer to a finer precision."""
-        if proposals := self._proposals(searches):
-            hours, _ = _best(proposals, least)
-            searches[hours].precision = FINE_PRECISION
-            self.search({hours: searches[hours]})
 
     def _next_goal(self, hours: float, search: GoalSearch) -> int | None:
         """Returns the next goal to simulate; goals that the rules make impossible are skipped."""
@@ -741,9 +735,9 @@ def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -
 
 
 def _best(proposals: dict[float, Candidate], least: Least) -> tuple[float, Candidate]:
-    """The fastest candidate; for the least updates, only among those whose goal is the least, to
-    the search's precision."""
-    most = (1 + PRECISION) * min(each.report_goal for each in proposals.values())
+    """The fastest candidate; for the least updates, only among those whose goal is near the
+    least."""
+    most = (1 + NEAR) * min(each.report_goal for each in proposals.values())
     near = {
         hours: each
         for hours, each in proposals.items()

@@ -30,30 +30,24 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     if plan.best is None:
         return files
     best = plan.best
+    # The best candidate met the target, so its figures are known.
+    assert best.rho is not None
+    assert best.epsilon is not None
     scenario, strategy = planned_scenario(plan.scenario, best, plan.has_cache)
     # The claim has the limits that the scenario enforces, so that an audit can confirm it.
-    participation = scenario.participation
     claim = {
         "mechanism": MECHANISM_FILE,
         "noise_multiplier": best.noise_multiplier,
         "rounds": scenario.rounds.count,
         "max_participations": best.planned_max_participations,
-        "rho": best.rho,
-        "epsilon": best.epsilon,
+        # Rounded up, as figures for readers are.
+        "rho": float(up(best.rho, 6)),
+        "epsilon": float(up(best.epsilon)),
         "delta": plan.target.delta,
     }
     # Without a device that takes part twice, no min-sep can be claimed.
     if best.planned_min_sep is not None:
         claim["min_sep"] = best.planned_min_sep
-    # A claimed timer must hold for every device, and each of these keys breaks it for some.
-    keeps_timer = (
-        participation.timer_violators == 0.0
-        and participation.clock_skew_hours == 0.0
-        and participation.clock_changes_per_day is None
-    )
-    # Only a timer that starts at the report keeps a report and the next check-in so far apart.
-    if keeps_timer and participation.timer_resets_on in ("accepted", "reported"):
-        claim["timer_hours"] = best.timer_hours
     # A scenario finds its content files by their digests.
     for table in scenario.content_files:
         files[table.content_name] = table.content

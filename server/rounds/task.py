@@ -239,17 +239,18 @@ class TaskRounds:
         )
 
     def _lower_separation(self, held_back: float) -> str:
-        """Returns a remedy, with the separation and the goal that would hold back half of the
-        eligible devices, in proportion to the share that is held back now."""
+        """Returns a remedy, with the separation and the goal that would leave twice as many devices
+        free, and at least a fifth; what is held back is in proportion to both."""
         rules, rounds = self.scenario.participation, self.scenario.rounds
+        share = 1.0 - max(0.2, 2.0 * (1.0 - held_back))
         # The separation holds back the devices of at most the rounds so far.
-        apart = math.floor(min(rules.separation, self.round_index) * 0.5 / held_back)
+        apart = max(0, math.floor(min(rules.separation, self.round_index) * share / held_back))
         # A run has no more rounds to be apart than its own.
         goal = rounds.report_goal * apart // min(rules.separation, rounds.count)
         or_goal = f" or rounds.report_goal={rounds.report_goal} to about {goal:,}" if goal else ""
         return (
             f"lower {rules.keys_by_rule['rounds']} to about {max(1, apart):,}{or_goal} (estimates: "
-            "half of these devices would then be free)"
+            f"{1.0 - share:.0%} of these devices would then be free)"
         )
 
     def _what_else_to_change(self) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,7 @@ def test_a_planner_s_commands_end_with_a_claim_that_holds(
         code, stdout, _ = fedray_command("audit", str(trace), "--claim", str(claim), "--json")
         findings = {each["statement"]: each["verdict"] for each in json.loads(stdout)["findings"]}
         assert (code, set(findings.values())) == (0, {"holds"}), findings
-        assert {"epsilon", "rho", "min_sep", "max_participations", "timer_hours"} <= findings.keys()
+        assert {"epsilon", "rho", "min_sep", "max_participations"} <= findings.keys()
 
 
 @pytest.mark.parametrize(
@@ -335,18 +336,12 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
     assert full.note in plan_sentences(found)[0]
 
 
-@pytest.mark.parametrize(
-    "key", ["timer_violators=0.5", "clock_skew_hours=1.0", "timer_resets_on='selected'"]
-)
-def test_a_timer_that_devices_do_not_keep_is_not_claimed(small, key: str) -> None:
-    best = candidate(200, 2.5, rho=0.1, scale=1.0, min_seps=(7,))
-    claims = [
-        plan_files(Plan(PlanTarget(epsilon=3.0, buffers=1), scenario, 2, 0.5, best, (best,)), "")[
-            "claim.toml"
-        ]
-        for scenario in (small(), small(f"participation.{key}"))
-    ]
-    assert [b"timer_hours" in claim for claim in claims] == [True, False]
+def test_a_plan_claims_what_its_epsilon_rests_on_rounded_up(small) -> None:
+    best = candidate(200, 2.5, rho=0.1234567, scale=1.0, min_seps=(7,))
+    plan = Plan(PlanTarget(epsilon=3.0, buffers=1), small(), 2, 0.5, best, (best,))
+    claim = tomllib.loads(plan_files(plan, "")["claim.toml"].decode())
+    assert "timer_hours" not in claim
+    assert (claim["epsilon"], claim["rho"]) == (2.5, 0.123457)
 
 
 def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch) -> None:
