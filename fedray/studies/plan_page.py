@@ -59,7 +59,7 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
 
 def _nothing_found(plan: Plan) -> str:
     target = plan.target
-    # What met the target in smaller runs was refuted at full size.
+    # Runs of full size have refuted the candidates that met the target in smaller ones.
     missing = [each for each in plan.candidates if not each.meets_target]
     known = [(each.epsilon, each) for each in missing if each.epsilon is not None]
     closest = ""
@@ -78,7 +78,7 @@ def _nothing_found(plan: Plan) -> str:
 
 
 def _starved_at_full_size(plan: Plan) -> list[str]:
-    """Why the least goal that starved at full size did, if one did."""
+    """Returns the reason why the least goal that starved at full size did, if one did."""
     full = [each for each in plan.candidates if each.is_full_size and each.is_possible]
     starved = sorted((each for each in full if each.starves), key=lambda each: each.report_goal)
     return [
