@@ -409,7 +409,9 @@ def _end_of_timers(best: float, tried: Sequence[float]) -> list[str]:
     """A line if the best timer is the first or the last of those tried, in order."""
     lines = []
     if best == tried[0] and best > 0:
-        lines.append(f"{best:g} h is the shortest timer tried; if your rules allow it, try {best / 2:g}.")
+        lines.append(
+            f"{best:g} h is the shortest timer tried; if your rules allow it, try {best / 2:g}."
+        )
     if best == tried[-1]:
         step = tried[-1] - tried[-2] if len(tried) > 1 else 24.0
         lines.append(f"{best:g} h is the longest timer tried; try {best + step:g}.")

@@ -154,8 +154,8 @@ def plan_page(plan: Plan, command: str = "") -> str:
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {given(target.epsilon)} at delta "
-        f"{given(target.delta)}, {shown_noise(target.noise_per_report, 6)} of noise multiplier per "
-        f"report; the answer has the least {plan.least}."
+        f"{given(target.delta)}, noise_per_report {shown_noise(target.noise_per_report, 6)} (noise "
+        f"multiplier over report goal); the answer has the least {plan.least}."
     )
     first, *tables = plan_tables(plan)
     called = [("command", command)] if command else []
