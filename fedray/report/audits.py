@@ -24,7 +24,16 @@ from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
-from fedray.base.rounding import counted, fine, given, given_delta, shown_min_sep, shown_noise, up
+from fedray.base.rounding import (
+    counted,
+    fine,
+    given,
+    given_delta,
+    shown_min_sep,
+    shown_noise,
+    simulated,
+    up,
+)
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.table import Table
@@ -94,7 +103,7 @@ def participation_table(audit: Audit) -> Table:
     """Returns the participation that the trace of an `audit` shows."""
     facts = [
         ("rounds (committed)", f"{audit.rounds:,}"),
-        *([] if audit.days is None else [("simulated days", f"{audit.days:.1f}")]),
+        *([] if audit.days is None else [("simulated time", simulated(audit.days))]),
         ("devices (took part)", f"{audit.devices:,}"),
         ("participations (accepted)", f"{audit.participations:,}"),
         ("min-sep b (rounds)", shown_min_sep(audit.min_sep)),
