@@ -345,8 +345,11 @@ class Audit(DrawnResult):
         would hold with more noise, its limits corrected."""
         failing = {each.statement for each in self.findings if each.verdict in FAILING}
         is_known = self.corrected is not None and self.corrected.is_known
-        has_one = is_known and isinstance(self.mechanisms[0].noise, ServerNoise)
-        return has_one and bool(failing & set(SPENT_STATEMENTS)) and not broken_noise(self.findings)
+        if not self.mechanisms or not is_known or broken_noise(self.findings):
+            return False
+        # Devices' noise depends on how many are accepted, so no multiplier is calibrated for it.
+        of_server = isinstance(self.mechanisms[0].noise, ServerNoise)
+        return of_server and bool(failing & set(SPENT_STATEMENTS))
 
     @property
     def verdict(self) -> InJson[str]:
