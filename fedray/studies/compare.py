@@ -195,10 +195,8 @@ class Comparison(DrawnResult):
     def _confidence(self, metric: str) -> float:
         """Confidence of one pair; the best of many is chosen, so that of all pairs together is 95 %
         (Bonferroni), and by further metrics that of all pairs and metrics."""
-        tests = max(1, math.comb(len(self.ranked), 2))
-        if metric != self.metric.name:
-            tests *= len(self.metrics)
-        return 1 - (1 - CONFIDENCE) / tests
+        of_metrics = 1 if metric == self.metric.name else len(self.metrics)
+        return 1 - (1 - CONFIDENCE) / max(1, of_metrics * math.comb(len(self.ranked), 2))
 
     def _deviations(self, metric: str) -> float:
         """Standard errors on either side of zero within which a difference may be chance."""
@@ -209,7 +207,8 @@ class Comparison(DrawnResult):
         """The best group and the differences of the others from it, or the groups that the runs do
         not tell apart, in a sentence."""
         (best, *others), metric = self.ranked, self.metric
-        without = self._without_noise(best)
+        silent = [each for each in self.groups if each not in self.ranked]
+        without = "".join(map(self._without_noise, silent))
         if math.inf in self.badness(best):
             return f"No setting converged in every training, so none is best.{without}"
         found = {each.name: self.difference(each, metric.name) for each in others}
@@ -228,19 +227,12 @@ class Comparison(DrawnResult):
         by_other = "".join(map(self._by_other, self.metrics)) if doubtful else ""
         return f"{said}{_pairs_text(found)}.{by_other}{without}"
 
-    def _without_noise(self, best: Group) -> str:
-        """Returns the means of groups without noise beside groups with noise, and their differences
-        from the best of these, in sentences."""
-        silent = [each for each in self.groups if each not in self.ranked]
-        found = ""
-        for each in silent:
-            name = f" ({each.name})" if len(silent) > 1 else ""
-            found += f" Without noise{name}: {self._mean_text(each, self.metric)}"
-            cost = self.difference(each, self.metric.name)
-            if math.isfinite(cost.mean):
-                found += f"; {interval_text(cost, '+.4f')} from {best.name}, the cost of privacy"
-            found += "."
-        return found
+    def _without_noise(self, group: Group) -> str:
+        """Returns the mean of a group without noise, and the cost of privacy, in a sentence."""
+        found = self.difference(group, self.metric.name)
+        cost = f"; {interval_text(found, '+.4f')} from {self.ranked[0].name}, the cost of privacy"
+        said = f"{group.label.removeprefix('none')}: {self._mean_text(group, self.metric)}"
+        return f" Without noise{said}{cost if math.isfinite(found.mean) else ''}."
 
     def _by_other(self, metric: Metric) -> str:
         """Returns the best group by a metric which is not the answer's, and the groups that this
@@ -260,12 +252,19 @@ class Comparison(DrawnResult):
     def warnings(self) -> InJson[tuple[str, ...]]:
         """Reasons why the answer may not be due to the compared settings, in sentences."""
         found: list[str] = []
-        spent = self._epsilons("enforced") or self._epsilons("observed")
+        ensured = self._epsilons("enforced")
+        spent = ensured or self._epsilons("observed")
         if spent and not self.basis:
-            named = _few([f"{label} {_brief(value)}" for label, value in spent.items()])
             found.append(
-                f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({named}), so differences are "
-                "due to the noise as well; give all runs the same privacy.target_epsilon."
+                f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({_epsilons_text(spent)}), so "
+                "differences are due to the noise as well; give all runs the same "
+                "privacy.target_epsilon."
+            )
+        if self.basis == "observed":
+            only = f"only {_epsilons_text(ensured)}" if ensured else "none"
+            found.append(
+                "Epsilon is that of the recorded participations (observed), on which no guarantee "
+                f"for a deployment may rest; the rules ensure {only}."
             )
         best, *others = self.ranked
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
@@ -276,18 +275,12 @@ class Comparison(DrawnResult):
                 "errors of two evaluations, taken as independent; raise "
                 "training.evaluation_devices."
             )
-        return *found, *self._clipping()
-
-    def _clipping(self) -> Iterator[str]:
-        """Yields the warnings of trainings about their clip norms, with the groups of each."""
-        about: dict[str, list[str]] = {}
+        clipping: dict[str, list[str]] = {}
         for group in self.groups:
             said = next(filter(None, (group.runs[seed].clipping for seed in group.seeds)), "")
-            share, _, rest = said.partition(" of the updates")
-            if said:
-                about.setdefault(rest, []).append(f"{group.name} {share[0].lower()}{share[1:]}")
-        for rest, shares in about.items():
-            yield f"Clipping: {_few(shares)} of the updates{rest}"
+            clipping.setdefault(said, []).append(group.name)
+        found += [f"{_few(names)}: {said}" for said, names in clipping.items() if said]
+        return tuple(found)
 
     @property
     def _noisy(self) -> list[Group]:
@@ -495,6 +488,10 @@ def _pairs_text(differences: Mapping[str, MeanInterval]) -> str:
     is_sample = min(each.count for each in known.values()) > 1
     pairs = [f"{name} {interval_text(each, '+.4f')}" for name, each in known.items()]
     return f"; {_few(pairs)}, differences of {'paired seeds' if is_sample else 'one seed'}"
+
+
+def _epsilons_text(epsilons: Mapping[str, float]) -> str:
+    return _few([f"{name} {_brief(value)}" for name, value in epsilons.items()])
 
 
 def _brief(figure: float) -> str:

@@ -353,15 +353,12 @@ class TrainedRun(DrawnResult):
         if privacy.get("clipping", {}).get("kind", "fixed") != "fixed":
             return ""
         norm = privacy["clip_norm"]
-        few = f"Only {100 * share:.1f} %" if share >= 0.001 else "Less than 0.1 %"
-        said = f"of the updates were clipped to privacy.clip_norm={norm:g}"
+        shown = f"{100 * share:.1f} %" if share >= 0.001 else "Less than 0.1 %"
+        said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
         if share >= 1 - EXTREME:
-            return (
-                f"{100 * share:.1f} % {said}, so the model learns from their directions only; try "
-                "a higher one too."
-            )
+            return f"{said}, so the model learns from their directions only; try a higher one too."
         if share <= EXTREME:
-            return f"{few} {said}, to which noise is proportional; a lower one adds less noise."
+            return f"{said}, to which noise is proportional; a lower one adds less noise."
         return ""
 
     @property

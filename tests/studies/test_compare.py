@@ -78,7 +78,7 @@ def test_epsilon_is_that_of_the_audit_at_one_delta(runs, trace) -> None:
 
 
 def test_unequal_epsilon_is_warned_of_and_equal_epsilon_is_in_the_answer(trace, trained_of) -> None:
-    """Trained with the noise of the same observed epsilon, nothing is left to warn of."""
+    """Trained with the noise of the same observed epsilon, the warning is that no rule ensures it."""
     first = trained_of("blt", trace, {"accuracy": 0.5})
     other = trained_of("tree", trace, {"accuracy": 0.6}, TREE)
     found = fedray.compare_runs([first, other], trace)
@@ -91,7 +91,13 @@ def test_unequal_epsilon_is_warned_of_and_equal_epsilon_is_in_the_answer(trace, 
     z = calibrate_trace(trace, epsilon=blt, mechanism=Tree()).observed.noise_multiplier
     again = trained_of("equal", trace, {"accuracy": 0.6}, TREE, f"privacy.noise_multiplier={z}")
     found = fedray.compare_runs([first, again], trace)
-    assert (found.basis, found.warnings) == ("observed", ())
+    assert found.basis == "observed"
+    (observed,) = found.warnings
+    assert re.match(
+        r"Epsilon is that of the recorded participations \(observed\), on which no "
+        r"guarantee for a deployment may rest; the rules ensure none\.$",
+        observed,
+    )
     shown = re.search(r"at epsilon ([\d.]+) \(observed\)", found.answer)
     assert blt <= float(shown[1]) <= 1.01 * blt
     assert fedray.compare_runs([first.path, other.path]).warnings == ()
@@ -277,7 +283,7 @@ def test_the_cost_of_privacy_is_a_paired_difference_and_tables_compare_with_the_
     assert [row[-1] for row in means.rows] == ["-0.1000 ± 0.0000", "", "+0.3100 ± 0.1271"]
     assert [each.differences is None for each in found.compared] == [False, True, False]
     answer = fedray.compare_runs([run for each in runs.values() for run in each]).answer
-    assert "Without noise (none clip norm 0.5): accuracy 0.7000 ± 0.0000; +0.2000" in answer
+    assert "Without noise, clip norm 0.5: accuracy 0.7000 ± 0.0000; +0.2000" in answer
 
 
 def test_clip_norms_that_are_far_off_are_warned_of_once_for_each_setting(
@@ -291,14 +297,13 @@ def test_clip_norms_that_are_far_off_are_warned_of_once_for_each_setting(
     ]
     found = fedray.compare_runs(made)
     assert found.warnings[-2:] == (
-        "Clipping: blt z 1 less than 0.1 %, blt z 3 less than 0.1 % of the updates were clipped to "
-        "privacy.clip_norm=1, to which noise is proportional; a lower one adds less noise.",
-        "Clipping: blt z 2 100.0 % of the updates were clipped to privacy.clip_norm=1, so the "
+        "blt z 1, blt z 3: Less than 0.1 % of the updates were clipped to privacy.clip_norm=1, to which noise is proportional; a lower one adds less noise.",
+        "blt z 2: 100.0 % of the updates were clipped to privacy.clip_norm=1, so the "
         "model learns from their directions only; try a higher one too.",
     )
-    assert "Clipping: blt z 2 100.0 % of the updates" in comparison_page(found)
+    assert "blt z 2: 100.0 % of the updates" in comparison_page(found)
     out = fedray_command("compare", *[str(each.path) for each in made])[1]
-    assert "WARNING: Clipping: blt z 1 less" in out
+    assert "WARNING: blt z 1, blt z 3: Less" in out
 
 
 def test_nothing_is_best_if_every_setting_diverged(trace, trained_of) -> None:
