@@ -42,7 +42,7 @@ PAIRED = (
     "spread between seeds, which draw their own data and noise. A difference leaves it out: it is "
     "the mean, over seeds that both settings have, of the difference of two runs that share the "
     "trace and the seed. Settings are told apart by differences only, on this trace. Their "
-    "intervals, here and in the first line, are those that decide: at 95 % for all pairs of ranked "
+    "intervals, here and in the first line, decide about it: at 95 % for all pairs of ranked "
     "settings together, and by further metrics for all metrics as well (Bonferroni)."
 )
 """Note for a reader of the figures."""
@@ -324,7 +324,7 @@ class Comparison(DrawnResult):
 
     def difference(self, group: Group, metric: str, base: Group | None = None) -> MeanInterval:
         """Difference of a metric after the last round from another group, by default the best, over
-        common seeds, at the confidence that decides whether they are told apart."""
+        common seeds, at the confidence that decides between them."""
         finals = (base or self.ranked[0]).finals(metric)
         return paired_difference(group.finals(metric), finals, self._confidence(metric))
 
