@@ -93,5 +93,5 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
         return
     title = f"Trained on {trace.path}"
     print_pieces([*training_text(title, trained), guarantees_table(audit)])
-    typer.echo(f"`fedray audit {trained.path}` shows the assumptions of these guarantees.")
+    typer.echo(f"`fedray audit {trained.path} --verbose` shows what these guarantees rest on.")
     typer.echo(f"model   {trained.path}\nreport  {report}")

@@ -38,11 +38,12 @@ from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Measured, Metric
 
 PAIRED = (
-    "Behind ± is half of Student's 95 % interval over seeds. That of a mean is mostly the spread "
-    "between seeds, which draw their own data and noise. A difference leaves it out: it is the "
-    "mean, over seeds that both settings have, of the difference of two runs that share the trace "
-    "and the seed. Settings are told apart by differences only, on this trace, at 95 % for all "
-    "pairs of them together (Bonferroni)."
+    "Behind ± is half of Student's interval over seeds. That of a mean, at 95 %, is mostly the "
+    "spread between seeds, which draw their own data and noise. A difference leaves it out: it is "
+    "the mean, over seeds that both settings have, of the difference of two runs that share the "
+    "trace and the seed. Settings are told apart by differences only, on this trace. Their "
+    "intervals, here and in the first line, decide about it: at 95 % for all pairs of ranked "
+    "settings together, and by further metrics for all metrics as well (Bonferroni)."
 )
 """Note for a reader of the figures."""
 COSTS = (
@@ -122,13 +123,13 @@ class ComparedRun(NamedTuple):
 
 
 class ComparedGroup(NamedTuple):
-    """A group beside the first one."""
+    """A group beside the best one."""
 
     group: InPlace[Group]
     means: Mapping[Annotated[str, "metric"], MeanInterval]
     """Means of the last metrics over its seeds."""
     differences: Mapping[Annotated[str, "metric"], MeanInterval] | None
-    """Mean differences to the first group, over seeds of both; None for the first."""
+    """Mean differences to the best group, over seeds of both; None for the best."""
     runs: list[ComparedRun]
     """Its runs, by their seeds."""
 
@@ -146,7 +147,7 @@ class Comparison(DrawnResult):
     metrics: Annotated[tuple[Metric, ...], Only("name unit better")]
     """Metrics of their evaluations."""
     groups: NotInJson[tuple[Group, ...]]
-    """In the order of their first runs; the others are compared with the first."""
+    """In the order of their first runs."""
     delta: float
     """delta of every epsilon."""
     assumptions: tuple[str, ...]
@@ -176,7 +177,7 @@ class Comparison(DrawnResult):
         """Metric of the answer: accuracy if the task has it, else the first."""
         return next((each for each in self.metrics if each.name == ANSWERED), self.metrics[0])
 
-    @property
+    @cached_property
     def ranked(self) -> list[Group]:
         """Groups with noise, or all if none has, by their mean of that metric, the best first."""
         return sorted(self._noisy or self.groups, key=lambda each: fmean(self.badness(each)))
@@ -191,16 +192,15 @@ class Comparison(DrawnResult):
             for seed, value in group.finals(self.metric.name).items()
         ]
 
-    @property
-    def _confidence(self) -> float:
+    def _confidence(self, metric: str) -> float:
         """Confidence of one pair; the best of many is chosen, so that of all pairs together is 95 %
-        (Bonferroni)."""
-        return 1 - (1 - CONFIDENCE) / max(1, math.comb(len(self.ranked), 2))
+        (Bonferroni), and by further metrics that of all pairs and metrics."""
+        of_metrics = 1 if metric == self.metric.name else len(self.metrics)
+        return 1 - (1 - CONFIDENCE) / max(1, of_metrics * math.comb(len(self.ranked), 2))
 
-    @property
-    def _deviations(self) -> float:
+    def _deviations(self, metric: str) -> float:
         """Standard errors on either side of zero within which a difference may be chance."""
-        return NormalDist().inv_cdf((1 + self._confidence) / 2)
+        return NormalDist().inv_cdf((1 + self._confidence(metric)) / 2)
 
     @property
     def answer(self) -> InJson[str]:
@@ -208,21 +208,31 @@ class Comparison(DrawnResult):
         not tell apart, in a sentence."""
         (best, *others), metric = self.ranked, self.metric
         silent = [each for each in self.groups if each not in self.ranked]
-        without = "".join(f" Without noise: {self._mean_text(each, metric)}." for each in silent)
+        without = "".join(map(self._without_noise, silent))
         if math.inf in self.badness(best):
             return f"No setting converged in every training, so none is best.{without}"
-        found = {each.name: self.difference(each, metric.name, best) for each in others}
+        found = {each.name: self.difference(each, metric.name) for each in others}
         doubtful = [each.name for each in others if self.may_be_chance(each, best)]
         said = f"{best.name}{' is best:' if others else ':'}"
         if doubtful:
-            rivals = f"{best.name} and {_few(doubtful)}"
-            said = f"{rivals} cannot be told apart by {metric.name}: {best.name} has"
+            told = [name for name in found if name not in doubtful]
+            than = _few([f"{name} ({interval_text(found.pop(name), '+.4f')})" for name in told])
+            said = f"{best.name} is better than {than}; " if told else ""
+            said += f"{best.name} and {_few(doubtful)} cannot be told apart by {metric.name}: "
+            said += f"{best.name} has"
         said += f" {self._mean_text(best, metric)}"
         if self.basis:
             spent = max(self._epsilons(self.basis).values())
             said += f" at epsilon {_brief(spent)} ({self.basis})"
         by_other = "".join(map(self._by_other, self.metrics)) if doubtful else ""
         return f"{said}{_pairs_text(found)}.{by_other}{without}"
+
+    def _without_noise(self, group: Group) -> str:
+        """Returns the mean of a group without noise, and the cost of privacy, in a sentence."""
+        found = self.difference(group, self.metric.name)
+        cost = f"; {interval_text(found, '+.4f')} from {self.ranked[0].name}, the cost of privacy"
+        said = f"{group.label.removeprefix('none')}: {self._mean_text(group, self.metric)}"
+        return f" Without noise{said}{cost if math.isfinite(found.mean) else ''}."
 
     def _by_other(self, metric: Metric) -> str:
         """Returns the best group by a metric which is not the answer's, and the groups that this
@@ -242,21 +252,34 @@ class Comparison(DrawnResult):
     def warnings(self) -> InJson[tuple[str, ...]]:
         """Reasons why the answer may not be due to the compared settings, in sentences."""
         found: list[str] = []
-        spent = self._epsilons("enforced") or self._epsilons("observed")
+        ensured = self._epsilons("enforced")
+        spent = ensured or self._epsilons("observed")
         if spent and not self.basis:
-            named = _few([f"{label} {_brief(value)}" for label, value in spent.items()])
             found.append(
-                f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({named}), so differences are "
-                "due to the noise as well; give all runs the same privacy.target_epsilon."
+                f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({_epsilons_text(spent)}), so "
+                "differences are due to the noise as well; give all runs the same "
+                "privacy.target_epsilon."
+            )
+        if self.basis == "observed":
+            only = f"only {_epsilons_text(ensured)}" if ensured else "none"
+            found.append(
+                "Epsilon is that of the recorded participations (observed), on which no guarantee "
+                f"for a deployment may rest; the rules ensure {only}."
             )
         best, *others = self.ranked
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
         if others and self._is_within_errors(others[0], best, self.metric):
             found.append(
                 f"The held-out set is too small to tell {best.name} and {others[0].name} apart: "
-                f"their difference is below {self._deviations:.2f} standard errors of two "
-                "evaluations, taken as independent; raise training.evaluation_devices."
+                f"their difference is below {self._deviations(self.metric.name):.2f} standard "
+                "errors of two evaluations, taken as independent; raise "
+                "training.evaluation_devices."
             )
+        clipping: dict[str, list[str]] = {}
+        for group in self.groups:
+            said = next(filter(None, (group.runs[seed].clipping for seed in group.seeds)), "")
+            clipping.setdefault(said, []).append(group.name)
+        found += [f"{_few(names)}: {said}" for said, names in clipping.items() if said]
         return tuple(found)
 
     @property
@@ -280,7 +303,7 @@ class Comparison(DrawnResult):
 
     @property
     def compared(self) -> Annotated[list[ComparedGroup], Key("groups")]:
-        """In the order of their first runs; the others are compared with the first."""
+        """In the order of `groups`; the others are compared with the best."""
         names = [each.name for each in self.metrics]
         found = []
         for group in self.groups:
@@ -290,7 +313,7 @@ class Comparison(DrawnResult):
             ]
             means = {name: self.mean(group, name) for name in names}
             differences = None
-            if group is not self.groups[0]:
+            if group is not self.ranked[0]:
                 differences = {name: self.difference(group, name) for name in names}
             found.append(ComparedGroup(group, means, differences, runs))
         return found
@@ -299,19 +322,17 @@ class Comparison(DrawnResult):
         """Mean of a metric after the last round, over the seeds of a group."""
         return mean_interval(group.finals(metric).values())
 
-    def difference(
-        self, group: Group, metric: str, base: Group | None = None, confidence: float = CONFIDENCE
-    ) -> MeanInterval:
-        """Difference of a metric after the last round from another group, by default the first,
-        over common seeds."""
-        finals = (base or self.groups[0]).finals(metric)
-        return paired_difference(group.finals(metric), finals, confidence)
+    def difference(self, group: Group, metric: str, base: Group | None = None) -> MeanInterval:
+        """Difference of a metric after the last round from another group, by default the best, over
+        common seeds, at the confidence that decides between them."""
+        finals = (base or self.ranked[0]).finals(metric)
+        return paired_difference(group.finals(metric), finals, self._confidence(metric))
 
     def may_be_chance(self, group: Group, base: Group, metric: Metric | None = None) -> bool:
         """Whether a difference of a metric, by default the answer's, is of no pairs, or is known
         and its interval holds zero."""
         metric = metric or self.metric
-        found = self.difference(group, metric.name, base, self._confidence)
+        found = self.difference(group, metric.name, base)
         # Settings without a common seed, such as random trainings, form no pairs.
         if not found.count:
             return True
@@ -331,7 +352,7 @@ class Comparison(DrawnResult):
         ]
         error = math.hypot(*errors) / math.sqrt(max(1, len(common)))
         # An unknown error is NaN, and shows no difference.
-        return math.isfinite(difference) and not difference > self._deviations * error
+        return math.isfinite(difference) and not difference > self._deviations(metric) * error
 
     def to_arrow(self) -> pa.Table:
         """The runs, a row each: its group, its seed, and every metric after the last round."""
@@ -467,6 +488,10 @@ def _pairs_text(differences: Mapping[str, MeanInterval]) -> str:
     is_sample = min(each.count for each in known.values()) > 1
     pairs = [f"{name} {interval_text(each, '+.4f')}" for name, each in known.items()]
     return f"; {_few(pairs)}, differences of {'paired seeds' if is_sample else 'one seed'}"
+
+
+def _epsilons_text(epsilons: Mapping[str, float]) -> str:
+    return _few([f"{name} {_brief(value)}" for name, value in epsilons.items()])
 
 
 def _brief(figure: float) -> str:

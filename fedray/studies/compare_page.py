@@ -60,7 +60,7 @@ def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
     pairs = [("trainings", tuning.trainings), ("best", first.label)]
     # Random trainings have seeds of their own, and form no pairs.
     for second in others[:1] if tuning.runs is None else ():
-        found = comparison.difference(second, comparison.metric.name)
+        found = comparison.difference(second, comparison.metric.name, first)
         is_clear = math.isfinite(found.mean) and not comparison.may_be_chance(second, first)
         words = f"{second.label}: {interval_text(found, '+.4f')}; can"
         words += f"{'' if is_clear else 'not'} be distinguished"
@@ -71,13 +71,13 @@ def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
 
 
 def _means_table(comparison: Comparison, metric: Metric) -> Table:
-    """Means over seeds, and differences from the first setting."""
-    first = comparison.groups[0]
+    """Means over seeds, and differences from the best setting."""
+    best = comparison.ranked[0]
     is_sample = any(len(group.runs) > 1 for group in comparison.groups)
 
     def of_pairs(text: Callable[[MeanInterval], str]) -> Callable[[Group], str]:
         return lambda group: (
-            "" if group is first else text(comparison.difference(group, metric.name))
+            "" if group is best else text(comparison.difference(group, metric.name))
         )
 
     cells = {
@@ -87,7 +87,7 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
             comparison.mean(group, metric.name), ".4f"
         ),
         "pairs": of_pairs(lambda found: str(found.count)),
-        f"difference from {first.label}": of_pairs(lambda found: interval_text(found, "+.4f")),
+        f"difference from {best.label}": of_pairs(lambda found: interval_text(found, "+.4f")),
     }
     notes = (PAIRED,) if metric is comparison.metrics[-1] else ()
     title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
@@ -110,7 +110,7 @@ def _groups_table(comparison: Comparison) -> Table:
         "bytes per upload": lambda group: _shown(_first(group).bytes_per_upload, ",d"),
         "seconds per round": lambda group: _shown(_first(group).seconds_per_round, ".4g"),
     }
-    title = f"Privacy at delta {given(comparison.delta)}, and costs of the least seed"
+    title = f"Privacy at delta {given(comparison.delta)}, and costs of the smallest seed"
     return Table.of(title, comparison.groups, cells, COSTS)
 
 

@@ -9,6 +9,7 @@ from typing import cast
 
 from fedray.base.document import Document, IfAny, InPlace, NotInJson
 from fedray.base.errors import InputError, OptimizationFailed, demanded
+from fedray.base.mistakes import nearest_first
 from fedray.mechanisms.accounting.monte_carlo import MAPPED
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
@@ -279,7 +280,8 @@ def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None
             )
         # A trace without rounds is refused where it is used, which says why.
         n = max(rounds, 1)
-        found = _strategy(given, MinSep(n, 1, n))
+        others = () if participation is None else ("none",)
+        found = _strategy(given, MinSep(n, 1, n), PREFIX, *others)
         if found.most_rounds is not None and found.most_rounds < n:
             raise ValueError(
                 f"mechanism {str(given)!r} is for {found.most_rounds:,} rounds, and the trace has "
@@ -288,24 +290,23 @@ def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None
         return found
 
 
-def _strategy(given: Path, participation: MinSep, workload: Workload = PREFIX) -> Strategy:
-    """Returns the mechanism of a file, or of a kind that a setting determines."""
+def _strategy(given: Path, at: MinSep, workload: Workload = PREFIX, *others: str) -> Strategy:
+    """Returns the mechanism of a file, or of a kind that a setting determines, beside `others`."""
     kind = str(given)
     # A path of one word without a suffix may be meant for a kind; files of `--out` have a suffix.
     if given.is_file() or given.suffix or given.name != kind:
         return read_strategy(given)
     if kind in FOLLOWING_KINDS:
-        return optimize_mechanism(
-            MechanismRequest(cast(Kind, kind), participation, workload=workload)
-        )
+        return optimize_mechanism(MechanismRequest(cast(Kind, kind), at, workload=workload))
     if kind in KINDS:
         raise ValueError(
             f"mechanism {kind!r} is a kind that is optimised for a setting; make one with "
             f"`fedray optimize {kind}`, and give the file that it writes"
         )
+    kinds = (*KINDS, *others)
     raise ValueError(
-        f"mechanism {kind!r} is neither a file nor one of the kinds that follow from the setting, "
-        f"{', '.join(FOLLOWING_KINDS)}; correct it"
+        f"mechanism {kind!r} is neither a file nor one of the kinds {', '.join(kinds)}; the "
+        f"nearest is {nearest_first(kind, kinds)[0]!r}"
     )
 
 

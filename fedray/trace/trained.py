@@ -346,18 +346,19 @@ class TrainedRun(DrawnResult):
 
     @property
     def clipping(self) -> str:
-        """A sentence if a fixed clip norm clipped nearly every update, or nearly none although the
-        noise is proportional to it; else empty."""
+        """A sentence if a fixed clip norm clipped nearly every update, or nearly none, as noise is
+        proportional to it; else empty."""
         privacy, share = self.document["scenario"]["privacy"], self.clipped_share
         # Other kinds of clipping follow the norms of updates or have no norm.
         if privacy.get("clipping", {}).get("kind", "fixed") != "fixed":
             return ""
         norm = privacy["clip_norm"]
-        said = f"{100 * share:.1f} % of the updates were clipped to privacy.clip_norm={norm:g}"
+        shown = f"{100 * share:.1f} %" if share >= 0.001 else "Less than 0.1 %"
+        said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
         if share >= 1 - EXTREME:
             return f"{said}, so the model learns from their directions only; try a higher one too."
-        if share <= EXTREME and privacy["mechanism"]["kind"] != "none":
-            return f"Only {said}, to which the noise is proportional; a lower one adds less noise."
+        if share <= EXTREME:
+            return f"{said}, to which noise is proportional; a lower one adds less noise."
         return ""
 
     @property

@@ -354,7 +354,7 @@ class Runs:
             name=_text(scenario, "name"),
             count=_number(_table(scenario, "rounds"), "count"),
         )
-        command = f"train TRACE --resume {_HERE}" if is_training else f"run --resume {_HERE}"
+        command = f"train --resume {_HERE}" if is_training else f"run --resume {_HERE}"
         entry = self._with_progress(entry, partial, told, command)
         if told is not None and not is_training:
             entry = replace(entry, **self._spent(partial, scenario, told))

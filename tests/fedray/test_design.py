@@ -162,7 +162,10 @@ def test_a_schedule_is_that_of_a_scenario_file(fedray_command, tmp_path: Path) -
     ("given", "says"),
     [
         ("blt", "'blt' is a kind that is optimised .* `fedray optimize blt`, and give the file"),
-        ("tre", "'tre' is neither a file nor one of the kinds .* tree-full"),
+        (
+            "tre",
+            "'tre' is neither a file nor one of the kinds .* tree-full.*; the nearest is 'tree'",
+        ),
         ("none.json", "'none.json' cannot be read"),
     ],
 )

@@ -236,8 +236,10 @@ def test_a_comparison_names_the_run_without_noise_as_the_ceiling(trace_of, train
     assert ceiling.epsilon == ceiling.rho == {"observed": None, "enforced": None}
     assert ceiling.noise_multiplier is None
     assert found.answer.startswith("blt: accuracy 0.5000 at epsilon ")
-    assert found.answer.endswith(". Without noise: accuracy 0.7000.")
-    assert found.warnings == ()
+    assert found.answer.endswith(
+        ". Without noise: accuracy 0.7000; +0.2000 from blt, the cost of privacy."
+    )
+    assert [each.partition(" is that of ")[0] for each in found.warnings] == ["Epsilon"]
     assert "privacy.noise_multiplier" not in ceiling.settings
     page = comparison_page(found)
     assert "Accuracy against epsilon" not in page  # all have one

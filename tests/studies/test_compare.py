@@ -14,6 +14,7 @@ from fedray.audit.calibration import calibrate_trace
 from fedray.mechanisms import Tree
 from fedray.report.plotly_json import plotly_figure
 from fedray.studies.compare_page import comparison_figures, comparison_page
+from fedray.studies.paired import paired_difference
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -77,7 +78,7 @@ def test_epsilon_is_that_of_the_audit_at_one_delta(runs, trace) -> None:
 
 
 def test_unequal_epsilon_is_warned_of_and_equal_epsilon_is_in_the_answer(trace, trained_of) -> None:
-    """Trained with the noise of the same observed epsilon, nothing is left to warn of."""
+    """Trained with the noise of the same observed epsilon, the warning is that no rule ensures it."""
     first = trained_of("blt", trace, {"accuracy": 0.5})
     other = trained_of("tree", trace, {"accuracy": 0.6}, TREE)
     found = fedray.compare_runs([first, other], trace)
@@ -90,7 +91,13 @@ def test_unequal_epsilon_is_warned_of_and_equal_epsilon_is_in_the_answer(trace, 
     z = calibrate_trace(trace, epsilon=blt, mechanism=Tree()).observed.noise_multiplier
     again = trained_of("equal", trace, {"accuracy": 0.6}, TREE, f"privacy.noise_multiplier={z}")
     found = fedray.compare_runs([first, again], trace)
-    assert (found.basis, found.warnings) == ("observed", ())
+    assert found.basis == "observed"
+    (observed,) = found.warnings
+    assert re.match(
+        r"Epsilon is that of the recorded participations \(observed\), on which no "
+        r"guarantee for a deployment may rest; the rules ensure none\.$",
+        observed,
+    )
     shown = re.search(r"at epsilon ([\d.]+) \(observed\)", found.answer)
     assert blt <= float(shown[1]) <= 1.01 * blt
     assert fedray.compare_runs([first.path, other.path]).warnings == ()
@@ -183,7 +190,8 @@ def test_a_metric_that_tells_groups_apart_is_named_if_accuracy_does_not(trace, t
             )
     answer = fedray.compare_runs(made).answer
     assert "cannot be told apart by accuracy" in answer
-    assert "By loss, blt is best: loss 0.7000 ± 0.4968; tree +0.1100 ± 0.0248, diff" in answer
+    # One pair and two metrics: Student's quantile at 97.5 % with two degrees of freedom is 6.2053.
+    assert "By loss, blt is best: loss 0.7000 ± 0.4968; tree +0.1100 ± 0.0358, diff" in answer
     third = 'privacy.mechanism={kind="identity"}'
     for seed, loss in enumerate((0.5, 0.71, 0.89)):
         finals = {"loss": loss, "accuracy": 0.5 + 0.1 * (seed - 1)}
@@ -204,8 +212,15 @@ def test_the_best_of_many_is_told_apart_by_the_quantile_of_all_pairs(
             final = {"accuracy": 0.5 + (0.0 if gain == 0.0 else -gain - more)}
             made.append(trained_of(f"{place}-{seed}", trace, final, f"training.seed={seed}", noise))
     found = fedray.compare_runs(made)
-    assert found.difference(found.ranked[1], "accuracy", found.ranked[0]).is_from_zero
+    best, second = (each.finals("accuracy") for each in found.ranked[:2])
+    assert paired_difference(second, best).is_from_zero
     assert ("cannot be told apart" in found.answer) == (others > 1)
+    # The interval that is shown is the one that decides.
+    shown = found.difference(found.ranked[1], "accuracy")
+    assert shown.is_from_zero == (others == 1)
+    half = (shown.high - shown.low) / 2
+    assert f"z 8 -0.1400 ± {half:.4f}" in found.answer
+    assert f"-0.1400 ± {half:.4f}" in str(found.tables()[0])
     notes = " ".join(note for table in found.tables() for note in table.notes)
     assert notes.count("on this trace") == 1
 
@@ -219,8 +234,76 @@ def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(trace, tra
     ]
     assert fedray.compare_runs(made[:2]).answer.startswith("blt z 1 is best")
     found = fedray.compare_runs(made)
-    assert found.answer.startswith("blt z 1 and blt z 2 cannot be told apart")
+    assert found.answer.startswith(
+        "blt z 1 is better than blt z 3 (-0.4000); blt z 1 and blt z 2 cannot be told apart by "
+        "accuracy: blt z 1 has accuracy 0.5000; blt z 2 -0.1485, differences of one seed."
+    )
     assert "below 2.39 standard errors" in found.warnings[0]
+
+
+def test_a_further_metric_has_the_quantile_of_all_metrics(trace, trained_of) -> None:
+    """Losses differ by 0.10, 0.14, 0.19: t = 5.5 is beyond 4.30 (95 %, 2 degrees), not beyond 6.21 (97.5 %)."""
+    made = []
+    for name, losses, overrides in (
+        ("blt", (0.5, 0.7, 0.9), ()),
+        ("tree", (0.6, 0.84, 1.09), (TREE,)),
+    ):
+        for seed, loss in enumerate(losses):
+            finals = {"loss": loss, "accuracy": 0.5}
+            made.append(
+                trained_of(f"{name}-{seed}", trace, finals, f"training.seed={seed}", *overrides)
+            )
+    found = fedray.compare_runs(made)
+    blt, tree = (each.finals("loss") for each in found.groups)
+    assert paired_difference(tree, blt).is_from_zero
+    assert "By loss" not in found.answer
+
+
+def test_the_cost_of_privacy_is_a_paired_difference_and_tables_compare_with_the_best(
+    trace, trained_of
+) -> None:
+    """Tree is the best with noise; without noise 0.3, 0.32 more, whose Student's interval is 12.7 x 0.01."""
+    silent = "privacy.mechanism=none"
+    finals = {"blt": (0.4, 0.4), "tree": (0.5, 0.5), "none": (0.8, 0.82), "low": (0.7, 0.7)}
+    overrides = {"blt": (), "tree": (TREE,), "none": (silent,)}
+    overrides["low"] = (silent, "privacy.clip_norm=0.5")
+    runs = {
+        name: [
+            trained_of(f"{name}-{seed}", trace, {"accuracy": final}, f"training.seed={seed}", *keys)
+            for seed, final in enumerate(finals[name])
+        ]
+        for name, keys in overrides.items()
+    }
+    found = fedray.compare_runs([*runs["blt"], *runs["tree"], *runs["none"]])
+    assert found.answer.endswith(
+        " Without noise: accuracy 0.8100 ± 0.1271; +0.3100 ± 0.1271 from tree, the cost of privacy."
+    )
+    means = found.tables()[0]
+    assert means.columns[-1] == "difference from tree"
+    assert [row[-1] for row in means.rows] == ["-0.1000 ± 0.0000", "", "+0.3100 ± 0.1271"]
+    assert [each.differences is None for each in found.compared] == [False, True, False]
+    answer = fedray.compare_runs([run for each in runs.values() for run in each]).answer
+    assert "Without noise, clip norm 0.5: accuracy 0.7000 ± 0.0000; +0.2000" in answer
+
+
+def test_clip_norms_that_are_far_off_are_warned_of_once_for_each_setting(
+    trace, trained_of, fedray_command
+) -> None:
+    made = [
+        trained_of(f"{z}-{seed}", trace, {"accuracy": 0.5 + z / 10}, *keys, clipped=clipped)
+        for z, clipped in ((1, 0), (2, 8), (3, 0), (4, 4))
+        for seed in (1, 2)
+        for keys in [(f"training.seed={seed}", f"privacy.noise_multiplier={z}")]
+    ]
+    found = fedray.compare_runs(made)
+    assert found.warnings[-2:] == (
+        "blt z 1, blt z 3: Less than 0.1 % of the updates were clipped to privacy.clip_norm=1, to which noise is proportional; a lower one adds less noise.",
+        "blt z 2: 100.0 % of the updates were clipped to privacy.clip_norm=1, so the "
+        "model learns from their directions only; try a higher one too.",
+    )
+    assert "blt z 2: 100.0 % of the updates" in comparison_page(found)
+    out = fedray_command("compare", *[str(each.path) for each in made])[1]
+    assert "WARNING: blt z 1, blt z 3: Less" in out
 
 
 def test_nothing_is_best_if_every_setting_diverged(trace, trained_of) -> None:

@@ -1,6 +1,7 @@
 """Mechanisms trained at one epsilon: calibration, reuse of finished runs, and what is refused."""
 
 import json
+import re
 
 import pytest
 
@@ -87,6 +88,11 @@ def test_a_single_mechanism_with_noise_has_the_epsilon_that_it_was_calibrated_to
     assert found.groups[0].epsilon["enforced"] > 2.1
     assert found.basis == "observed"
     assert "at epsilon 2 (observed)" in found.answer
+    ensured = found.groups[0].epsilon["enforced"]
+    shown = re.search(
+        r"Epsilon is that .* the rules ensure only tree ([\d.]+)\.", found.warnings[0]
+    )
+    assert ensured <= float(shown[1]) <= 1.01 * ensured
     # All have one epsilon, over which nothing can be drawn.
     assert not any("epsilon" in each.name for each in found.figures())
 
@@ -124,6 +130,12 @@ def test_bad_arguments_are_refused_in_one_line(trace_of, fedray_command, tmp_pat
         (["--mechanisms", "tree"], "exactly one target"),
         (["--mechanisms", "tree,tree", "--epsilon", "8"], "different names"),
         (["--mechanisms", "foo", "--epsilon", "8"], "mechanism 'foo' is neither"),
+        (
+            ["--mechanisms", "blt,tre,banded", "--epsilon", "8"],
+            "'tre' is neither a file nor one of the kinds blt, banded, banded-toeplitz, band-fhu, "
+            "bisr, dense, tree, tree-full, identity, blt-100, blt-400, blt-1000, none; the nearest "
+            "is 'tree'",
+        ),
         (["--mechanisms", "tree", "--epsilon", "0"], "--epsilon=0.0 must be positive"),
         (
             ["--mechanisms", "tree", "--epsilon", "8", "--seeds", "0"],

@@ -127,6 +127,11 @@ def test_a_run_at_which_nobody_works(has_checkpoint: bool, tmp_path: Path, small
     assert (entry.state, entry.seconds_left) == ("interrupted", None)
     command = f"fedray run --resume '{tmp_path}/it'\"'\"'s'"
     assert entry.resume == (command if has_checkpoint else "")
+    # A training knows its trace.
+    told = json.loads((partial / PROGRESS_FILE).read_text())
+    (partial / PROGRESS_FILE).write_text(json.dumps({**told, "kind": "training"}))
+    command = command.replace("fedray run", "fedray train")
+    assert only(Runs(tmp_path)).resume == (command if has_checkpoint else "")
 
 
 def test_of_a_run_on_another_machine_the_last_word_is_known(tmp_path: Path, small) -> None:

@@ -171,6 +171,11 @@ const running = { ...listing.entries[0], path: "new", state: "running", count: 9
 for (const [done, eligible] of [[1, 30], [2, 10], [2, 99], [3, 20]]) show({ ...listing, entries: [{ ...running, done, eligible }] });
 const first = document.querySelectorAll(".curve");
 document.body.dataset.curves = JSON.stringify([...first].map(each => [each.textContent, each.querySelector("polyline").getAttribute("points")]));
+document.body.dataset.names = JSON.stringify([["a/t", "b/t", "c/u"], ["a/t", "c/u"]].map(paths => {
+  byId("filter").value = "";
+  show({ ...listing, entries: paths.map(path => ({ ...listing.entries[0], name: "small", path })) });
+  return [...document.querySelectorAll("#finished tbody td.first")].map(each => each.textContent);
+}));
 byId("filter").value = "no such run";
 show(listing);
 document.body.dataset.left = document.querySelectorAll("#finished tbody tr").length;
@@ -192,3 +197,10 @@ def test_a_run_in_progress_has_curves_and_the_filter_hides_what_it_does_not_matc
         ["eligible 20.00; 10.0 to 30.0", "0,0 100,50 200,25"]
     ]
     assert 'data-left="0"' in done
+    # Runs of one scenario in folders of one name have their whole paths.
+    names = re.search(r'data-names="([^"]*)"', done)
+    assert names is not None
+    assert json.loads(html.unescape(names[1])) == [
+        ["a/t", "b/t", "small (u)"],
+        ["small (t)", "small (u)"],
+    ]
