@@ -343,13 +343,14 @@ class Audit(DrawnResult):
     def needs_noise(self) -> bool:
         """Whether rho or epsilon fails under limits with a known sensitivity, so that the claim
         would hold with more noise, its limits corrected."""
-        failing = {each.statement for each in self.findings if each.verdict in FAILING}
-        is_known = self.corrected is not None and self.corrected.is_known
-        if not self.mechanisms or not is_known or broken_noise(self.findings):
+        if self.corrected is None or not self.mechanisms or broken_noise(self.findings):
             return False
         # Devices' noise depends on how many are accepted, so no multiplier is calibrated for it.
-        of_server = isinstance(self.mechanisms[0].noise, ServerNoise)
-        return of_server and bool(failing & set(SPENT_STATEMENTS))
+        return isinstance(self.mechanisms[0].noise, ServerNoise) and any(
+            float(each.claimed or 0.0) < (getattr(self.corrected, each.statement) or 0.0)
+            for each in self.findings
+            if each.statement in SPENT_STATEMENTS and each.verdict in FAILING
+        )
 
     @property
     def verdict(self) -> InJson[str]:
