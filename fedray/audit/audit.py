@@ -331,8 +331,8 @@ class Audit(DrawnResult):
 
     @property
     def corrected_claim(self) -> Guarantee | None:
-        """The guarantee of a claim about a log, with broken limits replaced by those of the trace.
-        None if none is broken, without a known sensitivity, and for a run, whose rules are known.
+        """The guarantee of a claim about a log, with broken limits replaced by the trace's own.
+        None without a broken limit or a known sensitivity, and for a run, whose rules are known.
         """
         found = self.corrected
         if self.scenario is not None or found is None or found.name != "corrected":

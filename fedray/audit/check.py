@@ -74,7 +74,7 @@ def check_claim(
     if incomplete:
         # A row that was left out may be a participation, so only a breach is certain.
         participation = [_not_refuted(each, incomplete) for each in participation]
-    # What the server of a simulated run drew is known, so a claim adds nothing.
+    # The draws of a simulated server are known, so a claim adds nothing.
     amplified = _amplified(claim, trace, noise[1]) if isinstance(trace, ImportedTrace) else None
     claimed = [stated] if amplified is None else [stated, amplified]
     if claim.sampling is not None:

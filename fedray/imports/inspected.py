@@ -1,4 +1,4 @@
-"""What a log has and lacks before it is imported: its columns, all problems, and the command.
+"""Inspection of a log before its import: its columns, all problems, and the next command.
 
 The rows are checked by the importer's own reader. The whole log is held in memory.
 """
@@ -61,11 +61,11 @@ _COMPUTE: Any = pc
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a log has and lacks.
+    """Description of a log, and its problems.
 
-    columns: of each column: name, type, distinct values, empty cells, examples and guessed role.
-    problems: what the import refuses, or must be told; each with a count and the first row.
-    notes: what changes the meaning of the import, but does not prevent it.
+    columns: name, type, distinct values, empty cells, examples and guessed role of each column.
+    problems: reasons for which the import refuses the log; each with a count and the first row.
+    notes: remarks that change the meaning of the import, but do not prevent it.
     command: arguments of the import to run next.
     """
 
@@ -98,7 +98,7 @@ def inspect_log(
         where: conditions "COLUMN=VALUE" for rows that are participations.
         repeats: further rows of a device in a round, as the import takes them.
         leave_out_invalid: whether the import leaves out incomplete rows.
-        rounds: rounds that released a model, as the command has them; None for those of the log.
+        rounds: rounds that released a model, as the command has them; None for all in the log.
         out: directory for the trace; None for a name like the log's.
         form: further fields of LogLayout.
 
@@ -168,7 +168,7 @@ def _files(log: Path, form: Mapping[str, Any], names: Sequence[str] = ()) -> Log
 
 
 def _few(column: pa.ChunkedArray, name: str) -> str:
-    """Returns a note on a column that may tell which rows are participations, by its few values."""
+    """Returns a note on a column whose few values may decide which rows are participations."""
     counts = column.value_counts()
     if not 2 <= len(counts) <= FEW:
         return ""

@@ -42,7 +42,7 @@ def run_progress(is_shown: bool, spent: Callable[[], str] = str) -> Iterator[Pro
     """Yields the listener of a run.
 
     It moves a bar or, without a terminal, prints lines; if not `is_shown`, it does nothing. The
-    function `spent` returns what is known of the privacy spent; it is called for every line.
+    function `spent` returns a text on the privacy spent; it is called for every line.
     """
     console = Console(stderr=True)
     if not is_shown:

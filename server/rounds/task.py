@@ -239,8 +239,8 @@ class TaskRounds:
         )
 
     def _lower_separation(self, held_back: float) -> str:
-        """Returns a remedy, with the separation and the goal that would leave twice as many devices
-        free, and at least a fifth; what is held back is in proportion to both."""
+        """Returns a remedy, with the separation and the goal that would double the free devices, to
+        a fifth at least; the devices that are held back are in proportion to both."""
         rules, rounds = self.scenario.participation, self.scenario.rounds
         share = 1.0 - max(0.2, 2.0 * (1.0 - held_back))
         # The separation holds back the devices of at most the rounds so far.
