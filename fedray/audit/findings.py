@@ -14,7 +14,7 @@ class Verdict(StrEnum):
     """Verdict of the trace on a statement of a claim; values are the words in reports."""
 
     HOLDS = "holds"
-    TRACE_ONLY = "holds for this trace only"
+    TRACE_ONLY = "not supported (this trace spent less)"
     """The devices of this trace spent no more, but no claimed or enforced limit ensures it. Not a
     pass."""
     BROKEN = "broken"

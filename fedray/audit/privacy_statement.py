@@ -162,20 +162,21 @@ def _summary(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> str:
         f"({up(stated.epsilon)}, {given(stated.delta)})-differential privacy, with rho "
         f"{up(stated.rho, 6)} of zCDP, for {unit}, under zero-out adjacency, by the noise of "
         f"{mechanism.title} ({mechanism.strategy.paper}) with noise multiplier "
-        f"{given(mechanism.noise_multiplier or 0.0)}. Participation is {stated.name}: "
-        f"{described(stated.participation) if stated.participation else 'unlimited'}. The figures "
-        f"are about {stated.scope}"
+        f"{given(mechanism.noise_multiplier or 0.0)}."
     )
-    models = f"The models after {counted(audit.rounds, 'round')}"
+    limits = described(stated.participation) if stated.participation else "unlimited"
+    about = f" Participation is {stated.name}: {limits}. The figures are about {stated.scope}."
+    of = "" if audit.scenario is None else " of this simulation"
+    models = f"The models after {counted(audit.rounds, 'round')}{of}"
     if not audit.is_of_run:
-        return f"The run had another mechanism or noise. {models} would have {says}."
+        return f"The run had another mechanism or noise. {models} would have {says}{about}"
     if stated.may_rest_on:
-        return f"{models} have {says}."
+        return f"{models} have {says}{about}"
     if audit.scenario is None and stated.name != "observed":
         rows = ", for the rows left out too" if audit.incompleteness else ""
-        condition = f"If these limits were enforced{rows}, which this log cannot show"
-        return f"{condition}: {models[0].lower()}{models[1:]} have {says}."
-    return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}."
+        condition = f"If {limits} were enforced{rows}, which this log cannot show"
+        return f"{condition}, {models[0].lower()}{models[1:]} have {says}"
+    return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}{about}"
 
 
 def _setting(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismAudit) -> list[Line]:

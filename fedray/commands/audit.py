@@ -48,8 +48,8 @@ def audit(
     added, so mechanism and noise multiplier are then taken from the claim. For a run of several
     tasks, each trace is audited, and the privacy that devices spent over all tasks.
 
-    A statement gives the enforced guarantee if it is known, else the claimed one, else the observed
-    one.
+    A statement gives the guarantee of a run's rules. For a log it gives that of the claimed limits
+    under their condition, and without a claim the observed one.
 
     Sampler to run instead of a trace:
         sampler (MODULE:OBJECT): rounds of ids, or a function that returns them; its code is run
@@ -103,16 +103,16 @@ def audit(
         written["events"] = str(result.write_events(events))
     if evidence is not None:
         written["evidence"] = write_evidence_file(result, evidence, show_devices)
-    # The only file that may be refused comes last: the others are of use without it.
+    if not as_json:
+        print_audit(opened, result, "evidence" in written, verify is True, verbose)
+    # The only file that may be refused comes last.
     if statement is not None:
         written["statement"] = write_statement(result, statement, tuning)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
-        # By default, columns that are not read are not checked.
         checked = {"integrity": opened.integrity, "digest_verified": verify is True}
         print_json({**document, **checked, **written})
     else:
-        print_audit(opened, result, "evidence" in written, verify is True, verbose)
         if result.needs_noise:
             command = shlex.join(["fedray", "calibrate", str(result.path), "--claim", str(claim)])
             typer.echo(f"\n{command} finds the noise that the claim needs")

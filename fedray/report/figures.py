@@ -1,7 +1,7 @@
 """The report's figures. Data are counted here, so that a page holds bins and steps, never rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedray.audit.audit import Audit
 from fedray.audit.filtered import Exclusions
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.rounding import given
+from fedray.base.rounding import given, up
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -17,6 +17,8 @@ from fedray.wire.messages import Metric
 
 HOUR, DAY = 3600.0, 86_400.0
 MOST_BINS = 120
+CLOSE = 0.08
+"""Relative distance below which two levels of epsilon share a label."""
 
 
 def trace_figures(trace: Trace) -> list[Figure]:
@@ -360,8 +362,12 @@ def epsilon_over_rounds(audit: Audit) -> Figure:
         f"it holds for this run's pattern{', without amplification' if used.sampled else ''}."
     )
     marks = [Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, "epsilon")]
-    if audit.findings and audit.supported_epsilon is not None:
-        marks.append(Mark(audit.supported_epsilon, "may be published", "y"))
+    most = audit.supported_epsilon if audit.findings else None
+    if most is not None and any(abs(each.at - most) < CLOSE * most for each in marks):
+        # Labels of two lines that lie on each other could not be read.
+        marks = [replace(each, text=f"{each.text}; {up(most)} may be published") for each in marks]
+    elif most is not None:
+        marks.append(Mark(most, "may be published", "y"))
     ends = np.array([entry.rounds for entry in audit.over_rounds], np.float64)
     starts = np.concatenate([[0.0], ends])[:-1]
     epsilons = np.array([entry.epsilon for entry in audit.over_rounds])

@@ -37,6 +37,7 @@ from fedray.runs.evaluations import Evaluations
 from fedray.runtime.cluster import cluster, run_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
+from fedray.scenario.content import PythonFile
 from fedray.scenario.scenario import TRAINED_TABLES
 from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg
@@ -695,6 +696,8 @@ def _training(
             run = write_unfinished(partial, {**scenario.to_document(), **where})
             for table in scenario.training_files:
                 writer.save_content(table.content_name, table.content)
+                if isinstance(table, PythonFile):
+                    table.remember()
             mechanism = scenario.privacy.mechanism
             # A run's trace already has the matrix of its mechanism.
             if isinstance(mechanism, MatrixFile) and not is_of_run:

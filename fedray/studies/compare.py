@@ -269,10 +269,13 @@ class Comparison(DrawnResult):
         best, *others = self.ranked
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
         if others and self._is_within_errors(others[0], best, self.metric):
+            pair = f"{best.name} and {others[0].name}"
+            says = f"The held-out set is too small to tell {pair} apart"
+            if not self.may_be_chance(others[0], best):
+                says = f"The seeds tell {pair} apart on these held-out devices, not on others"
             found.append(
-                f"The held-out set is too small to tell {best.name} and {others[0].name} apart: "
-                f"their difference is below {self._deviations(self.metric.name):.2f} standard "
-                "errors of two evaluations, taken as independent; raise "
+                f"{says}: their difference is below {self._deviations(self.metric.name):.2f} "
+                "standard errors of two evaluations, taken as independent; raise "
                 "training.evaluation_devices."
             )
         clipping: dict[str, list[str]] = {}

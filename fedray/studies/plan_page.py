@@ -9,6 +9,7 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
+from fedray.audit.guarantees import described
 from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, significant, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
@@ -194,7 +195,8 @@ def _answer(plan: Plan) -> Table:
     model = plan.scenario.availability.model
     loud = (
         f"Days and min-sep are simulated and rest on the availability model {model!r}: check it "
-        "against your own devices before you rely on them. Epsilon rests on enforced rules."
+        "against your own devices before you rely on them. Epsilon rests on rules that devices "
+        f"keep: {described(best.planned_limits)}."
     )
     return Table("", columns, (cells,), (loud, *warnings))
 

@@ -303,7 +303,7 @@ class ImportedTrace(Result):
         reasons = "; ".join(f"{counted(each.rows, 'row')} {each.reason}" for each in lost)
         return (
             "The import left out rows that may be participations, so no claim about this trace can "
-            f"be checked: {reasons}."
+            f"be confirmed: {reasons}."
         )
 
     @property

@@ -259,7 +259,7 @@ def test_a_claim_that_only_this_trace_supports_is_no_pass(trace_of, small) -> No
     spent = audit_trace(trace, 2.0, 1e-6, TREE).mechanisms[0].epsilon
     claim = Claim(mechanism=TREE, noise_multiplier=2.0, epsilon=spent * 1.001, delta=1e-6)
     audit = audit_trace(trace, claim=claim)
-    assert str(audit.findings[-1].verdict) == "holds for this trace only"
+    assert str(audit.findings[-1].verdict) == "not supported (this trace spent less)"
     assert not audit.claim_holds
 
 

@@ -84,12 +84,12 @@ def test_a_statement_begins_with_a_paragraph_and_ends_with_what_limits_it(trace,
     """A figure that is no guarantee says so first, and wherever it stands."""
     enforced = privacy_statement(audit_trace(trace))
     spent = enforced.to_markdown().split("## Not covered, and assumed")[0]
-    assert enforced.summary.startswith("The models after 7 rounds have (")
+    assert enforced.summary.startswith("The models after 7 rounds of this simulation have (")
     assert "Participation is enforced: " in enforced.summary
     assert spent.count("\n* ") == 0
     other = privacy_statement(audit_trace(trace, noise_multiplier=9.0)).summary
     assert other.startswith(
-        "The run had another mechanism or noise. The models after 7 rounds would "
+        "The run had another mechanism or noise. The models after 7 rounds of this simulation would "
     )
     claim = Claim.model_validate({"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0})
     observed = privacy_statement(audit_trace(log, claim=claim))
@@ -295,7 +295,7 @@ def test_limits_that_the_log_breaks_are_never_stated(log) -> None:
     # The min-sep of the trace takes the place of the broken one, under a condition.
     assert line.what == "Participation (corrected)"
     assert line.says.startswith(f"min-sep {audit.min_sep} and")
-    assert stated.summary.startswith("If these limits were enforced, which this log cannot show")
+    assert stated.summary.startswith(f"If {line.says.partition(' (')[0]} were enforced, which this")
     assert audit.corrected_claim is not None
     assert audit.corrected_claim.epsilon == audit.supported_epsilon
 

@@ -282,7 +282,7 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
     assert isinstance(trace, ImportedTrace)
     assert not trace.is_complete
     assert trace.incompleteness.endswith(
-        "no claim about this trace can be checked: 1 row without a device; 2 rows with a negative round."
+        "no claim about this trace can be confirmed: 1 row without a device; 2 rows with a negative round."
     )
     assert trace.incompleteness in trace.assumptions
     code, stdout, _ = fedray_command(
