@@ -16,6 +16,7 @@ from fedray.base.result import Result
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.calibration import check_one_target, noise_multiplier_for
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
+from fedray.mechanisms.accounting.events import MinSepSampled
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.strategy import Strategy
 from fedray.trace.imported import ImportedTrace, open_trace
@@ -192,10 +193,23 @@ def _check(audit: Audit) -> None:
         )
     # If sampling provably adds nothing, the other guarantees cover the run.
     if audited.sampled is not None and audited.sampled.sensitivity is not None:
+        assert audit.scenario is not None
+        probability = audit.scenario.rounds.sampling_probability
+        turns = audited.sampled.participation
+        assert turns is not None
+        if isinstance(audited.sampled.event, MinSepSampled):
+            raise InputError(
+                f"{named}: its rounds are random with a least separation (schedule min_sep), which "
+                "adds privacy that sensitivities do not include; audit the trace with noise "
+                "multipliers of your choice"
+            )
+        partitions = f", partitions {turns.min_sep}" if turns.min_sep > 1 else ""
         raise InputError(
-            f"{named}: its rounds are drawn at random, which adds privacy that sensitivities do "
-            "not include; audit the trace with noise multipliers of your choice, or calibrate by "
-            "`fedray mechanism` with sampling"
+            f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
+            f"privacy that sensitivities do not include; calibrate {audited.strategy.kind} to an "
+            "epsilon (no rho is proven for samples) by `fedray mechanism` with sampling "
+            f"{probability:g}{partitions}, rounds {audit.rounds}, min-sep {turns.min_sep} and max "
+            f"participations {turns.max_participations}"
         )
 
 

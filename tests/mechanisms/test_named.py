@@ -86,4 +86,4 @@ def test_an_unknown_name_is_refused_with_the_names(fedray_command, tmp_path: Pat
     setting = ("--rounds", "50", "--min-sep", "9", "--max-participations", "2")
     code, _, err = fedray_command("mechanism", "blt-200", *setting)
     assert code == 2
-    assert "blt-100, blt-400, blt-1000; correct it" in err
+    assert "blt-100, blt-400, blt-1000; the nearest is 'blt-100'" in err

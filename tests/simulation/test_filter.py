@@ -176,7 +176,7 @@ def test_where_all_are_excluded_the_run_starves_and_says_so(small, tmp_path: Pat
 def test_a_training_keeps_the_way_in_which_its_trace_was_limited(small, tmp_path: Path) -> None:
     scenario = small(*OVERRIDES, *MECHANISMS["blt"], "training.enabled=true")
     trace = simulate(scenario, HERE, tmp_path / "t")
-    with pytest.raises(InputError, match="privacy.at_limit='stop' but"):
+    with pytest.raises(InputError, match="privacy.at_limit=None but"):
         train(trace, scenario.with_overrides("privacy.at_limit=stop"), HERE, tmp_path / "x")
 
 
