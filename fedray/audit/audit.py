@@ -89,6 +89,7 @@ from fedray.mechanisms.sensitivity import PatternValues
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
+from fedray.trace.files import check_scenario_digest
 from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
 
@@ -330,6 +331,12 @@ class Audit(DrawnResult):
         return not self.findings or claim_passes(self.findings)
 
     @property
+    def for_all_rows(self) -> str:
+        """Words after limits that must hold for rows of a log without a device too; empty if there
+        are no such rows."""
+        return ", for the rows left out too" if self.incompleteness else ""
+
+    @property
     def corrected_claim(self) -> Guarantee | None:
         """The guarantee of a claim about a log, with broken limits replaced by the trace's own.
         None without a broken limit or a known sensitivity, and for a run, whose rules are known.
@@ -461,9 +468,8 @@ class Audit(DrawnResult):
         limits = found.reason if found.participation is None else described(found.participation)
         if found.may_rest_on:
             return f"by the rules of the run: {limits}"
-        rows = ", for the rows left out too" if self.incompleteness else ""
         noise = "only if the claimed noise was added and this was enforced"
-        return f"{noise}{rows}, which the trace cannot show: {limits}"
+        return f"{noise}{self.for_all_rows}, which the trace cannot show: {limits}"
 
     @property
     def rounds(self) -> InJson[int]:
@@ -1034,8 +1040,7 @@ class _Used:
 
 
 def _scenario_of(trace: Trace) -> Scenario:
-    """Returns the scenario in run.json, which must be the one that was run: an edited noise
-    multiplier could support any claim."""
+    """Returns the scenario in run.json, which must be the one that was run."""
     try:
         scenario = Scenario.from_tables(trace.scenario, directory=trace.path)
     except ScenarioError as error:
@@ -1043,11 +1048,7 @@ def _scenario_of(trace: Trace) -> Scenario:
             f"{trace.path}: its scenario is not one of this release ({error}); use its own"
         ) from None
     # An edit, or a default that has changed since, would change figures silently.
-    if scenario.digest != trace.run.get("scenario_digest"):
-        raise TraceCorrupt(
-            f"{trace.path}: its scenario does not have the recorded digest, so it was edited; take "
-            "the trace again"
-        )
+    check_scenario_digest(scenario.digest, trace.run, trace.path)
     return scenario
 
 

@@ -78,16 +78,19 @@ class Patterns:
         later_rounds = self.rounds[later].astype(np.int64)
         return later_rounds - self.rounds[later - 1], later
 
+    def devices_at(self, places: Int64Array) -> UInt64Array:
+        """Returns the devices [R] of participations at places [R] in `rounds`."""
+        # The device of a row is the last one whose rows start at it or before.
+        return self.device_ids[np.searchsorted(self.starts, places, side="right") - 1]
+
     def pairs_at(self, later: Int64Array) -> tuple[UInt64Array, UInt32Array]:
         """Returns pairs of consecutive participations: their devices [R], and their rounds [R, 2].
 
         Args:
             later: places [R] in `rounds` of the later participation of each pair.
         """
-        # The device of a row is the last one whose rows start at it or before.
-        owners = np.searchsorted(self.starts, later, side="right") - 1
         pairs = np.column_stack([self.rounds[later - 1], self.rounds[later]])
-        return self.device_ids[owners], pairs
+        return self.devices_at(later), pairs
 
     @cached_property
     def min_sep(self) -> int:

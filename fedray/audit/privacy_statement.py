@@ -173,8 +173,7 @@ def _summary(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> str:
     if stated.may_rest_on:
         return f"{models} have {says}{about}"
     if audit.scenario is None and stated.name != "observed":
-        rows = ", for the rows left out too" if audit.incompleteness else ""
-        condition = f"If {limits} were enforced{rows}, which this log cannot show"
+        condition = f"If {limits} were enforced{audit.for_all_rows}, which this log cannot show"
         return f"{condition}, {models[0].lower()}{models[1:]} have {says}"
     return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}{about}"
 

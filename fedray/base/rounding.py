@@ -76,9 +76,9 @@ def shown_noise(noise_multiplier: float, decimals: int = 4) -> str:
     return min(given(noise_multiplier), down(noise_multiplier, decimals), key=len)
 
 
-def simulated(days: float) -> str:
-    """Returns a simulated time as text, in days, or in hours if it is less than one."""
-    return f"{days:.1f} days" if days >= 1.0 else f"{24.0 * days:.1f} hours"
+def simulated_time(seconds: float) -> str:
+    """Returns a simulated time as text, in days, or in hours if it is less than one day."""
+    return f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"
 
 
 def significant(value: float | str | None) -> str:

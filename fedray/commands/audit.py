@@ -1,9 +1,6 @@
 """`fedray audit`: audit a trace, or check a claim."""
 
-import shlex
 from pathlib import Path
-
-import typer
 
 from fedray.base.errors import InputError
 from fedray.commands.audit_files import (
@@ -104,17 +101,15 @@ def audit(
     if evidence is not None:
         written["evidence"] = write_evidence_file(result, evidence, show_devices)
     if not as_json:
-        print_audit(opened, result, "evidence" in written, verify is True, verbose)
+        print_audit(opened, result, claim, "evidence" in written, verify is True, verbose)
     # The only file that may be refused comes last.
     if statement is not None:
         written["statement"] = write_statement(result, statement, tuning)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
+        # By default, columns that are not read are not checked.
         checked = {"integrity": opened.integrity, "digest_verified": verify is True}
         print_json({**document, **checked, **written})
     else:
-        if result.needs_noise:
-            command = shlex.join(["fedray", "calibrate", str(result.path), "--claim", str(claim)])
-            typer.echo(f"\n{command} finds the noise that the claim needs")
         print_files(written)
     exit_by_claim(result)

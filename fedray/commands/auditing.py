@@ -1,5 +1,6 @@
 """Steps of the commands that audit a trace or show its page."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +84,12 @@ def exit_by_claim(audit: Any) -> None:
 
 
 def print_audit(
-    trace: Any, audit: Any, has_evidence: bool, is_verified: bool, verbose: bool
+    trace: Any,
+    audit: Any,
+    claim: Path | None,
+    has_evidence: bool,
+    is_verified: bool,
+    verbose: bool,
 ) -> None:
     """Prints an audit, and with `verbose` also how the trace was checked."""
     from fedray.report.table import bullets
@@ -95,5 +101,8 @@ def print_audit(
         print_pieces([*short_audit_text(audit), WHOLE])
     if not has_evidence and any(each.evidence_note for each in audit.findings):
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
+    if audit.needs_noise:
+        command = shlex.join(["fedray", "calibrate", str(audit.path), "--claim", str(claim)])
+        typer.echo(f"\n{command} finds the noise that the claim needs")
     if is_verified:
         typer.echo(f"every column has its recorded digest; the trace is {audit.digest}")

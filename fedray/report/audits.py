@@ -31,7 +31,7 @@ from fedray.base.rounding import (
     given_delta,
     shown_min_sep,
     shown_noise,
-    simulated,
+    simulated_time,
     up,
 )
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -103,7 +103,7 @@ def participation_table(audit: Audit) -> Table:
     """Returns the participation that the trace of an `audit` shows."""
     facts = [
         ("rounds (committed)", f"{audit.rounds:,}"),
-        *([] if audit.days is None else [("simulated time", simulated(audit.days))]),
+        *([] if audit.days is None else [("simulated time", simulated_time(86_400 * audit.days))]),
         ("devices (took part)", f"{audit.devices:,}"),
         ("participations (accepted)", f"{audit.participations:,}"),
         ("min-sep b (rounds)", shown_min_sep(audit.min_sep)),

@@ -20,7 +20,7 @@ from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import counted, fine, given, simulated
+from fedray.base.rounding import counted, fine, given, simulated_time
 from fedray.report import audits
 from fedray.report.figure import Figure, Shown
 from fedray.report.files import figure_csv, figure_svg, heat_svg
@@ -223,7 +223,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         "heat_svg": heat_svg,
         "limit_cells": audits.limit_cells,
         "rests_on": audits.rests_on,
-        "simulated": simulated,
+        "simulated_time": simulated_time,
     }
     # NaN is not JSON: a browser would refuse all data of the page for one of them.
     by_name = {figure.name: _for_script(figure) for figure in figures}

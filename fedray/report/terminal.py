@@ -7,7 +7,7 @@ from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
-from fedray.base.rounding import counted, fine, given, shown_min_sep, simulated
+from fedray.base.rounding import counted, fine, given, shown_min_sep, simulated_time
 from fedray.report.audits import (
     MOST_SHOWN,
     answers_table,
@@ -33,7 +33,7 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
     yield from _left_out(audit)
     yield from _verdict(audit)
     b = shown_min_sep(audit.min_sep)
-    in_days = "" if audit.days is None else f" in {simulated(audit.days)}"
+    in_days = "" if audit.days is None else f" in {simulated_time(86_400 * audit.days)}"
     yield Paragraph(
         "",
         f"{counted(audit.rounds, 'round')}{in_days}, {counted(audit.devices, 'device')}, "

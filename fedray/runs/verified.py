@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedray.base.document import InJson
-from fedray.base.errors import InputError, TraceCorrupt
+from fedray.base.errors import InputError
 from fedray.base.result import Result
 from fedray.report.table import Table
 from fedray.runs.learning import scenario_of, train
@@ -23,6 +23,7 @@ from fedray.runs.simulation import simulate, simulate_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.server.rounds.pace import COSTS_VERSION
+from fedray.trace.files import check_scenario_digest
 from fedray.trace.imported import open_trace
 from fedray.trace.learned_from import is_trained_run, opened_training
 from fedray.trace.provenance import package_versions
@@ -113,7 +114,8 @@ def verify_run(
         if is_trained_run(path):
             trained, of_trace, model = opened_training(path, trace)
             trained.verify()
-            _check_scenario(model, trained.document, trust_code, path)
+            if not trust_code:
+                model.demand_trust()
             learned = train(of_trace, model, here, again, on_progress, trust_code=trust_code)
             pairs = zip(_figures_of(trained), _figures_of(learned), strict=True)
             digest = trained.document["model_sha256"]
@@ -143,11 +145,7 @@ _Named = tuple[str, Any] | None
 def _check_scenario(
     scenario: Scenario | SeveralTasks, document: dict[str, Any], trust_code: bool, path: Path
 ) -> None:
-    if scenario.digest != document.get("scenario_digest"):
-        raise TraceCorrupt(
-            f"{path}: its scenario does not have the recorded digest, so it was edited, or a "
-            "release with other defaults wrote it; use that release, or take the run again"
-        )
+    check_scenario_digest(scenario.digest, document, path)
     # Code in the directory may come from a stranger.
     if not trust_code:
         scenario.demand_trust()

@@ -509,19 +509,16 @@ class _Planner:
             search.learn(goal, meets=False, starves=True)
         return None
 
-    def _proposals(self, searches: "dict[float, GoalSearch]") -> dict[float, Candidate]:
-        """Returns the least goal of each timer that meets the target."""
-        meeting = [each for each in self.candidates if each.meets_target]
-        meeting.sort(key=lambda each: -each.report_goal)
-        of_timer = {each.timer_hours: each for each in meeting}
-        return {hours: of_timer[hours] for hours in searches if hours in of_timer}
-
     def confirm(self, searches: "dict[float, GoalSearch]", least: Least) -> Candidate | None:
         """Returns the best candidate that also meets the target at full size, or None.
 
         One that falls short is tried again with a larger goal, as far as its timer allows.
         """
-        proposals = self._proposals(searches)
+        # Among goals that meet the target, the least has the fewest updates.
+        meeting = [each for each in self.candidates if each.meets_target]
+        meeting.sort(key=lambda each: -each.report_goal)
+        of_timer = {each.timer_hours: each for each in meeting}
+        proposals = {hours: of_timer[hours] for hours in searches if hours in of_timer}
         for _ in range(MOST_CONFIRMATIONS):
             if not proposals:
                 return None

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +41,16 @@ def check_name(path: Path) -> None:
             f"trace {shown(str(path))} has a path that is not UTF-8, which the Parquet library "
             "cannot open; rename it"
         ) from None
+
+
+def check_scenario_digest(digest: str, document: Mapping[str, Any], place: object) -> None:
+    """Raises TraceCorrupt unless a scenario of this `digest` is the one that a `document` of a run
+    or training recorded. An edited noise multiplier could support any claim."""
+    if digest != document.get("scenario_digest"):
+        raise TraceCorrupt(
+            f"{place}: its scenario does not have the recorded digest, so it was edited, or a "
+            "release with other defaults wrote it; use that release, or take the run again"
+        )
 
 
 def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, TraceError
+from fedray.base.errors import InputError, ScenarioError, TraceError
 from fedray.scenario import Scenario
+from fedray.trace.files import check_scenario_digest
 from fedray.trace.reader import Trace, read_document
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.trained import TRAINING, TRAINING_FILE, TrainedRun
@@ -90,10 +91,7 @@ def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
         )
     except ScenarioError as error:
         raise ScenarioError(f"{error}; train again with this release") from None
-    # A changed noise multiplier could support any claim.
-    if scenario.digest != trained.document["scenario_digest"]:
-        what = "has another digest than its scenario_digest"
-        raise TraceCorrupt.at(trained.path / TRAINING_FILE, what, "copy the training again")
+    check_scenario_digest(scenario.digest, trained.document, trained.path)
     return scenario
 
 

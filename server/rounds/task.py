@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt64Array
+from fedray.base.rounding import simulated_time
 from fedray.scenario.several_tasks import TaskScenario
 from fedray.server.rounds.budget import Budget
 from fedray.server.rounds.records import records_array, records_of
@@ -85,7 +86,7 @@ class TaskRounds:
         most = HELD_BACK_SECONDS if by_round + by_cap > 0.5 else STARVING_SECONDS
         if self.is_over or idle < most:
             return ""
-        return f"no round for {_length(idle)}: {self._cause}"
+        return f"no round for {simulated_time(idle)}: {self._cause}"
 
     def enter(self, window: Window, census: Census) -> None:
         """Enters a window.
@@ -138,7 +139,7 @@ class TaskRounds:
             limit = f"rounds.max_starved_days={rounds.max_starved_days:g} ran out"
         text = f"{limit} with {committed} of {rounds.count} rounds committed"
         if last is not None:
-            text += f", the last of them {_length(self._window_end - last.closed)} before"
+            text += f", the last of them {simulated_time(self._window_end - last.closed)} before"
         return f"{text}; {self._cause}"
 
     def state(self) -> dict[str, NDArray]:
@@ -262,7 +263,3 @@ class TaskRounds:
             f"too few devices checked in, so lower {keys}, or raise "
             f"population.devices={scenario.population.devices} or rounds.max_days"
         )
-
-
-def _length(seconds: float) -> str:
-    return f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"

@@ -93,5 +93,5 @@ def test_a_scenario_that_was_changed_with_the_document_digest_is_refused(trained
     document["scenario"]["privacy"]["noise_multiplier"] = 50.0
     document[DOCUMENT_DIGEST] = document_digest(document)
     (trained.path / TRAINING_FILE).write_text(json.dumps(document))
-    with pytest.raises(TraceCorrupt, match="has another digest than its scenario_digest"):
+    with pytest.raises(TraceCorrupt, match="its scenario does not have the recorded digest"):
         opened_training(trained.path)

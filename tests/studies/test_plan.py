@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,14 @@ def test_the_search_ends_though_goals_starve_in_between() -> None:
         tried.append(goal)
         search.learn(goal, meets=False, starves=True)
     assert tried[0] == 141
+
+
+def without_simulations(monkeypatch, truth: Callable[[Scenario], Truth]) -> None:
+    """Plans take these outcomes of runs, and a sensitivity of 2 sqrt(k)."""
+    monkeypatch.setattr(planning, "simulated_limits", truth)
+    monkeypatch.setattr(
+        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
+    )
 
 
 def candidate(goal: int, epsilon: float | None = None, rounds: int = 12, **others) -> Candidate:
@@ -303,7 +312,6 @@ def test_rules_of_the_scenario_that_are_stricter_than_the_margin_are_planned_for
 @pytest.mark.slow
 def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -> None:
     """Runs of which only those with a round separation are slow: the plan tells the days, and warns; if they starve there is none."""
-    from fedray.studies.simulated import Truth
 
     def simulated(scenario: Scenario) -> Truth:
         is_ruled = scenario.participation.round_separation > 0
@@ -314,10 +322,7 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
             note="starved" if is_ruled and starves else "",
         )
 
-    monkeypatch.setattr(planning, "simulated_limits", simulated)
-    monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
-    )
+    without_simulations(monkeypatch, simulated)
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     starves = False
     plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
@@ -346,7 +351,6 @@ def test_a_plan_claims_what_its_epsilon_rests_on_rounded_up(small) -> None:
 
 def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch) -> None:
     """Simulations that lie: at full size min-sep is 20 % smaller. The plan's goal is larger than the search's, and confirmed."""
-    from fedray.studies.simulated import Truth
 
     def simulated(scenario: Scenario) -> Truth:
         devices, goal = scenario.population.devices, scenario.rounds.report_goal
@@ -354,10 +358,7 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
         min_sep = max(1, min(100, int(share * devices / goal) + scenario.seed % 2))
         return Truth(MinSep(100, min_sep, -(-100 // min_sep)), days=3.0)
 
-    monkeypatch.setattr(planning, "simulated_limits", simulated)
-    monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
-    )
+    without_simulations(monkeypatch, simulated)
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
     full = [each for each in plan.candidates if each.is_full_size]
@@ -376,8 +377,6 @@ def test_an_interrupted_plan_goes_on_and_tells_how_far_it_is(
     small, monkeypatch, tmp_path: Path
 ) -> None:
     """What was simulated is kept, so that every run is simulated once; the share that is done never falls, and ends at 1."""
-    from fedray.studies.simulated import Truth
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked: list[str] = []
     last = 7
@@ -389,10 +388,7 @@ def test_an_interrupted_plan_goes_on_and_tells_how_far_it_is(
         min_sep = max(1, scenario.population.devices // scenario.rounds.report_goal)
         return Truth(MinSep(100, min(100, min_sep), -(-100 // min_sep)), days=3.0)
 
-    monkeypatch.setattr(planning, "simulated_limits", simulated)
-    monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
-    )
+    without_simulations(monkeypatch, simulated)
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     arguments = (small("rounds.count=100"), target, [12.0, 24.0], 2, 0.5, HERE)
     with pytest.raises(KeyboardInterrupt, match="what was simulated is kept"):
@@ -414,14 +410,7 @@ def test_an_interrupted_plan_goes_on_and_tells_how_far_it_is(
 
 
 def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None:
-    from fedray.studies.simulated import Truth
-
-    monkeypatch.setattr(
-        planning, "simulated_limits", lambda scenario: Truth(MinSep(12, 3, 4), days=1.0)
-    )
-    monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
-    )
+    without_simulations(monkeypatch, lambda scenario: Truth(MinSep(12, 3, 4), days=1.0))
     target = PlanTarget(epsilon=1e4, noise_per_report=0.005, buffers=1)
     for scale, count in ((0.04, 1), (0.05, 0)):
         warned = make_plan(small(), target, [1.0], 2, scale, HERE, has_cache=False).warnings
@@ -649,10 +638,7 @@ def test_goals_that_the_rules_make_impossible_are_not_simulated(small, monkeypat
         asked.append(scenario.rounds.report_goal * 20_000 // scenario.population.devices)
         return Truth(MinSep(100, 60, 2), days=3.0)
 
-    monkeypatch.setattr(planning, "simulated_limits", simulated)
-    monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
-    )
+    without_simulations(monkeypatch, simulated)
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     scenario = small("rounds.count=100", "participation.round_separation=60")
     plan = make_plan(scenario, target, [12.0], 2, 0.5, HERE, has_cache=False)
@@ -783,12 +769,7 @@ def test_scenarios_whose_plan_would_not_hold_are_refused(
 
 def test_a_plan_finds_the_noise_of_a_scenario_that_states_a_target(small, monkeypatch) -> None:
     """The target is the plan's own, so the plan is that of the scenario without one."""
-    monkeypatch.setattr(
-        planning, "simulated_limits", lambda scenario: Truth(MinSep(100, 20, 5), days=3.0)
-    )
-    monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
-    )
+    without_simulations(monkeypatch, lambda scenario: Truth(MinSep(100, 20, 5), days=3.0))
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     stated = "privacy.target_epsilon=2", "participation.max_participations=9"
     plans = [
@@ -805,8 +786,6 @@ def test_a_plan_finds_the_noise_of_a_scenario_that_states_a_target(small, monkey
 def test_a_plan_without_a_cache_keeps_no_mechanism_and_takes_none(
     small, monkeypatch, tmp_path: Path
 ) -> None:
-    from fedray.studies.simulated import Truth
-
     def simulated(scenario: Scenario) -> Truth:
         goal = scenario.rounds.report_goal
         min_sep = max(1, min(60, scenario.population.devices // goal))
@@ -827,8 +806,6 @@ def test_a_plan_without_a_cache_keeps_no_mechanism_and_takes_none(
 def test_a_plan_in_which_nobody_came_twice_says_that_timers_do_not_differ(
     small, monkeypatch, most: int, count: int
 ) -> None:
-    from fedray.studies.simulated import Truth
-
     setting = MinSep(12, 12 if most == 1 else 6, most)
     monkeypatch.setattr(planning, "simulated_limits", lambda scenario: Truth(setting, days=1.0))
     target = PlanTarget(epsilon=1e4, noise_per_report=0.005, buffers=1)

@@ -31,7 +31,7 @@ class MinSepStatement(Statement):
         gaps, later = patterns.gaps_and_places
         places = later[gaps < claimed]
         broken = places.size
-        devices = np.unique(patterns.pairs_at(places)[0]).size
+        devices = np.unique(patterns.devices_at(places)).size
         # If the claim holds, the closest pair binds it; else only broken pairs are shown.
         most = min(broken, MOST_EVIDENCE) or 1
         closest = np.argsort(gaps, kind="stable")[:most]
