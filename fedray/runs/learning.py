@@ -157,7 +157,12 @@ def train_many(
         InputError: a directory holds another training.
         TraceCorrupt: a finished training is damaged.
     """
-    missing = [(trace.path, *each) for each in trainings.values() if not is_trained(trace, *each)]
+    # A task may run where the working directory is another one.
+    missing = [
+        (trace.path.absolute(), scenario, out.absolute())
+        for scenario, out in trainings.values()
+        if not is_trained(trace, scenario, out)
+    ]
     done, count = len(trainings) - len(missing), len(trainings)
     on_progress(PartDone(f"{done} of {count} models trained", done, count))
     for more, _ in enumerate(run_tasks(_train_one, missing, placement or Placement()), done + 1):

@@ -2,10 +2,13 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 import fedray
+from fedray.base.errors import TraceError
+from fedray.runs.learning import scenario_of, train_many
 from fedray.trace.reader import Trace
 
 HERE = fedray.Placement(1, "in-process")
@@ -145,3 +148,16 @@ def test_bad_arguments_are_refused_in_one_line(trace_of, fedray_command, tmp_pat
         code, printed, err = fedray_command("compare-mechanisms", trace, *arguments, *out)
         assert (code, printed, err.count("\n")) == (2, "", 1), err
         assert words in err, err
+
+
+def test_trainings_in_other_processes_find_their_directories(trace_of, monkeypatch) -> None:
+    """A worker of a cluster that was started elsewhere has another working directory."""
+    trace, jobs = trace_of([[0], [1]], 2), []
+    monkeypatch.chdir(trace.path.parent)
+    monkeypatch.setattr(
+        "fedray.runs.learning.run_tasks", lambda work, given, _: jobs.extend(given) or ()
+    )
+    opened = fedray.Trace.open(trace.path.name)
+    with pytest.raises(TraceError):  # nothing was trained
+        train_many(opened, {0: (scenario_of(opened), Path("out"))})
+    assert jobs[0][::2] == (trace.path, trace.path.parent / "out")
