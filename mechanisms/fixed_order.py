@@ -11,12 +11,18 @@ import numpy as np
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, PatternSensitivities
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
 
-def fixed_order_sensitivity(strategy: Strategy, participation: MinSep) -> Sensitivity:
+def fixed_order_sensitivity(
+    strategy: Strategy, participation: MinSep, most_starts: int | None = None
+) -> Sensitivity:
     """Returns the largest sensitivity over all first rounds: of equal contributions if G = C'C has
     no negative entry on the pattern, else by a certificate, else a bound.
+
+    Args:
+        strategy: the strategy C.
+        participation: (n, b, k), in fixed order.
+        most_starts: number of first rounds that suffice, from round 0 on; None for all.
 
     Raises:
         InputError: the strategy has fewer rounds than the participation.
@@ -24,10 +30,7 @@ def fixed_order_sensitivity(strategy: Strategy, participation: MinSep) -> Sensit
     n, b, k = participation.rounds, participation.min_sep, participation.max_participations
     sensitivities = PatternSensitivities(strategy, n)
     # A run that begins at b or later is part of one that begins b earlier, unless it has k rounds.
-    firsts = np.arange(max(min(b, n), n - (k - 1) * b))
-    # A Toeplitz C shows a later run the same columns, without their last rows.
-    if isinstance(strategy, ToeplitzStrategy):
-        firsts = firsts[:1]
+    firsts = np.arange(max(min(b, n), n - (k - 1) * b))[:most_starts]
     lengths = np.minimum(k, -(-(n - firsts) // b))
     largest = Sensitivity(0.0, True, "", 0.0, ())
     for length in np.unique(lengths)[::-1].tolist():

@@ -17,6 +17,7 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.bisr import BISR
 from fedray.mechanisms.blt import BLT
+from fedray.mechanisms.fixed_order import fixed_order_sensitivity
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Recurrence
 from fedray.mechanisms.restarts import Restarts, segments_of
@@ -96,6 +97,9 @@ class Restarted(Strategy):
         # The recurrence of the longest segment covers all segments, with a reset at each start.
         within = self.mechanism.recurrence(self.longest_segment(rounds))
         return replace(within, starts=tuple(start for start, _ in self.segments(rounds)))
+
+    def fixed_order_sensitivity(self, participation: MinSep) -> Sensitivity:
+        return fixed_order_sensitivity(self, participation)
 
     def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         n, k = participation.rounds, participation.max_participations

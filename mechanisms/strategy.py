@@ -213,16 +213,18 @@ class Strategy(Explained, ABC):
             InputError: the strategy has fewer rounds than the participation.
             SensitivityUnknown: no theorem gives a value in reasonable time.
         """
-        if not participation.is_fixed_order:
-            return self.min_sep_sensitivity(participation)
-        # Imported here, because that file needs this one.
-        from fedray.mechanisms.fixed_order import fixed_order_sensitivity
-
-        return fixed_order_sensitivity(self, participation)
+        if participation.is_fixed_order:
+            return self.fixed_order_sensitivity(participation)
+        return self.min_sep_sensitivity(participation)
 
     @abstractmethod
     def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         """Returns `participation_sensitivity` for a participation in any order."""
+
+    @abstractmethod
+    def fixed_order_sensitivity(self, participation: MinSep) -> Sensitivity:
+        """Returns `participation_sensitivity` for rounds exactly min-sep apart; see
+        `fedray.mechanisms.fixed_order`."""
 
     def noise_blocks(self, rounds: int) -> Iterator[tuple[int, Float64Array]]:
         """Yields (first, block), [rounds - first, columns]: the next columns of C^-1, or of a

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
+from fedray.mechanisms.fixed_order import fixed_order_sensitivity
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.sensitivity import any_strategy_sensitivity
@@ -123,6 +124,10 @@ class ToeplitzStrategy(Strategy):
             return None
         column = _summed_columns(c, pattern)
         return float(column @ column)
+
+    def fixed_order_sensitivity(self, participation: MinSep) -> Sensitivity:
+        # A later run has the same columns, without their last rows.
+        return fixed_order_sensitivity(self, participation, most_starts=1)
 
     def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         n = participation.rounds

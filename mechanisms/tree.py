@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
+from fedray.mechanisms.fixed_order import fixed_order_sensitivity
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Forest
 from fedray.mechanisms.restarts import Restarts, segments_of
@@ -248,6 +249,9 @@ class Tree(Strategy):
 
     def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
         return _square_of(self.forest(rounds), pattern)
+
+    def fixed_order_sensitivity(self, participation: MinSep) -> Sensitivity:
+        return fixed_order_sensitivity(self, participation)
 
     def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         return forest_sensitivity(tuple(self.forest(participation.rounds)), participation)

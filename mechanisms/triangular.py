@@ -23,6 +23,7 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.mistakes import explain
 from fedray.base.regular_file import check_regular_file
+from fedray.mechanisms.fixed_order import fixed_order_sensitivity
 from fedray.mechanisms.gram import GramTable
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs
@@ -137,6 +138,9 @@ class TriangularStrategy(Strategy):
     def is_non_negative(self) -> bool:
         """Whether C >= 0, in which case aligned contributions are the worst for every pattern."""
         return float(self.matrix.min()) >= 0.0
+
+    def fixed_order_sensitivity(self, participation: MinSep) -> Sensitivity:
+        return fixed_order_sensitivity(self, participation)
 
     def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         C = self._block(participation.rounds)

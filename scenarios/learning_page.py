@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.scenarios.learning import (
+from fedray.scenarios.learning_results import (
     NO_NOISE,
     Comparison,
     LearningCurves,

@@ -27,7 +27,7 @@ from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_sensitivity import MovedRuns
-from fedray.scenarios.learning import LearningStudies
+from fedray.scenarios.learning_results import LearningStudies
 from fedray.scenarios.signal_to_noise import RoundSizeStudies
 from fedray.studies.answers import Answers
 from fedray.studies.canary import CanaryResult

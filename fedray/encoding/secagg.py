@@ -61,7 +61,6 @@ class SecAggEncoding:
     """
 
     adds_noise = False
-    most_tries = _MOST_TRIES
 
     def __init__(self, table: ModularTable, setting: SumSetting) -> None:
         self._setting = setting
@@ -90,9 +89,20 @@ class SecAggEncoding:
     def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> None:
         if not isinstance(total_P, np.ndarray):
             # Loads torch, which only a sum in torch needs.
-            from fedray.encoding.tensors import add_rounded
+            from fedray.encoding.tensors import RotatedRounding, add_rounded
 
-            add_rounded(self, total_P, updates, clip_norm)
+            rounding = RotatedRounding(
+                self.seed,
+                self.scale,
+                self.largest,
+                self.largest_square,
+                self.modulus,
+                self.rounding_key,
+                _MOST_TRIES,
+            )
+            too_long = add_rounded(rounding, total_P, updates, clip_norm)
+            if too_long is not None:
+                raise self._too_long(too_long, updates.round_index, clip_norm)
             return
         signs_P = signs_of(self.seed, updates.round_index, self._coordinates)
         for device_id, value_D, factor in zip(
@@ -160,9 +170,9 @@ class SecAggEncoding:
         np.clip(rotated_P, -self.largest, self.largest, out=rotated_P)
         most = self.largest_square
         if not _round(rotated_P, steps_P, self.rounding_key, device_id, round_index, most):
-            raise self.too_long(device_id, round_index, clip_norm)
+            raise self._too_long(device_id, round_index, clip_norm)
 
-    def too_long(self, device_id: int, round_index: int, clip_norm: float) -> ValueError:
+    def _too_long(self, device_id: int, round_index: int, clip_norm: float) -> ValueError:
         """Returns the error of an update that is longer than the clip norm."""
         return ValueError(
             f"the update of device {device_id} in round {round_index} is longer than "

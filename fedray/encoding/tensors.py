@@ -4,7 +4,7 @@ Shapes: G devices, D parameters, P coordinates.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +16,21 @@ from fedray.encoding.encoding import ClippedUpdates
 from fedray.encoding.rotation import signs_of
 from fedray.runtime import devices
 
-if TYPE_CHECKING:
-    from fedray.encoding.secagg import SecAggEncoding
-
 _AT_ONCE = 1 << 24
 """Largest number of coordinates in float64 at once, unless one update has more."""
 _LOW_32 = 0xFFFFFFFF
+
+
+class RotatedRounding(NamedTuple):
+    """Constants of a secure aggregation; `SecAggEncoding` documents each."""
+
+    seed: int
+    scale: int
+    largest: int
+    largest_square: int
+    modulus: int
+    key: Key
+    most_tries: int
 
 
 def add_steps(total_P: Tensor, updates: ClippedUpdates, steps_per_unit: float) -> None:
@@ -32,11 +41,12 @@ def add_steps(total_P: Tensor, updates: ClippedUpdates, steps_per_unit: float) -
 
 
 def add_rounded(
-    encoding: "SecAggEncoding", total_P: Tensor, updates: ClippedUpdates, clip_norm: float
-) -> None:
-    """Adds rotated and randomly rounded updates; see fedray/encoding/secagg.py."""
-    signs_P = devices.like(signs_of(encoding.seed, updates.round_index, total_P.numel()), total_P)
-    scales_G = updates.factors * encoding.scale
+    rounding: RotatedRounding, total_P: Tensor, updates: ClippedUpdates, clip_norm: float
+) -> int | None:
+    """Adds rotated and randomly rounded updates; see fedray/encoding/secagg.py. Returns a device
+    whose update is too long, or None."""
+    signs_P = devices.like(signs_of(rounding.seed, updates.round_index, total_P.numel()), total_P)
+    scales_G = updates.factors * rounding.scale
     for divisor in (clip_norm, total_P.numel() ** 0.5):
         # Torch would multiply by the inverse of a number, which has other last bits.
         scales_G = scales_G / torch.full_like(scales_G, divisor)
@@ -45,28 +55,28 @@ def add_rounded(
         padding = (0, total_P.numel() - scaled_GD.shape[1])
         rotated_GP = torch.nn.functional.pad(scaled_GD, padding).mul_(signs_P)
         _walsh_hadamard(rotated_GP)
-        rotated_GP.clamp_(-encoding.largest, encoding.largest)
+        rotated_GP.clamp_(-rounding.largest, rounding.largest)
         ids_G = devices.like(updates.device_ids[rows].astype(np.int64), total_P)
-        steps_GP, is_long = _short(encoding, rotated_GP, ids_G, updates.round_index)
+        steps_GP, is_long = _short(rounding, rotated_GP, ids_G, updates.round_index)
         if is_long.any():
-            device_id = int(updates.device_ids[rows][is_long][0])
-            raise encoding.too_long(device_id, updates.round_index, clip_norm)
+            return int(updates.device_ids[rows][is_long][0])
         total_P += steps_GP.sum(dim=0)
-    total_P %= encoding.modulus
+    total_P %= rounding.modulus
+    return None
 
 
 def _short(
-    encoding: "SecAggEncoding", rotated_GP: Tensor, ids_G: Tensor, round_index: int
+    rounding: RotatedRounding, rotated_GP: Tensor, ids_G: Tensor, round_index: int
 ) -> tuple[Tensor, NDArray]:
     """Returns each device's first rounding that is within the bound of its length, and whether a
     device has none."""
     steps_GP = torch.zeros_like(rotated_GP, dtype=torch.int64)
     is_long_G = torch.ones_like(ids_G, dtype=torch.bool)
-    for attempt in range(encoding.most_tries):
-        tried_GP = _rounded(rotated_GP, ids_G, attempt, round_index, encoding.rounding_key)
+    for attempt in range(rounding.most_tries):
+        tried_GP = _rounded(rotated_GP, ids_G, attempt, round_index, rounding.key)
         # The sum of whole squares may overflow, but only far above the bound.
-        is_near_G = tried_GP.double().square().sum(dim=1) < 1.5 * encoding.largest_square
-        fits_G = is_near_G & (tried_GP.square().sum(dim=1) <= encoding.largest_square)
+        is_near_G = tried_GP.double().square().sum(dim=1) < 1.5 * rounding.largest_square
+        fits_G = is_near_G & (tried_GP.square().sum(dim=1) <= rounding.largest_square)
         steps_GP = torch.where((fits_G & is_long_G)[:, None], tried_GP, steps_GP)
         is_long_G &= ~fits_G
         if not devices.on_host(is_long_G).any():

@@ -18,13 +18,9 @@ from fedray.mechanisms.workload import Workload
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenarios.learning import (
-    NO_NOISE,
     ORDER,
     WORKLOADS,
-    Comparison,
-    LearningCurves,
     Study,
-    TrainedMechanism,
     _baselines,
     _compared,
     _of_plays,
@@ -33,6 +29,12 @@ from fedray.scenarios.learning import (
     study_learning,
 )
 from fedray.scenarios.learning_page import learning_figures, reproduced
+from fedray.scenarios.learning_results import (
+    NO_NOISE,
+    Comparison,
+    LearningCurves,
+    TrainedMechanism,
+)
 from fedray.scenarios.reproduction import MeanInterval, mean_interval
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun

@@ -118,6 +118,9 @@ class Halves(Strategy):
     def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         raise NotImplementedError
 
+    def fixed_order_sensitivity(self, participation: MinSep) -> Sensitivity:
+        raise NotImplementedError
+
 
 def test_a_mechanism_that_nobody_knows_has_the_noise_of_the_recurrence_that_it_names() -> None:
     stream = stream_of(Halves(), 3)
