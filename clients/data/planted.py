@@ -88,7 +88,7 @@ class PlantedExamples:
         tokens = source.fields.get("tokens")
         if tokens is None or not tokens.is_text or len(source.fields) > 1:
             raise ScenarioError(
-                "training.planted plants phrases among texts, a field `tokens` only; the data has "
+                "training.planted needs data with one field `tokens`; this data has "
                 f"{', '.join(source.fields)}; leave it out"
             )
         self._source = source

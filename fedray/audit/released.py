@@ -129,7 +129,7 @@ def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
     is_ours = isinstance(document, dict) and document.get("format") == FORMAT
     if not is_ours or document.get("version") != VERSION:
         raise InputError(
-            f"events {str(path)!r} does not say format={FORMAT!r} and version={VERSION}; give a "
+            f"events {str(path)!r} has no format = {FORMAT!r} and version={VERSION}; give a "
             "file that `Audit.write_events` wrote"
         )
     try:

@@ -279,7 +279,7 @@ def _happened_between(
 def _count_until(
     events: dict[str, NDArray], device_ids: UInt64Array, times: Float64Array
 ) -> Int64Array:
-    """Returns the number of events before devices at times [B], in order of device and time."""
+    """Counts each device's events before its time [B], in order of device and time."""
     count = events["time"].size
     order = np.lexsort(
         (

@@ -743,8 +743,8 @@ def _with_keys(availability: Availability, device_class: DeviceClass) -> Availab
     told = f"population.classes, class {device_class.name!r}: availability"
     if isinstance(availability, ContentFile) or "model" in keys:
         raise ValueError(
-            f"{told}: a class can only change keys of the population's model, and none of a model "
-            f"with a file (availability.model={availability.model!r}); leave the table out"
+            f"{told}: a class may override only keys of availability.model="
+            f"{availability.model!r}, and none if that model reads a file; leave the table out"
         )
     # Validating the whole table also checks rules that involve the class's keys and others.
     tables = merged(availability.model_dump(), keys, ("availability",))

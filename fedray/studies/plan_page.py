@@ -107,7 +107,9 @@ def plan_sentences(plan: Plan) -> list[str]:
         for each in plan.candidates
         if each.timer_hours == best.timer_hours and not each.meets_target
     ]
-    below = [f" Goal {goal:,} misses it." for goal in sorted(missing) if goal < best.report_goal]
+    below = [
+        f" Goal {goal:,} misses the target." for goal in sorted(missing) if goal < best.report_goal
+    ]
     limits = "one participation of each device"
     if best.planned_min_sep is not None:
         most = counted(best.planned_max_participations, "participation")
@@ -304,7 +306,7 @@ def _verdict(plan: Plan, candidate: Candidate) -> str:
         return "plan"
     if candidate.starves:
         return "starves" if candidate.is_possible else "cannot sustain"
-    return "meets it" if candidate.meets_target else "misses it"
+    return "meets the target" if candidate.meets_target else "misses the target"
 
 
 def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:

@@ -231,7 +231,7 @@ class ImportedTrace(Result):
         run = read_document(directory)
         if run.get("format") != IMPORT_FORMAT:
             raise TraceError(
-                f"{directory} does not say format={IMPORT_FORMAT!r}; give the directory "
+                f"{directory} has no format = {IMPORT_FORMAT!r}; give the directory "
                 "that `fedray import` wrote"
             )
         version = run.get("version")

@@ -389,7 +389,7 @@ def read_document(directory: Path) -> dict[str, Any]:
         raise TraceCorrupt.at(file, f"cannot be read ({first_line(error)})") from None
     # Valid JSON may be any value, such as a list.
     if not isinstance(run, dict):
-        raise TraceError(f"{file} does not say format={FORMAT!r}; {_WRITERS}")
+        raise TraceError(f"{file} has no format = {FORMAT!r}; {_WRITERS}")
     return run
 
 
@@ -411,7 +411,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     run = read_document(directory)
     if run.get("format") != FORMAT:
         raise TraceError(
-            f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
+            f"{file} has no format = {FORMAT!r}; give the directory that `fedray run` wrote"
         )
     version = run.get("schema_version")
     if version != SCHEMA_VERSION:

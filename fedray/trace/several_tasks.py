@@ -171,8 +171,7 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
         raise TraceCorrupt.at(file, f"cannot be read ({first_line(error)})") from None
     if not isinstance(document, dict) or document.get("format") != TASKS_FORMAT:
         raise TraceError(
-            f"{file} does not say format={TASKS_FORMAT!r}; give the directory of a run of several "
-            "tasks"
+            f"{file} has no format = {TASKS_FORMAT!r}; give the directory of a run of several tasks"
         )
     if document.get("version") != TASKS_VERSION:
         raise TraceVersion(

@@ -229,7 +229,7 @@ class TrainedRun(DrawnResult):
             ) from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise TraceError(
-                f"{file} does not say format={FORMAT!r}; give the directory of a trained run"
+                f"{file} has no format = {FORMAT!r}; give the directory of a trained run"
             )
         if document.get("version") != VERSION:
             raise TraceVersion(

@@ -221,7 +221,7 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
         is_ours = isinstance(document, dict) and document.get("format") == FORMAT
         if not is_ours or not isinstance(document.get("scenario"), dict):
             raise CheckpointError(
-                f"{file} does not say format={FORMAT!r}; give the directory of a run that did not "
+                f"{file} has no format = {FORMAT!r}; give the directory of a run that did not "
                 "finish"
             )
         if document.get("version") != VERSION:

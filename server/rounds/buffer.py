@@ -378,7 +378,7 @@ def _note(table, device_ids, reopen_times, last_rounds, contributions):
 
 @njit(cache=True, nogil=True)
 def _set_known(table, device_ids, window):
-    """Marks that the lists from a window on account for devices, unless these have started
+    """Marks devices as covered by the shards' lists from `window` on, unless they have started
     again."""
     for settled in range(device_ids.size):
         entry = table[find(table, device_ids[settled])]

@@ -105,7 +105,7 @@ def test_the_command_writes_the_file_and_says_so(fedray_command, trace_of, tmp_p
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda document: document | {"version": 9}, "does not say format"),
+        (lambda document: document | {"version": 9}, "has no format"),
         (lambda document: {"format": "fedray-events", "version": 1}, "lacks keys"),
         (lambda document: document | {"events": [{"delta": "x"}]}, "lacks keys"),
         (
@@ -114,7 +114,7 @@ def test_the_command_writes_the_file_and_says_so(fedray_command, trace_of, tmp_p
             ),
             "did you mean 'gaussian'",
         ),
-        (lambda document: [document], "does not say format"),
+        (lambda document: [document], "has no format"),
     ],
 )
 def test_what_is_no_file_of_events_is_refused_in_one_line(

@@ -242,7 +242,7 @@ def test_a_run_counts_by_class_who_took_part_for_any_number_of_shards(
         ),
         (
             "population.classes=[{name='a',share=1.0,availability={model='poisson'}}]",
-            "class 'a': availability: a class can only change keys of the population's model",
+            "class 'a': availability: a class may override only keys of availability.model=",
         ),
         (
             "population.classes=[{name='a',share=1.0,time_zones=[{share=0.5}]}]",

@@ -210,7 +210,7 @@ def test_damage_of_tasks_json_is_told(tmp_path: Path) -> None:
         TasksRun.open(tmp_path)
     for content, problem in (
         (b"{", "cannot be read"),
-        (b"[]", "does not say format="),
+        (b"[]", "has no format ="),
         (b'{"format": "fedray-tasks", "version": 7}', "has version=7"),
         (b'{"format": "fedray-tasks", "version": 1}', "lacks digest"),
     ):

@@ -520,7 +520,7 @@ def test_a_run_json_around_a_training_counts_only_with_its_digest(
         (
             "training.json",
             lambda content: content.replace(b"fedray-training", b"fedray-else"),
-            "say format",
+            "has no format",
         ),
         (
             "training.json",

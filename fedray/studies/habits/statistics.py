@@ -67,7 +67,7 @@ class Summary:
         return self.resampled(np.ones((1, self.devices)))[0]
 
     def resampled(self, weights: Float64Array) -> Float64Array:
-        """The statistics [B, M] of devices that count several times.
+        """Returns the statistics [B, M] of bootstrap resamples of the devices.
 
         Args:
             weights: [B, N]; how often each device counts.

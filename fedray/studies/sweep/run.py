@@ -253,8 +253,8 @@ def _keep_rows(cache: StudyCache, digest: str, rows: tuple[Row, ...]) -> None:
 def _crossings(
     first: str, points: list[tuple[float, float]], second: str, others: list[tuple[float, float]]
 ) -> Iterator[Crossing]:
-    """Yields changes of sign of the difference of two lines; places where both are equal are passed
-    over, since they may only touch."""
+    """Yields changes of sign of the difference of two lines; skips points where the lines are
+    equal, because they may touch without crossing."""
     other = dict(others)
     shared = [(x, y - other[x]) for x, y in points if x in other and y != other[x]]
     for (low, before), (high, after) in itertools.pairwise(shared):

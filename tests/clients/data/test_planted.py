@@ -124,5 +124,5 @@ def test_phrases_are_refused_where_they_have_no_place(scenario_of) -> None:
         training={"task": "quadratic", "planted": [{"phrases": 2}], "cohort_sample": 10},
         participation={"timer_hours": 1.0},
     )
-    with pytest.raises(ScenarioError, match=r"training.planted plants phrases among texts"):
+    with pytest.raises(ScenarioError, match=r"training.planted needs data with one field `tokens`"):
         LocalTrainer(scenario)
