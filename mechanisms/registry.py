@@ -1,4 +1,4 @@
-"""The union of all strategies, by `kind`. To add one: ARCHITECTURE.md, "To add"."""
+"""The union of all strategies, by `kind`. To add one: docs/extending.md."""
 
 from typing import Annotated
 

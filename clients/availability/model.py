@@ -1,4 +1,4 @@
-"""The contract of an availability model. To add one: ARCHITECTURE.md, "To add"."""
+"""The contract of an availability model. To add one: docs/extending.md."""
 
 from typing import Any, Protocol
 

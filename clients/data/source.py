@@ -1,4 +1,4 @@
-"""The protocol of an example source. To add a kind of data: ARCHITECTURE.md, "To add"."""
+"""The protocol of an example source. To add a kind of data: docs/extending.md."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

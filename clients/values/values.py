@@ -1,4 +1,4 @@
-"""The protocol of the values that devices hold. To add a kind: ARCHITECTURE.md, "To add"."""
+"""The protocol of the values that devices hold. To add a kind: docs/extending.md."""
 
 from pkgutil import resolve_name
 from typing import Protocol

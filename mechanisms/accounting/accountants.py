@@ -1,6 +1,6 @@
 """The accountants: each computes epsilon at a delta from an event, or refuses the event.
 
-To add one: ARCHITECTURE.md, "To add".
+To add one: docs/extending.md.
 """
 
 from collections.abc import Callable

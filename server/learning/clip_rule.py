@@ -1,5 +1,5 @@
 """Clip rules, which choose the norm to which the updates of each round are clipped. To add one:
-ARCHITECTURE.md, "To add"."""
+docs/extending.md."""
 
 import math
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 """Server optimizers: from the mean update of a round to the next parameters. To add one:
-ARCHITECTURE.md, "To add".
+docs/extending.md.
 
 Shape suffix: D parameters. Every step treats each coordinate separately.
 """

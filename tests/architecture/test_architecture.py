@@ -97,6 +97,7 @@ def test_no_public_function_shares_its_modules_name() -> None:
 
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+EXTENDING = (ROOT / "docs/extending.md").read_text()
 
 
 def paths_of_the_house() -> Iterator[str]:
@@ -112,7 +113,7 @@ def paths_of_the_house() -> Iterator[str]:
 
 
 def paths_of_the_text() -> Iterator[str]:
-    for name in re.findall(r"`([\w./-]+(?:\.\w+|/))`", ARCHITECTURE):
+    for name in re.findall(r"`([\w./-]+(?:\.\w+|/))`", ARCHITECTURE + EXTENDING):
         if "/" in name:
             yield name
         elif name.endswith(".py"):
@@ -126,7 +127,7 @@ def test_every_path_that_the_architecture_names_exists() -> None:
 
 
 def test_the_architecture_is_short() -> None:
-    assert len(ARCHITECTURE.splitlines()) <= 250
+    assert len(ARCHITECTURE.splitlines()) <= 210
     assert max(map(len, ARCHITECTURE.splitlines())) <= 100
 
 

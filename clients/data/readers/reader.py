@@ -1,6 +1,6 @@
 """The protocol of a reader of recorded data: clients, and columns of a client's examples.
 
-To add a format: ARCHITECTURE.md, "To add".
+To add a format: docs/extending.md.
 """
 
 from collections.abc import Iterator, Sequence
