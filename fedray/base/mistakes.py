@@ -14,6 +14,7 @@ from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 
 from fedray.base.descriptions import descriptions_of
 from fedray.base.errors import InputError, one_line, shown
+from fedray.base.removed import removed
 
 _TAGS = ("kind", "model")
 """Keys that select one of several tables."""
@@ -224,6 +225,9 @@ class _Problem:
                 return f"{key or 'the file'} = {shown(given)}: {rules}; {remedy}"
 
     def _line_of_unknown(self, key: str, given: Any) -> str:
+        refusal = removed(key)
+        if refusal is not None:
+            return refusal
         table = ".".join(map(str, self.location[:-1]))
         where = f"[{table}]" if self.location[:-1] else "the top level"
         if self.meant:
@@ -242,6 +246,9 @@ class _Problem:
         if self.kind == "union_tag_not_found":
             return f"{full} is missing; it is one of {', '.join(known)}"
         value = given.get(tag) if isinstance(given, dict) else given
+        refusal = removed(f"{full} = {shown(value)}")
+        if refusal is not None:
+            return refusal
         close = difflib.get_close_matches(str(value), known, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else "take one of them"
         return f"{full} = {shown(value)} is not one of {', '.join(known)}; {remedy}"

@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fedray.base.errors import FedrayError, InputError
+from fedray.base.removed import removed
 from fedray.commands.flags import as_key, as_placement, in_flags, with_set
 from fedray.commands.numbers import check_numbers
 from fedray.commands.reproduce import reproductions, subcommand_of
@@ -20,7 +21,14 @@ class Interrupted(Exception):
 
 
 class Commands(TyperGroup):
-    """The commands under their headings. An unknown option is answered with its new place."""
+    """The commands under their headings. An unknown option is answered with its new place, and a
+    removed command with its replacement."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        refusal = removed(args[0])
+        if refusal is not None:
+            raise InputError(refusal)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -37,6 +45,9 @@ class Commands(TyperGroup):
 
     def _hint(self, option: str, name: str) -> str | None:
         names = {each.name for each in self.commands[name].params}
+        refusal = removed(f"{name} {option}")
+        if refusal is not None:
+            return refusal
         if option == "--quiet":
             return f"No such option: --quiet; it goes before the command: fedray --quiet {name}"
         # Options of earlier habit get the way to give them now.

@@ -174,20 +174,6 @@ def render_study(
     return _render("study.html.j2", figures, title=title, **values)
 
 
-def render_watch(listing: dict[str, Any], nonce: str) -> str:
-    """Returns the page that follows the runs under a directory as text; it asks for /state.json.
-
-    Args:
-        listing: result of `fedray.watch.shown.shown_listing`.
-        nonce: nonce of the page's scripts, which its policy names.
-    """
-    return (
-        _environment()
-        .get_template("watch.html.j2")
-        .render(directory=listing["directory"], listing_json=_script_safe(listing), nonce=nonce)
-    )
-
-
 def render_fragment(line: str, tables: Sequence[Table]) -> str:
     """Returns a part of a page for a notebook, one element of HTML as text: it loads nothing, and
     has no script.

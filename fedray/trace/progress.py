@@ -36,7 +36,7 @@ MOST_SHARE = 0.01
 
 Kind = Literal["simulation", "training"]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
-"""A count that JavaScript, which displays it, represents exactly."""
+"""The largest count that every reader of JSON represents exactly."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,7 +291,7 @@ class Runs:
             entry = replace(entry, privacy=of_trace.get("privacy"))
         inside = folder / TRAINING
         live = folder.with_name(f"{folder.name}{LIVE_TRAINING}")
-        # A link may lead out of the directory that is watched.
+        # A link may lead out of the directory.
         if (inside / TRAINING_FILE).is_file() and not inside.is_symlink():
             return replace(entry, **self._trained(inside))
         if live.is_dir():
@@ -654,7 +654,7 @@ def _number(document: Any, key: str) -> int | None:
     value = document.get(key)
     # A bool is an int in Python, but not a count.
     is_count = isinstance(value, int) and not isinstance(value, bool)
-    # JavaScript, which reads the listing, is exact up to here.
+    # Readers of JSON may keep numbers as floats, which are exact up to here.
     return value if is_count and abs(value) < 2**53 else None
 
 

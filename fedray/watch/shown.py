@@ -1,7 +1,7 @@
-"""Runs under a directory, as `fedray status` prints them and the local page shows them."""
+"""Runs under a directory, as `fedray status` prints them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fedray.base.rounding import fine, given, up
 from fedray.report.progress import duration
@@ -38,21 +38,6 @@ def status_text(listing: Listing) -> list[Piece]:
             Paragraph("", "There are more, which are not listed; name a directory below.")
         )
     return pieces
-
-
-def shown_listing(listing: Listing) -> dict[str, Any]:
-    """Returns the document of a listing, with the facts and the state of each entry as text."""
-    document = listing.to_json()
-    entries = [
-        {
-            **each,
-            "facts": shown_facts(entry),
-            "state_text": state_text(entry),
-            "bound_text": "" if entry.privacy is None else bound_text(entry.privacy),
-        }
-        for entry, each in zip(listing.entries, document["entries"], strict=True)
-    ]
-    return {**document, "entries": entries}
 
 
 def under_way_table(entries: Sequence[Entry]) -> Table:

@@ -268,8 +268,6 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["run", "GOOD.toml", "--quiet"], "goes before the command: fedray --quiet run"),
         (["fit-min-sep", "--min-sep", "20"], "population.devices must be set"),
         (["fit-min-sep", "GOOD.toml"], "Missing option '--min-sep'"),
-        (["status", ".", "--watch", "70000"], "--watch=70000 must be a port from 0 to 65535"),
-        (["status", ".", "--watch", "0", "--json"], "leave one out"),
         (
             ["fit-min-sep", "GOOD.toml", "--min-sep", "0"],
             "--min-sep=0 must be at least 1 and less than the 12 rounds",

@@ -76,8 +76,12 @@ def test_every_other_name_is_of_a_parameter_that_a_command_has() -> None:
 
 
 def test_a_command_that_is_refused_names_its_flags(fedray_command) -> None:
-    code, _, stderr = fedray_command("status", ".", "--watch", "-1")
-    assert (code, stderr) == (2, "fedray: --watch=-1 must be a port from 0 to 65535\n")
+    numbers = ("--rounds", "5", "--max-participations", "2", "--min-sep", "0")
+    code, _, stderr = fedray_command("mechanism", "identity", *numbers)
+    assert (code, stderr) == (
+        2,
+        "fedray: --min-sep=0 must be at least 1; 1 permits every round\n",
+    )
 
 
 @pytest.mark.parametrize(

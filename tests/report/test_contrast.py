@@ -21,7 +21,6 @@ Colour = tuple[float, float, float]
 TEMPLATES = files("fedray.report")
 STYLE = TEMPLATES.joinpath("style.html.j2").read_text()
 PLOTS = TEMPLATES.joinpath("plots.html.j2").read_text()
-WATCH = TEMPLATES.joinpath("watch.html.j2").read_text()
 SCHEMES = ("light", "dark", "print")
 VARIABLE = re.compile(r"--(\w+): ?(#[0-9a-f]{3,6})\b")
 EDGES = (
@@ -90,7 +89,7 @@ def rules(sheet: str) -> Iterator[tuple[str, str, str]]:
 
 def declared(*names: str) -> set[tuple[str, str]]:
     """(selector, value) of what the pages' style sheets say of some properties."""
-    sheets = re.findall(r"<style>(.*?)</style>", STYLE + WATCH, flags=re.DOTALL)
+    sheets = re.findall(r"<style>(.*?)</style>", STYLE, flags=re.DOTALL)
     return {(at, value) for sheet in sheets for at, name, value in rules(sheet) if name in names}
 
 
