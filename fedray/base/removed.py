@@ -6,6 +6,7 @@ a guess at its spelling.
 
 REMOVED = {
     "status --watch": "repeat `fedray status`, and use `--tensorboard` for curves",
+    "population --format": "write .parquet or .csv, which docs/populations.md converts for tools",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }
