@@ -77,7 +77,7 @@ def read_regular_file(file: Path, most_bytes: int, *, inside: Path | None = None
 def check_regular_file(
     file: Path, *, inside: Path | None = None, most_bytes: int | None = None
 ) -> None:
-    """Checks a file that a library opens by its path, such as HDF5 or SQLite.
+    """Checks a file that a library opens by its path, such as SQLite.
 
     Args:
         file: its path; symbolic links are followed.

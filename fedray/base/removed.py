@@ -6,6 +6,9 @@ a guess at its spelling.
 
 REMOVED = {
     "status --watch": "repeat `fedray status`, and use `--tensorboard` for curves",
+    "population --format": "write .parquet or .csv, which docs/populations.md converts for tools",
+    "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
+    "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }
 """Replacement of each removed name: a command, a command with an option, the full path of a key in
 a file, or `key = 'value'`."""

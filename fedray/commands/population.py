@@ -14,7 +14,6 @@ def population(
     *,
     kind: str = "scenario",
     sessions: Path | None = None,
-    file_format: str | None = None,
     devices: int | None = None,
     days: int | None = None,
     overrides: list[str] | None = None,
@@ -22,32 +21,31 @@ def population(
 ) -> None:
     """Show how many devices are eligible at once, by hour of the day, and write their sessions.
 
-    Sessions replay as `availability.model = "replay"`. The format json is for Flower and APPFL,
-    fedscale for FedScale. Kinds of published traces are flash (user_behavior_tiny.json, whose
-    devices are idle with the screen off), flash-locked (idle while locked) and fedscale (the pickle
-    client_behave_trace, from which no code is run).
+    Sessions replay as `availability.model = "replay"`. Kinds of published traces are flash
+    (user_behavior_tiny.json, whose devices are idle with the screen off), flash-locked (idle while
+    locked) and fedscale (the pickle client_behave_trace, from which no code is run).
 
     Example: fedray population quickstart --sessions sessions.parquet --devices 10000
 
     Args:
         source: scenario file or name; or a published trace, with --kind
         kind (scenario|flash|flash-locked|fedscale): kind of SOURCE
-        sessions (FILE): file of sessions to write: device, start and end in seconds
-        file_format (parquet|csv|json|fedscale): format of that file; default: by suffix
+        sessions (FILE): file of sessions to write, Parquet or CSV by its suffix: device, start
+            and end in seconds
         devices (N): number of devices to write; default: all, at most 100,000
         days (D): simulated days to write; default: 28
     """
     from fedray.commands.sessions import PUBLISHED, of_scenario, of_trace
 
     if kind == "scenario":
-        found = of_scenario(source, overrides or (), sessions, file_format, devices, days)
+        found = of_scenario(source, overrides or (), sessions, devices, days)
     elif kind in PUBLISHED:
         # A published trace is read as it is: nothing of it is drawn or simulated.
         given = {"--devices": devices, "--days": days, "--set": overrides}
         for flag, value in given.items():
             if value is not None:
                 raise InputError(f"{flag} is for a scenario, and SOURCE is not one; leave it out")
-        found = of_trace(Path(source), kind, sessions, file_format)
+        found = of_trace(Path(source), kind, sessions)
     else:
         raise InputError.of("kind", kind, f"is none of scenario, {', '.join(PUBLISHED)}")
     if as_json:
@@ -81,7 +79,6 @@ def _facts(found: Any) -> list[tuple[str, str]]:
     if file is not None:
         content = f"{file.sessions:,} of {file.devices:,} devices in {file.days} days"
         facts += [("sessions", content), ("file", f"{file.path} ({file.format})")]
-        if file.format in ("parquet", "csv"):
-            keys = f'availability.model = "replay", recorded_devices = {file.devices}'
-            facts.append(("replayed by", keys))
+        keys = f'availability.model = "replay", recorded_devices = {file.devices}'
+        facts.append(("replayed by", keys))
     return facts

@@ -55,7 +55,6 @@ def of_scenario(
     source: str,
     overrides: Sequence[str],
     out: Path | None,
-    form: str | None,
     devices: int | None,
     days: int | None,
 ) -> PopulationSupply:
@@ -65,7 +64,6 @@ def of_scenario(
         source: file or name of the scenario.
         overrides: keys to set, as "table.key=value".
         out: file of sessions; None for no file.
-        form: format of the file; None for that of its suffix.
         devices: number of devices to write; None for all, up to `MOST_DEVICES`.
         days: simulated days to write; None for `DAYS`.
     """
@@ -75,18 +73,17 @@ def of_scenario(
     # Impossible numbers are refused before the supply is estimated.
     blocks = population_sessions(value, written, days)
     supply = eligible_at_once(value)
-    file = _written(blocks, out, form, written, days)
+    file = _written(blocks, out, written, days)
     return PopulationSupply(value.population.devices, supply, file)
 
 
-def of_trace(source: Path, kind: str, out: Path | None, form: str | None) -> PopulationSupply:
+def of_trace(source: Path, kind: str, out: Path | None) -> PopulationSupply:
     """Reads a published trace of devices, and writes its sessions.
 
     Args:
         source: file of the trace.
         kind: one of `PUBLISHED`.
         out: file of sessions; None for no file.
-        form: format of the file; None for that of its suffix.
     """
     if kind == "fedscale":
         found = read_fedscale(source)
@@ -94,17 +91,15 @@ def of_trace(source: Path, kind: str, out: Path | None, form: str | None) -> Pop
         found = read_flash(source, "locked" if kind == "flash-locked" else "screen-off")
     # A recording is replayed with a period of whole days.
     days = int(-(-found.end.max() // _DAY_SECONDS))
-    file = _written([found], out, form, found.end_device, days)
+    file = _written([found], out, found.end_device, days)
     return PopulationSupply(found.end_device, None, file)
 
 
 def _written(
-    blocks: Iterable[Sessions], out: Path | None, form: str | None, devices: int, days: int
+    blocks: Iterable[Sessions], out: Path | None, devices: int, days: int
 ) -> SessionFile | None:
     if out is None:
         return None
-    # An unknown format is refused before the sessions are drawn.
-    chosen = form_of(out, form)
     with progress_line("writing sessions"):
-        total = write_sessions(blocks, out, chosen, _DAY_SECONDS * days)
-    return SessionFile(str(out), devices, days, total, chosen)
+        total = write_sessions(blocks, out)
+    return SessionFile(str(out), devices, days, total, form_of(out))

@@ -16,9 +16,7 @@ __all__ = [
     "ClassesData",
     "CustomData",
     "LanguageData",
-    "LeafData",
     "ParquetData",
-    "PflHdf5Data",
     "PointsData",
     "SourceCodeData",
     "TffSqliteData",
@@ -257,14 +255,6 @@ class TffSqliteData(FileData):
     """Feature of the targets (field `targets`); empty: no targets."""
 
 
-class PflHdf5Data(FileData):
-    """An HDF5 file of pfl-research; see clients/data/readers/pfl_hdf5.py."""
-
-    kind: Literal["pfl_hdf5"] = "pfl_hdf5"
-    """An HDF5 file with data sets {split}/{client}/{column}."""
-    implementation: ClassVar[str] = "fedray.clients.data.readers.pfl_hdf5:PflHdf5"
-
-
 class ParquetData(FileData):
     """Parquet files with a client column, such as those from Hugging Face; see
     clients/data/readers/parquet.py."""
@@ -274,19 +264,6 @@ class ParquetData(FileData):
     implementation: ClassVar[str] = "fedray.clients.data.readers.parquet:ParquetFiles.of"
     client: Name = "client"
     """Column that names the client of a row."""
-
-
-class LeafData(FileData):
-    """JSON files of LEAF; see clients/data/readers/leaf.py."""
-
-    kind: Literal["leaf"] = "leaf"
-    """JSON files of LEAF."""
-    implementation: ClassVar[str] = "fedray.clients.data.readers.leaf:LeafFiles"
-    # LEAF's files use these names for every client.
-    inputs: str = "x"
-    """Key of the inputs (field `inputs`)."""
-    targets: str = "y"
-    """Key of the targets (field `targets`); empty: no targets."""
 
 
 class SourceCodeData(FormedData, AssignedData):
@@ -319,9 +296,7 @@ class SourceCodeData(FormedData, AssignedData):
 
 AnyRecordedData = (
     Annotated[TffSqliteData, Tag("tff_sqlite")]
-    | Annotated[PflHdf5Data, Tag("pfl_hdf5")]
     | Annotated[ParquetData, Tag("parquet")]
-    | Annotated[LeafData, Tag("leaf")]
     | Annotated[SourceCodeData, Tag("source_code")]
 )
 """The tables of recorded clients."""

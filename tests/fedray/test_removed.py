@@ -3,6 +3,7 @@
 import pytest
 import typer.main
 
+from fedray.base.errors import InputError
 from fedray.base.removed import REMOVED, removed
 from fedray.cli import app
 
@@ -26,6 +27,14 @@ def test_no_removed_command_or_option_exists() -> None:
             assert option not in options
         else:
             assert command not in COMMANDS
+
+
+def test_a_removed_key_or_value_is_refused_with_its_replacement(small) -> None:
+    for name in set(REMOVED) - set(OF_COMMANDS):
+        key, _, value = name.partition(" = ")
+        with pytest.raises(InputError) as found:
+            small(f"{key}={value or 1}")
+        assert removed(name) in str(found.value)
 
 
 def test_every_refusal_is_one_sentence() -> None:

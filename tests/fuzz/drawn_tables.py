@@ -61,9 +61,7 @@ FILES: dict[str, dict[str, Any]] = {
     "Banded": {"file": "banded.npy"},
     "Dense": {"file": "matrix.npy"},
     "TffSqliteData": {"file": "tff_sqlite", "inputs": "x", "targets": "y"},
-    "PflHdf5Data": {"file": "pfl_hdf5"},
     "ParquetData": {"file": "parquet", "inputs": "x", "targets": "y"},
-    "LeafData": {"file": "leaf"},
 }
 """Keys of the tables that name a file; the files are the caller's."""
 KEYS_OF_FILES = ("client", "file", "held_out_split", "inputs", "sha256", "split", "targets", "tokens", "vocabulary_cost", "vocabulary_file", "vocabulary_sha256")  # fmt: skip

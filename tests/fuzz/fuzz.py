@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -622,28 +621,13 @@ def _sqlite(file: Path) -> dict[str, str]:
     return {"inputs": "x", "targets": "y"}
 
 
-def _hdf5(file: Path) -> dict[str, str]:
-    with h5py.File(file, "w") as made:
-        for number in range(4):
-            made[f"train/c{number}/inputs"] = np.ones((2, 3))
-            made[f"train/c{number}/targets"] = [0, 1]
-    return {}
-
-
 def _parquet(file: Path) -> dict[str, str]:
     columns = {"client": list("abab"), "x": [[1.0, 2.0]] * 4, "y": [0, 1, 2, 0]}
     pq.write_table(pa.table(columns), file)
     return {"inputs": "x", "targets": "y"}
 
 
-def _leaf(file: Path) -> dict[str, str]:
-    clients = {name: {"x": [[1.5, 2]], "y": [1]} for name in "abc"}
-    document = {"users": list("abc"), "num_samples": [1, 1, 1], "user_data": clients}
-    file.write_text(json.dumps(document))
-    return {}
-
-
-DATA_FILES = {"tff_sqlite": _sqlite, "pfl_hdf5": _hdf5, "parquet": _parquet, "leaf": _leaf}
+DATA_FILES = {"tff_sqlite": _sqlite, "parquet": _parquet}
 """What writes a small file of each format of data, and gives the keys that it needs."""
 
 

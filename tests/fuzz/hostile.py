@@ -1,7 +1,6 @@
 """Hostile files, each read in a process of its own with limits of time and memory: python tests/fuzz/hostile.py [PART OF A NAME | --quick]
 
-Data of every reader, and the content files of traces. What may come of a case: one FedrayError of one line, or, for the few
-that are merely odd, examples without anything from outside. Everything else is a finding: another exception, a hang, memory
+Data of every reader, and the content files of traces. What may come of a case: one FedrayError of one line. Everything else is a finding: another exception, a hang, memory
 beyond the limit, the end of the process, the content or the digest of a file outside, something left in the cache.
 """
 
@@ -27,7 +26,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +33,7 @@ import pyarrow.parquet as pq
 from fedray.base.errors import FedrayError
 from fedray.clients.data import custom  # noqa: F401  (imported before the processes are forked)
 from fedray.clients.data.factory import source_of
-from fedray.clients.data.readers import leaf, parquet, pfl_hdf5, tff_sqlite  # noqa: F401
+from fedray.clients.data.readers import parquet, tff_sqlite  # noqa: F401
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
 from fedray.clients.python_file import function_in
 from fedray.scenario import Scenario
@@ -47,16 +45,13 @@ MEMORY = 4 << 30
 SECRET = 31_415_926
 """A number in the files outside."""
 SLOW = (
-    "sparse", "lzma of half", "xz of 200", "of 65 MiB", "two billion", "400 million", "150 million", "by the thousand",
-    "one text a million", "long texts", "one long text", "vocabulary: 2 GiB", "100 MB", "more than it says",
+    "sparse", "lzma of half", "xz of 200", "two billion", "400 million", "150 million", "by the thousand",
+    "long texts", "vocabulary: 2 GiB", "100 MB",
 )  # fmt: skip
 """Parts of the names of cases that take more than a second, or much memory, to make or to refuse."""
 Table = dict[str, Any]
 CASES: dict[str, Callable[[Path], Table]] = {}
 """Makes the files of a case in a folder, with others in `outside` beside it; gives the scenario's tables."""
-ODD = {"leaf: brackets in a string", "leaf: name of half a character", "hdf5: link in metadata"}
-"""Cases that may be read."""
-GOOD = {"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]}
 
 
 def case(name: str) -> Callable[[Callable[[Path], Table]], Callable[[Path], Table]]:
@@ -102,13 +97,6 @@ def sqlite_file(file: Path, rows: int = 12, content: bytes | None = None) -> Non
         connection.commit()
 
 
-def hdf5_file(file: Path) -> None:
-    with h5py.File(file, "w") as opened:
-        for name in "abc":
-            opened[f"train/{name}/inputs"] = GOOD["x"]
-            opened[f"train/{name}/targets"] = GOOD["y"]
-
-
 def parquet_file(file: Path, **columns: Any) -> None:
     rows = {
         "client": ["a", "a", "b", "b"],
@@ -118,17 +106,9 @@ def parquet_file(file: Path, **columns: Any) -> None:
     pq.write_table(pa.table({**rows, **columns}), file)
 
 
-def leaf_file(file: Path, **clients: Any) -> None:
-    file.write_text(
-        json.dumps({"users": ["a", "b"], "user_data": {"a": GOOD, "b": GOOD, **clients}})
-    )
-
-
 WRITERS: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "sqlite": ("d.sqlite", sqlite_file, "tff_sqlite"),
-    "hdf5": ("d.h5", hdf5_file, "pfl_hdf5"),
     "parquet": ("d.parquet", parquet_file, "parquet"),
-    "leaf": ("d.json", leaf_file, "leaf"),
 }
 
 
@@ -205,237 +185,17 @@ def add_broken(
 for _kind in WRITERS:
     for _what, _break in BROKEN.items():
         add_broken(_kind, _what, _break)
-    if _kind in ("parquet", "leaf"):
+    if _kind == "parquet":
         add_broken(_kind, "link out of the folder", folder_with_a_way_out)
 
 
 @case("any: link in a folder to a device")
 def _(folder: Path) -> Table:
-    leaf_file(folder / "a.json")
-    (folder / "b.json").symlink_to("/dev/zero")
+    parquet_file(folder / "a.parquet")
+    (folder / "b.parquet").symlink_to("/dev/zero")
     (folder / "sub").mkdir()
-    (folder / "sub" / "c.json").symlink_to("/etc/passwd")
-    return {"kind": "leaf", "file": "."}
-
-
-# HDF5.
-
-
-def hdf5_case(name: str, columns: str = "inputs") -> Callable[[Callable[[Any, Path], None]], None]:
-    """A case whose file has client a, which the function makes, and good ones beside it."""
-
-    def add(make: Callable[[Any, Path], None]) -> None:
-        @case(f"hdf5: {name}")
-        def made(folder: Path) -> Table:
-            outside = folder.parent / "outside"
-            with h5py.File(outside / "secret.h5", "w") as opened:
-                opened["train/z/inputs"] = np.full((2, 2), float(SECRET))
-                opened["train/z/targets"] = [0, 1]
-            np.full(4, float(SECRET)).tofile(outside / "secret.bin")
-            with h5py.File(
-                folder / "d.h5", "w", libver="latest" if "chunk" in name else None
-            ) as opened:
-                for good in "bc":
-                    opened[f"train/{good}/{columns}"] = GOOD["x"]
-                    opened[f"train/{good}/targets"] = GOOD["y"]
-                opened["train/a/targets"] = GOOD["y"]
-                make(opened, outside)
-            return {"kind": "pfl_hdf5", "file": "d.h5", "inputs": columns}
-
-    return add
-
-
-@hdf5_case("external storage")
-def _(file: Any, outside: Path) -> None:
-    storage = [(str(outside / "secret.bin"), 0, 32)]
-    file.create_dataset("train/a/inputs", shape=(2, 2), dtype="f8", external=storage)
-
-
-@hdf5_case("external storage of targets")
-def _(file: Any, outside: Path) -> None:
-    del file["train/a/targets"]
-    file["train/a/inputs"] = GOOD["x"]
-    storage = [("/etc/passwd", 0, 16)]
-    file.create_dataset("train/a/targets", shape=(2,), dtype="u1", external=storage)
-
-
-@hdf5_case("external storage in a pipe")
-def _(file: Any, outside: Path) -> None:
-    os.mkfifo(outside / "pipe")
-    file.create_dataset(
-        "train/a/inputs", shape=(2, 2), dtype="f8", external=[(str(outside / "pipe"), 0, 32)]
-    )
-
-
-@hdf5_case("external link to a data set")
-def _(file: Any, outside: Path) -> None:
-    file["train/a/inputs"] = h5py.ExternalLink(str(outside / "secret.h5"), "/train/z/inputs")
-
-
-@hdf5_case("external link to a client")
-def _(file: Any, outside: Path) -> None:
-    del file["train/a"]
-    file["train/a"] = h5py.ExternalLink(str(outside / "secret.h5"), "/train/z")
-
-
-@hdf5_case("external link to a split")
-def _(file: Any, outside: Path) -> None:
-    file["other"] = h5py.ExternalLink(str(outside / "secret.h5"), "/train")
-
-
-@hdf5_case("external link to a pipe")
-def _(file: Any, outside: Path) -> None:
-    os.mkfifo(outside / "pipe")
-    file["train/a/inputs"] = h5py.ExternalLink(str(outside / "pipe"), "/x")
-
-
-@hdf5_case("soft link to an external link")
-def _(file: Any, outside: Path) -> None:
-    file["metadata/way"] = h5py.ExternalLink(str(outside / "secret.h5"), "/train/z/inputs")
-    file["train/a/inputs"] = h5py.SoftLink("/metadata/way")
-
-
-@hdf5_case("soft link through an external link")
-def _(file: Any, outside: Path) -> None:
-    file["metadata/way"] = h5py.ExternalLink(str(outside / "secret.h5"), "/")
-    file["train/a/inputs"] = h5py.SoftLink("/metadata/way/train/z/inputs")
-
-
-@hdf5_case("link of a nested column", columns="deep/inputs")
-def _(file: Any, outside: Path) -> None:
-    file["train/a/deep"] = h5py.ExternalLink(str(outside / "secret.h5"), "/train/z")
-
-
-@hdf5_case("link in metadata")
-def _(file: Any, outside: Path) -> None:
-    file["metadata/way"] = h5py.ExternalLink(str(outside / "secret.h5"), "/")
-    file["train/a/inputs"] = GOOD["x"]
-
-
-@hdf5_case("circle of soft links")
-def _(file: Any, outside: Path) -> None:
-    file["train/a/inputs"] = h5py.SoftLink("/train/a/inputs")
-
-
-@hdf5_case("virtual data set")
-def _(file: Any, outside: Path) -> None:
-    layout = h5py.VirtualLayout(shape=(2, 2), dtype="f8")
-    layout[:] = h5py.VirtualSource(str(outside / "secret.h5"), "train/z/inputs", shape=(2, 2))
-    file["train/a"].create_virtual_dataset("inputs", layout)
-
-
-@hdf5_case("virtual data set without end")
-def _(file: Any, outside: Path) -> None:
-    layout = h5py.VirtualLayout(shape=(2, 2), dtype="f8", maxshape=(None, 2))
-    source = h5py.VirtualSource(
-        str(outside / "secret.h5"), "train/z/inputs", shape=(2, 2), maxshape=(None, 2)
-    )
-    layout[0 : h5py.h5s.UNLIMITED] = source[0 : h5py.h5s.UNLIMITED]
-    file["train/a"].create_virtual_dataset("inputs", layout)
-
-
-@hdf5_case("2^62 examples")
-def _(file: Any, outside: Path) -> None:
-    file.create_dataset("train/a/inputs", shape=(1 << 62, 4), chunks=(1, 4), dtype="f8")
-
-
-@hdf5_case("a terabyte of fill values")
-def _(file: Any, outside: Path) -> None:
-    file.create_dataset(
-        "train/a/inputs",
-        shape=(2, 1 << 36),
-        chunks=(1, 1024),
-        dtype="f8",
-        fillvalue=float(SECRET + 1),
-    )
-
-
-@hdf5_case("a chunk of 4 GiB")
-def _(file: Any, outside: Path) -> None:
-    file.create_dataset(
-        "train/a/inputs",
-        shape=(2, 2),
-        maxshape=(None, None),
-        chunks=(1 << 14, 1 << 14),
-        dtype="f8",
-        compression=1,
-    )
-
-
-@hdf5_case("chunk compressed twice")
-def _(file: Any, outside: Path) -> None:
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((2, 2))
-    properties.set_deflate(9)
-    properties.set_filter(h5py.h5z.FILTER_DEFLATE, 0, (9,))
-    space = h5py.h5s.create_simple((2, 2))
-    h5py.h5d.create(file["train/a"].id, b"inputs", h5py.h5t.IEEE_F64LE, space, properties)
-
-
-@hdf5_case("chunk that unpacks to more than it says")
-def _(file: Any, outside: Path) -> None:
-    import zlib
-
-    data = file.create_dataset(
-        "train/a/inputs", shape=(2, 2), chunks=(2, 2), dtype="f8", compression=9
-    )
-    packer = zlib.compressobj(9)
-    bomb = b"".join(packer.compress(bytes(1 << 24)) for _ in range(320)) + packer.flush()
-    data.id.write_direct_chunk((0, 0), bomb)
-
-
-@hdf5_case("one text a million times")
-def _(file: Any, outside: Path) -> None:
-    text = h5py.string_dtype()
-    data = file.create_dataset(
-        "train/a/inputs", shape=(1_000_000,), chunks=(1_000_000,), dtype=text
-    )
-    data[0] = "x" * 1_000_000
-    _, first = data.id.read_direct_chunk((0,))
-    data.id.write_direct_chunk((0,), first[:16] * 1_000_000)
-
-
-for _name, _value in {
-    "NaN": [[np.nan, 1.0], [1.0, 1.0]],
-    "infinity": [[np.inf, 1.0], [1.0, 1.0]],
-    "single value": 1.0,
-    "texts for numbers": ["a", "b"],
-    "complex numbers": [[1j, 1j], [1j, 1j]],
-    "nothing": h5py.Empty("f8"),
-    "no examples": np.zeros((0, 2)),
-    "records": np.zeros(2, [("a", "f8"), ("b", "S9")]),
-}.items():
-
-    def _set(file: Any, outside: Path, value: Any = _value) -> None:
-        file["train/a/inputs"] = value
-
-    hdf5_case(_name)(_set)
-
-
-@hdf5_case("a group for a data set")
-def _(file: Any, outside: Path) -> None:
-    file.create_group("train/a/inputs/x")
-
-
-@hdf5_case("references")
-def _(file: Any, outside: Path) -> None:
-    data = file.create_dataset("train/a/inputs", shape=(2,), dtype=h5py.ref_dtype)
-    data[:] = file.ref
-
-
-@case("hdf5: name that is not UTF-8")
-def _(folder: Path) -> Table:
-    hdf5_file(folder / "d.h5")
-    with h5py.File(folder / "d.h5", "a") as file:
-        file["train/zzzz"] = file["train/a"]
-    content = (folder / "d.h5").read_bytes()
-    (folder / "d.h5").write_bytes(content.replace(b"zzzz", b"\xff\xfe\xff\xfe"))
-    return {"kind": "pfl_hdf5", "file": "d.h5"}
-
-
-@hdf5_case("a group in itself")
-def _(file: Any, outside: Path) -> None:
-    file["train/a/inputs"] = file["train"]
+    (folder / "sub" / "c.parquet").symlink_to("/etc/passwd")
+    return {"kind": "parquet", "file": "."}
 
 
 # SQLite.
@@ -567,59 +327,6 @@ def _(file: Path) -> None:
             "CREATE TABLE other(a); INSERT INTO other VALUES (zeroblob(50000000))"
         )
     file.write_bytes(lzma.compress(plain.read_bytes()))
-
-
-# LEAF.
-
-
-def leaf_case(name: str, **keys: Any) -> Callable[[Callable[[], str | bytes]], None]:
-    def add(make: Callable[[], str | bytes]) -> None:
-        @case(f"leaf: {name}")
-        def made(folder: Path) -> Table:
-            content = make()
-            (folder / "d.json").write_bytes(
-                content if isinstance(content, bytes) else content.encode()
-            )
-            return {"kind": "leaf", "file": "d.json", **keys}
-
-    return add
-
-
-def leaf_text(client: str, before: str = "", after: str = "") -> str:
-    good = json.dumps(GOOD)
-    return f'{{{before}"users": ["a"], "user_data": {{"b": {good}, "a": {client}, "c": {good}}}{after}}}'
-
-
-for _name, _text in {
-    "nested in 40 kB": lambda: leaf_text('{"x": ' + "[" * 20_000 + "]" * 20_000 + ', "y": [0]}'),
-    "nested in 400 kB": lambda: leaf_text('{"x": ' + "[" * 400_000),
-    "nested objects": lambda: leaf_text('{"a": ' * 100_000),
-    "nested before the clients": lambda: leaf_text("{}", before='"z": ' + "[" * 300_000 + "]" * 300_000 + ", "),
-    "nested after the clients": lambda: leaf_text("{}", after=', "z": ' + "[" * 300_000 + "]" * 300_000),
-    "nested 60 deep": lambda: leaf_text('{"x": ' + "[" * 60 + "]" * 60 + ', "y": [0]}'),
-    "brackets in a string": lambda: leaf_text(json.dumps({**GOOD, "z": '[{\\"' * 1000})),
-    "integer of a million digits": lambda: leaf_text('{"x": [' + "9" * 1_000_000 + '], "y": [0]}'),
-    "integer of 30 digits": lambda: leaf_text('{"x": [' + "9" * 30 + '], "y": [0]}'),
-    "1e999": lambda: leaf_text('{"x": [[1e999, 1]], "y": [0]}'),
-    "NaN": lambda: leaf_text('{"x": [[NaN, 1]], "y": [0]}'),
-    "half a character": lambda: leaf_text('{"x": ["\\ud800"], "y": [0]}'),
-    "name of half a character": lambda: leaf_text(json.dumps(GOOD)).replace('"a": ', '"\\ud800": '),
-    "one long text and many": lambda: leaf_text(json.dumps({"x": ["a" * 20_000_000, *["b"] * 500_000], "y": [0] * 500_001})),
-    "one long text among numbers": lambda: leaf_text(json.dumps({"x": [*[0] * 500_000, "a" * 20_000_000], "y": [0] * 500_001})),
-    "client of 65 MiB": lambda: leaf_text('{"x": [' + "[]," * (22 << 20) + '[]], "y": [0]}'),
-    "name of 65 MiB": lambda: leaf_text(json.dumps(GOOD)).replace('"a": ', f'"{"a" * (65 << 20)}": '),
-    "clients as a list": lambda: '{"user_data": [1, 2, 3]}',
-    "clients twice": lambda: leaf_text(json.dumps(GOOD), after=f', "user_data": {{"b": {json.dumps(GOOD)}}}'),
-    "columns that are no lists": lambda: leaf_text('{"x": {"0": 1}, "y": 3}'),
-    "ragged": lambda: leaf_text('{"x": [[1], [1, 2]], "y": [0, 1]}'),
-    "objects for numbers": lambda: leaf_text('{"x": [{"a": 1}, null], "y": [true, false]}'),
-    "two documents": lambda: leaf_text(json.dumps(GOOD)) * 2,
-    "BOM": lambda: b"\xef\xbb\xbf" + leaf_text(json.dumps(GOOD)).encode(),
-    "UTF-16": lambda: leaf_text(json.dumps(GOOD)).encode("utf-16"),
-    "null bytes": lambda: bytes(1 << 20),
-    "a list": lambda: "[]",
-}.items():  # fmt: skip
-    leaf_case(_name)(_text)
 
 
 # Parquet.
@@ -797,10 +504,10 @@ def _(folder: Path) -> Table:
 def named_case(name: str, make: Callable[[Path], object]) -> None:
     @case(f"vocabulary: {name}")
     def made(folder: Path) -> Table:
-        texts = {"x": ["a b", "b c"], "y": [0, 1]}
-        leaf_file(folder / "d.json", a=texts, b=texts)
+        parquet_file(folder / "d.parquet", inputs=["a b", "b c", "a b", "b c"])
         make(folder / "words.txt")
-        return {"kind": "leaf", "file": "d.json", "tokens": "x", "vocabulary_file": "words.txt"}
+        names = {"tokens": "inputs", "vocabulary_file": "words.txt"}
+        return {"kind": "parquet", "file": "d.parquet", **names}
 
 
 def _large_vocabulary(file: Path) -> None:
@@ -1078,7 +785,7 @@ def run_case(name: str, root: Path) -> tuple[str, int, float]:
     result, memory, seconds = in_a_process(lambda: outcome(json.loads(made), folder))
     if memory > MEMORY:
         result = f"FOUND {memory / 2**30:.1f} GiB of memory; {result}"
-    if result == "read" and name not in ODD and not re.match("content: .*", name):
+    if result == "read" and not re.match("content: .*", name):
         result = "FOUND that it was read"
     if "lzma" in name and left_in_the_cache(cache):
         result = f"FOUND {left_in_the_cache(cache)} bytes in the cache; {result}"

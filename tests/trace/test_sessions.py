@@ -1,9 +1,10 @@
-"""Sessions: what is exported is replayed, in all forms; published traces are read, hostile ones refused."""
+"""Sessions: what is exported is replayed, published traces are read, hostile ones refused."""
 
 import json
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.csv
@@ -13,7 +14,7 @@ import pytest
 from fedray.base.errors import InputError
 from fedray.clients.sessions import population_sessions
 from fedray.imports.foreign_sessions import read_fedscale, read_flash
-from fedray.imports.sessions import Sessions, form_of, joined_sessions, write_sessions
+from fedray.imports.sessions import Sessions, joined_sessions, write_sessions
 
 BLOCKS = (
     Sessions(0, 3, np.array([0, 0, 2]), np.array([1.5, 10.0, 0.1]), np.array([2.0, 20.0, 0.3])),
@@ -25,22 +26,28 @@ ROWS = [(0, 1.5, 2.0), (0, 10.0, 20.0), (2, 0.1, 0.3), (4, 5.0, 7.0)]
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_columns_have_every_session(tmp_path: Path, form) -> None:
     file = tmp_path / f"s.{form}"
-    assert write_sessions(BLOCKS, file, form, 100.0) == 4
+    assert write_sessions(BLOCKS, file) == 4
     table = pq.read_table(file) if form == "parquet" else pyarrow.csv.read_csv(file)
     assert [tuple(row.values()) for row in table.to_pylist()] == ROWS
 
 
-def test_json_is_what_flower_and_appfl_clients_can_be_chosen_by(tmp_path: Path) -> None:
-    write_sessions(BLOCKS, tmp_path / "s.json", "json", 100.0)
-    found = json.loads((tmp_path / "s.json").read_text())
-    assert found["finish_time"] == 100.0
-    assert found["devices"] == {
-        "0": [[1.5, 2.0], [10.0, 20.0]],
-        "1": [],
-        "2": [[0.1, 0.3]],
-        "3": [],
-        "4": [[5.0, 7.0]],
-    }
+PAGE = Path(__file__).parents[2] / "docs" / "populations.md"
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """The functions of the page, for other tools."""
+    names: dict[str, Any] = {}
+    exec(PAGE.read_text().partition("```python\n")[2].partition("```")[0], names)
+    return names
+
+
+def test_the_program_of_the_page_knows_who_is_eligible(tmp_path: Path, page) -> None:
+    write_sessions(BLOCKS, tmp_path / "s.parquet")
+    sessions = page["sessions_of"](tmp_path / "s.parquet")
+    assert sessions == {0: [(1.5, 2.0), (10.0, 20.0)], 2: [(0.1, 0.3)], 4: [(5.0, 7.0)]}
+    assert [page["is_eligible"](sessions, 0, time) for time in (1.5, 2.0, 15.0)] == [1, 0, 1]
+    assert not page["is_eligible"](sessions, 1, 5.0)
 
 
 def is_active(trace: dict, time: float) -> bool:
@@ -49,38 +56,43 @@ def is_active(trace: dict, time: float) -> bool:
     return any(a <= norm <= b for a, b in zip(trace["active"], trace["inactive"], strict=True))
 
 
-def test_fedscale_json_is_its_dict(tmp_path: Path) -> None:
-    """By the three lines of the documentation, and read back as the same sessions."""
-    write_sessions(BLOCKS, tmp_path / "s.json", "fedscale", 86_400.0)
-    with open(tmp_path / "s.json") as file:
-        traces = {int(client): trace for client, trace in json.load(file).items()}
+def test_the_program_of_the_page_writes_the_dict_of_fedscale(tmp_path: Path, page) -> None:
+    """Which is read back as the same sessions."""
+    write_sessions(BLOCKS, tmp_path / "s.parquet")
+    page["write_fedscale"](tmp_path / "s.parquet", tmp_path / "trace", 1)
+    traces = pickle.loads((tmp_path / "trace").read_bytes())
     assert set(traces) == {0, 2, 4}
     assert set(traces[0]) == {"duration", "inactive", "finish_time", "active", "model"}
     assert traces[0]["duration"] == 10.5
     assert [t for t in (0, 1.7, 5, 15, 86_401.7) if is_active(traces[0], t)] == [1.7, 15, 86_401.7]
-    (tmp_path / "trace").write_bytes(pickle.dumps(traces))
     again = read_fedscale(tmp_path / "trace")
     assert again.device.tolist() == [0, 0, 1, 2]
     assert again.start.tolist() == [1.5, 10.0, 0.1, 5.0]
 
 
-def test_fedscale_does_not_stay_at_a_session_that_outlasts_the_period(tmp_path: Path) -> None:
+def test_fedscale_does_not_stay_at_a_session_that_outlasts_the_period(tmp_path: Path, page) -> None:
     """By FedScale's own rule, which goes on only after `inactive`: the second period is as the first."""
+    hour = 3600.0
     block = Sessions(
-        0, 2, np.array([0, 0, 1]), np.array([10.0, 80.0, 100.0]), np.array([20.0, 130.0, 120.0])
+        0,
+        2,
+        np.array([0, 0, 1]),
+        np.array([1.0, 20.0, 24.0]) * hour,
+        np.array([2.0, 30.0, 28.0]) * hour,
     )
-    write_sessions([block], tmp_path / "s.json", "fedscale", 100.0)
-    traces = json.loads((tmp_path / "s.json").read_text())
-    assert set(traces) == {"0"}
+    write_sessions([block], tmp_path / "s.parquet")
+    page["write_fedscale"](tmp_path / "s.parquet", tmp_path / "trace", 1)
+    traces = pickle.loads((tmp_path / "trace").read_bytes())
+    assert set(traces) == {0}
     index, found = 0, []
-    for time in range(300):
-        norm = time % traces["0"]["finish_time"]
-        if norm > traces["0"]["inactive"][index]:
+    for time in range(3 * 86_400):
+        norm = time % traces[0]["finish_time"]
+        if norm > traces[0]["inactive"][index]:
             index += 1
-        index %= len(traces["0"]["active"])
-        found.append(traces["0"]["active"][index] <= norm <= traces["0"]["inactive"][index])
-    assert found[:100] == found[100:200] == found[200:]
-    assert sum(found[:100]) == 11 + 19
+        index %= len(traces[0]["active"])
+        found.append(traces[0]["active"][index] <= norm <= traces[0]["inactive"][index])
+    assert found[:86_400] == found[86_400:172_800] == found[172_800:]
+    assert sum(found[:86_400]) == 3601 + 4 * 3600 - 1
 
 
 def test_what_fails_leaves_no_file(tmp_path: Path) -> None:
@@ -88,16 +100,14 @@ def test_what_fails_leaves_no_file(tmp_path: Path) -> None:
         yield BLOCKS[0]
         raise InputError("stop")
 
-    for form in ("parquet", "csv", "json"):
+    for form in ("parquet", "csv"):
         with pytest.raises(InputError, match="stop"):
-            write_sessions(blocks(), tmp_path / "s", form, 1.0)
+            write_sessions(blocks(), tmp_path / f"s.{form}")
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="cannot be written"):
-        write_sessions(BLOCKS, tmp_path / "none" / "s.csv", "csv", 1.0)
+        write_sessions(BLOCKS, tmp_path / "none" / "s.csv")
     with pytest.raises(InputError, match="suffix that is none of"):
-        form_of(Path("s.txt"), None)
-    with pytest.raises(InputError, match="'pickle' is none of parquet, csv, json, fedscale"):
-        form_of(Path("s.csv"), "pickle")
+        write_sessions(BLOCKS, tmp_path / "s.json")
 
 
 def test_sessions_that_touch_are_one() -> None:
@@ -167,7 +177,7 @@ def test_what_is_exported_is_replayed_to_the_same_trace(small, tmp_path: Path) -
     scenario = small("population.unreachable=0.1", "rounds.max_days=6.0")
     file = tmp_path / "s.parquet"
     devices = scenario.population.devices
-    write_sessions(population_sessions(scenario, devices, 8), file, "parquet", 8 * 86_400.0)
+    write_sessions(population_sessions(scenario, devices, 8), file)
     seen = np.unique(pq.read_table(file).column("device").to_numpy()).size
     assert seen < devices
     tables = scenario.model_dump(mode="json", exclude_none=True)
@@ -442,14 +452,13 @@ def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
     shown = capsys.readouterr().out
     replayed_by = 'replayed by availability.model = "replay", recorded_devices = 400'
     assert replayed_by in " ".join(shown.split())
-    again = ["population", str(tmp_path / "trace"), "--sessions", str(tmp_path / "f.json")]
+    again = ["population", str(tmp_path / "trace"), "--sessions", str(tmp_path / "f.csv")]
     app([*again, "--kind", "fedscale"], standalone_mode=False)
     assert "3 of 2 devices in 2 days" in capsys.readouterr().out
     for bad, problem in (
         ([*again, "--kind", "flower"], "none of scenario, flash, flash-locked, fedscale"),
         ([*again, "--kind", "fedscale", "--days", "2"], "--days is for a scenario"),
         ([*again, "--kind", "flash"], "not JSON"),
-        ([*population, "--format", "xml"], "is none of parquet, csv, json, fedscale"),
         ([*population, "--devices", "401"], "must be from 1 to 400"),
     ):
         with pytest.raises(InputError, match=problem):
@@ -464,7 +473,7 @@ def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
     ],
 )
 def test_recorded_devices_must_hold_the_file(tmp_path: Path, small, keys, problem: str) -> None:
-    write_sessions(BLOCKS, tmp_path / "s.csv", "csv", 1.0)
+    write_sessions(BLOCKS, tmp_path / "s.csv")
     with pytest.raises(InputError, match=problem):
         small(f'availability={{model="replay",file="{tmp_path}/s.csv",{keys}}}')
     (tmp_path / "n.csv").write_text("device,start,end\na,1,2\n")

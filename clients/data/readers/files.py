@@ -15,8 +15,8 @@ def split_files(path: Path, suffixes: Sequence[str]) -> list[tuple[str, Path]]:
     """Returns (split, file) of every file with one of the suffixes, in order of their names.
 
     In a folder, a file `<split>-00000-of-00002.<suffix>` belongs to that split, as for Hugging
-    Face. A file in a subfolder belongs to the split of that name, as for LEAF
-    (`train/all_data_0.json`). Others, and a single file, belong to the split "".
+    Face. A file in a subfolder belongs to the split of that name (`train/part_0.parquet`). Others,
+    and a single file, belong to the split "".
 
     Raises:
         Damaged: the folder has no such file.

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -80,10 +81,9 @@ def test_a_run_tells_how_far_data_is_that_is_read_as_a_whole(
     """To count its words, once: what was counted is kept."""
     monkeypatch.setattr(factory, "TOLD_EVERY_SECONDS", 0.0)
     words = {f"u{number:02}": {"text": ["a word", f"and {number}"]} for number in range(20)}
-    counts = [len(each["text"]) for each in words.values()]
-    document = {"users": list(words), "num_samples": counts, "user_data": words}
-    (tmp_path / "d.json").write_text(json.dumps(document))
-    scenario = scenario_of({"kind": "leaf", "file": "d.json", "tokens": "text"})
+    rows = [{"client": name, "text": text} for name, each in words.items() for text in each["text"]]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "d.parquet")
+    scenario = scenario_of({"kind": "parquet", "file": "d.parquet", "tokens": "text"})
     told: list[Progress] = []
     run_scenario(scenario, HERE, tmp_path / "t", told.append)
     counted = [each for each in told if isinstance(each, DataProgress)]

@@ -1,13 +1,11 @@
 """Data that leads out of its file, and copies in the cache that somebody changed. `tests/fuzz/hostile.py` has many more."""
 
-import json
 import lzma
 import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,54 +13,6 @@ import pytest
 
 from fedray.base.errors import InputError
 from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource
-
-CLIENTS = {name: {"x": [[1.0 * number, 2.0]], "y": [number]} for number, name in enumerate("abcd")}
-
-
-def external_storage(file: h5py.File, outside: Path) -> None:
-    storage = [(str(outside / "values"), 0, 16)]
-    file.create_dataset("train/a/inputs", shape=(1, 2), dtype="f8", external=storage)
-
-
-def external_link(file: h5py.File, outside: Path) -> None:
-    file["train/a/inputs"] = h5py.ExternalLink(str(outside / "o.h5"), "/z/inputs")
-
-
-def link_of_a_client(file: h5py.File, outside: Path) -> None:
-    file["train/a"] = h5py.ExternalLink(str(outside / "o.h5"), "/z")
-
-
-def soft_link_to_a_link(file: h5py.File, outside: Path) -> None:
-    file["metadata/way"] = h5py.ExternalLink(str(outside / "o.h5"), "/z/inputs")
-    file["train/a/inputs"] = h5py.SoftLink("/metadata/way")
-
-
-def virtual_data_set(file: h5py.File, outside: Path) -> None:
-    layout = h5py.VirtualLayout(shape=(1, 2), dtype="f8")
-    layout[:] = h5py.VirtualSource(str(outside / "o.h5"), "z/inputs", shape=(1, 2))
-    file.require_group("train/a").create_virtual_dataset("inputs", layout)
-
-
-@pytest.mark.parametrize(
-    "lead_out",
-    [external_storage, external_link, link_of_a_client, soft_link_to_a_link, virtual_data_set],
-)
-def test_an_hdf5_record_that_leads_out_of_its_file_is_refused_by_name(
-    lead_out: Callable[[h5py.File, Path], None], tmp_path: Path, source
-) -> None:
-    np.ones(2).tofile(tmp_path / "values")
-    with h5py.File(tmp_path / "o.h5", "w") as file:
-        file["z/inputs"] = np.ones((1, 2))
-    with h5py.File(tmp_path / "d.h5", "w") as file:
-        file["train/b/inputs"] = np.ones((1, 2))
-        lead_out(file, tmp_path)
-    with pytest.raises(InputError, match=r"d\.h5: train/a/inputs is .*(link|virtual|external)"):
-        source({"kind": "pfl_hdf5", "file": "d.h5", "targets": ""})
-
-
-def write_leaf(folder: Path) -> dict:
-    (folder / "d.json").write_text(json.dumps({"user_data": CLIENTS}))
-    return {"kind": "leaf", "file": "d.json"}
 
 
 def write_lzma(folder: Path) -> dict:
@@ -119,7 +69,7 @@ def without_its_digest(copy: Path) -> None:
     "damage",
     [changed_in_place, emptied, exchanged_for_a_link, exchanged_for_a_pipe, without_its_digest],
 )
-@pytest.mark.parametrize("write", [write_leaf, write_lzma, write_sqlite, write_parquet])
+@pytest.mark.parametrize("write", [write_lzma, write_sqlite, write_parquet])
 def test_a_damaged_copy_in_the_cache_is_made_again(
     write: Callable[[Path], dict],
     damage: Callable[[Path], None],
@@ -169,18 +119,12 @@ def test_an_archive_that_unpacks_beyond_the_bound_leaves_nothing(
     assert [(file.name, file.stat().st_size) for file in folder.iterdir()] == [("lock", 0)]
 
 
-def test_leaf_that_is_nested_beyond_the_bound_is_one_line(tmp_path: Path, source) -> None:
-    (tmp_path / "d.json").write_text('{"user_data": {"a": {"x": ' + "[" * 20_000)
-    with pytest.raises(InputError, match=r"d\.json: values are nested more than 64 deep"):
-        source({"kind": "leaf", "file": "d.json"})
-
-
 def test_a_folder_of_data_with_a_link_that_leads_out_is_refused(tmp_path: Path, source) -> None:
-    write_leaf(tmp_path)
+    write_parquet(tmp_path)
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "a.json").symlink_to("../d.json")
-    with pytest.raises(InputError, match=r"a\.json: it leads out of"):
-        source({"kind": "leaf", "file": "folder"})
+    (tmp_path / "folder" / "a.parquet").symlink_to("../d.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: it leads out of"):
+        source({"kind": "parquet", "file": "folder"})
 
 
 def test_a_view_for_a_table_is_not_computed(tmp_path: Path, source) -> None:
