@@ -7,6 +7,9 @@ a guess at its spelling.
 REMOVED = {
     "fedray status --watch": "repeat `fedray status`, and use `--tensorboard` for curves",
     "fedray population --format": "write Parquet, which docs/populations.md converts",
+    "fedray cache": "delete the folder ~/.cache/fedray, or what is old in it, while nothing runs",
+    "fedray data": "give the folder of plays to `fedray reproduce shakespeare --data`",
+    "fedray evaluate": "call fedray.evaluate_on_devices and fedray.write_report in Python",
     "participation.clock_changes_per_day": "use clock_skew_hours or timer_violators there",
     "participation.clock_change_hours": "use clock_skew_hours or timer_violators there",
     "clock_changes_digest": "use the fedray release that wrote the trace",
