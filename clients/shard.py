@@ -49,7 +49,6 @@ from fedray.clients.rows import RowStore
 from fedray.scenario import Scenario
 from fedray.scenario.participation import EVERYBODY
 from fedray.trace.writer import encode_part, write_part
-from fedray.wire.clocks import ClockChanges, settings_between
 from fedray.wire.device_classes import DeviceClasses, counts_by_class
 from fedray.wire.history import HistoryLosses, last_loss_before, losses_between
 from fedray.wire.members import are_members
@@ -58,7 +57,6 @@ from fedray.wire.messages import (
     CheckInOrder,
     CheckIns,
     ClassCounts,
-    ClockSettings,
     Losses,
     Settlement,
     ShardPart,
@@ -166,7 +164,6 @@ class PopulationShard:
         self._least_examples = participation.min_example_count
         self._leaves_out = bool(self._least_examples) or participation.members != EVERYBODY
         self._losses = HistoryLosses.of(scenario)
-        self._clocks = ClockChanges.of(scenario)
         self._young_seconds = participation.young_history_seconds
         """Seconds that a device waits after its history began."""
         self._can_be_young_again = self._young_seconds > 0 and participation.forgets_noticeably
@@ -555,7 +552,6 @@ class PopulationShard:
             encode_part(first, end, columns),
             losses=self._losses_of(columns),
             classes=self._class_counts_of(columns),
-            clock_settings=self._clock_settings_of(columns),
         )
         return write_part(encoded, partial, token)
 
@@ -571,12 +567,6 @@ class PopulationShard:
         if not self._losses.happen:
             return None
         return losses_between(self._losses, *_spans_of(columns))
-
-    def _clock_settings_of(self, columns: dict[str, NDArray]) -> ClockSettings | None:
-        """Returns the settings of these devices' clocks in the same time."""
-        if not self._clocks.happen:
-            return None
-        return settings_between(self._clocks, *_spans_of(columns))
 
     @property
     def part_count(self) -> int:

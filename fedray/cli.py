@@ -15,14 +15,11 @@ from fedray.commands.answer import answer
 from fedray.commands.audit import audit
 from fedray.commands.audit_model import audit_model
 from fedray.commands.budget import budget
-from fedray.commands.cache import cache
 from fedray.commands.calibrate import calibrate
 from fedray.commands.canary import canary
 from fedray.commands.compare import compare
 from fedray.commands.compare_mechanisms import compare_mechanisms
-from fedray.commands.data import data
 from fedray.commands.declaring import declared
-from fedray.commands.evaluate import evaluate
 from fedray.commands.exit_codes import INTERRUPTED, exit_code
 from fedray.commands.fit_log import fit_log
 from fedray.commands.fit_min_sep import fit_min_sep
@@ -45,11 +42,11 @@ from fedray.commands.train import train
 from fedray.commands.verify import verify
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Simulate and train": (run, train, pretrain, compare, compare_mechanisms, evaluate, answer),
+    "Simulate and train": (run, train, pretrain, compare, compare_mechanisms, answer),
     "Audit": (import_, audit, verify, budget, report, calibrate, canary, audit_model),
     "Design mechanisms and runs": (optimize, mechanism, plan, stress),
     "Model populations": (population, fit_log, fit_min_sep),
-    "Files and running jobs": (init, schema, data, status, cache),
+    "Files and running jobs": (init, schema, status),
 }
 """Commands by the heading that lists them."""
 REPRODUCE = "Published results"

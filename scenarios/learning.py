@@ -56,7 +56,7 @@ Kind = Literal["banded-toeplitz", "blt", "tree-full", "tree", "identity"]
 RECIPES = Path(__file__).resolve().parent / "learning"
 """Folder of the scenarios that ship."""
 PLAYS = RECIPES / "with_data" / "shakespeare.toml"
-"""Scenario that needs the plays of `fedray data shakespeare`."""
+"""Scenario that needs plays."""
 ORDER: tuple[Kind, ...] = ("banded-toeplitz", "blt", "tree-full", "tree", "identity")
 """The literature's order at equal privacy, the best first."""
 OPTIMISED: tuple[Kind, ...] = ("banded-toeplitz", "blt")
@@ -81,7 +81,7 @@ def run(
         "Wrong min-seps, comma-separated, for which the optimised mechanisms are made too.",
     ] = None,
     data: Annotated[
-        Path | None, "Parquet file of `fedray data shakespeare`, for one more scenario."
+        Path | None, "Folder of plays (*.txt), or a Parquet file of roles, for one more scenario."
     ] = None,
     workload: Annotated[
         str | None,

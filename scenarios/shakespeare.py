@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 import fedray
 from fedray import InputError
+from fedray.scenarios.plays import examples_of
 from fedray.scenarios.reproduction import (
     CheckpointError,
     Document,
@@ -126,7 +127,7 @@ class Study(Document):
 
 
 def run(
-    data: Annotated[Path | None, "Parquet file of `fedray data shakespeare`."] = None,
+    data: Annotated[Path | None, "Folder of plays (*.txt), or a Parquet file of roles."] = None,
     rounds: Annotated[int, "Rounds of each training."] = 1200,
     optimizers: Annotated[str, "Optimisers, with commas between."] = ",".join(OPTIMIZERS),
     tuning: Annotated[
@@ -147,7 +148,7 @@ def run(
             rule = f"must be among {', '.join(OPTIMIZERS)}"
             raise InputError.of("optimizers", name, rule, "correct it")
     if data is None:
-        raise InputError("data is missing: name the Parquet file of `fedray data shakespeare`")
+        raise InputError("data is missing: name a folder of plays, with a text file for each")
     with tempfile.TemporaryDirectory(prefix="fedray-shakespeare-") as folder:
         directory = Path(os.path.abspath(out or folder))
         roles = roles_of(data, tuning)
@@ -169,25 +170,29 @@ def roles_of(data: Path, tuning: bool) -> Roles:
     """Reads roles, and holds out one in SHARES by the digest of its name.
 
     Args:
-        data: Parquet file with the columns `client` and `text`.
+        data: folder of plays, or Parquet file with the columns `client` and `text`.
         tuning: whether the held-out roles are left out, and others are held out in their place.
     """
-    try:
-        rows = pq.read_table(data, columns=["client", "text"]).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"data {str(data)!r} cannot be read ({error}); name its file") from None
     trained: dict[str, list[str]] = {}
     held_out: dict[str, list[str]] = {}
-    for row in rows:
-        # A digest, so that a role is held out whatever other roles the file has.
-        digest = hashlib.sha256(row["client"].encode()).digest()
+    for role, text in examples_of(data) if data.is_dir() else _rows_of(data):
+        # A digest, so that a role is held out whatever other roles the data has.
+        digest = hashlib.sha256(role.encode()).digest()
         share = int.from_bytes(digest[:8], "big") % SHARES
         if share >= int(tuning):
             roles = held_out if share == int(tuning) else trained
-            roles.setdefault(row["client"], []).append(row["text"])
+            roles.setdefault(role, []).append(text)
     if not held_out or not trained:
         raise InputError(f"data {str(data)!r} has too few roles to hold some out; add plays")
     return Roles(trained, held_out)
+
+
+def _rows_of(file: Path) -> list[tuple[str, str]]:
+    try:
+        rows = pq.read_table(file, columns=["client", "text"]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"data {str(file)!r} cannot be read ({error}); name its file") from None
+    return [(row["client"], row["text"]) for row in rows]
 
 
 def write_split(roles: Roles, folder: Path) -> None:

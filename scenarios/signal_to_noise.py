@@ -87,7 +87,7 @@ def run(
     cohorts: Annotated[str, "Devices of a round that train, comma-separated."] = "50,150,650",
     seeds: Annotated[int, "Models of each round size."] = 5,
     data: Annotated[
-        Path | None, "Parquet file of `fedray data shakespeare`, for one more scenario."
+        Path | None, "Folder of plays (*.txt), or a Parquet file of roles, for one more scenario."
     ] = None,
     overrides: Sequence[str] = (),
     placement: "fedray.Placement | None" = None,

@@ -1,17 +1,15 @@
 """Indexes and copies of data in the cache (`$XDG_CACHE_HOME/fedray/data`, or below `~/.cache`).
 
 There is a folder for each content, named by its SHA-256, with the index and copies that are faster
-to read. It may be deleted while nothing runs; `fedray cache` does so.
+to read. It may be deleted while nothing runs.
 """
 
 import contextlib
 import fcntl
 import os
-import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.base.atomic import sync_file, whole_file
@@ -42,53 +40,6 @@ def content_cache(digest: str) -> Iterator[Path]:
         with _IN_THIS_PROCESS, (folder / "lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
-
-
-@dataclass(frozen=True, slots=True)
-class CachedContent:
-    """Cache entry of one content.
-
-    folder: its folder.
-    bytes: size of all files in it.
-    used_time: last time it was opened, seconds since 1970.
-    """
-
-    folder: Path
-    bytes: int
-    used_time: float
-
-
-def cached_contents() -> list[CachedContent]:
-    """Returns the cache entries of all contents, the last one opened first.
-
-    Raises:
-        InputError: the cache cannot be read.
-    """
-    found: list[CachedContent] = []
-    root = cache_folder("data")
-    with _refused(root, "read", "check its permissions"):
-        for lock in root.glob("*/lock"):
-            sizes = [file.stat().st_size for file in lock.parent.rglob("*") if file.is_file()]
-            # Opening a content truncates the lock file, which sets its time.
-            found.append(CachedContent(lock.parent, sum(sizes), lock.stat().st_mtime))
-    return sorted(found, key=lambda each: -each.used_time)
-
-
-def delete_content(folder: Path) -> bool:
-    """Deletes the folder of a content and returns True, or returns False if the content is in use.
-
-    Raises:
-        InputError: the folder cannot be deleted.
-    """
-    with _refused(folder, "deleted", "check its permissions"):
-        try:
-            with (folder / "lock").open("rb") as lock:
-                # Non-blocking, because the holder of the lock may be making a long copy.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
-        except BlockingIOError:
-            return False
-    return True
 
 
 @contextlib.contextmanager

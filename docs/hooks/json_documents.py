@@ -11,7 +11,6 @@ from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
 from fedray.base.document import DocumentKey, keys_of
 from fedray.commands import printed, printed_audit
-from fedray.commands.cached import Cache
 from fedray.commands.described import Schema
 from fedray.commands.init import NewScenario, ShippedScenarios
 from fedray.commands.sessions import PopulationSupply
@@ -36,7 +35,6 @@ from fedray.studies.design import Found
 from fedray.studies.fit import Fit
 from fedray.studies.habits.fit import HabitFit
 from fedray.studies.model_audit import ModelAudit
-from fedray.studies.on_devices import OnDevices
 from fedray.studies.plan import Plan
 from fedray.studies.sweep.run import SweepResult
 from fedray.trace.imported import ImportDocument
@@ -109,7 +107,6 @@ DOCUMENTS: Mapping[str, Document] = {
         printed.Written,
         files="The file answer.json has these keys, without the files.",
     ),
-    "fedray evaluate": Document(OnDevices, printed.Written),
     "fedray audit-model": Document(ModelAudit, printed.Written),
     "fedray pretrain": Document(Pretrained),
     "fedray import": Document(
@@ -156,7 +153,6 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray mechanism, of several": Document(Mechanisms, printed.Written),
     "fedray optimize": Document(Found, printed.WithSearch, base="fedray mechanism"),
     "fedray status": Document(Listing),
-    "fedray cache": Document(Cache),
     "fedray init": Document(NewScenario),
     "fedray init --list": Document(ShippedScenarios),
     "fedray schema TABLE": Document(Schema),

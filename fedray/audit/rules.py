@@ -1,8 +1,8 @@
 """Rules of participation in a scenario, and the participations of its trace that broke them.
 
 Devices keep the rules. A rule ensures nothing if the scenario says that devices may not keep it:
-because they ignore it, because they lose the history that it rests on, or because their clocks are
-set to another time.
+because they ignore it, because their clocks are wrong, or because they lose the history that it
+rests on.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,6 @@ from fedray.wire.messages import Outcome
 ROUND_TIMES = ", and the times at which rounds started"
 """End of the names of rules whose limits rest on these times."""
 LOST = "devices may lose their history"
-SET_CLOCKS = "clocks of devices may be set to another time"
 WRONG_TIMERS = "some devices ignore it or have wrong clocks"
 _RESET = {
     "accepted": "accepted report",
@@ -73,17 +72,12 @@ class Violations(Document):
     after_loss: participations too soon, before which the device lost its history of the earlier
         one.
     losses: losses of history that the trace records.
-    after_clock_change: participations before which the device's clock was set forward, after the
-        earlier one.
-    clock_changes: changes of clocks that the trace records, forward or back.
     """
 
     devices: int
     participations: int
     after_loss: int
     losses: int
-    after_clock_change: int
-    clock_changes: int
 
 
 def rules_of(given: Participation) -> list[Rule]:
@@ -107,11 +101,7 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
     # A timer of 0 h limits nothing.
     if given.timer_hours == 0.0:
         return
-    is_ignored = (
-        given.timer_violators > 0.0
-        or given.clock_skew_hours > 0.0
-        or given.clock_changes_per_day is not None
-    )
+    is_ignored = given.timer_violators > 0.0 or given.clock_skew_hours > 0.0
     # The reason follows the name of a rule that devices may ignore, so the name is short.
     long_name = (
         f"a timer of {given.timer_hours:g} h from each {_RESET[given.timer_resets_on]}{ROUND_TIMES}"
@@ -126,12 +116,10 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
 
 def _period(policy: WithoutReplacementPolicy, given: Participation, lost: str) -> Iterator[Rule]:
     # A device that notices that its history was cleared waits one whole period from then.
-    reasons = [lost] if lost and given.history_loss == "corrupted" else []
-    reasons += [SET_CLOCKS] if given.clock_changes_per_day is not None else []
     yield Rule(
         name=f"a period of more than {policy.period_hours:g} h from each start of an "
         f"upload{ROUND_TIMES}",
-        unkept=", and ".join(reasons),
+        unkept=lost if given.history_loss == "corrupted" else "",
         seconds=3600.0 * policy.period_hours,
     )
 
@@ -179,40 +167,30 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
     if not any(rule.unkept for rule in rules):
         return None
     started = trace.rounds["started"][trace.rounds["state"] == 0]
-    losses, clocks = trace.losses, trace.clock_changes
-    # Setting a clock back lets no device come too soon.
-    forward = None if clocks is None else _rows(clocks, clocks["seconds"] > 0.0)
-    devices, participations, after_loss, after_change = 0, 0, 0, 0
+    losses = trace.losses
+    devices, participations, after_loss = 0, 0, 0
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)
         rows = _Participations.of(columns, None if trace.is_buffered else started)
-        is_broken, is_after_loss, is_after_change = np.zeros((3, rows.device_ids.size), np.bool_)
+        is_broken, is_after_loss = np.zeros((2, rows.device_ids.size), np.bool_)
         for rule in rules:
             broken, begins = rows.breaking(rule)
             is_broken[broken] = True
-            # The cause of a breach happened between the earlier participation and this one.
-            between = rows.device_ids[broken], begins, rows.check_in_times[broken]
+            # The loss that caused a breach lies between the earlier participation and this one.
             if losses is not None:
-                is_after_loss[broken] |= _happened_between(losses, *between)
-            if forward is not None:
-                is_after_change[broken] |= _happened_between(forward, *between)
+                is_after_loss[broken] |= _happened_between(
+                    losses, rows.device_ids[broken], begins, rows.check_in_times[broken]
+                )
         devices += np.unique(rows.device_ids[is_broken]).size
         # A participation counts once, however many rules it breaks.
         participations += int(is_broken.sum())
         after_loss += int(is_after_loss.sum())
-        after_change += int(is_after_change.sum())
     return Violations(
         devices,
         participations,
         after_loss,
         losses=0 if losses is None else int(losses["time"].size),
-        after_clock_change=after_change,
-        clock_changes=0 if clocks is None else int(clocks["time"].size),
     )
-
-
-def _rows(columns: dict[str, NDArray], chosen: BoolArray) -> dict[str, NDArray]:
-    return {name: column[chosen] for name, column in columns.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,14 @@ a guess at its spelling.
 """
 
 REMOVED = {
-    "status --watch": "repeat `fedray status`, and use `--tensorboard` for curves",
-    "population --format": "write .parquet or .csv, which docs/populations.md converts for tools",
+    "fedray status --watch": "repeat `fedray status`, and use `--tensorboard` for curves",
+    "fedray population --format": "write Parquet, which docs/populations.md converts",
+    "fedray cache": "delete the folder ~/.cache/fedray, or what is old in it, while nothing runs",
+    "fedray data": "give the folder of plays to `fedray reproduce shakespeare --data`",
+    "fedray evaluate": "call fedray.evaluate_on_devices and fedray.write_report in Python",
+    "participation.clock_changes_per_day": "use clock_skew_hours or timer_violators there",
+    "participation.clock_change_hours": "use clock_skew_hours or timer_violators there",
+    "clock_changes_digest": "use the fedray release that wrote the trace",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }

@@ -67,7 +67,6 @@ class Stream(IntEnum):
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
     SLOW_DAYS = 50
-    CLOCK = 51
     RESERVOIR = 52
     WIFI_HABIT = 53
     WIFI_SESSIONS = 54

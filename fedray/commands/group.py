@@ -25,7 +25,7 @@ class Commands(TyperGroup):
     removed command with its replacement."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        refusal = removed(args[0])
+        refusal = removed(f"fedray {args[0]}")
         if refusal is not None:
             raise InputError(refusal)
         return super().resolve_command(ctx, args)
@@ -45,7 +45,7 @@ class Commands(TyperGroup):
 
     def _hint(self, option: str, name: str) -> str | None:
         names = {each.name for each in self.commands[name].params}
-        refusal = removed(f"{name} {option}")
+        refusal = removed(f"fedray {name} {option}")
         if refusal is not None:
             return refusal
         if option == "--quiet":

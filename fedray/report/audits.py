@@ -137,19 +137,13 @@ def _violation_facts(audit: Audit) -> list[tuple[str, str]]:
     if found is None:
         return []
     devices = counted(found.devices, "device")
-    facts = [
+    return [
         ("breaking the rules", f"{counted(found.participations, 'participation')}, of {devices}"),
         (
             "of them after a lost history",
             f"{found.after_loss:,} (of {found.losses:,} losses recorded)",
         ),
     ]
-    if found.clock_changes:
-        changes = f"(of {found.clock_changes:,} clock changes recorded)"
-        facts.append(
-            ("of them after a clock set forward", f"{found.after_clock_change:,} {changes}")
-        )
-    return facts
 
 
 def _exclusion_facts(audit: Audit) -> list[tuple[str, str]]:

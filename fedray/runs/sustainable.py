@@ -116,11 +116,7 @@ def contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
     if cap is not None:
         yield _Bound(cap, f"participation.max_participations={cap}", "raise the cap")
     # Devices with wrong clocks, or that ignore the timer, may take part at any time.
-    is_kept = (
-        participation.timer_violators == 0.0
-        and participation.clock_skew_hours == 0.0
-        and participation.clock_changes_per_day is None
-    )
+    is_kept = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
     wait = participation.wait_seconds
     if is_kept and wait > 0.0:
         # A wait of next to nothing would allow infinitely many.

@@ -28,7 +28,7 @@ from fedray.trace.imported import open_trace
 from fedray.trace.learned_from import is_trained_run, opened_training
 from fedray.trace.provenance import package_versions
 from fedray.trace.reader import Trace
-from fedray.trace.schema import DEVICE_EVENTS, ROUNDS_FILE
+from fedray.trace.schema import LOSSES_DIGEST, LOSSES_FILE, ROUNDS_FILE
 from fedray.trace.several_tasks import TasksRun, is_of_tasks
 from fedray.trace.trained import METRICS_FILE, MODEL_FILE, TrainedRun
 from fedray.wire.messages import ProgressListener
@@ -162,8 +162,7 @@ def _digests_of(trace: Trace, prefix: str = "") -> Iterator[tuple[str, Any]]:
     run = trace.run
     yield f"{prefix}how the run ended", run["ended"]
     yield f"{prefix}{ROUNDS_FILE}", run["rounds_digest"]
-    for file, (key, _) in DEVICE_EVENTS.items():
-        yield f"{prefix}{file}", run.get(key)
+    yield f"{prefix}{LOSSES_FILE}", run.get(LOSSES_DIGEST)
     for part in run["parts"]:
         for key in ("first_device", "end_device", "rows"):
             yield f"{prefix}{key} of {part['file']}", part[key]

@@ -27,8 +27,6 @@ class PolicyTable(Table):
     a `ParticipationPolicy`."""
     counts_uploads: ClassVar[bool] = False
     """Whether the policy counts contributions from the start of their upload."""
-    reads_clock: ClassVar[bool] = False
-    """Whether devices measure the wait by their own clocks."""
 
     @property
     def gap(self) -> int:
@@ -63,7 +61,6 @@ class TimerPolicy(PolicyTable):
     kind: Literal["timer"] = "timer"
     """The timer of the table `participation`."""
     implementation: ClassVar[str] = "fedray.server.policies.timer:Timer.of"
-    reads_clock: ClassVar[bool] = True
 
 
 class WithoutReplacementPolicy(PolicyTable):
@@ -80,7 +77,6 @@ class WithoutReplacementPolicy(PolicyTable):
         "fedray.server.policies.without_replacement:WithoutReplacement.of"
     )
     counts_uploads: ClassVar[bool] = True
-    reads_clock: ClassVar[bool] = True
     period_hours: Annotated[float, Field(gt=0, le=87_840)]
     """Length of the period, hours; a device must wait longer than this."""
 
@@ -195,13 +191,6 @@ class Participation(Table):
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
     """Stress: standard deviation of the error of a device's timer, hours (normal, and constant for
         each device)."""
-    clock_changes_per_day: Annotated[float, Field(gt=0, le=24)] | None = None
-    """Stress: mean number of times per day that the clock of a device is set to another time, so
-        that a running timer or period ends too early or too late. Default: never. The age of a
-        history is not affected."""
-    clock_change_hours: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Standard deviation of the time by which a clock is set forward (or back, if negative), hours
-    (normal with mean 0). It is required with clock_changes_per_day."""
 
     @property
     def member_share(self) -> float:
@@ -264,11 +253,6 @@ class Participation(Table):
         return by_timer or any(each.counts_uploads for each in self.policies or ())
 
     @property
-    def reads_clock(self) -> bool:
-        """Whether any policy makes devices wait by their own clocks."""
-        return self.policies is None or any(each.reads_clock for each in self.policies)
-
-    @property
     def forgets_noticeably(self) -> bool:
         """Whether a device that lost its history knows when the new one began."""
         return self.history_loss_per_day is not None and self.history_loss != "corrupted"
@@ -309,17 +293,6 @@ class Participation(Table):
                     f'{name}={value}: policies do not include the timer; add {{kind = "timer"}}, '
                     f"or leave {name} out"
                 )
-        if (self.clock_changes_per_day is None) != (self.clock_change_hours is None):
-            raise ValueError(
-                f"clock_changes_per_day={self.clock_changes_per_day}, "
-                f"clock_change_hours={self.clock_change_hours}: one of the two has no effect "
-                "without the other; set both, or leave both out"
-            )
-        if self.clock_changes_per_day is not None and not self.reads_clock:
-            raise ValueError(
-                f"clock_changes_per_day={self.clock_changes_per_day:g}: no policy depends on a "
-                "device's clock; add the kind timer or swor to policies, or leave the key out"
-            )
         if self.history_loss is not None and self.history_loss_per_day is None:
             raise ValueError(
                 f"history_loss={self.history_loss!r}: no history is lost without "

@@ -43,8 +43,6 @@ _TIME_RULES = (
     "timer_resets_on",
     "timer_violators",
     "clock_skew_hours",
-    "clock_changes_per_day",
-    "clock_change_hours",
 )
 
 

@@ -10,7 +10,7 @@
    ended. An excluded device has no later rows.
 5. A device is accepted at most once in a round, and its accepted rounds increase.
 6. The rounds table states the number of accepted rows of each round.
-7. Losses of devices' histories, and changes of their clocks, are sorted by (device_id, time).
+7. Losses of devices' histories are sorted by (device_id, time).
 8. In buffered rounds the version of a participation is at most its round, and at most max_staleness
    older.
 9. All rows of a device name the same owner.
@@ -168,11 +168,11 @@ def check_totals(accepted_rows: Int64Array, columns: dict[str, NDArray], source:
         _demand(False, source, message)
 
 
-def check_events(columns: dict[str, NDArray], source: str) -> None:
+def check_losses(columns: dict[str, NDArray], source: str) -> None:
     """Checks invariant 7.
 
     Args:
-        columns: columns of a file of `fedray.trace.schema.DEVICE_EVENTS`, by name.
+        columns: columns of losses.parquet, by name.
         source: the file, for messages.
 
     Raises:

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
+from fedray.base.removed import removed
 from fedray.base.result import DrawnResult
 from fedray.base.threads import in_order
 from fedray.trace.files import check_file, check_name, first_line, read_columns
 from fedray.trace.invariants import (
     check_accepted,
-    check_events,
+    check_losses,
     check_owners,
     check_rounds,
     check_rows,
@@ -28,10 +29,10 @@ from fedray.trace.invariants import (
 )
 from fedray.trace.schema import (
     BUFFERED_SCHEMA,
-    CLOCKS_FILE,
-    DEVICE_EVENTS,
     DOCUMENT_DIGEST,
     FORMAT,
+    LOSS_SCHEMA,
+    LOSSES_DIGEST,
     LOSSES_FILE,
     OUTCOMES,
     OWNER,
@@ -107,9 +108,8 @@ class Trace(DrawnResult):
         # Footers are enough here, since columns are checked when they are read.
         for part in trace.run["parts"]:
             check_file(directory / part["file"], trace.participation_schema, part["rows"])
-        for file, (digest_key, schema) in DEVICE_EVENTS.items():
-            if digest_key in trace.run:
-                check_file(directory / file, schema, None)
+        if LOSSES_DIGEST in trace.run:
+            check_file(directory / LOSSES_FILE, LOSS_SCHEMA, None)
         check_no_strays(trace.run["parts"], directory)
         return trace
 
@@ -198,22 +198,12 @@ class Trace(DrawnResult):
     def losses(self) -> dict[str, NDArray] | None:
         """Losses of devices' histories as columns, in order of device and time; None if histories
         could not be lost. Checks invariant 7."""
-        return self._events(LOSSES_FILE)
-
-    @cached_property
-    def clock_changes(self) -> dict[str, NDArray] | None:
-        """Changes of devices' clocks as columns, in order of device and time; None if clocks could
-        not change. Checks invariant 7."""
-        return self._events(CLOCKS_FILE)
-
-    def _events(self, file: str) -> dict[str, NDArray] | None:
-        digest_key, schema = DEVICE_EVENTS[file]
-        if digest_key not in self.run:
+        if LOSSES_DIGEST not in self.run:
             return None
-        columns = read_columns(self.path / file, schema)
+        columns = read_columns(self.path / LOSSES_FILE, LOSS_SCHEMA)
         if self._verify:
-            self._demand(columns_digest(columns) == self.run[digest_key], file)
-        check_events(columns, str(self.path / file))
+            self._demand(columns_digest(columns) == self.run[LOSSES_DIGEST], LOSSES_FILE)
+        check_losses(columns, str(self.path / LOSSES_FILE))
         return columns
 
     @cached_property
@@ -327,7 +317,7 @@ class Trace(DrawnResult):
             self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
         # A new Trace reads rounds and metrics again, and checks their digests.
         checked = Trace(self.path, self.run)
-        _ = checked.rounds, checked.losses, checked.clock_changes, checked.metrics
+        _ = checked.rounds, checked.losses, checked.metrics
         if checked.trained is not None:
             checked.trained.verify()
 
@@ -419,6 +409,8 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
             f"{file} has schema_version={shown(version)}, this release reads {SCHEMA_VERSION}; "
             "use the fedray release that wrote it, or run the scenario again"
         )
+    for refusal in filter(None, map(removed, run)):
+        raise TraceVersion(f"{file}: {refusal}")
     # Properties rely on these types, even if digests are not checked.
     kinds = {
         "digest": str,
@@ -429,7 +421,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
         "scenario": dict,
         "packages": dict,
         "parts": list,
-        **{key: str for key, _ in DEVICE_EVENTS.values() if key in run},
+        **({LOSSES_DIGEST: str} if LOSSES_DIGEST in run else {}),
         DOCUMENT_DIGEST: str,
     }
     check_keys(run, kinds, directory)
@@ -441,7 +433,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
         return run
     # Parts are checked when they are read; here, only that their digests make up the trace's.
     part_digests = [part["digest"] for part in run["parts"]]
-    digest = run_digest(part_digests, run["rounds_digest"], run)
+    digest = run_digest(part_digests, run["rounds_digest"], run.get(LOSSES_DIGEST))
     if digest != run["digest"]:
         raise TraceCorrupt.at(file, "has a digest that does not match its parts and rounds")
     return run

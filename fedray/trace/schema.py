@@ -12,8 +12,6 @@
       losses.parquet              a row per loss of a device's history, between its first and last
                                   check-in in the trace, sorted by (device_id, time); only if
                                   histories may be lost
-      clock_changes.parquet       a row per change of such a device's clock: its time, and by how
-                                  many seconds forward; only if clocks may change
       training/                   the model trained on it, if any; not part of the digest
                                   (fedray/trace/trained.py)
       <sha256>.npy                the mechanism's matrix, only for mechanisms that are one
@@ -51,7 +49,6 @@ DOCUMENT_DIGEST = "document_digest"
 RUN_FILE = "run.json"
 ROUNDS_FILE = "rounds.parquet"
 LOSSES_FILE = "losses.parquet"
-CLOCKS_FILE = "clock_changes.parquet"
 REPORT_FILE = "report.html"
 PARTICIPATIONS = "participations"
 
@@ -100,13 +97,8 @@ LOSS_SCHEMA = pa.schema(
         pa.field("time", pa.float64(), nullable=False),
     ]
 )
-CLOCK_SCHEMA = LOSS_SCHEMA.append(pa.field("seconds", pa.float64(), nullable=False))
-DEVICE_EVENTS = {
-    LOSSES_FILE: ("losses_digest", LOSS_SCHEMA),
-    CLOCKS_FILE: ("clock_changes_digest", CLOCK_SCHEMA),
-}
-"""Files of device events other than participations, which exist if such events may happen: key of
-the digest in run.json, and columns."""
+LOSSES_DIGEST = "losses_digest"
+"""Key of run.json with the digest of LOSSES_FILE, both of which exist if histories may be lost."""
 
 
 def part_file(first_device: int) -> str:
@@ -159,7 +151,7 @@ def document_digest(document: Mapping[str, Any]) -> str:
 
 
 def run_digest(
-    part_digests: list[str], rounds_digest: str, event_digests: Mapping[str, Any] | None = None
+    part_digests: list[str], rounds_digest: str, losses_digest: str | None = None
 ) -> str:
     """Returns the digest of all result columns.
 
@@ -168,9 +160,8 @@ def run_digest(
     Args:
         part_digests: digests of the parts, in order of device.
         rounds_digest: digest of rounds.parquet.
-        event_digests: digests of existing files of DEVICE_EVENTS, by key; other keys are ignored.
+        losses_digest: digest of losses.parquet; None without this file.
     """
-    given = event_digests or {}
-    of_events = [given[key] for key, _ in DEVICE_EVENTS.values() if key in given]
-    digests = [*part_digests, rounds_digest, *of_events]
+    of_losses = [] if losses_digest is None else [losses_digest]
+    digests = [*part_digests, rounds_digest, *of_losses]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()

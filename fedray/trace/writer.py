@@ -17,9 +17,9 @@ from fedray.trace.partial import MARK, TOKEN_FILE, PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import (
     BUFFERED_SCHEMA,
-    CLOCKS_FILE,
-    DEVICE_EVENTS,
     FORMAT,
+    LOSS_SCHEMA,
+    LOSSES_DIGEST,
     LOSSES_FILE,
     OUTCOMES,
     OWNER,
@@ -35,7 +35,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
-from fedray.wire.messages import ClassCounts, ClockSettings, Losses, RoundRecord, ShardPart
+from fedray.wire.messages import ClassCounts, Losses, RoundRecord, ShardPart
 
 ROW_GROUP = 1 << 20
 
@@ -123,8 +123,8 @@ class TraceWriter(PartialDirectory):
     def __init__(self, directory: str | Path, *, is_resumed: bool = False) -> None:
         super().__init__(directory, RUN_FILE, is_resumed=is_resumed)
         self._parts: list[dict[str, Any]] = []
-        self._events: dict[str, dict[int, Losses | ClockSettings]] = {}
-        """Device events by the file of DEVICE_EVENTS and the part's first device."""
+        self._losses: dict[int, Losses] = {}
+        """Losses of histories by the part's first device."""
         self.class_counts: ClassCounts | None = None
         """Participations by class of devices in all parts so far."""
 
@@ -134,10 +134,8 @@ class TraceWriter(PartialDirectory):
         # A part without bytes was written by its shard, which shares the file system.
         if part.parquet is not None:
             self._write(name, part.parquet)
-        events = {LOSSES_FILE: part.losses, CLOCKS_FILE: part.clock_settings}
-        for file, happened in events.items():
-            if happened is not None:
-                self._events.setdefault(file, {})[part.first_device] = happened
+        if part.losses is not None:
+            self._losses[part.first_device] = part.losses
         if part.classes is not None:
             before = self.class_counts
             self.class_counts = part.classes if before is None else before + part.classes
@@ -169,32 +167,30 @@ class TraceWriter(PartialDirectory):
         self._write_table(ROUNDS_FILE, pa.table(arrays, schema=ROUND_SCHEMA))
         # Digests depend on values only, so another Parquet writer would give the same.
         rounds_digest = columns_digest(columns)
-        event_digests = {DEVICE_EVENTS[file][0]: self._write_events(file) for file in self._events}
+        losses_digest = self._write_losses() if self._losses else None
         part_digests = [part["digest"] for part in self._parts]
         document = {
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
-            "digest": run_digest(part_digests, rounds_digest, event_digests),
+            "digest": run_digest(part_digests, rounds_digest, losses_digest),
             "rounds_digest": rounds_digest,
-            **event_digests,
+            **({LOSSES_DIGEST: losses_digest} if losses_digest is not None else {}),
             **run,
             "packages": package_versions(),
             "parts": self._parts,
         }
         return self.publish(document)
 
-    def _write_events(self, file: str) -> str:
-        """Writes the events of all parts to a file of DEVICE_EVENTS, and returns its digest."""
-        _, schema = DEVICE_EVENTS[file]
-        by_part = self._events[file]
-        # Events are sorted by device (invariant 7), and parts come in any order.
-        parts = [by_part[first_device] for first_device in sorted(by_part)]
+    def _write_losses(self) -> str:
+        """Writes the losses of all parts, and returns the digest of the file."""
+        # Losses are sorted by device (invariant 7), and parts come in any order.
+        parts = [self._losses[first_device] for first_device in sorted(self._losses)]
         columns = {
             name: np.concatenate(arrays)
-            for name, arrays in zip(schema.names, zip(*parts, strict=True), strict=True)
+            for name, arrays in zip(LOSS_SCHEMA.names, zip(*parts, strict=True), strict=True)
         }
-        arrays = [_to_arrow(columns[field.name], field) for field in schema]
-        self._write_table(file, pa.table(arrays, schema=schema))
+        arrays = [_to_arrow(columns[field.name], field) for field in LOSS_SCHEMA]
+        self._write_table(LOSSES_FILE, pa.table(arrays, schema=LOSS_SCHEMA))
         return columns_digest(columns)
 
     def _write_table(self, name: str, table: pa.Table) -> None:

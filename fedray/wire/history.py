@@ -13,7 +13,6 @@ from numba import njit
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.rng import Key, Stream, draw, exponential, stream_key
 from fedray.scenario import Scenario
-from fedray.wire.clocks import ClockChanges, settings_between
 from fedray.wire.messages import Losses
 
 
@@ -102,7 +101,22 @@ def losses_between(
         device_ids: [S], sorted.
         begin_times, end_times: [S]; finite, seconds since start.
     """
-    # Losses are the same process as clock settings, at addresses of their own stream.
-    events = ClockChanges(losses.key, losses.mean_seconds, size_seconds=0.0)
-    found = settings_between(events, device_ids, begin_times, end_times)
-    return Losses(found.device_ids, found.times)
+    return Losses(*_losses_between(losses, device_ids, begin_times, end_times))
+
+
+@njit(cache=True, nogil=True)
+def _losses_between(losses, device_ids, begin_times, end_times):
+    # Numba infers the types of empty lists from these comprehensions.
+    whose = [np.uint64(0) for _ in range(0)]
+    times = [0.0 for _ in range(0)]
+    for asked in range(device_ids.size):
+        number = 1
+        time = _next_loss(losses, device_ids[asked], 0, 0.0)
+        # Each loss follows from the one before, so the walk begins with the first.
+        while time <= end_times[asked]:
+            if time > begin_times[asked]:
+                whose.append(device_ids[asked])
+                times.append(time)
+            time = _next_loss(losses, device_ids[asked], number, time)
+            number += 1
+    return np.array(whose, np.uint64), np.array(times, np.float64)

@@ -505,7 +505,6 @@ class ShardPart:
     parquet: bytes of the file; None if the shard has written the file itself.
     losses: losses of the devices' histories; None if histories are never lost.
     classes: participations by class; None without classes.
-    clock_settings: settings of the devices' clocks; None if clocks are never set.
     """
 
     first_device: int
@@ -516,7 +515,6 @@ class ShardPart:
     parquet: bytes | None
     losses: "Losses | None" = None
     classes: "ClassCounts | None" = None
-    clock_settings: "ClockSettings | None" = None
 
 
 class ClassCounts(NamedTuple):
@@ -556,19 +554,6 @@ class Losses(NamedTuple):
 
     device_ids: UInt64Array
     times: Float64Array
-
-
-class ClockSettings(NamedTuple):
-    """Settings [C] of devices' clocks, in order of device and time.
-
-    device_ids: devices.
-    times: times of the settings, seconds since start.
-    seconds: seconds by which each clock was set forward; negative for back.
-    """
-
-    device_ids: UInt64Array
-    times: Float64Array
-    seconds: Float64Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from fedray.scenario.participation import Participation, TimerPolicy
 from fedray.server.policies.cap import Cap
 from fedray.server.policies.policy import ParticipationPolicy, Policies
 from fedray.server.policies.round_separation import RoundSeparation
-from fedray.wire.clocks import ClockChanges
 from fedray.wire.history import HistoryLosses
 
 
@@ -28,8 +27,7 @@ def policies_of(scenario: Scenario) -> Policies:
         each.append(Cap(table.max_participations))
     # The last look-ahead window may extend beyond the last day, by hours at most.
     end_seconds = 86_400.0 * (scenario.rounds.max_days + 1.0)
-    losses, clocks = HistoryLosses.of(scenario), ClockChanges.of(scenario)
-    joined = Policies(tuple(each), losses, clocks, end_seconds)
+    joined = Policies(tuple(each), HistoryLosses.of(scenario), end_seconds)
     _check_that_shards_keep(joined, table)
     return joined
 

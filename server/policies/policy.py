@@ -4,8 +4,7 @@ A policy never sees a single check-in. Once per attempt, for all of its devices,
 each keeps away and which of them remember the round as their last. Compiled code compares these
 numbers at every check-in. Policies are joined here: a device may take part if all of them admit it,
 so the latest time and the widest separation count. A device forgets at the first loss of its
-history after it stored the memory. If its clock is changed, it keeps away until its own clock says
-so.
+history after it stored the memory.
 """
 
 import math
@@ -16,7 +15,6 @@ import numpy as np
 
 from fedray.base.arrays import BoolArray, Float64Array, UInt32Array, UInt64Array
 from fedray.scenario.participation import Participation, PolicyTable
-from fedray.wire.clocks import NO_CHANGES, ClockChanges, reached_by_clock
 from fedray.wire.history import HistoryLosses, first_loss_after
 from fedray.wire.messages import NEVER
 
@@ -85,11 +83,6 @@ class ParticipationPolicy:
         return False
 
     @property
-    def reads_clock(self) -> bool:
-        """Whether a device keeps away until its own clock says so."""
-        return False
-
-    @property
     def survives_loss(self) -> bool:
         """Whether a device that has lost its history still keeps away as long."""
         return False
@@ -114,13 +107,11 @@ class Policies:
 
     each: the policies; an empty tuple admits every device.
     losses: losses of the devices' histories.
-    clocks: changes of their clocks.
     end_seconds: time after which no device checks in, seconds since start.
     """
 
     each: tuple[ParticipationPolicy, ...]
     losses: HistoryLosses
-    clocks: ClockChanges = NO_CHANGES
     end_seconds: float = math.inf
 
     @property
@@ -136,8 +127,6 @@ class Policies:
             if absence is None:
                 continue
             until = absence.until
-            if self.clocks.happen and policy.reads_clock:
-                until = np.ceil(self._reached_by_clock(attempt, absence))
             # A device that has lost its memory of the attempt may come again.
             if self.losses.happen and not policy.survives_loss:
                 until = np.minimum(until, self._forget_times(attempt, absence.since))
@@ -158,15 +147,6 @@ class Policies:
         if not self.losses.happen:
             return np.empty(0, np.uint32)
         return self._forget_times(attempt, attempt.upload_times).astype(np.uint32)
-
-    def _reached_by_clock(self, attempt: Attempt, absence: Absence) -> Float64Array:
-        # A wait that begins after the end holds no device back, and walking to it could take hours.
-        begins = absence.since < self.end_seconds
-        until = absence.until.copy()
-        until[begins] = reached_by_clock(
-            self.clocks, attempt.device_ids[begins], absence.since[begins], until[begins]
-        )
-        return until
 
     def _forget_times(self, attempt: Attempt, since: Float64Array) -> Float64Array:
         # Losses are walked through from the start; losses after the end change nothing.

@@ -24,10 +24,6 @@ class Timer(ParticipationPolicy):
         del table
         return cls(participation.timer_resets_on)
 
-    @property
-    def reads_clock(self) -> bool:
-        return True
-
     def absence(self, attempt: Attempt) -> Absence:
         """Returns times rounded up to seconds, so that no device comes before its timer has run
         out."""

@@ -37,10 +37,6 @@ class WithoutReplacement(ParticipationPolicy):
         forgot."""
         return self.knows_of_loss
 
-    @property
-    def reads_clock(self) -> bool:
-        return True
-
     def absence(self, attempt: Attempt) -> Absence:
         """Returns the next whole second after the period, since exactly the period is not
         enough."""

@@ -279,7 +279,7 @@ def main() -> None:
         "--plays",
         type=Path,
         default="shakespeare.parquet",
-        help="file of `fedray data shakespeare`",
+        help="Parquet files of roles: OUT/data of `fedray reproduce shakespeare`",
     )
     parser.add_argument("--small", action="store_true", help="small sizes: that it runs")
     chosen = parser.parse_args()

@@ -1,9 +1,7 @@
 """What all commands have in common: help, versions, names of scenarios, completion."""
 
 import json
-import os
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ import typer.main
 from typer.testing import CliRunner
 
 import fedray
-from fedray.base.kept import keep, read_kept
 from fedray.cli import app
 from fedray.scenario import Population
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
@@ -133,32 +130,6 @@ def test_the_library_tells_all_mistakes_on_one_line_and_has_them_apart() -> None
     assert all(each.startswith("Population: ") for each in caught.value.problems)
 
 
-def test_the_cache_lists_and_clears_mechanisms_with_their_matrices(
-    tmp_path: Path, monkeypatch, fedray_command
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = tmp_path / "fedray" / "designs"
-    kinds = ("dense", "banded")
-    for kind in kinds:
-        keep(folder / f"{kind}.json", kind, b"{}")
-        (folder / f"{kind}-0123456789abcdef.npy").write_bytes(bytes(2**19))
-    long_ago = time.time() - 10 * 86_400
-    for file in folder.iterdir():
-        os.utime(file, (long_ago, long_ago))
-    assert read_kept(folder / "dense.json", "dense") == b"{}"  # it is in use again
-    code, out, _ = fedray_command("cache", "--json")
-    (row, *others) = json.loads(out)["entries"]
-    assert (code, row["kept"], row["deleted"]) == (0, 2, 0)
-    assert not any(each["kept"] for each in others)
-    code, out, _ = fedray_command("cache", "--delete-unused-for", "5")
-    assert code == 0
-    assert "0.5 MiB of 1 mechanisms that were optimised deleted" in out
-    assert {file.name for file in folder.iterdir()} == {
-        "dense.json",
-        "dense-0123456789abcdef.npy",
-    }
-
-
 SETTING = ["--rounds", "20", "--min-sep", "4", "--max-participations", "3"]
 LOG = ["--column", "device=dev", "--column", "round=round", "--rounds", "logged", "--out", "OUT"]
 
@@ -172,7 +143,6 @@ LOG = ["--column", "device=dev", "--column", "round=round", "--rounds", "logged"
             ["pretrain", "MISSING.toml", "MISSING.toml", "--out", "OUT"], marks=pytest.mark.slow
         ),
         ["compare", "MISSING", "MISSING"],
-        ["evaluate", "MISSING"],
         ["audit-model", "MISSING"],
         ["audit", "MISSING"],
         ["import", "MISSING.csv", *LOG],
@@ -214,7 +184,6 @@ def test_a_file_that_is_missing_is_named_in_one_line(
         (["mechanism", "tree.json", *SETTING], "rms_loss"),
         (["mechanism", "tree.json", "--epsilon", "3", *SETTING], "noise_multiplier"),
         (["reproduce", "gboard-privacy", "--rows", "en-GB"], "rows"),
-        (["cache"], "entries"),
         (["init", "--list"], "scenarios"),
         (["init"], "scenario_digest"),
         (["schema", "latency"], "parts"),

@@ -51,8 +51,6 @@ RUNS: dict[str, tuple[str, ...]] = {
         "{kind='min_sep', minimum_separation=2, counts='gap'}, {kind='data_available', min_example_count=20}]",
         "participation.max_participations=3",
         "participation.history_loss_per_day=0.5",
-        "participation.clock_changes_per_day=0.2",
-        "participation.clock_change_hours=3.0",
         "participation.timer_violators=0.1",
         "population.joins_per_day=3000.0",
         "population.lifetime_days=20.0",

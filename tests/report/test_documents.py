@@ -21,7 +21,6 @@ from fedray.audit.rules import Violations
 from fedray.audit.several_tasks import audit_tasks
 from fedray.audit.tuning import Tuning
 from fedray.cli import app
-from fedray.clients.data.cache import CachedContent
 from fedray.commands.audit_tasks import audit_run_of_tasks
 from fedray.commands.run_results import print_run_of_tasks
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
@@ -365,11 +364,6 @@ def test_documents_of_files_match_their_types(tmp_path: Path, fedray_command, mo
         for name in ("privacy.mechanism", "rounds.parquet")
     ]
     check("fedray schema TABLE", *described)
-    content = CachedContent(tmp_path / "content", 9, 0.0)
-    monkeypatch.setattr("fedray.commands.cached.cached_contents", lambda: [content])
-    monkeypatch.setattr("fedray.commands.cached.delete_content", lambda _: True)
-    deleted = printed(fedray_command, "cache", "--delete-unused-for", "0", "--json")
-    check("fedray cache", printed(fedray_command, "cache", "--json"), deleted)
 
 
 def test_documents_of_populations_match_their_types(small, tmp_path: Path, fedray_command) -> None:

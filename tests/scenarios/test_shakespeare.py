@@ -145,5 +145,5 @@ def test_an_interrupted_training_continues_to_the_same_model(data: Path, tmp_pat
 def test_an_unknown_optimiser_and_missing_data_are_refused(data: Path) -> None:
     with pytest.raises(InputError, match="must be among fedavg, fedavgm"):
         next(shakespeare.run(data, optimizers="fedsgd"))
-    with pytest.raises(InputError, match="fedray data shakespeare"):
+    with pytest.raises(InputError, match="name a folder of plays"):
         next(shakespeare.run())

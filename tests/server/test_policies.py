@@ -14,7 +14,6 @@ from fedray.server.policies.policy import Attempt, ParticipationPolicy, Policies
 from fedray.server.policies.round_separation import RoundSeparation
 from fedray.server.policies.timer import Timer
 from fedray.server.policies.without_replacement import WithoutReplacement
-from fedray.wire.clocks import ClockChanges, reached_by_clock, settings_between
 from fedray.wire.history import HistoryLosses, first_loss_after, last_loss_before, losses_between
 from fedray.wire.messages import NEVER
 
@@ -111,60 +110,16 @@ def test_losses_are_a_poisson_process_and_the_same_for_whoever_asks() -> None:
     assert losses_between(OFTEN, ids[:0], begins[:0], ends[:0]).times.size == 0
 
 
-CLOCKS = ClockChanges(stream_key(9, Stream.CLOCK), 3600.0, 1800.0)
-"""Set once an hour, by half an hour or so."""
-
-
-def test_a_wait_is_over_when_the_devices_clock_first_shows_its_end() -> None:
-    """Against the clock itself, second by second: the time since the wait began, and all settings
-    since then."""
-    ids = np.arange(40, dtype=np.uint64)
-    since, until = np.linspace(0.0, 7000.0, 40), np.linspace(9000.0, 16_000.0, 40)
-    found = reached_by_clock(CLOCKS, ids, since, until)
-    seconds = np.arange(0.0, 60_000.0)
-    for device in range(40):
-        own = settings_between(CLOCKS, ids[device : device + 1], since[:1], np.full(1, 6e4))
-        later = own.times > since[device]
-        shown = seconds + since[device]
-        for time, size in zip(own.times[later], own.seconds[later], strict=True):
-            shown = shown + np.where(seconds + since[device] >= time, size, 0.0)
-        first = np.flatnonzero(shown >= until[device])[0] + since[device]
-        assert first - 1.0 <= found[device] <= first
-    assert (found < until).sum() > 10
-    assert (found > until).sum() > 10
-    nobody = reached_by_clock(CLOCKS, ids, since, np.zeros(40))
-    assert not nobody.any()
-
-
 def test_a_report_decades_after_the_end_of_a_run_costs_no_walk_to_it() -> None:
-    """Losses and settings of clocks are walked through one by one: for 10^15 seconds that takes days."""
-    policies = Policies((Timer("upload"),), OFTEN, CLOCKS, end_seconds=1e6)
+    """Losses are walked through one by one: for 10^15 seconds that takes days."""
+    policies = Policies((Timer("upload"),), OFTEN, end_seconds=1e6)
     uploads = np.array([120.0, 131.5, 1e15, 1e15])
     late = replace(ATTEMPT, upload_times=uploads, has_uploaded=np.full(4, True))
     found = policies.reopen_times(late)
-    expected = Policies((Timer("upload"),), OFTEN, CLOCKS).reopen_times(ATTEMPT)
+    expected = Policies((Timer("upload"),), OFTEN).reopen_times(ATTEMPT)
     assert found[:2].tolist() == expected[:2].tolist()
     assert (found[2:] > 1e6).all()
     assert (policies.forget_times(late)[2:] > 1e6).all()
-
-
-def test_settings_of_clocks_follow_their_laws() -> None:
-    """3,000 devices for 100 mean times: counts and sizes, with a false alarm of 1e-4 each."""
-    ids = np.arange(3000, dtype=np.uint64)
-    found = settings_between(CLOCKS, ids, np.zeros(3000), np.full(3000, 360_000.0))
-    total = found.times.size
-    assert abs(total - 300_000) < 3.9 * np.sqrt(300_000)
-    assert stats.kstest(found.seconds / 1800.0, stats.norm.cdf)[1] > 1e-4
-    assert (np.diff(found.device_ids.astype(np.int64)) >= 0).all()
-
-
-def test_only_waits_by_a_clock_change_with_it() -> None:
-    rules = Timer("accepted"), WithoutReplacement(1000.0, True), Cap(2)
-    for policy in rules:
-        plain = Policies((policy,), NO_LOSSES).reopen_times(ATTEMPT)
-        changed = Policies((policy,), NO_LOSSES, CLOCKS._replace(mean_seconds=60.0))
-        is_same = (changed.reopen_times(ATTEMPT) == plain).all()
-        assert is_same != policy.reads_clock
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ GAP = {"kind": "min_sep", "minimum_separation": 6, "counts": "gap"}
 DATA = {"kind": "data_available", "min_example_count": 60}
 LOSSES = {"history_loss_per_day": 0.5}
 CORRUPTED = {**LOSSES, "history_loss": "corrupted"}
-CLOCKS = {"clock_changes_per_day": 0.5, "clock_change_hours": 8.0}
 PERIOD = 20.0 * 3600.0
 EXAMPLES = 50 if "FEDRAY_ALL_SEEDS" in os.environ else 5
 """Random runs of each policy; `make laws` has all."""
@@ -244,32 +243,6 @@ def test_violators_without_a_loss_are_told_from_those_after_one(tmp_path: Path) 
     assert 0 < found.after_loss < found.participations
 
 
-def test_the_audit_finds_the_violators_whose_clocks_were_set_forward(tmp_path: Path) -> None:
-    """Nothing else makes devices come back too soon, so every violation follows a setting forward;
-    a separation in rounds does not ask clocks."""
-    trace = simulated(scenario({"policies": [SWOR], **CLOCKS}), tmp_path / "swor")
-    found = audit_trace(trace)
-    assert found.violations is not None
-    assert found.violations.participations == found.violations.after_clock_change > 20
-    assert found.violations.after_loss == found.violations.losses == 0
-    changes = trace.clock_changes
-    assert changes is not None
-    assert found.violations.clock_changes == changes["seconds"].size
-    assert changes["seconds"].min() < 0 < changes["seconds"].max()
-    enforced = found.mechanisms[0].enforced
-    assert "clocks of devices may be set to another time" in enforced.reason
-    assert enforced.min_sep == 1
-    assert "of them after a clock set forward" in dict(participation_table(found).rows)
-    trace.verify()
-
-    by_timer = {"timer_hours": 20.0, **CLOCKS, **LOSSES}
-    both = audit_trace(simulated(scenario(by_timer), tmp_path / "timer")).violations
-    assert both is not None
-    assert 0 < both.after_clock_change < both.participations
-    assert 0 < both.after_loss < both.participations
-    assert both.after_clock_change + both.after_loss >= both.participations
-
-
 @pytest.mark.parametrize(
     ("participation", "rule"),
     [
@@ -333,7 +306,6 @@ POLICIES = [
     {"policies": [SWOR, GAP], **LOSSES},
     {"policies": [SWOR], "max_participations": 2, **CORRUPTED},
     {"policies": [{**BETWEEN, "trust_hours": 9.0}], **LOSSES},
-    {"policies": [SWOR], **CLOCKS},
 ]
 
 
@@ -376,8 +348,6 @@ def test_the_trace_is_the_same_for_any_shards_and_after_a_resume(
         ({"policies": [SWOR], "timer_hours": 24.0}, "timer_hours=24.0: policies do not include"),
         ({"policies": [SWOR], "timer_violators": 0.1}, "timer_violators=0.1: policies do not"),
         ({"history_loss": "corrupted"}, "no history is lost without history_loss_per_day"),
-        ({"clock_change_hours": 1.0}, "one of the two has no effect without the other"),
-        ({"policies": [GAP], **CLOCKS}, "no policy depends on a device's clock"),
         ({"policies": [{"kind": "min_sep", "minimum_separation": 3}]}, "counts is missing"),
         ({"policies": [{"kind": "swr"}]}, "is not one of timer, swor, min_sep, data_available"),
         ({"policies": [{}]}, "kind is missing"),

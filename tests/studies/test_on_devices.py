@@ -1,7 +1,6 @@
 """A trained model on the population's devices: who is drawn, and what is measured."""
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -126,23 +125,18 @@ def test_groups_of_counts_cover_every_count_once(most: int) -> None:
     assert len(list(_bins(most))) <= 8 + max(0, int(np.ceil(np.log2(most / 8))))
 
 
-def test_the_command_prints_tables_or_json_and_writes_the_page(
-    trained, trace, fedray_command, tmp_path, script
+def test_the_page_is_that_of_the_trained_run_with_the_groups(
+    trained, trace, tmp_path, script
 ) -> None:
-    page, figures = tmp_path / "page.html", tmp_path / "figures"
-    told = ["--trace", str(trace.path), "--sample", "32", "--page", str(page)]
-    code, out, _ = fedray_command(
-        "evaluate", str(trained.path), *told, "--figures", str(figures), "--json"
-    )
-    assert code == 0
-    document = json.loads(out)
+    found = fedray.evaluate_on_devices(trained.path, trace.path, devices=32)
+    page = fedray.write_report(found, tmp_path / "page.html")
     shown = script(page.read_text(), "results-data")
-    assert shown["on_devices"]["groups"] == document["groups"]
+    assert shown["on_devices"] == json.loads(json.dumps(found.to_json()))
     assert shown["trace_digest"] == trace.digest
-    assert (figures / "loss-by-zone.csv").exists()
-    code, out, _ = fedray_command("evaluate", str(trained.path), *told)
-    assert code == 0
-    assert re.search(r"took part +2 +30 ", out)
+    fedray.write_figures(found, tmp_path / "figures")
+    assert (tmp_path / "figures" / "loss-by-zone.csv").exists()
+    (table, *_) = found.tables()
+    assert ["took part", "2", "30"] in [list(row[:3]) for row in table.rows]
 
 
 def test_figures_show_spread_and_mean(trained, trace) -> None:
@@ -161,18 +155,18 @@ def test_figures_show_spread_and_mean(trained, trace) -> None:
 
 
 def test_what_cannot_be_evaluated_is_refused_in_one_line(
-    trained, trace, trace_of, fedray_command, tmp_path
+    trained, trace, trace_of, tmp_path
 ) -> None:
     other = trace_of([[0]], 1)
     moved = shutil.copytree(trained.path, tmp_path / "far" / "away" / "m")
     for arguments, words in [
-        ([moved], "which is not at '.*'; move it there, or give it as `trace`"),
-        ([trained.path, "--trace", other.path], "--trace='.*' has digest"),
-        ([trained.path, "--trace", trace.path, "--sample", "0"], "--sample=0 must be at least 1"),
-        ([trained.path, "--trace", trace.path, "--examples", "0"], "--examples=0 must be"),
-        ([trace.path], "has no trained run"),
-        ([tmp_path / "none"], "has no training.json"),
+        ((moved,), "which is not at '.*'; move it there, or give it as `trace`"),
+        ((trained.path, other.path), "trace='.*' has digest"),
+        ((trained.path, trace.path, 0), "devices=0 must be at least 1"),
+        ((trained.path, trace.path, 32, 0), "examples=0 must be"),
+        ((trace.path,), "has no trained run"),
+        ((tmp_path / "none",), "has no training.json"),
     ]:
-        code, out, err = fedray_command("evaluate", *map(str, arguments))
-        assert (code, out, err.count("\n")) == (2, "", 1), err
-        assert re.search(words, err), err
+        with pytest.raises(fedray.FedrayError, match=words) as found:
+            fedray.evaluate_on_devices(*arguments)
+        assert "\n" not in str(found.value)

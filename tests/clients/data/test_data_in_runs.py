@@ -1,11 +1,9 @@
 """What a run makes of recorded data: the trace's examples, the latency, and the digest of the data."""
 
-import json
 import os
 import pickle
 import shutil
 import sqlite3
-import time
 from pathlib import Path
 
 import numpy as np
@@ -212,35 +210,3 @@ def test_ones_own_data_travels_with_the_trace_and_needs_trust(
         known.demand_trust()
     assert len(pickle.dumps(scenario.for_shards().data)) > len(code)
     assert len(pickle.dumps(scenario.for_aggregator().data)) < 5_000
-
-
-def test_the_command_lists_and_deletes_what_data_left_in_the_cache(
-    database: Path, scenario_of, cache: Path, fedray_command
-) -> None:
-    source_of(scenario_of(TABLE))
-    (folder,) = (cache / "data").iterdir()
-    old = cache / "data" / ("0" * 64)
-    shutil.copytree(folder, old)
-    month_ago = time.time() - 30 * 86_400
-    os.utime(old / "lock", (month_ago, month_ago))
-    code, out, _ = fedray_command("cache", "--json")
-    assert code == 0
-    listed = json.loads(out)
-    assert [each["folder"] for each in listed["kept"]] == [str(folder), str(old)]
-    assert [round(each["unused_days"]) for each in listed["kept"]] == [0, 30]
-    size = sum(file.stat().st_size for file in folder.iterdir())
-    assert listed["kept"][0]["mebibytes"] == pytest.approx(size / 2**20)
-    code, out, _ = fedray_command("cache", "--delete-unused-for", "20")
-    assert code == 0
-    assert str(old) in out
-    assert [each.name for each in (cache / "data").iterdir()] == [folder.name]
-    with data_cache.content_cache(folder.name):  # somebody opens it
-        code, out, _ = fedray_command("cache", "--delete-unused-for", "0", "--json")
-        assert [each["folder"] for each in json.loads(out)["kept"]] == [str(folder)]
-    code, out, _ = fedray_command("cache", "--delete-unused-for", "0")
-    assert "0.0 MiB of 0 data files kept" in out
-    assert not list((cache / "data").iterdir())
-    assert source_of(scenario_of(TABLE)).examples_on(np.arange(3, dtype=np.uint64)).all()
-    code, out, err = fedray_command("cache", "--delete-unused-for", "-1")
-    assert (code, out) == (2, "")
-    assert "--delete-unused-for=-1.0 must be 0 days or more" in err

@@ -12,12 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from fedray.base.atomic import write_whole
-from fedray.base.errors import InputError
-from fedray.base.regular_file import read_regular_file
+from fedray import InputError
+from fedray.scenarios.reproduction import read_regular_file
 
 MOST_BYTES = 1 << 26
 """Most bytes of a play."""
@@ -49,35 +45,24 @@ def roles_of(folder: Path) -> dict[str, str]:
     return {role: "\n".join(lines) for role, lines in roles.items()}
 
 
-def write_roles(folder: Path, file: Path, length: int = LENGTH) -> tuple[int, int]:
-    """Writes a Parquet file with the columns `client` and `text`, a row per example.
-
-    Args:
-        folder: folder with the plays.
-        file: new file.
-        length: characters of an example; the last one of a role may be shorter.
-
-    Returns:
-        Number of roles, and of examples.
+def examples_of(folder: Path) -> list[tuple[str, str]]:
+    """Returns (role, text) of every example, of LENGTH characters but for the last of a role.
 
     Raises:
-        InputError: the folder has no roles of LEAST_CHARACTERS, or the file cannot be written.
+        InputError: a file cannot be read, or the folder has no roles of LEAST_CHARACTERS.
     """
-    roles = {role: text for role, text in roles_of(folder).items() if len(text) >= LEAST_CHARACTERS}
-    rows = [
-        {"client": role, "text": text[first : first + length]}
-        for role, text in roles.items()
-        for first in range(0, len(text), length)
+    examples = [
+        (role, text[first : first + LENGTH])
+        for role, text in roles_of(folder).items()
+        if len(text) >= LEAST_CHARACTERS
+        for first in range(0, len(text), LENGTH)
     ]
-    if not rows:
+    if not examples:
         raise InputError(
             f"{str(folder)!r} has no role of {LEAST_CHARACTERS} characters: a speech begins with a "
             "name in capitals, and a tab or full stop; name a folder of such plays"
         )
-    content = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows), content)
-    write_whole(file, content.getvalue().to_pybytes(), f"file {str(file)!r}", InputError)
-    return len(roles), len(rows)
+    return examples
 
 
 def _content(file: Path) -> str:

@@ -1,12 +1,15 @@
 """Plays become roles: who says what, and nothing that is not said."""
 
+import string
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fedray.base.errors import InputError
-from fedray.clients.data.plays import LENGTH, roles_of, write_roles
+from fedray.scenarios import shakespeare
+from fedray.scenarios.plays import LENGTH, examples_of, roles_of
 
 TABBED = """\tTHE KETTLE
 
@@ -82,32 +85,32 @@ def test_a_role_has_every_line_that_it_says_and_no_heading_or_direction(plays: P
     }
 
 
-def test_the_file_has_a_row_per_example_and_no_role_of_one(plays: Path, tmp_path: Path) -> None:
+def test_a_role_of_one_example_is_left_out(plays: Path) -> None:
     (plays / "long.txt").write_text(f"ACT I\n\nANNA\t{'tea ' * 60}\n\nBEN\tNo.\n")
-    file = tmp_path / "roles.parquet"
-    assert write_roles(plays, file) == (1, 3)
-    rows = pq.read_table(file).to_pylist()
-    assert {row["client"] for row in rows} == {"long_ANNA"}
-    assert [len(row["text"]) for row in rows] == [LENGTH, LENGTH, 4 * 60 - 1 - 2 * LENGTH]
-    assert "".join(row["text"] for row in rows) == ("tea " * 60).strip()
-
-
-def test_the_command_writes_the_file_once(plays: Path, tmp_path: Path, fedray_command) -> None:
-    (plays / "long.txt").write_text(f"ACT I\n\nANNA\t{'tea ' * 60}\n")
-    arguments = ["data", "shakespeare", str(plays), "--out", str(tmp_path / "roles.parquet")]
-    code, out, _ = fedray_command(*arguments)
-    assert code == 0
-    assert "1 roles with 3 examples" in out
-    code, _, problem = fedray_command(*arguments)
-    assert code == 2
-    assert "exists already" in problem
+    examples = examples_of(plays)
+    assert {role for role, _ in examples} == {"long_ANNA"}
+    assert [len(text) for _, text in examples] == [LENGTH, LENGTH, 4 * 60 - 1 - 2 * LENGTH]
+    assert "".join(text for _, text in examples) == ("tea " * 60).strip()
 
 
 @pytest.mark.parametrize("text", ["", "no roles at all\n", "ACT I\n\nANNA\tToo short.\n"])
-def test_a_folder_without_roles_is_refused_and_nothing_is_written(tmp_path: Path, text) -> None:
+def test_a_folder_without_roles_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "play.txt").write_text(text)
     with pytest.raises(InputError, match="no role of 160 characters"):
-        write_roles(tmp_path, tmp_path / "roles.parquet")
-    assert not (tmp_path / "roles.parquet").exists()
+        examples_of(tmp_path)
     with pytest.raises(InputError, match="no folder with plays"):
         roles_of(tmp_path / "missing")
+
+
+def test_a_folder_of_plays_gives_the_roles_of_its_parquet_file(tmp_path: Path) -> None:
+    """As `fedray reproduce shakespeare --data` takes them."""
+    folder = tmp_path / "plays"
+    folder.mkdir()
+    names = [f"ROLE {letter}" for letter in string.ascii_uppercase]
+    speeches = "".join(f"{name}\t{name.lower()} {'says ' * 40}\n\n" for name in names)
+    (folder / "play.txt").write_text(f"ACT I\n\n{speeches}")
+    rows = [{"client": role, "text": text} for role, text in examples_of(folder)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "roles.parquet")
+    found = shakespeare.roles_of(folder, tuning=False)
+    assert found == shakespeare.roles_of(tmp_path / "roles.parquet", tuning=False)
+    assert len(found.trained) + len(found.held_out) == 26
