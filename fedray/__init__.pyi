@@ -59,8 +59,8 @@ from fedray.runs.pretraining import pretrain as pretrain
 from fedray.runs.simulation import resume as resume
 from fedray.runs.simulation import simulate as simulate
 from fedray.runs.simulation import simulate_tasks as simulate_tasks
-from fedray.runtime.cluster import run_jobs as run_jobs
 from fedray.runtime.placement import Placement as Placement
+from fedray.runtime.tasks import run_jobs as run_jobs
 from fedray.scenario.pretraining import Pretraining as Pretraining
 from fedray.scenario.scenario import Scenario as Scenario
 from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks

@@ -40,6 +40,7 @@ from fedray.commands.status import status
 from fedray.commands.stress import stress
 from fedray.commands.train import train
 from fedray.commands.verify import verify
+from fedray.runtime.session import one_session
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Simulate and train": (run, train, pretrain, compare, compare_mechanisms, answer),
@@ -140,7 +141,8 @@ def command() -> int:
             # Names of files and devices need not be text.
             stream.reconfigure(errors="backslashreplace")
     # In its standalone mode, click would print errors and end the process itself.
-    return exit_code(lambda: app(standalone_mode=False))
+    with one_session():
+        return exit_code(lambda: app(standalone_mode=False))
 
 
 def _interrupt(number: int, frame: Any) -> None:

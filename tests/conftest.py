@@ -164,10 +164,10 @@ def shared_trace_of(tmp_path_factory) -> Callable[..., Trace]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray cluster for all tests that need one; everything is shut down at the end."""
-    from fedray.runtime.cluster import cluster
     from fedray.runtime.placement import Placement
+    from fedray.runtime.session import session
 
-    with cluster(Placement(object_store_megabytes=200)):
+    with session(Placement(object_store_megabytes=200)):
         yield
 
 

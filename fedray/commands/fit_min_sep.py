@@ -9,6 +9,7 @@ import typer
 from fedray.base.errors import InputError
 from fedray.base.part_done import PartDone
 from fedray.commands.output import print_result
+from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_line
 
 KEYS = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
@@ -23,6 +24,7 @@ def fit_min_sep(
     scale: float = 0.1,
     tolerance: float = 0.01,
     overrides: list[str] | None = None,
+    place: list[str] | None = None,
     as_json: bool = False,
 ) -> None:
     """Fit the reach of a population, or its check-in rate, to an observed min-sep.
@@ -56,7 +58,8 @@ def fit_min_sep(
             # The search may need fewer runs, so the time left is an upper bound.
             show(PartDone(text, next(numbers), MOST_RUNS, is_least=True))
 
-        found = fit(value, min_sep, KEYS[vary], scale, tolerance, on_run=show_run)
+        where = placement_of(place) if place else None
+        found = fit(value, min_sep, KEYS[vary], scale, tolerance, where, show_run)
     print_result(found, as_json, scale=scale)
     if not as_json:
         error = f"{100 * found.relative_error:+.1f} %"

@@ -10,6 +10,7 @@ import typer
 
 from fedray.base.errors import InputError, shown
 from fedray.commands.output import print_result, refuse_existing, write_shown
+from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_line
 
 PLANNED = {
@@ -26,6 +27,7 @@ def plan(
     *,
     epsilon: float,
     overrides: list[str] | None = None,
+    place: list[str] | None = None,
     timers: str = "24,48,72,96",
     noise_per_report: float = 7.0 / 6500.0,
     buffers: int = 4,
@@ -77,6 +79,7 @@ def plan(
             hours,
             seeds,
             scale,
+            placement_of(place),
             has_cache=has_cache,
             on_progress=show,
             least=least,  # pyright: ignore[reportArgumentType]

@@ -34,8 +34,9 @@ from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
-from fedray.runtime.cluster import cluster, run_tasks
 from fedray.runtime.placement import Placement
+from fedray.runtime.session import session
+from fedray.runtime.tasks import run_tasks
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.scenario import TRAINED_TABLES
@@ -710,7 +711,7 @@ def _training(
         checkpoints = Checkpoints(partial, run)
         if is_resumed:
             state = checkpoints.newest()
-        cpus = stack.enter_context(cluster(placement))
+        cpus = stack.enter_context(session(placement))
         # The stack closes in reverse order: workers before their cluster.
         aggregator = start_aggregator(scenario.for_aggregator(), placement)
         stack.callback(aggregator.worker.close)

@@ -2,7 +2,6 @@
 trained. The models of several tasks are trained one by one after the simulation."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from fedray.runs.simulation import (
     simulate_tasks,
 )
 from fedray.runs.sustainable import check_sustainable
-from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import RAY_START_SECONDS, Placement
+from fedray.runtime.session import session
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.partial import finished_directory, new_directory, with_resume_hint
 from fedray.trace.reader import Trace
@@ -66,8 +65,8 @@ def run_scenario(
     if not scenario.training.enabled:
         return simulate(scenario, placement, directory, on_progress, on_start)
     started = _live(scenario, placement, directory, on_progress, time_of_devices)
-    with started as (live, inside):
-        trace = simulate(scenario, inside, directory, on_progress, on_start, live.add)
+    with started as live:
+        trace = simulate(scenario, placement, directory, on_progress, on_start, live.add)
         live.finish(trace)
     return trace
 
@@ -108,8 +107,8 @@ def resume_run(
     if not kept.training.enabled:
         return resume(out, placement, scenario, on_progress, trust_code=trust_code)
     started = _live(kept, placement, out, on_progress, time_of_devices, is_resumed=True)
-    with started as (live, inside):
-        trace = resume(out, inside, scenario, on_progress, live.add, trust_code=trust_code)
+    with started as live:
+        trace = resume(out, placement, scenario, on_progress, live.add, trust_code=trust_code)
         live.finish(trace)
     return trace
 
@@ -242,16 +241,14 @@ def _live(
     on_progress: ProgressListener | None,
     time_of_devices: DeviceTime,
     is_resumed: bool = False,
-) -> Iterator[tuple[LiveTraining, Placement]]:
-    """Starts a cluster and a training in it; yields the training and other workers' placement."""
-    with _hint(directory), cluster(placement):
-        # Inside, workers use the running cluster; an address would be refused.
-        inside = dataclasses.replace(placement, address=None)
+) -> Iterator[LiveTraining]:
+    """Starts a training, and the cluster that it shares with the simulation."""
+    with _hint(directory), session(placement):
         training = LiveTraining(
-            scenario, inside, directory, is_resumed, on_progress, time_of_devices
+            scenario, placement, directory, is_resumed, on_progress, time_of_devices
         )
         with training as live:
-            yield live, inside
+            yield live
 
 
 @contextlib.contextmanager

@@ -18,8 +18,8 @@ from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, start_shards
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.sustainable import check_sustainable
-from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import Placement
+from fedray.runtime.session import session
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
@@ -581,7 +581,7 @@ def _shards_of(
         history: earlier settlements, for a restarted shard.
     """
     with contextlib.ExitStack() as stack:
-        cpus = stack.enter_context(cluster(placement))
+        cpus = stack.enter_context(session(placement))
         shards = start_shards(scenario.for_shards(), placement, cpus, history)
         for shard in shards:
             stack.callback(shard.worker.close)

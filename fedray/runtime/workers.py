@@ -16,7 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from fedray.base.errors import RunFailed
+from fedray.base.source import source_digest
 from fedray.runtime.placement import Placement
+from fedray.runtime.session import another_source, check_source, fetched, wait_for_cpus
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -377,15 +379,17 @@ class RayWorker:
             num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy=where, max_restarts=0
         )
         # Ray resolves references only among the arguments of the call itself.
-        self._actor: Any = options.remote(replace(spec, arguments=()), *spec.arguments)
-        # The first answer of an actor shows that it is up.
-        self._started = _Start(self._actor.load.remote())
+        bare = replace(spec, arguments=())
+        self._actor: Any = options.remote(source_digest(), bare, *spec.arguments)
+        started, loaded = self._actor.start.remote(), self._actor.load.remote()
+        self._started = _Start(started, loaded, cpus, self._placement)
 
 
 class _ActorBody:
     """Runs the object in the actor's process."""
 
-    def __init__(self, spec: ActorSpec, *arguments: Any) -> None:
+    def __init__(self, source: str, spec: ActorSpec, *arguments: Any) -> None:
+        self._source = source
         # Ray leaves GPUs visible to actors that reserve none; torch has not looked yet.
         if spec.gpus == 0.0:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -394,9 +398,13 @@ class _ActorBody:
         self._object: Any = None
         self._gauges: dict[str, Any] = {}
 
+    def start(self) -> None:
+        """Does nothing; its answer shows that the actor has its resources and runs."""
+
     def load(self) -> None:
         """Makes the object. If that fails, the first call tries again and raises the error."""
         if self._object is None:
+            check_source(self._source)
             self._object = self._spec.make(*self._arguments)
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -421,19 +429,32 @@ class _ActorBody:
             self._gauges[name].set(value)
 
 
+@dataclass(slots=True)
 class _Start:
-    """Start of an actor, which is over when `reference` (Ray's ObjectRef) has a value."""
+    """Start of an actor.
 
-    def __init__(self, reference: Any) -> None:
-        self._reference: Any = reference
+    started: ObjectRef that has a value when the actor has its resources.
+    loaded: ObjectRef that has a value when its object is made; None once that was waited for.
+    cpus: CPUs that the actor reserves.
+    """
+
+    started: Any
+    loaded: Any
+    cpus: float
+    placement: Placement
 
     def wait(self) -> None:
-        """Waits until the actor is up or has died, at most START_SECONDS; only the first time."""
+        """Waits until the actor is up or has died, only the first time.
+
+        Raises:
+            RunFailed: it got no CPUs in time.
+        """
         import ray
 
-        if self._reference is not None:
-            ray.wait([self._reference], timeout=START_SECONDS)
-            self._reference = None
+        if self.loaded is not None:
+            wait_for_cpus(self.started, self.cpus, self.placement)
+            ray.wait([self.loaded], timeout=START_SECONDS)
+            self.loaded = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +492,7 @@ class RayAnswer:
         # The start has its own time limit, so that a slow start is not mistaken for a hang.
         self.start.wait()
         try:
-            value = ray.get(self.reference, timeout=self.timeout_seconds)
+            value = fetched(self.reference, self.timeout_seconds)
             return value if self.kept is None else (value, self.kept)
         except ray.exceptions.GetTimeoutError:
             loss = f"did not answer within {self.timeout_seconds:g} s"
@@ -486,8 +507,11 @@ class RayAnswer:
             # If the answer is lost, the actor is too; another lost object was an argument.
             if is_lost and error.object_ref_hex != self.reference.hex():
                 raise ArgumentLost(str(error)) from None
+            lines = str(error).strip().splitlines()
+            # An actor that cannot be made has other classes than this process.
+            if "creation task" in lines[0]:
+                raise another_source(lines[-1]) from None
             # Only the first of Ray's many lines gives the reason.
-            first_line, _, _ = str(error).partition("\n\t")
-            reason = " ".join(first_line.split())
+            reason = " ".join(lines[0].split())
             loss = f"died ({reason})"
         return self.worker.again(self, loss).result()

@@ -29,8 +29,8 @@ from fedray.mechanisms.optimize.objective import Objective, Progress, read_targe
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
-from fedray.runtime.cluster import run_tasks
 from fedray.runtime.placement import Placement
+from fedray.runtime.tasks import run_tasks
 from fedray.studies.workloads import read_workload
 
 _NO_DELTA = 1e-10

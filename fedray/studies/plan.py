@@ -44,8 +44,9 @@ from fedray.mechanisms.optimize.design import MechanismRequest, default_cache, m
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.runs.sustainable import why_unsustainable
-from fedray.runtime.cluster import TaskCounts, cluster
 from fedray.runtime.placement import Placement
+from fedray.runtime.session import session
+from fedray.runtime.tasks import TaskCounts
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.studies.goal_search import GoalSearch
@@ -317,11 +318,9 @@ def make_plan(
         raise Unsustainable(f"no report goal is possible; the least one: {reasons[0]}")
     placement = placement or Placement()
     cache = StudyCache(has_cache)
-    # The cluster is joined here, once for all simulations, so that they need no address.
-    with cluster(placement) as cpus:
-        here = replace(placement, address=None)
+    with session(placement) as cpus:
         tell = on_progress or (lambda _: None)
-        planner = _Planner(scenario, target, seeds, scale, here, cache, has_cache, tell, cpus)
+        planner = _Planner(scenario, target, seeds, scale, placement, cache, has_cache, tell, cpus)
         start = _first_goal(scenario, target, least_goal, most)
         searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
         planner.search(searches)

@@ -15,7 +15,6 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,17 +23,16 @@ import numpy as np
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import Starved, TraceError
 from fedray.base.kept import cache_folder, keep, read_kept
+from fedray.base.source import source_digest
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.simulation import simulate
-from fedray.runtime.cluster import ROOT, TaskCounts, run_tasks
 from fedray.runtime.placement import Placement
+from fedray.runtime.tasks import TaskCounts, run_tasks
 from fedray.scenario import Scenario
 from fedray.trace.provenance import package_versions
 
 _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
-# The links are named, because rglob does not follow them from fedray itself.
-_SOURCES = ("fedray", "fedray/mechanisms", "fedray/clients", "fedray/server")
 _COLUMNS = ("device_ids", "counts", "rounds", "weights", "owner_ids")
 
 
@@ -225,18 +223,9 @@ def results_of_all(
 def study_digest(*inputs: Any) -> str:
     """Digest of inputs, which are JSON, and of the code and the libraries that use them."""
     # The order of keys means nothing in a table, so it must not change the digest.
-    text = json.dumps([_code_digest(), *inputs], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-@lru_cache(maxsize=1)
-def _code_digest() -> str:
     # Designs depend on these two as well, which a trace does not name.
     optimisers = {name: importlib.metadata.version(name) for name in ("scipy", "jax")}
-    versions = {**package_versions(), **optimisers}
-    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
-    for folder in _SOURCES:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            # No entry may outlive a change of the code that computed it.
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+    # No entry may outlive a change of the code that computed it.
+    code = [source_digest(), {**package_versions(), **optimisers}]
+    text = json.dumps([code, *inputs], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

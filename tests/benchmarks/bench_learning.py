@@ -164,7 +164,7 @@ def _counted() -> Iterator[Counter[str]]:
 
 def driver(devices: int, small: bool) -> None:
     from fedray.clients.workers import start_trainers
-    from fedray.runtime.cluster import cluster
+    from fedray.runtime.session import session
     from fedray.server.learning.training import TrainingLoop
     from fedray.server.learning.workers import start_aggregator
 
@@ -172,7 +172,7 @@ def driver(devices: int, small: bool) -> None:
     here = Placement(backend="ray", trainers=1 if small else 2)
     models = [(20, 100)] if small else [(100, 1000), (670, 10_000)]
     cohorts = [devices] if small else [devices, 4 * devices]
-    with cluster(here) as cpus:
+    with session(here) as cpus:
         for hidden, vocabulary in models:
             for many in cohorts:
                 value = scenario(hidden, vocabulary, many, local_steps=1, batch_size=1)

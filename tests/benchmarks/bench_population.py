@@ -59,7 +59,7 @@ def measured(toml: str, shards: int, backend: str) -> tuple[float, float]:
     """What `in_own_process` runs."""
     import tomllib
 
-    from fedray.runtime.cluster import cluster
+    from fedray.runtime.session import session
 
     value = Scenario.from_tables(tomllib.loads(toml))
     placement = Placement(shards, backend)  # pyright: ignore[reportArgumentType]
@@ -70,7 +70,7 @@ def measured(toml: str, shards: int, backend: str) -> tuple[float, float]:
         if backend == "in-process":
             simulate(warm_up, placement, f"{folder}/warm")
             return timed(lambda: simulate(value, placement, f"{folder}/run"))
-        with cluster(placement):
+        with session(placement):
             simulate(warm_up, placement, f"{folder}/warm")
             return timed(lambda: simulate(value, placement, f"{folder}/run"))
 
@@ -250,7 +250,7 @@ def actor_per_device(devices: int, rounds: int) -> float:
     """One actor per device, each asked once a round whether it is eligible."""
     import ray
 
-    from fedray.runtime.cluster import cluster
+    from fedray.runtime.session import session
 
     class Device:
         def __init__(self, seed: int) -> None:
@@ -259,7 +259,7 @@ def actor_per_device(devices: int, rounds: int) -> float:
         def is_eligible(self, hour: float) -> bool:
             return bool(self._generator.random() < 0.1)
 
-    with cluster(Placement()):
+    with session(Placement()):
         start = time.perf_counter()
         actors = [
             ray.remote(Device).options(num_cpus=0.001).remote(device) for device in range(devices)

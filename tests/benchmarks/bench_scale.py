@@ -29,9 +29,9 @@ from scipy.optimize import nnls
 
 from fedray.base.arrays import Float64Array as FloatArray
 from fedray.base.blocks import BLOCK_DEVICES
+from fedray.base.source import ROOT
 from fedray.runs.simulation import simulate
 from fedray.runtime import workers
-from fedray.runtime.cluster import ROOT
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.wire.messages import RunProgress

@@ -195,7 +195,7 @@ def test_a_planner_s_commands_end_with_a_claim_that_holds(
     fedray_command, monkeypatch, small, tmp_path: Path
 ) -> None:
     """plan, run, audit: the claimed epsilon rests on what the written scenario enforces, for other seeds too."""
-    monkeypatch.setattr(planning, "cluster", lambda _: contextlib.nullcontext(1.0))
+    monkeypatch.setattr(planning, "session", lambda _: contextlib.nullcontext(1.0))
     monkeypatch.setattr(planning, "Placement", lambda: HERE)
     (tmp_path / "s.toml").write_text(small("rounds.count=40", "rounds.max_days=6.0").to_toml())
     out, claim = tmp_path / "plan", tmp_path / "plan" / "claim.toml"

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from fedray.clients.workers import start_trainers
-from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import Placement
+from fedray.runtime.session import session
 from fedray.scenario import Scenario
 from fedray.server.learning.training import Cohort, TrainingLoop
 from fedray.server.learning.workers import start_aggregator
@@ -118,7 +118,7 @@ def main(name: str, rounds: int, trainers: int, devices: int) -> None:
         backend="in-process" if trainers == 1 else "ray",
         trainers=trainers,
     )
-    with tempfile.TemporaryDirectory() as folder, cluster(placement) as cpus:
+    with tempfile.TemporaryDirectory() as folder, session(placement) as cpus:
         scenario = scenario_of(name, rounds, devices, Path(folder))
         loop = TrainingLoop(
             scenario,

@@ -1,0 +1,266 @@
+"""The Ray session of a command, which all of its runs and tasks share.
+
+Only `session` connects to Ray. It takes the placement's address, else RAY_ADDRESS, else the cluster
+to which this process is already connected, else it starts a local one, which listens only on the
+loopback interface and, by Ray's default, requires a token from every client.
+"""
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from fedray.base.errors import InputError, RunFailed
+from fedray.base.source import ROOT, source_digest
+from fedray.runtime.placement import Placement
+
+SECONDS_OF_SILENCE = 10.0
+"""Time to wait for a free CPU before saying so."""
+
+_COMMAND: ContextVar[contextlib.ExitStack | None] = ContextVar("command", default=None)
+
+
+@contextlib.contextmanager
+def one_session() -> Iterator[None]:
+    """Within: the first `session` lasts until the block ends, and later ones share it."""
+    with contextlib.ExitStack() as stack:
+        token = _COMMAND.set(stack)
+        try:
+            yield
+        finally:
+            _COMMAND.reset(token)
+
+
+@contextlib.contextmanager
+def session(placement: Placement) -> Iterator[float]:
+    """Within: this process is connected to Ray; yields the number of free CPUs.
+
+    Whoever connected also disconnects: this block, the block of `one_session`, or the caller who
+    was connected before. In-process, nothing is started.
+
+    Raises:
+        InputError: the address cannot be joined, or this process is connected to another cluster.
+    """
+    if placement.backend == "in-process":
+        yield 1.0
+        return
+    # By default, Ray sends usage statistics to its makers.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    with contextlib.ExitStack() as own:
+        if ray.is_initialized():
+            _check_same(placement.address)
+        else:
+            (_COMMAND.get() or own).enter_context(_connected(placement))
+        free = ray.available_resources().get("CPU", 0.0)
+        # All CPUs if none are free: actors then wait for their turn.
+        yield free or ray.cluster_resources().get("CPU", 1.0)
+
+
+@contextlib.contextmanager
+def _connected(placement: Placement) -> Iterator[None]:
+    import ray
+
+    address = placement.address or os.environ.get("RAY_ADDRESS") or "local"
+    # Ray replaces this handler by its own, which may end the process before it has cleaned up.
+    on_termination = signal.getsignal(signal.SIGTERM)
+    if address == "local":
+        _start(placement)
+    else:
+        _join(address)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_termination)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _start(placement: Placement) -> None:
+    import ray
+    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+    # Workers do not inherit sys.path. A runtime environment would set it too, seconds later. The
+    # configuration of a submitted job belongs to the job's cluster.
+    paths = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, sys.path)]))
+    surroundings = {"PYTHONPATH": paths, RAY_JOB_CONFIG_JSON_ENV_VAR: None}
+    with _environment(surroundings), _loopback_only(), warnings.catch_warnings():
+        # Ray's processes call exec immediately, so the fork is safe.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        ray.init(
+            # Otherwise Ray would join the cluster started last on this machine.
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+            object_store_memory=placement.object_store_megabytes * 1024 * 1024,
+            job_config=_job(),
+        )
+
+
+def _join(address: str) -> None:
+    import ray
+
+    try:
+        _probe(address)
+        ray.init(
+            address=address,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            # Machines of another cluster may lack the package.
+            runtime_env={"py_modules": [str(ROOT / "fedray")]},
+            # A client of Ray sends no paths.
+            **({} if "://" in address else {"job_config": _job()}),
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        rule = f"cannot be joined ({' '.join(str(error).split())})"
+        remedy = "start a cluster with `ray start --head`, or leave the address out for a local one"
+        raise InputError.of("address", address, rule, remedy) from None
+
+
+def _check_same(address: str | None) -> None:
+    """Raises InputError if `address` names another cluster than that of this process."""
+    import ray
+
+    if address in (None, "auto", "local"):
+        return
+    joined = ray.get_runtime_context().gcs_address
+    if _host_and_port(address) != _host_and_port(joined):
+        rule = f"is not the cluster {joined} to which this process is connected"
+        raise InputError.of("address", address, rule, "leave the address out")
+
+
+def _host_and_port(address: str) -> tuple[str, str]:
+    # An IPv6 address contains colons, so the port follows the last one.
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError):
+        host = socket.gethostbyname(host.strip("[]"))
+    return host, port
+
+
+def _job() -> Any:
+    """Returns a job whose workers import from where this process does, and from nowhere else."""
+    import ray.job_config
+
+    job = ray.job_config.JobConfig()
+    # Ray would put the working directory first, from which any `numpy.py` would be imported.
+    job._py_driver_sys_path = _DriverPaths()
+    return job
+
+
+class _DriverPaths(list[str]):
+    """Directories that workers search first; takes only directories that this process searches."""
+
+    def extend(self, paths: Iterable[str]) -> None:
+        searched = {os.path.abspath(path) for path in sys.path}
+        super().extend(path for path in paths if path in searched)
+
+
+def _probe(address: str) -> None:
+    """Raises OSError if no process listens at host:port; Ray itself would try for many minutes."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if separator and port.isdigit():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
+            pass
+
+
+@contextlib.contextmanager
+def _loopback_only() -> Iterator[None]:
+    """Keeps a node that Ray starts at 127.0.0.1 there, for a block."""
+    # Ray replaces that address by the machine's own, and its processes (GCS, raylet, workers, this
+    # one) then listen on all interfaces. It does not do so on systems on which it supports no
+    # clusters of several machines: the constant says that this is one.
+    import ray._private.ray_constants as constants
+
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str | None]) -> Iterator[None]:
+    """Sets environment variables, or removes those that are None, for a block."""
+    before = {name: os.environ.get(name) for name in values}
+    try:
+        _set(values)
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def fetched(reference: Any, timeout: float | None = None) -> Any:
+    """Returns the value of a reference in memory of this process.
+
+    Ray's arrays are views of its store, which overwrites them once the session is over.
+    """
+    import ray
+    import ray.cloudpickle.cloudpickle_fast as cloudpickle
+
+    return pickle.loads(cloudpickle.dumps(ray.get(reference, timeout=timeout)))
+
+
+def another_source(found: str) -> InputError:
+    """Returns the error of a worker that does not have the driver's fedray."""
+    return InputError(
+        f"a Ray worker runs another fedray ({found}); install one version on all nodes, and start "
+        "in a directory without a fedray"
+    )
+
+
+def check_source(expected: str) -> None:
+    """Raises InputError, in a worker, if its fedray is not that of the driver."""
+    if source_digest() != expected:
+        raise another_source(str(ROOT))
+
+
+def wait_for_cpus(started: Any, cpus: float, placement: Placement) -> None:
+    """Waits until something has started on Ray, and says so if that takes long.
+
+    Args:
+        started: reference that has a value as soon as it runs.
+        cpus: CPUs that it reserves.
+        placement: has the longest wait.
+
+    Raises:
+        RunFailed: not enough CPUs came free in time.
+    """
+    import ray
+
+    end = time.monotonic() + placement.worker_timeout_seconds
+    patience = min(SECONDS_OF_SILENCE, placement.worker_timeout_seconds)
+    if ray.wait([started], timeout=patience)[0]:
+        return
+    free, all_cpus = (
+        found.get("CPU", 0.0) for found in (ray.available_resources(), ray.cluster_resources())
+    )
+    waits = f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}: {free:g} of {all_cpus:g} are free"
+    if free < cpus:
+        logging.getLogger("fedray").warning("fedray: waiting for %s (`ray status`)", waits)
+    if not ray.wait([started], timeout=max(0.0, end - time.monotonic()))[0]:
+        raise RunFailed(
+            f"waited {placement.worker_timeout_seconds:g} s for {waits}; end other programs on the "
+            "cluster, add nodes, or raise worker_timeout_seconds"
+        )

@@ -1,0 +1,167 @@
+"""Tasks: a function called for many jobs, each in a Ray task or in this process."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from fedray.base.errors import FedrayError, RunFailed
+from fedray.base.part_done import PartDone
+from fedray.base.source import source_digest
+from fedray.runtime.placement import Placement
+from fedray.runtime.session import another_source, check_source, fetched, session, wait_for_cpus
+
+_Job = TypeVar("_Job")
+_Done = TypeVar("_Done")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """Progress of tasks.
+
+    jobs: jobs to do.
+    done: jobs done.
+    running: jobs in progress or next in line.
+    lost: deaths of a job's process, after which the job was restarted.
+    kept: further jobs that were done in an earlier run.
+    """
+
+    jobs: int
+    done: int = 0
+    running: int = 0
+    lost: int = 0
+    kept: int = 0
+
+    def line(self, what: str) -> PartDone:
+        """Describes the progress in a line such as "12 of 200 runs simulated, 8 running, 1 lost and
+        begun again", with a text such as "runs simulated"."""
+        done = self.kept + self.done
+        count = self.kept + self.jobs
+        parts = [f"{done} of {count} {what}"]
+        if self.running:
+            parts.append(f"{self.running} running")
+        if self.lost:
+            parts.append(f"{self.lost} lost and begun again")
+        return PartDone(", ".join(parts), done, count)
+
+
+def run_jobs(
+    work: Callable[[_Job], _Done], jobs: Sequence[_Job], placement: Placement | None = None
+) -> Iterator[tuple[int, _Done]]:
+    """Calls `work(job)` for every job: a Ray task each, or in this process for in-process.
+
+    Args:
+        work: function that workers can import, such as one of your module.
+        jobs: arguments of the calls.
+        placement: where the calls run; a local Ray cluster by default.
+
+    Yields:
+        (position of the job, result), in the order of completion.
+
+    Raises:
+        RunFailed: a task's process died too often.
+    """
+    yield from run_tasks(work, jobs, placement or Placement())
+
+
+def run_tasks(
+    work: Callable[[_Job], _Done],
+    jobs: Sequence[_Job],
+    placement: Placement,
+    on_counts: Callable[[TaskCounts], None] | None = None,
+) -> Iterator[tuple[int, _Done]]:
+    """Computes work(job) for every job, in Ray tasks or in this process.
+
+    A task whose process or node died is restarted on another, up to `placement.most_restarts`
+    times. Errors of tasks are raised here.
+
+    Args:
+        work: function of a job.
+        jobs: jobs to do.
+        placement: backend and cluster.
+        on_counts: receives the progress whenever a job is done or lost.
+
+    Yields:
+        (position of the job, result), in the order of completion.
+
+    Raises:
+        RunFailed: a task's process died too often.
+    """
+    done, lost = 0, 0
+
+    def report(running: int) -> None:
+        if on_counts is not None:
+            on_counts(TaskCounts(len(jobs), done, running, lost))
+
+    if placement.backend == "in-process" or not jobs:
+        for place, job in enumerate(jobs):
+            result = work(job)
+            done += 1
+            report(running=min(1, len(jobs) - done))
+            yield place, result
+        return
+    with session(placement) as cpus:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        # Ray would repeat a lost task by itself, without a message.
+        remote: Any = ray.remote(_work).options(num_cpus=1, max_retries=0)
+        task = partial(remote.remote, source_digest(), work)
+        probe: Any = ray.remote(check_source).options(num_cpus=1)
+        probed = probe.remote(source_digest())
+        wait_for_cpus(probed, 1.0, placement)
+        _value(probed)
+        waiting = iter(enumerate(jobs))
+        under_way: dict[Any, int] = {}
+        losses = [0] * len(jobs)
+        # Two tasks per CPU, so that the next one is ready when one ends.
+        at_once = 2 * max(1, int(cpus))
+        for place, job in itertools.islice(waiting, at_once):
+            under_way[task(job)] = place
+        while under_way:
+            # One at a time, so that each result is yielded immediately.
+            ready, _ = ray.wait(list(under_way), num_returns=1)
+            place = under_way.pop(ready[0])
+            try:
+                result = _value(ready[0])
+            except RayTaskError:
+                raise
+            except RayError as error:
+                losses[place] += 1
+                lost += 1
+                # Otherwise a job that kills its process would be restarted for ever.
+                if losses[place] > placement.most_restarts:
+                    reason = str(error).splitlines()[0]
+                    raise RunFailed(
+                        f"job {place} of {len(jobs)} was lost ({reason}); run again: finished "
+                        "jobs are kept"
+                    ) from None
+                under_way[task(jobs[place])] = place
+                report(len(under_way))
+                continue
+            done += 1
+            # One job is started for each that ends.
+            for next_place, job in itertools.islice(waiting, 1):
+                under_way[task(job)] = next_place
+            report(len(under_way))
+            yield place, result
+
+
+def _work(source: str, work: Callable[[_Job], _Done], job: _Job) -> _Done:
+    check_source(source)
+    return work(job)
+
+
+def _value(reference: Any) -> Any:
+    from ray.exceptions import RayTaskError
+
+    try:
+        return fetched(reference)
+    except RayTaskError as error:
+        # fedray's own errors are raised as if the task had run here.
+        if isinstance(error.cause, FedrayError):
+            raise error.cause from None
+        if "failed to import on the worker" in str(error):
+            raise another_source(str(error).strip().splitlines()[-1]) from None
+        raise

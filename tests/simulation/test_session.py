@@ -1,0 +1,192 @@
+"""The Ray session: whose code workers run, answers that outlive it, full clusters, addresses, one session per command."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.base.errors import InputError, RunFailed
+from fedray.base.source import ROOT, source_digest
+from fedray.runs.simulation import simulate
+from fedray.runtime import session as sessions
+from fedray.runtime.placement import Placement
+from fedray.runtime.tasks import run_jobs
+
+HERE = Path(__file__).resolve()
+MARKER = 'import os\nopen(os.environ["MARKER"], "a").write("code of the working directory ran")\nraise ImportError\n'
+
+
+def run(
+    program: str, cwd: Path, *arguments: Any, **environment: str
+) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys\nsys.path[0] = {str(ROOT)!r}\n{program}", *map(str, arguments)],
+        cwd=cwd, env=os.environ | environment, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+
+
+COMMAND = "from fedray.cli import main\nmain()"
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_workers_import_nothing_from_the_working_directory(small, tmp_path: Path) -> None:
+    """Neither a stranger's numpy.py nor another checkout of fedray there changes a run."""
+    scenario = small("population.devices=5000", "rounds.count=3")
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    (tmp_path / "numpy.py").write_text(MARKER)
+    (tmp_path / "fedray").mkdir()
+    (tmp_path / "fedray" / "__init__.py").write_text(MARKER)
+    place = ("--place", "backend=ray", "--place", "shards=2")
+    done = run(
+        COMMAND,
+        tmp_path,
+        "--quiet",
+        "run",
+        "s.toml",
+        "--out",
+        "t",
+        *place,
+        MARKER=str(tmp_path / "ran"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+    reference = simulate(scenario, Placement(1, "in-process"), tmp_path / "reference")
+    assert json.loads((tmp_path / "t" / "run.json").read_text())["digest"] == reference.digest
+
+
+OWN_CLUSTER = """
+import logging, ray, fedray
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.CRITICAL)
+placement = fedray.Placement(2, backend="ray")
+for work in (lambda: fedray.simulate(fedray.Scenario.from_toml(sys.argv[1]), placement), lambda: dict(fedray.run_jobs(abs, [1], placement))):
+    try:
+        work()
+    except fedray.InputError as error:
+        print("REFUSED", error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_worker_with_another_fedray_is_refused_in_one_line(small, tmp_path: Path) -> None:
+    """The caller's own Ray puts its working directory first, where a fedray of another source lies."""
+    (tmp_path / "s.toml").write_text(small("population.devices=5000", "rounds.count=3").to_toml())
+    other = tmp_path / "other"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "fedray", other / "fedray", symlinks=False, ignore=ignored)
+    with (other / "fedray" / "clients" / "shard.py").open("a") as file:
+        file.write("# another\n")
+    done = run(OWN_CLUSTER, other, tmp_path / "s.toml")
+    refusals = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
+    assert len(refusals) == 2, done.stdout + done.stderr
+    assert all(f"a Ray worker runs another fedray ({other})" in line for line in refusals)
+
+
+def test_the_digest_of_the_source_is_that_of_its_installation(tmp_path: Path) -> None:
+    """Links of a checkout are folders of an installation."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.html.j2")
+    shutil.copytree(ROOT / "fedray", tmp_path / "fedray", symlinks=False, ignore=ignored)
+    program = f"import sys; sys.path[0] = {str(tmp_path)!r}\nfrom fedray.base import source\nprint(source.ROOT, source.source_digest())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )  # fmt: skip
+    assert done.stdout.split() == [str(tmp_path), source_digest()]
+
+
+JOINED = """
+import logging, numpy as np, ray, fedray
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 90 * 2**20, "include_dashboard": False})
+where = fedray.Placement(backend="ray", address=cluster.address)
+jobs = [400 + i for i in range(8)]
+first = dict(fedray.run_jobs(np.tri, jobs, where))
+assert not ray.is_initialized()
+for _ in range(2):
+    dict(fedray.run_jobs(np.identity, jobs, where))
+print("RIGHT", sum(np.array_equal(first[i], np.tri(n)) for i, n in enumerate(jobs)))
+import os
+os.environ["RAY_ADDRESS"] = cluster.address
+from fedray.runtime.session import one_session, session
+with one_session():
+    dict(fedray.run_jobs(abs, [1, 2]))
+    print("JOINED", ray.get_runtime_context().gcs_address == cluster.address)
+    begun = ray.get_runtime_context().get_job_id()
+    dict(fedray.run_jobs(abs, [3, 4], where))
+    print("SHARED", ray.get_runtime_context().get_job_id() == begun)
+    try:
+        dict(fedray.run_jobs(abs, [1], fedray.Placement(address="127.0.0.1:1")))
+    except fedray.InputError as error:
+        print("REFUSED", error)
+print("ENDED", not ray.is_initialized())
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_answers_outlive_the_session_on_a_joined_cluster(tmp_path: Path) -> None:
+    """Ray's answers are views of the store of a cluster that lives on, and later batches overwrite it."""
+    done = run(JOINED, tmp_path)
+    found = dict(
+        line.split(" ", 1)
+        for line in done.stdout.splitlines()
+        if line.isprintable() and " " in line
+    )
+    assert found.get("RIGHT") == "8", done.stdout + done.stderr
+    assert [found.get(name) for name in ("JOINED", "SHARED", "ENDED")] == ["True"] * 3
+    assert "to which this process is connected" in found["REFUSED"]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_full_cluster_is_waited_for_aloud_and_not_for_ever(
+    small, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    class Tenant:
+        def cpus(self) -> int:
+            return 1
+
+    monkeypatch.setattr(sessions, "SECONDS_OF_SILENCE", 0.5)
+    cpus = ray.cluster_resources()["CPU"]
+    remote: Any = ray.remote(Tenant)
+    tenant = remote.options(num_cpus=cpus).remote()
+    ray.get(tenant.cpus.remote())
+    soon = Placement(1, "ray", worker_timeout_seconds=2.0)
+    scenario = small("population.devices=5000", "rounds.count=3")
+    with caplog.at_level(logging.WARNING, "fedray"):
+        for work in (
+            lambda: dict(run_jobs(abs, [-1], soon)),
+            lambda: simulate(scenario, soon, tmp_path / "t"),
+        ):
+            with pytest.raises(
+                RunFailed, match=r"waited 2 s for \d CPUs?: 0 of \d are free; end other"
+            ):
+                work()
+    assert sum("waiting for" in each.message for each in caplog.records) == 2
+    ray.kill(tenant)
+    assert dict(run_jobs(abs, [-1], Placement(1, "ray"))) == {0: 1}
+
+
+def test_only_directories_of_this_process_are_searched_by_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", ["/a", "/b"])
+    paths = sessions._DriverPaths()
+    paths.extend(["/b", "/c"])
+    assert paths == ["/b"]
+
+
+def test_an_address_where_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(InputError, match=r"address='127.0.0.1:1' cannot be joined"):
+        dict(run_jobs(abs, [1]))
