@@ -42,11 +42,8 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 
 def _offered(home: str, name: str) -> Any:
-    # It imports `inspect`, which the command need not load at its start.
-    from fedray.base.validated import validated
-
     try:
-        return validated(getattr(import_module(home), name))
+        return getattr(import_module(home), name)
     except ModuleNotFoundError as error:
         if (lacks := missing_extra(error)) is not None:
             raise lacks from None
