@@ -25,6 +25,7 @@ from fedray.base.errors import MissingExtra as MissingExtra
 from fedray.base.errors import RunFailed as RunFailed
 from fedray.base.result import Drawing as Drawing
 from fedray.base.result import DrawnResult as DrawnResult
+from fedray.clients.tasks.check import check_task as check_task
 from fedray.imports.importer import import_log as import_log
 from fedray.imports.log_records import RecordColumns as RecordColumns
 from fedray.mechanisms.accounting.events import Event as Event
@@ -51,14 +52,11 @@ from fedray.runs.calibrated import calibrated as calibrated
 from fedray.runs.learning import train as train
 from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
-from fedray.runs.pipeline import resume_tasks as resume_tasks
 from fedray.runs.pipeline import run_scenario as run_scenario
-from fedray.runs.pipeline import run_tasks as run_tasks
 from fedray.runs.pretraining import Pretrained as Pretrained
 from fedray.runs.pretraining import pretrain as pretrain
 from fedray.runs.simulation import resume as resume
 from fedray.runs.simulation import simulate as simulate
-from fedray.runs.simulation import simulate_tasks as simulate_tasks
 from fedray.runtime.placement import Placement as Placement
 from fedray.runtime.tasks import run_jobs as run_jobs
 from fedray.scenario.pretraining import Pretraining as Pretraining

@@ -1,5 +1,6 @@
 """Participation: the patterns of rounds in which a device may take part."""
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
@@ -19,6 +20,7 @@ class MinSep:
     banded MF", section 2), or in a fixed order.
 
     Raises:
+        TypeError: a value is not a whole number.
         InputError: a value is below 1, a run is longer than MOST_ROUNDS, or
             `max_participations` exceeds ceil(n / b).
     """
@@ -44,6 +46,9 @@ class MinSep:
         return self.is_fixed_order or None
 
     def __post_init__(self) -> None:
+        # Half a round would pass the comparisons below, and no theorem has one.
+        for count in (self.rounds, self.min_sep, self.max_participations):
+            operator.index(count)
         if self.rounds < 1:
             raise InputError.of("rounds", self.rounds, "must be at least 1")
         if max(self.rounds, self.min_sep) > MOST_ROUNDS:

@@ -66,7 +66,7 @@ class ExampleSource(Protocol):
     """The examples of every device. Shapes: G devices, B examples.
 
     A source is a pure function of the scenario, for any caller and order of calls. It needs no
-    torch. `fedray.clients.data.contract` has the checks that every source must pass.
+    torch. `fedray.check_task` checks a source.
 
     fields: arrays of an example by name.
     held_out_devices: number of ids from FIRST_HELD_OUT on that have data.

@@ -30,7 +30,7 @@ class Task(Protocol):
     their shapes, in order, lay out the flat vector [D] that is averaged.
 
     A task is a pure function of its seed and fields: every trainer builds one, and all must agree.
-    `fedray.clients.tasks.contract` has the checks that every task must pass.
+    `fedray.check_task` checks a task.
 
     shapes: shape of each parameter by its name.
     metrics: metrics that `measure` returns.

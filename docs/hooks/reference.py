@@ -39,6 +39,7 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "fedray.runs.learning",
             "fedray.runs.pretraining",
             "fedray.runtime",
+            "fedray.clients.tasks.check",
             "fedray.wire.messages",
         ),
     ),

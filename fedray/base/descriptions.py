@@ -10,9 +10,8 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n {4}.*)*)", re.MULTILINE)
 """An entry of a docstring about fields: names, and a text whose further lines are indented."""
@@ -46,12 +45,6 @@ def _own_descriptions(owner: type) -> dict[str, str]:
         if isinstance(value, property | functools.cached_property) and value.__doc__:
             found[name] = inspect.cleandoc(value.__doc__).partition("\n\n")[0]
     return found
-
-
-def arguments_of(function: Callable[..., Any]) -> Mapping[str, str]:
-    """Returns descriptions of the arguments of a function, by name, from its docstring."""
-    listed = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    return dict(_ENTRY.findall(textwrap.dedent(listed)))
 
 
 def _strings_below_fields(table: type) -> dict[str, str]:

@@ -6,8 +6,6 @@ EXTRAS = {
     "ray": "simulate",
     "numba": "simulate",
     "torch": "train",
-    "h5py": "train",
-    "ijson": "train",
     "PIL": "train",
     "google": "train",  # google.protobuf
     "safetensors": "train",

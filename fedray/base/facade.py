@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.extras import missing_extra
+from fedray.base.removed import removed
 
 _FOLDER = Path(__file__).parent.parent
 _LISTED = re.compile(r"^__all__ = (\[.*?\])$", re.MULTILINE | re.DOTALL)
@@ -29,6 +30,8 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         if name == "__all__":
             return names()
         if name not in homes(package):
+            if (refusal := removed(f"{package}.{name}")) is not None:
+                raise AttributeError(refusal)
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}; it has {', '.join(names())}"
             )
@@ -42,11 +45,8 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 
 def _offered(home: str, name: str) -> Any:
-    # It imports `inspect`, which the command need not load at its start.
-    from fedray.base.validated import validated
-
     try:
-        return validated(getattr(import_module(home), name))
+        return getattr(import_module(home), name)
     except ModuleNotFoundError as error:
         if (lacks := missing_extra(error)) is not None:
             raise lacks from None

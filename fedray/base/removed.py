@@ -10,14 +10,17 @@ REMOVED = {
     "fedray cache": "delete the folder ~/.cache/fedray, or what is old in it, while nothing runs",
     "fedray data": "give the folder of plays to `fedray reproduce shakespeare --data`",
     "fedray evaluate": "call fedray.evaluate_on_devices and fedray.write_report in Python",
+    "fedray.resume_tasks": "call fedray.resume_run",
+    "fedray.run_tasks": "call fedray.run_scenario",
+    "fedray.simulate_tasks": "call fedray.simulate",
     "participation.clock_changes_per_day": "use clock_skew_hours or timer_violators there",
     "participation.clock_change_hours": "use clock_skew_hours or timer_violators there",
     "clock_changes_digest": "use the fedray release that wrote the trace",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }
-"""Replacement of each removed name: a command, a command with an option, the full path of a key in
-a file, or `key = 'value'`."""
+"""Replacement of each removed name: a command, a command with an option, a name of the package, the
+full path of a key in a file, or `key = 'value'`."""
 
 
 def removed(name: str) -> str | None:

@@ -25,8 +25,7 @@ class Commands(TyperGroup):
     removed command with its replacement."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        refusal = removed(f"fedray {args[0]}")
-        if refusal is not None:
+        if (refusal := removed(f"fedray {args[0]}")) is not None:
             raise InputError(refusal)
         return super().resolve_command(ctx, args)
 
@@ -45,8 +44,7 @@ class Commands(TyperGroup):
 
     def _hint(self, option: str, name: str) -> str | None:
         names = {each.name for each in self.commands[name].params}
-        refusal = removed(f"fedray {name} {option}")
-        if refusal is not None:
+        if (refusal := removed(f"fedray {name} {option}")) is not None:
             return refusal
         if option == "--quiet":
             return f"No such option: --quiet; it goes before the command: fedray --quiet {name}"

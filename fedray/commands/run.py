@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedray.base.errors import CheckpointError, InputError
+from fedray.base.errors import InputError
 from fedray.commands.budget import day_of, say_if_same
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import IS_QUIET, progress_of_run
@@ -40,6 +40,7 @@ def run(
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
     from fedray.runs.budgeted import charge_run, reserved
+    from fedray.runs.pipeline import resume_run
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
 
@@ -67,7 +68,7 @@ def run(
     ):
         reserve: Any = partial(reserved, ledger, start=day)
         if resume is not None:
-            trace = _continued(resume, placement, value, listen, trust_code)
+            trace = resume_run(resume, placement, value, listen, trust_code=trust_code)
         else:
             trace = _started(value, placement, directory, listen, reserve)
         if ledger is not None:
@@ -79,9 +80,8 @@ def run(
 def _started(
     value: Any, placement: Any, directory: Path, listen: Callable[[Any], None], reserve: Any
 ) -> Any:
-    from fedray.runs.pipeline import run_scenario, run_tasks
+    from fedray.runs.pipeline import run_scenario
     from fedray.runs.sustainable import check_sustainable
-    from fedray.scenario import SeveralTasks
 
     if value is None:
         raise InputError("SCENARIO is missing; name a file or a scenario of `fedray init --list`")
@@ -89,7 +89,6 @@ def _started(
     check_sustainable(value)
     if not IS_QUIET.get():
         say_compiling()
-    start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
     # A run that might exceed the budget is refused here, before anything starts.
     with reserve(value) as begun:
 
@@ -99,21 +98,4 @@ def _started(
             if not IS_QUIET.get():
                 say_supply(value)
 
-        return start(value, placement, directory, listen, on_start)
-
-
-def _continued(
-    directory: Path, placement: Any, value: Any, listen: Callable[[Any], None], trust_code: bool
-) -> Any:
-    from fedray.runs.pipeline import is_unfinished_run_of_tasks, resume_run, resume_tasks
-    from fedray.scenario import SeveralTasks
-
-    # The directory says how many tasks were run, because the scenario may be left out.
-    has_tasks = is_unfinished_run_of_tasks(directory)
-    if value is not None and has_tasks != isinstance(value, SeveralTasks):
-        raise CheckpointError(
-            f"{str(directory)!r} was started with another scenario: only one of the two has "
-            "several tasks; leave the scenario out"
-        )
-    resumed: Any = resume_tasks if has_tasks else resume_run
-    return resumed(directory, placement, value, listen, trust_code=trust_code)
+        return run_scenario(value, placement, directory, listen, on_start)

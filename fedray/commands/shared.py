@@ -34,6 +34,5 @@ FLAGS = {
     "is_fixed_order": "--fixed-order",
     "is_list": "--list",
     "overrides": "--set",
-    "unused_for": "--delete-unused-for",
 }
 """Options whose name is not that of their parameter."""

@@ -4,6 +4,7 @@ trained. The models of several tasks are trained one by one after the simulation
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, overload
 
 from fedray.base.errors import CheckpointError, FedrayError, InputError
 from fedray.clients.data.factory import build_index
@@ -16,12 +17,12 @@ from fedray.runs.simulation import (
     resume,
     resume_any,
     simulate,
-    simulate_tasks,
 )
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import RAY_START_SECONDS, Placement
 from fedray.runtime.session import session
 from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import tasks_of
 from fedray.trace.partial import finished_directory, new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
@@ -31,21 +32,38 @@ from fedray.trace.unfinished import read_unfinished
 from fedray.wire.messages import ProgressListener
 
 
+@overload
 def run_scenario(
     scenario: Scenario,
     placement: Placement | None = None,
     out: str | Path | None = None,
     on_progress: ProgressListener | None = None,
     on_start: Callable[[], None] | None = None,
-) -> Trace:
-    """Simulates a scenario and, if its training is enabled, trains its model at the same time.
+) -> Trace: ...
+@overload
+def run_scenario(
+    scenario: SeveralTasks,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> TasksRun: ...
+def run_scenario(
+    scenario: Scenario | SeveralTasks,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> Trace | TasksRun:
+    """Simulates a scenario and, if its training is enabled, trains its model at the same time. The
+    models of several tasks are trained after the simulation.
 
     The trace is that of `simulate`, and contains the trained run that `train` would return.
 
     Args:
-        scenario: scenario to run.
+        scenario: scenario to run, of one task or several.
         placement: workers and cluster, which affect only the duration.
-        out: a new directory for the trace; by default one under runs/.
+        out: a new directory for the trace, or the traces of all tasks; by default one under runs/.
         on_progress: called with the progress of simulation and training.
         on_start: called when the shards are ready.
 
@@ -55,8 +73,14 @@ def run_scenario(
     # Reading the data may take minutes, so this is checked first.
     check_sustainable(scenario)
     scenario = calibrated(scenario)
-    # Choosing the placement may train devices, which need their data.
-    build_index(scenario, on_progress)
+    # Choosing the placement may train devices, which need their data; and errors in data are
+    # reported before the simulation.
+    for task in tasks_of(scenario):
+        build_index(task.scenario, on_progress)
+    if isinstance(scenario, SeveralTasks):
+        check_metrics(scenario)
+        found = simulate(scenario, placement, out, on_progress, on_start)
+        return _trained(found, scenario, placement, on_progress)
     time_of_devices = DeviceTime(scenario)
     placement = _resolved(scenario, placement, time_of_devices)
     # A lack of memory is reported before a directory is made.
@@ -74,25 +98,37 @@ def run_scenario(
 def resume_run(
     directory: str | Path,
     placement: Placement | None = None,
-    scenario: Scenario | None = None,
+    scenario: Scenario | SeveralTasks | None = None,
     on_progress: ProgressListener | None = None,
     *,
     trust_code: bool = False,
-) -> Trace:
-    """Continues a run from its last checkpoint: simulation, training or both.
+) -> Trace | TasksRun:
+    """Continues a run of one task or several from its last checkpoint: simulation, training or
+    both. The traces are those of an uninterrupted run.
 
     Args:
         directory: `out` of the run.
-        placement: workers and cluster from now on.
+        placement: workers and cluster from now on; they may differ from earlier ones.
         scenario: scenario of the run; None to use the recorded one.
         on_progress: called with the progress of simulation and training.
-        trust_code: see `resume`.
+        trust_code: whether code in the directory may be run if `scenario` is not given.
 
     Raises:
-        CheckpointError: the directory holds no unfinished run.
+        CheckpointError: the directory holds no unfinished run, or one of another scenario.
+        InputError: the code is not trusted.
         FedrayError: see `run_scenario`.
     """
-    scenario = None if scenario is None else calibrated(scenario)
+    has_tasks = _is_unfinished_run_of_tasks(directory)
+    if scenario is not None:
+        if has_tasks != isinstance(scenario, SeveralTasks):
+            raise CheckpointError(
+                f"{str(directory)!r} was started with another scenario: only one of the two has "
+                "several tasks; leave the scenario out"
+            )
+        scenario = calibrated(scenario)
+    if has_tasks or isinstance(scenario, SeveralTasks):
+        several: Any = scenario
+        return _resume_tasks(directory, placement, several, on_progress, trust_code)
     # The trace is complete, so only the training can be left.
     if (Path(directory) / RUN_FILE).exists():
         trace = Trace.open(directory)
@@ -113,59 +149,13 @@ def resume_run(
     return trace
 
 
-def run_tasks(
-    several: SeveralTasks,
-    placement: Placement | None = None,
-    out: str | Path | None = None,
-    on_progress: ProgressListener | None = None,
-    on_start: Callable[[], None] | None = None,
-) -> TasksRun:
-    """Simulates several tasks, then trains the model of each whose training is enabled.
-
-    Args:
-        several: scenario with its tasks.
-        placement: workers and cluster, which affect only the duration.
-        out: a new directory for the traces; by default one under runs/.
-        on_progress: called with the progress of simulation and trainings.
-        on_start: called when the shards are ready.
-
-    Raises:
-        FedrayError: see `simulate_tasks` and `fedray.train`. `resume_tasks` continues.
-    """
-    check_sustainable(several)
-    several = calibrated(several)
-    # Errors in data are reported before the simulation, not after it.
-    for task in several.tasks:
-        build_index(task.scenario, on_progress)
-    check_metrics(several)
-    found = simulate_tasks(several, placement, out, on_progress, on_start)
-    return _trained(found, several, placement, on_progress)
-
-
-def resume_tasks(
+def _resume_tasks(
     directory: str | Path,
-    placement: Placement | None = None,
-    several: SeveralTasks | None = None,
-    on_progress: ProgressListener | None = None,
-    *,
-    trust_code: bool = False,
+    placement: Placement | None,
+    several: SeveralTasks | None,
+    on_progress: ProgressListener | None,
+    trust_code: bool,
 ) -> TasksRun:
-    """Continues a run of several tasks from its last checkpoint: simulation, then trainings. The
-    traces are those of an uninterrupted run.
-
-    Args:
-        directory: `out` of the run.
-        placement: workers and cluster from now on; they may differ from earlier ones.
-        several: scenario of the run; None to use the recorded one.
-        on_progress: called with the progress.
-        trust_code: whether code in the directory may be run if `several` is not given.
-
-    Raises:
-        CheckpointError: the directory holds no unfinished run, or one of another scenario.
-        InputError: code is not trusted.
-        FedrayError: see `run_tasks`.
-    """
-    several = None if several is None else calibrated(several)
     if is_of_tasks(directory):
         found = TasksRun.open(directory)
         # If all traces are complete, only trainings can be left.
@@ -179,15 +169,8 @@ def resume_tasks(
     return _trained(found, several, placement, on_progress, trust_code=trust_code)
 
 
-def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
-    """Whether an unfinished run is one of several tasks.
-
-    Args:
-        directory: `out` of the run.
-
-    Raises:
-        CheckpointError: the directory holds no unfinished run.
-    """
+def _is_unfinished_run_of_tasks(directory: str | Path) -> bool:
+    """Whether an unfinished run is of several tasks. Raises CheckpointError without such a run."""
     if is_of_tasks(directory):
         return True
     if (Path(directory) / RUN_FILE).exists():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from numpy.typing import NDArray
 
@@ -60,6 +60,7 @@ BYTES_PER_PARTICIPANT = 32
 """Least memory per device that has taken part while these are few: four slots of a hash table."""
 
 
+@overload
 def simulate(
     scenario: Scenario,
     placement: Placement | None = None,
@@ -67,20 +68,37 @@ def simulate(
     on_progress: ProgressListener | None = None,
     on_start: Callable[[], None] | None = None,
     on_commit: CommitListener | None = None,
-) -> Trace:
-    """Simulates a scenario and writes its trace. No model is trained: see `fedray.train`.
+) -> Trace: ...
+@overload
+def simulate(
+    scenario: SeveralTasks,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> TasksRun: ...
+def simulate(
+    scenario: Scenario | SeveralTasks,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
+    on_commit: CommitListener | None = None,
+) -> Trace | TasksRun:
+    """Simulates a scenario and writes its trace, or a trace of each of its tasks. No model is
+    trained: see `fedray.train`.
 
-    The trace is a function of the scenario only. A run that has too few devices, or whose privacy
-    budget (`privacy.stop_at`) is spent, ends early, as `run["ended"]` of its trace records. Shards
-    that die or hang are restarted.
+    Traces are a function of the scenario only. A run that has too few devices, or whose privacy
+    budget (`privacy.stop_at`) is spent, ends early, as `run["ended"]` of its trace records; other
+    tasks continue. Shards that die or hang are restarted.
 
     Args:
-        scenario: scenario to simulate.
-        placement: workers and cluster; may change the wall clock, never the trace.
+        scenario: scenario to simulate, of one task or several.
+        placement: workers and cluster; may change the wall clock, never a trace.
         out: a new directory for the trace; by default one under runs/.
-        on_progress: called with the progress after every attempt at a round.
+        on_progress: called after every attempt at a round, with the progress of all tasks.
         on_start: called when the shards are ready.
-        on_commit: called with the accepted devices of every committed round.
+        on_commit: called with the accepted devices of every committed round of a single task.
 
     Raises:
         Starved: not even one round was committed.
@@ -89,37 +107,11 @@ def simulate(
         ShardLost: a shard was lost too often.
         RunFailed: a file cannot be written.
 
-    The last checkpoint is then kept next to `out`, for `resume`. Without a checkpoint nothing is
-    left behind.
+    The last checkpoint is then kept next to `out`, for `resume` or `resume_run`. Without a
+    checkpoint nothing is left behind.
     """
-    return Trace.open(_begin(scenario, placement, out, on_progress, on_start, on_commit))
-
-
-def simulate_tasks(
-    several: SeveralTasks,
-    placement: Placement | None = None,
-    out: str | Path | None = None,
-    on_progress: ProgressListener | None = None,
-    on_start: Callable[[], None] | None = None,
-) -> TasksRun:
-    """Simulates several tasks on one population, and writes a trace of each. No model is trained.
-
-    The traces are a function of the scenario only. A task that has too few devices, or whose
-    privacy budget is spent, ends early, as `run["ended"]` of its trace records, and the others
-    continue.
-
-    Args:
-        several: scenario with its tasks.
-        placement: workers and cluster, which affect the duration, but never a trace.
-        out: a new directory for the traces; by default one under runs/.
-        on_progress: called after every attempt at a round, with the progress of all tasks together.
-        on_start: called when the shards are ready.
-
-    Raises:
-        Starved: no task committed a round.
-        FedrayError: see `fedray.simulate`. After a checkpoint, `resume_tasks` continues.
-    """
-    return TasksRun.open(_begin(several, placement, out, on_progress, on_start))
+    path = _begin(scenario, placement, out, on_progress, on_start, on_commit)
+    return TasksRun.open(path) if isinstance(scenario, SeveralTasks) else Trace.open(path)
 
 
 def _begin(
@@ -222,8 +214,8 @@ def read_unfinished_scenario(
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
     has_several = "tasks" in document["scenario"]
     if has_several != (kind is SeveralTasks):
-        found, by = ("several tasks", "resume_tasks") if has_several else ("one task", "resume_run")
-        raise CheckpointError(f"{str(partial)!r} is a run of {found}; continue it with {by}")
+        found = "several tasks; continue it with resume_run" if has_several else "one task"
+        raise CheckpointError(f"{str(partial)!r} is a run of {found}")
     kept = kind.of_document(document, str(partial), partial)
     # The recorded digest differs if the file was edited, or is read differently now.
     for other in (document.get("scenario_digest"), (scenario or kept).digest):

@@ -19,7 +19,7 @@ from fedray.base.errors import InputError
 from fedray.base.result import Result
 from fedray.report.table import Table
 from fedray.runs.learning import scenario_of, train
-from fedray.runs.simulation import simulate, simulate_tasks
+from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.server.rounds.pace import COSTS_VERSION
@@ -106,7 +106,7 @@ def verify_run(
             several = SeveralTasks.of_document(tasks.document, str(path), path)
             _check_scenario(several, tasks.document, trust_code, path)
             tasks.verify()
-            repeated = simulate_tasks(several, here, again, on_progress)
+            repeated = simulate(several, here, again, on_progress)
             pairs = _pairs_of_tasks(tasks, repeated)
             # Each trace records the packages of the whole run.
             first = next(iter(tasks.traces.values())).run

@@ -9,6 +9,7 @@ Theorem 4). One partition and C = I give DP-FedAvg (McMahan et al. 2018). Adjace
 privacy loss with sampling is that of add-or-remove.
 """
 
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,9 @@ class PoissonSampling:
     """b, least difference between two rounds of a device, at least 1; 1 with several partitions."""
 
     def __post_init__(self) -> None:
+        # Fractions would pass the comparisons below, and no theorem has them.
+        for count in (self.rounds, self.partitions, self.min_sep):
+            operator.index(count)
         if self.rounds < 1:
             raise InputError.of(
                 "rounds", self.rounds, "must be at least 1", "nothing is released in no rounds"

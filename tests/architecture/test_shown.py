@@ -40,7 +40,8 @@ def test_the_program_runs(capsys, tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.slow
 def test_the_task_keeps_the_contract_and_learns(tmp_path: Path, monkeypatch) -> None:
     """By the options that the page shows, on a small population."""
-    from fedray.clients.tasks.contract import CHECKS
+    from task_contract import CHECKS
+
     from fedray.clients.tasks.custom import CustomTask
     from fedray.runs.pipeline import run_scenario
     from fedray.runtime.placement import Placement

@@ -138,9 +138,6 @@ def test_a_log_has_the_observed_noise_alone_and_its_doubts_beside_it(tmp_path) -
     assert "left out rows" in found.notes[1]
     with pytest.raises(InputError, match="^trace .* is a log, which has no mechanism of its own"):
         calibrate_trace(trace, rho=0.5)
-    kind: Any = "tree"  # as the command takes it
-    with pytest.raises(InputError, match="mechanism = 'tree': input should be an instance of Str"):
-        fedray.calibrate_trace(trace, rho=0.5, mechanism=kind)
 
 
 def test_noise_of_adaptive_clipping_is_that_of_sums_and_counts_together(trace_of, small) -> None:

@@ -12,7 +12,7 @@ from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.report.several_tasks import tasks_page
-from fedray.runs.simulation import simulate_tasks
+from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.evaluated import devices_of_rounds
@@ -137,7 +137,7 @@ def test_the_worst_device_is_that_of_brute_force_with_noise_of_devices(tmp_path:
             },
         },
     })  # fmt: skip
-    run = simulate_tasks(several, Placement(1, "in-process"), tmp_path / "run")
+    run = simulate(several, Placement(1, "in-process"), tmp_path / "run")
     audit = audit_tasks(run)
     own = {}
     for name, trace in run.traces.items():

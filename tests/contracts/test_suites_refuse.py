@@ -4,15 +4,16 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import data_contract as of_data
 import numpy as np
 import pytest
+import task_contract as of_tasks
 import torch
 from small_tasks import CASES, EXAMPLES, TEXT, VECTORS, RandomExamples, made
 
+import fedray
 from fedray.base.errors import ScenarioError
-from fedray.clients.data import contract as of_data
 from fedray.clients.data.source import FIRST_HELD_OUT, Field
-from fedray.clients.tasks import contract as of_tasks
 from fedray.wire.messages import Metric
 
 Change = Callable[[Any], dict[str, Any]]
@@ -207,6 +208,13 @@ def test_a_wrong_task_is_refused(name: str) -> None:
     check, says, change = WRONG_TASKS[name]
     with pytest.raises(AssertionError, match=says):
         check(wrong_task(change))
+
+
+@pytest.mark.parametrize("name", WRONG_TASKS)
+def test_the_check_for_users_refuses_it_too(name: str) -> None:
+    _, _, change = WRONG_TASKS[name]
+    with pytest.raises(AssertionError, match=" must | is a share"):
+        fedray.check_task(wrong_task(change))
 
 
 def test_every_check_of_tasks_refuses_something_and_takes_what_is_right() -> None:
@@ -417,6 +425,24 @@ def test_wrong_data_is_refused(name: str) -> None:
     check, says, make = WRONG_SOURCES[name]
     with pytest.raises(AssertionError, match=says), np.errstate(invalid="ignore"):
         check(make)
+
+
+@pytest.mark.parametrize("name", WRONG_SOURCES)
+def test_the_check_for_users_refuses_wrong_data_too(name: str) -> None:
+    _, _, make = WRONG_SOURCES[name]
+    with pytest.raises((AssertionError, IndexError)), np.errstate(invalid="ignore"):
+        fedray.check_task(lambda seed: (None, make()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_check_for_users_takes_every_task_that_ships(name: str) -> None:
+    """Only the metric `loss` of a quadratic with curvatures is another loss on purpose."""
+    table, fields = CASES[name]
+    if name == "quadratic":
+        with pytest.raises(AssertionError, match="the metric `loss` must weigh"):
+            fedray.check_task(lambda seed: (made(table, fields, seed), RandomExamples(fields)))
+        return
+    fedray.check_task(lambda seed: (made(table, fields, seed), RandomExamples(fields)))
 
 
 def test_every_check_of_data_refuses_something_and_takes_what_is_right() -> None:

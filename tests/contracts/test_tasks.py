@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from data_contract import CHECKS as SOURCE_CHECKS
 from small_tasks import CASES, RandomExamples, made
+from task_contract import CHECKS, check_the_metric_loss_is_the_loss
 from torch import nn
 from torch.func import functional_call
 
 from fedray.base.errors import InputError, ScenarioError
-from fedray.clients.data.contract import CHECKS as SOURCE_CHECKS
 from fedray.clients.data.factory import source_of
-from fedray.clients.tasks.contract import CHECKS, check_the_metric_loss_is_the_loss
 from fedray.clients.tasks.custom import CustomTask
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.module import ModuleTask

@@ -5,6 +5,7 @@ import json
 import pytest
 import typer.main
 
+import fedray
 from fedray.base.errors import InputError, TraceVersion
 from fedray.base.removed import REMOVED, removed
 from fedray.cli import app
@@ -12,6 +13,7 @@ from fedray.trace.reader import Trace
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 OF_COMMANDS = [each for each in REMOVED if each.startswith("fedray ")]
+OF_PACKAGE = [each for each in REMOVED if each.startswith("fedray.")]
 
 
 @pytest.mark.parametrize("name", OF_COMMANDS)
@@ -32,8 +34,15 @@ def test_no_removed_command_or_option_exists() -> None:
             assert command not in COMMANDS
 
 
+@pytest.mark.parametrize("name", OF_PACKAGE)
+def test_a_removed_function_is_refused_with_its_replacement(name: str) -> None:
+    with pytest.raises(AttributeError) as found:
+        getattr(fedray, name.removeprefix("fedray."))
+    assert str(found.value) == removed(name)
+
+
 def test_a_removed_key_or_value_is_refused_with_its_replacement(small) -> None:
-    for name in set(REMOVED) - set(OF_COMMANDS) - {"clock_changes_digest"}:
+    for name in set(REMOVED) - set(OF_COMMANDS) - set(OF_PACKAGE) - {"clock_changes_digest"}:
         key, _, value = name.partition(" = ")
         with pytest.raises(InputError) as found:
             small(f"{key}={value or 1}")

@@ -220,7 +220,7 @@ def test_several_tasks_have_the_frozen_traces(small, frozen, tmp_path: Path) -> 
         **small("participation.timer_hours=4.0").to_tables(),
         "tasks": {"a": {"timer_group": "g"}, "b": {"timer_group": "g", "rounds": {"count": 5}}},
     }
-    run = fedray.simulate_tasks(fedray.SeveralTasks.from_tables(tables), HERE, tmp_path / "t")
+    run = fedray.simulate(fedray.SeveralTasks.from_tables(tables), HERE, tmp_path / "t")
     for task, trace in run.traces.items():
         frozen(f"run: several tasks, {task}", trace.digest)
     frozen("audit: several tasks", digest_of(document_of(fedray.audit_tasks(run))))

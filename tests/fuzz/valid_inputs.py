@@ -41,7 +41,7 @@ from fedray.mechanisms.files import strategy_of
 from fedray.mechanisms.optimize.design import FOLLOWING_KINDS, KINDS, RECIPES, MechanismRequest
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
-from fedray.runs.pipeline import resume_run, run_scenario, run_tasks
+from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.studies.design import calibrate_mechanism, evaluate_mechanisms, find_mechanism
@@ -357,11 +357,11 @@ class Tasks(Scenarios):
                 several = SeveralTasks.from_tables(changed, directory=self.folder)
                 tables = changed
         try:
-            found = run_tasks(several, self.placement(rng), out / "run", on_start=lambda: self.note("simulate"))  # fmt: skip
+            found = run_scenario(several, self.placement(rng), out / "run", on_start=lambda: self.note("simulate"))  # fmt: skip
         except Starved:
             return
         if rng.random() < 0.3:
-            again = run_tasks(several, self.placement(rng), out / "again")
+            again = run_scenario(several, self.placement(rng), out / "again")
             for name, trace in found.traces.items():
                 demand(figures_of(again.traces[name]) == figures_of(trace), f"run again, a figure of {name} differs")  # fmt: skip
         audit = audit_tasks(found)

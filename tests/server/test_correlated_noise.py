@@ -132,13 +132,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "is more than this banded strategy has",
     ),
     "negative seed": ({"seed": -1}, "^seed=-1 must be a whole number from 0"),
-    "fractional seed": ({"seed": 3.0}, "seed = 3.0: input should be a valid integer"),
-    "boolean seed": ({"seed": True}, "seed = True: input should be a valid integer"),
-    "text as seed": ({"seed": "3"}, "seed = '3': input should be a valid integer"),
+    "fractional seed": ({"seed": 3.0}, "^seed=3.0 must be a whole number from 0"),
+    "boolean seed": ({"seed": True}, "^seed=True must be a whole number from 0"),
+    "text as seed": ({"seed": "3"}, "^seed='3' must be a whole number from 0"),
     "no such file": ({"strategy": "missing.json"}, r"^mechanism file .*missing\.json"),
     "module as strategy": (
         {"strategy": torch.nn.Linear(2, 1)},
-        r"strategy = Linear.*an instance of Strategy",
+        "^strategy=Linear.* is no mechanism; give a Strategy",
     ),
     "unstable": (
         {"strategy": Toeplitz(coefficients=(1.0, 9.0))},
@@ -161,11 +161,9 @@ def test_an_impossible_plan_is_refused(what: str) -> None:
         ([torch.zeros(0)], "at least one number"),
         ([torch.zeros(2), torch.zeros(2, device="meta")], "devices cpu, meta"),
         ([torch.zeros(2, device="meta")], "parameters are on 'meta'"),
-        (torch.nn.Linear(2, 1), "parameters = Linear.*should be iterable"),
         (torch.nn.Sequential(torch.nn.Linear(2, 1)), "type Linear"),
         (torch.nn.Linear(2, 1).state_dict(), "type str"),
         ("model.pt", "type str"),
-        (3, "parameters = 3: input should be iterable"),
     ],
 )
 def test_parameters_that_have_no_noise_are_refused(parameters, message: str) -> None:
@@ -184,7 +182,6 @@ def test_parameters_that_have_no_noise_are_refused(parameters, message: str) -> 
         ([*zeros()[:2], torch.zeros(5).bfloat16()], r"^gradient 2 is torch\.bfloat16.*in float32"),
         ([*zeros()[:2], torch.zeros(5).half()], r"^gradient 2 is torch\.float16.*in float32"),
         ([*zeros()[:2], torch.nn.Linear(2, 1)], "^gradient 2 is of type Linear"),
-        (torch.nn.Linear(2, 1), "gradients = Linear.*should be iterable"),
     ],
 )
 def test_gradients_that_are_not_the_parameters_take_no_step(gradients, message: str) -> None:

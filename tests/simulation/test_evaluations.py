@@ -25,8 +25,8 @@ from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import ApproximateDP, Composed, Gaussian, Repeated
 from fedray.runs.evaluations import versions_at
 from fedray.runs.learning import cohorts, scenario_of
-from fedray.runs.pipeline import resume_tasks, run_tasks
-from fedray.runs.simulation import simulate, simulate_tasks
+from fedray.runs.pipeline import resume_run, run_scenario
+from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.server.learning.training import TrainingLoop
@@ -90,7 +90,7 @@ ASKED = "tasks__quality__analytics"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> TasksRun:
-    return run_tasks(several(), HERE, tmp_path_factory.mktemp("evaluations") / "run")
+    return run_scenario(several(), HERE, tmp_path_factory.mktemp("evaluations") / "run")
 
 
 def test_values_are_those_of_a_slow_direct_computation(run: TasksRun) -> None:
@@ -172,7 +172,7 @@ def test_without_held_out_devices_all_may_do_both(tmp_path: Path) -> None:
         **{f"{ASKED}__values": values}, population__devices=1_000, participation__timer_hours=1.0
     )
     assert all(task.scenario.participation.members == (0.0, 1.0) for task in own.tasks)
-    found = simulate_tasks(own, HERE, tmp_path / "run")
+    found = simulate(own, HERE, tmp_path / "run")
     trained, asked = (
         set(np.concatenate(devices_of_rounds(each)).tolist()) for each in found.traces.values()
     )
@@ -195,7 +195,7 @@ def test_nothing_depends_on_shards(shards: int, tmp_path: Path) -> None:
         population__devices=300_000, rounds__report_goal=300, rounds__count=3,
         tasks__quality__rounds={"count": 3, "report_goal": 200},
     )  # fmt: skip
-    runs = [run_tasks(own, Placement(n, "in-process"), tmp_path / str(n)) for n in (1, shards)]
+    runs = [run_scenario(own, Placement(n, "in-process"), tmp_path / str(n)) for n in (1, shards)]
     one, other = runs
     assert other.document["shards"] == shards
     assert one.digest == other.digest
@@ -214,15 +214,15 @@ def test_an_interrupted_training_writes_the_same_values(run: TasksRun, tmp_path:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_tasks(several(), placement, tmp_path / "run", stop)
+        run_scenario(several(), placement, tmp_path / "run", stop)
     with pytest.raises(InputError, match="not trained yet"):
         answer(tmp_path / "run" / "quality")
-    found = resume_tasks(tmp_path / "run", placement, several())
+    found = resume_run(tmp_path / "run", placement, several())
     assert found.digest == run.digest
     files = [each.path / "quality" / EVALUATED_FILE for each in (run, found)]
     assert files[0].read_bytes() == files[1].read_bytes()
     with pytest.raises(CheckpointError, match="complete"):
-        resume_tasks(tmp_path / "run")
+        resume_run(tmp_path / "run")
 
 
 def test_answers_are_within_their_intervals_as_often_as_stated(run: TasksRun) -> None:
@@ -293,7 +293,7 @@ def test_what_devices_spend_is_composed_by_hand(tmp_path: Path) -> None:
         **{f"{ASKED}__values": values, f"{ASKED}__epsilon": 0.7},
         population__devices=1_000, participation__timer_hours=1.0, privacy__mechanism={"kind": "identity"},
     )  # fmt: skip
-    run = simulate_tasks(own, HERE, tmp_path / "run")
+    run = simulate(own, HERE, tmp_path / "run")
     found = audit_tasks(run)
     counts = {}
     for name, trace in run.traces.items():
@@ -337,7 +337,7 @@ def test_two_evaluations_of_a_model_have_noise_of_their_own(tmp_path: Path) -> N
     own["tasks"]["again"] = own["tasks"]["quality"]
     found = SeveralTasks.from_tables(own)
     assert len({task.scenario.training_seed for task in found.tasks}) == 3
-    run = run_tasks(found, HERE, tmp_path / "run")
+    run = run_scenario(found, HERE, tmp_path / "run")
     errors = [
         [
             each.answers[0].rows[0].estimate - each.of_came
@@ -355,7 +355,7 @@ def test_a_model_without_a_round_is_not_evaluated_and_the_audit_follows(
     own = several(
         tasks__model={"starts_days": 3.9999}, tasks__quality__rounds={"count": 2, "report_goal": 30}
     )
-    found = run_tasks(own, HERE, tmp_path / "run")
+    found = run_scenario(own, HERE, tmp_path / "run")
     assert found.traces["model"].committed_rounds == 0
     with pytest.raises(typer.Exit) as ended:
         print_run_of_tasks(found, as_json)
@@ -390,7 +390,7 @@ def test_another_question_has_noise_of_its_own(run: TasksRun) -> None:
 
 
 def test_values_of_another_trace_are_refused(run: TasksRun, tmp_path: Path) -> None:
-    other = run_tasks(several(seed=12), HERE, tmp_path / "run")
+    other = run_scenario(several(seed=12), HERE, tmp_path / "run")
     file = other.path / "quality" / EVALUATED_FILE
     file.write_bytes((run.path / "quality" / EVALUATED_FILE).read_bytes())
     with pytest.raises(TraceCorrupt, match="of another trace"):
@@ -438,7 +438,7 @@ def test_bad_tables_are_refused_in_a_line(changes: dict, message: str) -> None:
 def test_a_metric_of_no_such_name_is_refused_before_the_run(tmp_path: Path) -> None:
     own = several(**{f"{ASKED}__values": {**VALUES, "metric": "accuracy"}})
     with pytest.raises(InputError, match="use loss"):
-        run_tasks(own, HERE, tmp_path / "run")
+        run_scenario(own, HERE, tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 

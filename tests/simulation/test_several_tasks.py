@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedray.base.errors import CheckpointError, Starved
-from fedray.runs.pipeline import resume_tasks, run_tasks
-from fedray.runs.simulation import simulate, simulate_tasks
+from fedray.runs.pipeline import resume_run, run_scenario
+from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.reader import Trace
@@ -55,7 +55,7 @@ def test_a_task_without_others_has_the_trace_of_its_scenario(
 ) -> None:
     scenario = small(*overrides)
     alone = simulate(scenario, HERE, tmp_path / "alone")
-    run = simulate_tasks(several(scenario, only={}), HERE, tmp_path / "tasks")
+    run = simulate(several(scenario, only={}), HERE, tmp_path / "tasks")
     assert run.traces["only"].digest == alone.digest
     assert run.traces["only"].run["ended"] == alone.run["ended"]
     assert run.traces["only"].scenario["rounds"] == alone.scenario["rounds"]
@@ -79,7 +79,7 @@ TASKS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def reference(small, tmp_path_factory) -> TasksRun:
     scenario = small(*BIG, *RULES[:1], "participation.timer_hours=4.0")
-    return simulate_tasks(several(scenario, **TASKS), HERE, tmp_path_factory.mktemp("one") / "t")
+    return simulate(several(scenario, **TASKS), HERE, tmp_path_factory.mktemp("one") / "t")
 
 
 def scenario_of(run: TasksRun) -> SeveralTasks:
@@ -96,21 +96,21 @@ def test_shards_and_interruptions_change_nothing(reference: TasksRun, tmp_path: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match="resume="):
-        simulate_tasks(recorded, placement, tmp_path / "t", interrupt)
+        simulate(recorded, placement, tmp_path / "t", interrupt)
     with pytest.raises(CheckpointError, match="another scenario"):
-        resume_tasks(tmp_path / "t", HERE, several(recorded.common, other={}))
-    resumed = resume_tasks(tmp_path / "t", HERE)
+        resume_run(tmp_path / "t", HERE, several(recorded.common, other={}))
+    resumed = resume_run(tmp_path / "t", HERE)
     assert digests(resumed) == digests(reference)
     assert resumed.digest == reference.digest
     with pytest.raises(CheckpointError, match="is complete"):
-        resume_tasks(tmp_path / "t", HERE)
+        resume_run(tmp_path / "t", HERE)
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_ray_changes_nothing(reference: TasksRun, tmp_path: Path) -> None:
-    run = simulate_tasks(scenario_of(reference), Placement(2), tmp_path / "t")
+    run = simulate(scenario_of(reference), Placement(2), tmp_path / "t")
     assert digests(run) == digests(reference)
 
 
@@ -166,7 +166,7 @@ def test_a_contribution_to_one_task_of_a_group_counts_for_all(
     # The period of swor begins with the upload, which takes seconds.
     least = 2 * 3600 - (60 if rule == "swor" else 0)
     both = {name: {"timer_group": "g"} for name in ("one", "two")}
-    together = simulate_tasks(several(scenario, **both, apart={}), HERE, tmp_path / "t")
+    together = simulate(several(scenario, **both, apart={}), HERE, tmp_path / "t")
     grouped = waits([together.traces[name] for name in both])
     assert grouped.size > 50
     assert grouped.min() >= least
@@ -183,7 +183,7 @@ def test_a_cap_of_one_task_does_not_keep_devices_from_those_that_share_its_timer
         "often": {"timer_group": "g"},
     }
     scenario = small(*FEW)
-    run = simulate_tasks(several(scenario, **tasks), HERE, tmp_path / "t")
+    run = simulate(several(scenario, **tasks), HERE, tmp_path / "t")
     once, often = (next(run.traces[name].accepted()) for name in tasks)
     assert np.unique(once.device_ids).size == once.device_ids.size
     assert np.unique(often.device_ids).size < often.device_ids.size
@@ -216,7 +216,7 @@ def test_a_task_that_ends_early_leaves_the_devices_to_the_others(small, tmp_path
         "participation.history_loss_per_day=1e-9",
     )
     named = several(scenario, **tasks)
-    run = simulate_tasks(named, HERE, tmp_path / "t")
+    run = simulate(named, HERE, tmp_path / "t")
     ended = {name: trace.run["ended"].partition(":")[0] for name, trace in run.traces.items()}
     assert ended == {"stops": "stopped", "starves": "starved", "goes-on": "completed"}
 
@@ -226,8 +226,8 @@ def test_a_task_that_ends_early_leaves_the_devices_to_the_others(small, tmp_path
 
     often = Placement(1, "in-process", checkpoint_seconds=0.0)
     with pytest.raises(KeyboardInterrupt):
-        simulate_tasks(named, often, tmp_path / "i", interrupt)
-    assert digests(resume_tasks(tmp_path / "i", HERE)) == digests(run)
+        simulate(named, often, tmp_path / "i", interrupt)
+    assert digests(resume_run(tmp_path / "i", HERE)) == digests(run)
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_a_run_that_is_resumed_when_a_task_starves_has_the_same_traces(
     tasks = {"ends": {"rounds": {"report_goal": 40, "count": 3}}, "starves": {}}
     scenario = small("rounds.report_goal=1000", "rounds.max_days=1", "rounds.count=20")
     named = several(scenario, **tasks)
-    run = simulate_tasks(named, HERE, tmp_path / "t")
+    run = simulate(named, HERE, tmp_path / "t")
     assert run.traces["starves"].run["ended"].startswith("starved: rounds.max_days=1 ran out")
 
     def interrupt(progress: Progress) -> None:
@@ -247,15 +247,15 @@ def test_a_run_that_is_resumed_when_a_task_starves_has_the_same_traces(
 
     often = Placement(1, "in-process", checkpoint_seconds=0.0)
     with pytest.raises(KeyboardInterrupt):
-        simulate_tasks(named, often, tmp_path / "i", interrupt)
-    assert digests(resume_tasks(tmp_path / "i", HERE)) == digests(run)
+        simulate(named, often, tmp_path / "i", interrupt)
+    assert digests(resume_run(tmp_path / "i", HERE)) == digests(run)
 
 
 @pytest.mark.slow
 def test_the_trace_of_each_task_counts_its_classes_of_devices(small, tmp_path: Path) -> None:
     classes = "population.classes=[{name='old',share=0.3},{name='new',share=0.7}]"
     tasks = {"a": {"rounds": {"count": 3}}, "b": {"rounds": {"count": 2}}}
-    run = simulate_tasks(several(small(classes), **tasks), HERE, tmp_path / "t")
+    run = simulate(several(small(classes), **tasks), HERE, tmp_path / "t")
     for trace in run.traces.values():
         assert [each["name"] for each in trace.run["classes"]] == ["old", "new"]
         taken = sum(each["participations"] for each in trace.run["classes"])
@@ -268,7 +268,7 @@ def test_nothing_is_left_where_no_task_commits_a_round(small, tmp_path: Path) ->
         "rounds.report_goal=9000", "rounds.max_days=1", "participation.timer_violators=1e-6"
     )
     with pytest.raises(Starved, match=r"task a: rounds.max_days=1 ran out.*task b: "):
-        simulate_tasks(several(scenario, a={}, b={}), HERE, tmp_path / "t")
+        simulate(several(scenario, a={}, b={}), HERE, tmp_path / "t")
     assert not list(tmp_path.iterdir())
 
 
@@ -287,7 +287,7 @@ def test_every_task_trains_a_model_of_its_own(small, tmp_path: Path) -> None:
         "none": {"training": {"enabled": False}},
     }
     scenario = small(*trained, "data={kind='points', dimension=3}", "training.task=quadratic")
-    run = run_tasks(several(scenario, **tasks), HERE, tmp_path / "t")
+    run = run_scenario(several(scenario, **tasks), HERE, tmp_path / "t")
     sizes = {
         name: trace.trained and trace.trained.parameters().size
         for name, trace in run.traces.items()

@@ -10,8 +10,8 @@ import pytest
 
 import fedray.runs.simulation
 from fedray.base.errors import Starved, Unsustainable
-from fedray.runs.pipeline import resume_tasks
-from fedray.runs.simulation import simulate, simulate_tasks
+from fedray.runs.pipeline import resume_run
+from fedray.runs.simulation import simulate
 from fedray.runs.sustainable import (
     check_sustainable,
     contributions_of_a_device,
@@ -278,7 +278,7 @@ def test_tasks_starve_one_by_one_and_a_resumed_run_ends_as_the_whole_one(
         "participation": {"round_separation": 0},
     }
     several = SeveralTasks.from_tables(tables)
-    whole = simulate_tasks(several, HERE, tmp_path / "whole")
+    whole = simulate(several, HERE, tmp_path / "whole")
     ended = {name: trace.run["ended"] for name, trace in whole.traces.items()}
     assert ended["short"].startswith("starved: rounds.max_starved_days=2 ran out")
     assert ended["long"] == "completed"
@@ -288,8 +288,8 @@ def test_tasks_starve_one_by_one_and_a_resumed_run_ends_as_the_whole_one(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate_tasks(several, often, tmp_path / "t", interrupt)
-    resumed = resume_tasks(tmp_path / "t", HERE)
+        simulate(several, often, tmp_path / "t", interrupt)
+    resumed = resume_run(tmp_path / "t", HERE)
     assert {name: trace.run["ended"] for name, trace in resumed.traces.items()} == ended
     for name, trace in whole.traces.items():
         assert resumed.traces[name].digest == trace.digest

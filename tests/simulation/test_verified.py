@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.runs.pipeline import run_scenario
-from fedray.runs.simulation import simulate, simulate_tasks
+from fedray.runs.simulation import simulate
 from fedray.runs.verified import verify_run
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -115,7 +115,7 @@ def test_a_log_and_a_directory_that_is_no_run_are_refused(tmp_path: Path, fedray
 @pytest.mark.slow
 def test_several_tasks_are_verified_together(small, tmp_path: Path) -> None:
     scenario = small("population.devices=5000", "rounds.count=3", "rounds.report_goal=50")
-    tasks = simulate_tasks(several(scenario, a={}, b={}), HERE, tmp_path / "tasks")
+    tasks = simulate(several(scenario, a={}, b={}), HERE, tmp_path / "tasks")
     found = verify_run(tasks.path, HERE)
     assert found.is_equal
     assert found.compared == 2 * 13

@@ -15,7 +15,7 @@ from document_schema import found_keys
 from fedray.audit.audit import audit_trace
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.errors import InputError
-from fedray.runs.simulation import resume, simulate, simulate_tasks
+from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.trace.checkpoints import has_checkpoint
@@ -161,7 +161,7 @@ def test_each_of_several_tasks_has_a_bound_of_its_own(tmp_path: Path, small, mon
     seen: list[Entry] = []
     several = SeveralTasks.from_tables(tables)
     runs = Runs(tmp_path)
-    run = simulate_tasks(several, HERE, tmp_path / "t", lambda told: seen.append(only(runs)))
+    run = simulate(several, HERE, tmp_path / "t", lambda told: seen.append(only(runs)))
     last = seen[-1]
     assert (last.kind, last.state, last.privacy) == ("tasks", "running", None)
     assert sum(task.done for task in last.tasks.values()) == last.done == 16

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_contract import CHECKS
 
 from fedray.base.errors import InputError
-from fedray.clients.data.contract import CHECKS
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import FIRST_HELD_OUT
 from fedray.scenario import standard_library

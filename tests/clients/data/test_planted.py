@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from data_contract import CHECKS
 from scipy.stats import binom, chi2
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.contract import CHECKS
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.form import END, PADDING, START, UNKNOWN
 from fedray.clients.data.language import START as LANGUAGE_START

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from data_contract import CHECKS
 
 from fedray.base.errors import InputError
 from fedray.clients.data import recorded
-from fedray.clients.data.contract import CHECKS
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.form import END, PADDING, START, UNKNOWN
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples

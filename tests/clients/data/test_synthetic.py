@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from data_contract import CHECKS
 from scipy import stats
 
 from fedray.clients.data.classes import Classes, best_accuracy
-from fedray.clients.data.contract import CHECKS
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.points import Points
 

@@ -1,4 +1,4 @@
-"""Checks that every example source must pass, for the tests of fedray and of users.
+"""Checks that every example source of fedray must pass, each by itself; `fedray.check_task` has them for users.
 
     @pytest.mark.parametrize("check", CHECKS)
     def test_my_source_keeps_the_contract(check):

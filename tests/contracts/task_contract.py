@@ -1,4 +1,4 @@
-"""Checks that every task must pass, for the tests of fedray and of users.
+"""Checks that every task of fedray must pass, each by itself; `fedray.check_task` has them for users.
 
     @pytest.mark.parametrize("check", CHECKS)
     def test_my_task_keeps_the_contract(check):

@@ -1,0 +1,344 @@
+"""A check of a user's own task and data against the rules on which training relies.
+
+Shapes: G devices, B examples of each.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.clients.data.source import FIRST_HELD_OUT, Examples, ExampleSource, Ids
+from fedray.clients.tasks.custom import seeded
+from fedray.clients.tasks.gradients import gradients_of
+from fedray.clients.tasks.layout import Named, named, repeated, size_of, tensors
+from fedray.clients.tasks.task import Batch, Parameters, Task
+
+DEVICES = np.array([0, 1, 7, 65_536, 2**39], np.uint64)
+SEED, BATCH = 3, 4
+TOLERANCE = 1e-5
+"""Relative error allowed in a loss: float32 sums of another group are rounded in another order."""
+APART = 0.01
+"""Standard deviation between the parameters of devices: far above TOLERANCE, and small enough to
+keep a model within its range."""
+_COMPARED = 200
+
+
+def check_task(make: Callable[[int], tuple[Any, Any]]) -> None:
+    """Checks a task and the data of its devices against the rules on which training relies.
+
+    The data is read for devices together and one by one, in two orders, and from a second source.
+    The task is called at and near its initial parameters, in groups and device by device, and its
+    gradients are compared with the slopes of its loss. No check can tell whether the loss is the
+    one that is wanted.
+
+    Args:
+        make: function from a seed to a new task (`fedray.clients.tasks.task.Task`) and its data
+            (`fedray.clients.data.source.ExampleSource`); without a task, only the data is checked.
+
+    Raises:
+        AssertionError: broken rule, with the values that break it.
+    """
+    task, source = seeded(make, SEED)
+    other, other_source = seeded(make, SEED)
+    _check_data(source, other_source)
+    if task is None:
+        return
+    flat = task.initial_parameters()
+    size = size_of(task.shapes)
+    is_flat = flat.dtype == np.float32 and flat.shape == (size,) and np.isfinite(flat).all()
+    _demand(is_flat, "initial_parameters() must be as many finite float32 as `shapes` say", flat)
+    case = _Case.of(task, source)
+    _check_repeats(case, other)
+    _check_losses(case)
+    _check_slopes(case)
+    _check_means(case)
+    _check_measures(case)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A task, examples of DEVICES, and parameters [G, *shape] in three variants.
+
+    start: initial parameters.
+    own: different parameters for each device, near the initial ones.
+    same: the same parameters for each device, away from the initial ones.
+    """
+
+    task: Task
+    batch: Named
+    start: Named
+    own: Named
+    same: Named
+
+    @classmethod
+    def of(cls, task: Task, source: ExampleSource) -> "_Case":
+        counts = source.examples_on(DEVICES)
+        # A device with fewer examples repeats them.
+        batch = tensors(source.examples(DEVICES, np.arange(BATCH)[None, :] % counts[:, None]))
+        one = named(torch.from_numpy(task.initial_parameters())[None, :].clone(), task.shapes)
+        start = repeated(one, DEVICES.size)
+        same = repeated(_moved(one), DEVICES.size)
+        return cls(task, batch, start, _moved(start), same)
+
+
+def _check_data(source: ExampleSource, other: ExampleSource) -> None:
+    fields = dict(source.fields)
+    rule = "`fields` must name every array, the same in every source, and be consistent"
+    _demand(bool(fields) and fields == dict(other.fields), rule, [fields, dict(other.fields)])
+    for field in fields.values():
+        tokens = [each for each in (field.padding, field.unknown) if each is not None]
+        is_sound = field.kind == "real" or (field.kind == "whole" and field.values > 0)
+        _demand(is_sound and all(0 <= each < field.values for each in tokens), rule, field)
+    optima = list(source.optimum.values())
+    _demand(np.isfinite(optima).all(), "an optimum must be finite", optima)
+    counts = source.examples_on(DEVICES)
+    is_counted = counts.dtype == np.int64 and counts.shape == DEVICES.shape
+    is_counted = is_counted and ((counts > 0) & (counts < 2**32)).all()
+    rule = f"examples_on() must be int64 from 1 to 2^32 - 1 for the devices {DEVICES.tolist()}"
+    _demand(is_counted, rule, counts)
+    positions = np.append(3 * np.arange(5)[None, :] % counts[:, None], counts[:, None] - 1, axis=1)
+    held_out = FIRST_HELD_OUT + np.arange(min(source.held_out_devices, 20), dtype=np.uint64)
+    held_out = held_out[source.examples_on(held_out) > 0]
+    _demand(held_out.size, "`held_out_devices` must count devices with data", held_out)
+    _check_form(source, source.examples(held_out, np.zeros((held_out.size, 1), np.int64)))
+    given = DEVICES.copy(), positions.copy()
+    together = source.examples(*given)
+    rule = "examples() must leave its device_ids and positions as they are"
+    _demand((given[0] == DEVICES).all() and (given[1] == positions).all(), rule, given)
+    _check_form(source, together)
+    kept = {name: values.copy() for name, values in together.items()}
+    for values in together.values():
+        # Tasks may write into a batch, unless it is read-only.
+        if values.flags.writeable:
+            values[...] = 0
+    rule = "an example must be a function of only the scenario, the device id and the position"
+    again = source.examples(DEVICES, positions)
+    _same(again, kept, f"{rule}, and stay the same after a caller wrote into a result")
+    for g in range(DEVICES.size)[::-1]:
+        device, backwards = DEVICES[g : g + 1], positions[g : g + 1, ::-1].copy()
+        alone = other.examples(device, backwards)
+        _same({name: part[0, ::-1] for name, part in alone.items()}, _at(kept, g), rule)
+        single = other.examples(device, backwards[:, -1:])
+        _same({name: part[0, 0] for name, part in single.items()}, _at(_at(kept, g), 0), rule)
+        count = other.examples_on(device)
+        _demand(count[0] == counts[g], "a count must depend on only the device id", count)
+    after = source.examples_on(DEVICES)
+    _demand((after == counts).all(), "a count must stay the same after reading", after)
+    population = np.arange(_COMPARED, dtype=np.uint64)
+    trained = {_content(source, each) for each in population[source.examples_on(population) > 0]}
+    shared = [each for each in held_out if _content(source, each) in trained]
+    rule = "held-out devices must have data of their own (id % n gives them that of others)"
+    _demand(2 * len(shared) <= held_out.size, rule, shared[:1])
+
+
+def _check_form(source: ExampleSource, examples: Examples) -> None:
+    rule = "examples() must give every field of `fields`, and no other"
+    _demand(examples.keys() == source.fields.keys(), rule, sorted(examples))
+    for name, field in source.fields.items():
+        values, what = examples[name], f"{name!r} of examples()"
+        is_formed = values.shape[2:] == field.shape and values.dtype == np.dtype(field.dtype)
+        _demand(is_formed, f"{what} must have shape {field.shape} and type {field.dtype}", values)
+        if field.kind == "real":
+            _demand(np.isfinite(values).all(), f"{what} must be finite", values)
+            continue
+        is_within = ((values >= 0) & (values < field.values)).all()
+        _demand(is_within, f"{what} must be from 0 to {field.values - 1}", values)
+        # Models assume that no word follows padding.
+        if field.padding is not None and field.shape:
+            is_padding = values == field.padding
+            is_last = not (is_padding[..., :-1] & ~is_padding[..., 1:]).any()
+            rule = f"{what}: padding must follow the tokens of a text, which has at least one"
+            _demand(is_last and not is_padding.all(axis=-1).any(), rule, values)
+
+
+def _check_repeats(case: _Case, other: Task) -> None:
+    rule = "a task must depend on only its seed, and remember nothing between calls: "
+    given = {**case.own, **case.batch}
+    before = {name: part.clone() for name, part in given.items()}
+    with torch.no_grad():
+        # A task that remembers earlier calls would differ from a new one.
+        other.losses(_of(case.own, 1), _of(case.batch, 1))
+        other.measure(_of(case.own, 1), _of(case.batch, 1))
+        losses = [each.losses(case.own, case.batch) for each in (case.task, other)]
+        measured = [each.measure(case.own, case.batch) for each in (case.task, other)]
+    _same(given, before, "a task must not change the parameters and examples that it is given")
+    _same({"": losses[0]}, {"": losses[1]}, rule + "losses()")
+    for name, parts in measured[0].items():
+        for part, again in zip(parts, measured[1][name], strict=True):
+            _same({name: part}, {name: again}, rule + "measure()")
+    initial = other.initial_parameters()
+    # A caller may write into a result unless it is read-only.
+    if initial.flags.writeable:
+        initial += 1.0
+    one, again = {"": case.task.initial_parameters()}, {"": other.initial_parameters()}
+    _same(one, again, rule + "initial_parameters()")
+
+
+def _check_losses(case: _Case) -> None:
+    rule = "row g of every tensor must belong to device g (no sum or mean over the first axis): "
+    for parameters in (case.start, case.own):
+        losses, gradients = gradients_of(case.task, parameters, case.batch)
+        is_finite = losses.shape == (DEVICES.size,) and torch.isfinite(losses).all()
+        _demand(is_finite, "losses() must be a finite loss for each device", losses)
+        for name, part in gradients.items():
+            _demand(torch.isfinite(part).all(), f"the gradient of {name!r} must be finite", part)
+        for g in range(DEVICES.size):
+            loss, gradient = gradients_of(case.task, _of(parameters, g), _of(case.batch, g))
+            _close(loss, losses[g : g + 1], rule + "losses()")
+            for name, part in gradient.items():
+                _close(part, gradients[name][g : g + 1], f"{rule}the gradient of {name!r}")
+    losses, gradients = gradients_of(case.task, case.same, case.batch)
+    has_slope = any(part.any() for part in gradients.values())
+    _demand(has_slope, "the loss must depend on the parameters", losses)
+    # Devices may well hold the same examples; then their losses are the same.
+    is_same = all((part == part[:1]).all() for part in case.batch.values())
+    _demand(is_same or (losses != losses[0]).any(), "the loss must depend on the examples", losses)
+
+
+def _check_slopes(case: _Case) -> None:
+    """Compares gradients with central differences in float64: in float32 the difference of two
+    losses is mostly rounding."""
+    batch, start = _first_two(case.batch), _first_two(case.start)
+    _, gradients = gradients_of(case.task, start, batch)
+    draws = torch.Generator().manual_seed(SEED)
+    # Small relative to the curvature of a loss, and large relative to the rounding of float64.
+    step = 1e-6
+    for name, part in start.items():
+        direction = torch.randn(part.shape, generator=draws, dtype=torch.float64)
+        with torch.no_grad():
+            above, below = (
+                case.task.losses({**start, name: part + sign * step * direction}, batch).sum()
+                for sign in (1, -1)
+            )
+        slope = (above - below) / (2 * step)
+        rule = f"the gradient of {name!r} must be the slope of the loss (no `detach`, no numpy)"
+        _close((gradients[name] * direction).sum(), slope, rule, rtol=1e-4, atol=1e-7)
+
+
+def _check_means(case: _Case) -> None:
+    """Learning rates mean the same for every size of a device's data if losses are means."""
+    rule = "a loss must be a mean over the examples of a device, each with a loss of its own"
+    losses, gradients = gradients_of(case.task, case.own, case.batch)
+    for change in (lambda part: torch.cat([part, part], dim=1), lambda part: part.flip(1)):
+        other = {name: change(part) for name, part in case.batch.items()}
+        other_losses, other_gradients = gradients_of(case.task, case.own, other)
+        _close(other_losses, losses, rule)
+        for name, gradient in other_gradients.items():
+            _close(gradient, gradients[name], rule)
+    with torch.no_grad():
+        single = [case.task.losses(case.own, _only(case.batch, j)) for j in range(BATCH)]
+    of_one = torch.stack(single, dim=1)
+    slack = TOLERANCE * (1.0 + of_one.abs().amax(dim=1))
+    least, largest = of_one.amin(dim=1) - slack, of_one.amax(dim=1) + slack
+    _demand(((losses >= least) & (losses <= largest)).all(), rule, losses)
+
+
+def _check_measures(case: _Case) -> None:
+    measured = _measured(case.task, case.own, case.batch)
+    names = {metric.name for metric in case.task.metrics}
+    _demand(set(measured) == names, "measure() must give what `metrics` names", sorted(measured))
+    for name, (numerators, weights) in measured.items():
+        shape = (DEVICES.size, BATCH)
+        is_sound = numerators.shape == weights.shape == shape
+        is_sound = is_sound and torch.isfinite(numerators).all() and torch.isfinite(weights).all()
+        is_sound = is_sound and (weights >= 0).all() and (weights > 0).any()
+        rule = f"{name!r} must have a finite numerator and a weight of at least 0 for each example"
+        _demand(is_sound and not numerators[weights == 0].any(), rule, [numerators, weights])
+    for g in range(DEVICES.size):
+        for j in range(BATCH):
+            for name, parts in _measured(
+                case.task, _of(case.own, g), _of(_only(case.batch, j), g)
+            ).items():
+                rule = f"{name!r} of an example must depend on only this example and its device"
+                for part, together in zip(parts, measured[name], strict=True):
+                    _close(part[0, 0], together[g, j], rule)
+    for metric in case.task.metrics:
+        is_accuracy = metric.name.endswith("accuracy")
+        numerators, weights = measured[metric.name]
+        if is_accuracy or metric.unit.startswith("share"):
+            is_share = ((numerators >= 0) & (numerators <= weights)).all()
+            _demand(is_share, f"{metric.name!r} is a share and must be within 0 and 1", numerators)
+        if metric.name == "loss" or metric.is_exponential or is_accuracy:
+            better = "higher" if is_accuracy else "lower"
+            rule = f"{metric.name!r} must have better={better!r}, or another name"
+            _demand(metric.better == better, rule, metric)
+    if "loss" in measured:
+        _check_metric_loss(case)
+
+
+def _check_metric_loss(case: _Case) -> None:
+    """Compares at parameters that all devices share, for which a regulariser is one number."""
+    numerators, weights = _measured(case.task, case.same, case.batch)["loss"]
+    counts = weights.sum(dim=1) > 0
+    metric = (numerators.sum(dim=1) / weights.sum(dim=1))[counts]
+    with torch.no_grad():
+        losses = case.task.losses(case.same, case.batch)[counts].double()
+    rule = "the metric `loss` must weigh examples as losses() does (or get another name)"
+    _close(metric + (losses - metric).median(), losses, rule)
+
+
+def _moved(parameters: Parameters) -> Named:
+    draws = torch.Generator().manual_seed(SEED)
+    return {
+        name: part + APART * torch.randn(part.shape, generator=draws)
+        for name, part in parameters.items()
+    }
+
+
+def _only(batch: Batch, j: int) -> Named:
+    """Returns example j of each device, as batches of one."""
+    return {name: part[:, j : j + 1] for name, part in batch.items()}
+
+
+def _of(parts: Mapping[str, Tensor], g: int) -> Named:
+    """Returns the parts of device g, as a group of one."""
+    return {name: part[g : g + 1] for name, part in parts.items()}
+
+
+def _first_two(parts: Mapping[str, Tensor]) -> Named:
+    """Returns the parts of two devices, reals in float64."""
+    return {
+        name: part[:2].double() if part.is_floating_point() else part[:2]
+        for name, part in parts.items()
+    }
+
+
+def _measured(task: Task, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
+    """Measures in float64, since numerators and weights may be counts or booleans."""
+    with torch.no_grad():
+        found = task.measure(parameters, batch)
+    return {name: tuple(part.double() for part in parts) for name, parts in found.items()}
+
+
+def _at(examples: Examples, place: int) -> dict[str, np.ndarray]:
+    return {name: part[place] for name, part in examples.items()}
+
+
+def _content(source: ExampleSource, device: np.uint64) -> tuple[int | bytes, ...]:
+    """Returns count and first examples of a device in a form that can be compared."""
+    ids: Ids = np.array([device])
+    count = int(source.examples_on(ids)[0])
+    examples = source.examples(ids, np.arange(min(count, 20))[None, :])
+    return count, *(examples[name].tobytes() for name in sorted(examples))
+
+
+def _demand(holds: object, rule: str, found: object) -> None:
+    if not holds:
+        raise AssertionError(f"{rule}; it is {found}")
+
+
+def _same(one: Mapping[str, object], other: Mapping[str, object], rule: str) -> None:
+    for name, part in other.items():
+        is_equal = np.array_equal(np.asarray(one[name]), np.asarray(part))
+        _demand(is_equal, f"{rule} {name!r}", [one[name], part])
+
+
+def _close(
+    one: Tensor, other: Tensor, rule: str, rtol: float = TOLERANCE, atol: float = TOLERANCE
+) -> None:
+    is_close = one.shape == other.shape and torch.allclose(one, other, rtol=rtol, atol=atol)
+    _demand(is_close, rule, [one, other])
