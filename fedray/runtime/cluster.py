@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from fedray.base.errors import FedrayError, InputError, RunFailed
 from fedray.base.part_done import PartDone
+from fedray.runtime.local_ray import prepare_surroundings
 from fedray.runtime.placement import Placement
 
 _Job = TypeVar("_Job")
@@ -60,6 +61,7 @@ def cluster(placement: Placement) -> Iterator[float]:
     # Ray replaces this handler by its own, which may end the process before it has cleaned up.
     on_termination = signal.getsignal(signal.SIGTERM)
     if placement.address is None:
+        prepare_surroundings()
         # A runtime environment would set the path too, seconds later.
         with _python_path_for_children(), _loopback_only(), warnings.catch_warnings():
             # Ray's processes call exec immediately, so the fork is safe.

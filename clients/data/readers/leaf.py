@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numba import njit
 
+from fedray.base.compiled import njit
 from fedray.base.errors import one_line
 from fedray.clients.data.cache import made_once
 from fedray.clients.data.readers.files import read_only_sqlite, split_files
