@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from fedray.audit.guarantees import Guarantee, Limits, limits_at, of_limits
+from fedray.audit.guarantees import Guarantee, limits_at, of_limits
 from fedray.audit.noise import ServerNoise, permitted_noise
 from fedray.audit.questions import privacy_of_answers, vocabulary_cost
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms.accounting.events import Composed, Event, read_event
+from fedray.mechanisms.accounting.events import Composed, read_event
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
 
@@ -45,42 +45,27 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
         The enforced guarantee, whose sensitivity is that of the model. Without a proof, its event
         is None, and it has the reason.
     """
+    privacy, asks = scenario.privacy, scenario.analytics is not None
     limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
-    asks, told = scenario.analytics is not None, vocabulary_cost(scenario)
-    model = None if asks and not scenario.training.enabled else _of_model(scenario, limits)
-    bases = [] if model is None else [model]
-    if told is not None:
-        bases.append(_stated(read_event(told.event), told.delta, limits))
-    if not asks:
-        return _together(bases)
-    answers = privacy_of_answers(scenario, 1, limits, None)
-    bounds = [
-        _together([*bases, _stated(each.event, each.delta, limits)])
-        for each in answers
-        if each.basis == "enforced"
-    ]
-    return max(bounds, key=lambda bound: math.inf if bound.epsilon is None else bound.epsilon)
+    spent: list[tuple[Any, float]] = []
+    bound = Guarantee("enforced", None, None, None, privacy.delta, True, limits.reason)
+    if scenario.training.enabled or not asks:
+        if privacy.strategy is None:
+            return replace(bound, may_rest_on=False, reason=NO_GUARANTEE)
+        noise = permitted_noise(
+            ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario
+        )
+        bound = of_limits("enforced", limits, privacy.strategy, noise, privacy.delta, True)
+        spent = [(bound.event, bound.delta)]
+    told = vocabulary_cost(scenario)
+    spent += [] if told is None else [(read_event(told.event), told.delta)]
+    answers = privacy_of_answers(scenario, 1, limits, None) if asks else ()
+    enforced = [[(each.event, each.delta)] for each in answers if each.basis == "enforced"]
+    bounds = [_together(bound, [*spent, *each]) for each in enforced or [[]]]
+    return max(bounds, key=lambda each: math.inf if each.epsilon is None else each.epsilon)
 
 
-def _of_model(scenario: Scenario, limits: Limits) -> Guarantee:
-    privacy = scenario.privacy
-    if privacy.strategy is None:
-        return Guarantee("enforced", None, None, None, privacy.delta, False, NO_GUARANTEE)
-    server = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
-    noise = permitted_noise(server, scenario)
-    return of_limits("enforced", limits, privacy.strategy, noise, privacy.delta, may_rest_on=True)
-
-
-def _stated(event: Event | None, delta: float, limits: Limits) -> Guarantee:
-    return Guarantee("enforced", limits.participation, None, event, delta, True, limits.reason)
-
-
-def _together(bases: Sequence[Guarantee]) -> Guarantee:
-    """Returns the guarantee of several releases together; the reason is that of the first without a
-    proof."""
-    unknown = next((each for each in bases if each.event is None), None)
-    if unknown is not None or len(bases) == 1:
-        return unknown or bases[0]
-    parts: Any = tuple(each.event for each in bases)
-    composed = Composed(events=parts)
-    return replace(bases[0], event=composed, delta=sum(each.delta for each in bases))
+def _together(bound: Guarantee, spent: Sequence[tuple[Any, float]]) -> Guarantee:
+    events, deltas = zip(*spent, strict=True)
+    whole = events[0] if len(events) == 1 else Composed(events=events) if all(events) else None
+    return replace(bound, event=whole, delta=sum(deltas))

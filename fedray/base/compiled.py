@@ -1,7 +1,6 @@
 """Compiled functions: `njit` of numba, which keeps them on disk where this user can write."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import InputError
@@ -11,33 +10,22 @@ try:
     from numba import njit
     from numba.core import config
 except ValueError as error:  # of a variable, such as NUMBA_NUM_THREADS=0
-    raise InputError(
-        f"numba cannot start ({error}); unset variables such as NUMBA_NUM_THREADS"
-    ) from None
+    raise InputError(f"numba cannot start ({error}); unset its variables") from None
 
 __all__ = ["njit"]
 
-
-def _choose_folder() -> None:
-    """Makes numba keep compiled functions beside their source, or else in the user's cache."""
-    settings: Any = config  # numba makes its names when it reads the environment
-    if settings.DISABLE_JIT:
+_settings: Any = config
+if _settings.DISABLE_JIT:
+    raise InputError("NUMBA_DISABLE_JIT is set, and only compiled code is tested; unset it")
+_given = os.path.abspath(os.environ.get("NUMBA_CACHE_DIR") or os.devnull)
+_beside = os.path.join(os.path.dirname(__file__), "__pycache__")
+if not can_write(_given) and not can_write(_beside):
+    _folder = str(cache_folder("numba"))
+    if not can_write(_folder):
         raise InputError(
-            "NUMBA_DISABLE_JIT is set, but interpreted kernels compute other numbers; unset it"
-        )
-    beside = Path(__file__).with_name("__pycache__")
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    if not given and can_write(str(beside)):
-        return
-    folder = os.path.abspath(given or cache_folder("numba"))
-    if not can_write(folder):
-        raise InputError(
-            f"compiled code can be kept neither beside fedray nor in {folder!r}; set "
+            f"compiled code can be kept neither beside fedray nor in {_folder!r}; set "
             "NUMBA_CACHE_DIR to a folder that only you can write"
         )
-    os.environ["NUMBA_CACHE_DIR"] = folder
+    os.environ["NUMBA_CACHE_DIR"] = _folder
     # A program may have imported numba before.
-    settings.reload_config()
-
-
-_choose_folder()
+    _settings.reload_config()

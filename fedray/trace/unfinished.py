@@ -75,8 +75,7 @@ class Journal:
         self._digests: list[bytes] = []
         self._recent: list[Settlement] = []
         self._marked: tuple[dict[str, NDArray], int] | None = None
-        """A state newer than the last checkpoint, and the number of recent settlements before
-        it."""
+        """A state newer than the last checkpoint, and the number of settlements before it."""
         self._last_mark = 0.0
 
     @property
@@ -134,11 +133,7 @@ class Journal:
             self._last_mark = time.monotonic()
 
     def save_marked(self) -> None:
-        """Saves the marked state of an interrupted run, without the settlements after it.
-
-        Raises:
-            RunFailed: see `save`.
-        """
+        """Saves the marked state of an interrupted run. Raises RunFailed."""
         if self._marked is not None:
             state, before = self._marked
             del self._recent[before:]
