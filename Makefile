@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 LONG := $(BIN)/python -m pytest -q --timeout 3600
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test outside check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
+.PHONY: help run test outside lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ test: .venv/.tests  ## Every test of fedray itself
 
 outside: .venv/.tests  ## Tests of fedray in other hands: image, wheel, notebooks, browsers, other frameworks, submitted jobs
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m outside
+
+lowest: .venv/.tests  ## The lowest versions of dependencies that pyproject.toml allows: import, audit, runs; also in `outside`
+	$(LONG) tests/architecture/test_lowest.py
 
 check: .venv/.tests  ## Format, lint, types, import contracts, fast tests
 	$(BIN)/ruff format --check .

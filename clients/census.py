@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import BoolArray, UInt64Array
+from fedray.base.compiled import njit
 from fedray.clients.availability.intervals import DAY, Intervals, joined
 from fedray.clients.device_map import DeviceMap, value_of
 from fedray.clients.eligibility import Eligibility

@@ -17,10 +17,10 @@ Both draw the same process (tests/statistical/test_samplers_agree.py); the order
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt8Array, UInt32Array
 from fedray.base.blocks import BLOCK_DEVICES
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, address_within, draw, exponential, uniform
 from fedray.clients.availability.intervals import Intervals
 from fedray.clients.device_map import DeviceMap, value_of

@@ -7,9 +7,9 @@ from enum import IntEnum
 
 import numpy as np
 import torch
-from numba import njit
 
 from fedray.base.arrays import Float64Array, Int64Array, Numbers
+from fedray.base.compiled import njit
 from fedray.runtime import devices
 from fedray.scenario.clipping import Clip
 from fedray.scenario.privacy import Privacy

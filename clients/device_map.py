@@ -4,9 +4,9 @@ that is smaller."""
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Int64Array, UInt32Array
+from fedray.base.compiled import njit
 
 _EMPTY = np.uint32(0xFFFFFFFF)
 

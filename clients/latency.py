@@ -12,9 +12,9 @@ factors on its training time and its rates.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
+from fedray.base.compiled import njit
 from fedray.clients.data.source import ExampleSource
 from fedray.clients.population import DeviceModel, speed_of
 from fedray.scenario import Scenario

@@ -10,7 +10,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import (
     BoolArray,
@@ -21,6 +20,7 @@ from fedray.base.arrays import (
     UInt64Array,
 )
 from fedray.base.blocks import BLOCK_DEVICES
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, normal, share_at, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.population import Correlation

@@ -13,8 +13,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.habit_sessions import (

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
+from fedray.base.compiled import njit
 from fedray.base.rng import draw_many, share_at, uniform
 from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.habit_sessions import (

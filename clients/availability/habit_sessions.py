@@ -11,8 +11,8 @@ the local midnight that starts day 0, a Monday. Sessions of day d lie within loc
 import math
 
 import numpy as np
-from numba import njit
 
+from fedray.base.compiled import njit
 from fedray.base.rng import draw, exponential, normal, poisson, uniform
 from fedray.clients.availability.habit_tables import MOST
 from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, merge_touching, prolong

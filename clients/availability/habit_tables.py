@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy import special
 
 from fedray.base.arrays import Float64Array, Int32Array
+from fedray.base.compiled import njit
 from fedray.base.rng import (
     MAX_NORMAL,
     Key,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array, UInt32Array
+from fedray.base.compiled import njit
 
 HOUR = 3600.0
 DAY = 86_400.0

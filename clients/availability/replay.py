@@ -9,9 +9,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
 from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals

@@ -10,9 +10,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array, UInt64Array
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
 from fedray.clients.availability.intervals import DAY, Intervals
 from fedray.clients.availability.model import Availability

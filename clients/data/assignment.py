@@ -13,9 +13,9 @@ and a counted vocabulary never saw these clients.
 """
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array
+from fedray.base.compiled import njit
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Key, Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.availability.habit import HabitAvailabilityModel

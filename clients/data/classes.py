@@ -14,10 +14,10 @@ independent standard normals: the integral of phi(t - a) Phi(t)^(classes - 1) ov
 import math
 
 import numpy as np
-from numba import njit
 from scipy import integrate, special
 
 from fedray.base.arrays import Float32Array
+from fedray.base.compiled import njit
 from fedray.base.rng import Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.data.drawn import DrawnSource, fill_with_gammas, fill_with_normals
 from fedray.clients.data.source import Examples, Field, Ids, Integers

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numba import njit
 
+from fedray.base.compiled import njit
 from fedray.base.rng import draw, gamma, normal
 from fedray.clients.data.source import FIRST_HELD_OUT, Fields, Ids, Integers
 from fedray.clients.population import ExampleModel, examples_on

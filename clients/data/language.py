@@ -8,8 +8,8 @@ accuracy is about one half (0.55 x 7 / 8, and some more from the topics).
 """
 
 import numpy as np
-from numba import njit
 
+from fedray.base.compiled import njit
 from fedray.base.rng import Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.data.drawn import DrawnSource, fill_with_gammas
 from fedray.clients.data.source import Examples, Field, Ids, Integers

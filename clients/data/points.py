@@ -7,9 +7,9 @@ their `centers`, and for participating devices the average weighted by participa
 """
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array
+from fedray.base.compiled import njit
 from fedray.base.rng import Stream, stream_generator, stream_key
 from fedray.clients.data.drawn import DrawnSource, fill_with_normals
 from fedray.clients.data.source import Examples, Field, Ids, Integers

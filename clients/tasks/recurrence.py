@@ -10,9 +10,10 @@ Shape suffixes: G devices, T steps, B sequences, H units of the cell, R of the s
 from typing import Any
 
 import torch
-from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from fedray.base.compiled import njit
 
 LARGE = 1 << 17
 """Number of recurrent weights from which the devices of a group run one after the other.

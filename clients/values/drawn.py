@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array, UInt64Array
+from fedray.base.compiled import njit
 from fedray.base.rng import Stream, draw, normal, poisson, stream_key, uniform
 from fedray.clients.population import habits_on, zone_offsets_on
 from fedray.clients.values.values import occurrences

@@ -1,8 +1,8 @@
 """The order in which a device uses its examples, drawn for every participation."""
 
 import numpy as np
-from numba import njit
 
+from fedray.base.compiled import njit
 from fedray.base.rng import draw, uniform
 
 

@@ -7,11 +7,16 @@ rounds the first n rows of the mechanism's matrix are released, and no participa
 spends more on these.
 """
 
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from fedray.audit.guarantees import Guarantee, limits_at, of_limits
 from fedray.audit.noise import ServerNoise, permitted_noise
+from fedray.audit.questions import privacy_of_answers, vocabulary_cost
 from fedray.base.arrays import Float64Array
+from fedray.mechanisms.accounting.events import Composed, read_event
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
 
@@ -29,19 +34,38 @@ class RoundsSoFar(NamedTuple):
 
 def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
     """Returns an upper bound of the privacy spent in the rounds so far, if every device kept the
-    rules.
+    rules: on the model, if one is trained, on a private vocabulary, and on the answers to a
+    question, under the trust model that spends most.
 
     Args:
         scenario: scenario of the run.
         rounds: at least one.
 
     Returns:
-        The enforced guarantee. Without a proof, its sensitivity is None, and it has the reason.
+        The enforced guarantee, whose sensitivity is that of the model. Without a proof, its event
+        is None, and it has the reason.
     """
-    privacy = scenario.privacy
-    if privacy.strategy is None:
-        return Guarantee("enforced", None, None, None, privacy.delta, False, NO_GUARANTEE)
+    privacy, asks = scenario.privacy, scenario.analytics is not None
     limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
-    server = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
-    noise = permitted_noise(server, scenario)
-    return of_limits("enforced", limits, privacy.strategy, noise, privacy.delta, may_rest_on=True)
+    spent: list[tuple[Any, float]] = []
+    bound = Guarantee("enforced", None, None, None, privacy.delta, True, limits.reason)
+    if scenario.training.enabled or not asks:
+        if privacy.strategy is None:
+            return replace(bound, may_rest_on=False, reason=NO_GUARANTEE)
+        noise = permitted_noise(
+            ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario
+        )
+        bound = of_limits("enforced", limits, privacy.strategy, noise, privacy.delta, True)
+        spent = [(bound.event, bound.delta)]
+    told = vocabulary_cost(scenario)
+    spent += [] if told is None else [(read_event(told.event), told.delta)]
+    answers = privacy_of_answers(scenario, 1, limits, None) if asks else ()
+    enforced = [[(each.event, each.delta)] for each in answers if each.basis == "enforced"]
+    bounds = [_together(bound, [*spent, *each]) for each in enforced or [[]]]
+    return max(bounds, key=lambda each: math.inf if each.epsilon is None else each.epsilon)
+
+
+def _together(bound: Guarantee, spent: Sequence[tuple[Any, float]]) -> Guarantee:
+    events, deltas = zip(*spent, strict=True)
+    whole = events[0] if len(events) == 1 else Composed(events=events) if all(events) else None
+    return replace(bound, event=whole, delta=sum(deltas))

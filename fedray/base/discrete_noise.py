@@ -20,8 +20,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from fedray.base.compiled import njit
 from fedray.base.rng import draw
 
 FINENESS = 1 << 15

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from pathlib import Path
 
 from fedray.base.atomic import replace_file
@@ -18,8 +19,37 @@ MOST_BYTES = 4 << 30
 
 
 def cache_folder(name: str) -> Path:
-    """Returns the folder `$XDG_CACHE_HOME/fedray/<name>`, by default below `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / name
+    """Returns the folder `$XDG_CACHE_HOME/fedray/<name>`, by default below `~/.cache`; if that
+    cannot be written, below a private folder for temporary files.
+
+    Compiled code and trust are kept there, so it is never a folder that others could have filled.
+    """
+    # A relative folder could come with files of a stranger; the XDG specification ignores it too.
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):
+        return Path(given, "fedray", name)
+    home = os.path.expanduser("~/.cache")
+    if can_write(home):
+        return Path(home, "fedray", name)
+    private = Path(os.environ.get("TMPDIR") or "/tmp", f"fedray-{os.geteuid()}")
+    with contextlib.suppress(OSError):
+        private.mkdir(mode=0o700)
+    with contextlib.suppress(OSError):
+        found = private.lstat()
+        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if private.is_absolute() and is_own and not found.st_mode & 0o022:
+            return private / name
+    # The home of users without one: nothing is kept.
+    return Path("/nonexistent/fedray", name)
+
+
+def can_write(folder: str) -> bool:
+    """Returns whether a path is absolute and this user can write in the folder, or make it."""
+    if not os.path.isabs(folder):
+        return False
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def read_kept(file: Path, request: str) -> bytes | None:

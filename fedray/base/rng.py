@@ -15,9 +15,9 @@ from enum import IntEnum, unique
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array
+from fedray.base.compiled import njit
 
 _MULTIPLIER_0 = np.uint64(0xD2511F53)
 _MULTIPLIER_1 = np.uint64(0xCD9E8D57)

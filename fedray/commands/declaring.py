@@ -40,7 +40,11 @@ def command_of(
         parameters: arguments, which are positional, and options, which are keyword-only.
         described: their descriptions, in addition to `SHARED`.
     """
+    parameters = list(parameters)
     known = {**parsed(SHARED)[1], **described}
+    # `python -OO` removes docstrings, and the command then has no help.
+    if not text:
+        known = {each.name: Described("", None, None) for each in parameters} | known
     declarations = [
         each.replace(kind=each.KEYWORD_ONLY, annotation=_declaration(each, known[each.name]))
         for each in parameters

@@ -1,11 +1,9 @@
 """Keys of scenario tables and of placements, and columns of traces, by name."""
 
 from dataclasses import dataclass, fields
+from pkgutil import resolve_name
 from typing import get_type_hints
 
-from pydantic import BaseModel
-
-from fedray.audit.claims import Claim
 from fedray.base.descriptions import descriptions_of
 from fedray.base.document import Document, InPlace
 from fedray.base.errors import InputError
@@ -13,13 +11,17 @@ from fedray.base.mistakes import nearest_first
 from fedray.runtime.placement import Placement
 from fedray.scenario.keys import Key, path_of, tables_of, type_text, unit_of
 from fedray.scenario.literals import literal
-from fedray.scenario.pretraining import Pretraining
 from fedray.trace.columns import MEANINGS, Column, columns_of
 
 PLACEMENT = "placement"
 """Name of the keys of `--place`."""
-FILES: dict[str, type[BaseModel]] = {"claim": Claim, "pretraining": Pretraining}
-"""Other files, of which the top table is described."""
+FILES = {
+    "claim": "fedray.audit.claims:Claim",
+    "pretraining": "fedray.scenario.pretraining:Pretraining",
+    # Needs numba, as sweeps do.
+    "sweep": "fedray.studies.sweep.sweep:Sweep",
+}
+"""Classes of other files, of which the top table is described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def _parts(name: str) -> list[SchemaPart]:
     if name == PLACEMENT:
         return [SchemaPart(name, "", [SchemaRow(each) for each in _placement_keys()])]
     if name in FILES:
-        return [SchemaPart(name, "", [SchemaRow(key) for key in tables_of(FILES[name])[0].keys])]
+        keys = tables_of(resolve_name(FILES[name]))[0].keys
+        return [SchemaPart(name, "", [SchemaRow(key) for key in keys])]
     if (path := path_of(name)) is None:
         known = ", ".join(nearest_first(name, known_names()))
         raise InputError(f"table {name!r} is unknown; choose from {known}")

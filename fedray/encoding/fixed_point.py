@@ -5,9 +5,9 @@ makes no update longer, so a device contributes at most the clip norm.
 """
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float32Array, Int64Array, Numbers, UInt64Array
+from fedray.base.compiled import njit
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.tables import FIXED_POINT_BITS, FixedPoint
 

@@ -5,9 +5,9 @@ probability of at most 2 exp(-t^2 / 2) (Suresh, Yu, Kumar and McMahan 2017, sect
 """
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, stream_key
 
 

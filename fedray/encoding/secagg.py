@@ -28,9 +28,9 @@ Error: a decoded sum of m devices is within m sqrt(d) C / S of the sum of their 
 import math
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float32Array, Float64Array, Int64Array, Numbers, UInt64Array
+from fedray.base.compiled import njit
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, draw, stream_key, uniform
 from fedray.encoding.encoding import ClippedUpdates, SumSetting

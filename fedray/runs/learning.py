@@ -546,7 +546,8 @@ class _Training:
             on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
         # The time for the estimate does not count as training.
         self._begun = time.monotonic()
-        self._last_checkpoint = self._begun
+        # The first one is due after the first round, so that an interruption loses little.
+        self._last_checkpoint = self._begun - placement.checkpoint_seconds
         writer.progress.begin("training", self._loop.next_round, scenario.rounds.count)
         self._seconds_of_rounds: list[float] = []
         """Seconds of each round since the training began or was resumed."""
@@ -562,7 +563,7 @@ class _Training:
         self._loop.train(round_index, cohort)
         self._seconds_of_rounds.append(time.monotonic() - before)
         self._tell()
-        if time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds:
+        if time.monotonic() - self._last_checkpoint > self._placement.checkpoint_seconds:
             of_devices = self._evaluations.state() if self._evaluations is not None else {}
             self._checkpoints.save({**self._loop.state(), **prefixed("evaluations.", of_devices)})
             self._last_checkpoint = time.monotonic()

@@ -1,6 +1,7 @@
 """Simulation: makes a trace from a scenario. Training is in fedray/runs/learning.py."""
 
 import contextlib
+import math
 import os
 import resource
 import time
@@ -13,7 +14,7 @@ from typing import Any, TypeVar, overload
 from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt32Array, UInt64Array
-from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
+from fedray.base.errors import CheckpointError, FedrayError, InputError, RunFailed, Starved
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, start_shards
 from fedray.mechanisms.triangular import MatrixFile
@@ -323,10 +324,16 @@ class _Simulation:
             if state:
                 self._take_up(state, coordinator, shards)
             self._shards = sum(shard.shards for shard in shards)
-            self._to_the_end(coordinator)
-            if isinstance(self._writer, TraceWriter):
-                return self._write_trace(self._writer, 0, coordinator, shards)
-            return self._write_traces(self._writer, coordinator, shards)
+            try:
+                self._to_the_end(coordinator)
+                if isinstance(self._writer, TraceWriter):
+                    return self._write_trace(self._writer, 0, coordinator, shards)
+                return self._write_traces(self._writer, coordinator, shards)
+            except KeyboardInterrupt:
+                # A full disk must not hide the interruption.
+                with contextlib.suppress(RunFailed):
+                    self._journal.save_marked()
+                raise
 
     def _take_up(
         self, state: dict[str, NDArray], coordinator: RoundLoop, shards: Sequence[ShardWorker]
@@ -342,6 +349,8 @@ class _Simulation:
         days are over."""
         committed = sum(task.round_index for task in coordinator.tasks)
         self._writer.progress.begin("simulation", committed, self._count)
+        # From now on, an interruption leaves a run that can be resumed.
+        self._journal.save_if_due(coordinator.state, math.inf)
         for event in coordinator.events():
             # A restarted shard needs every settlement.
             for settlement in event.settlements:

@@ -21,6 +21,7 @@ from typing import Any
 
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.source import ROOT, source_digest
+from fedray.runtime.local_ray import prepare_surroundings
 from fedray.runtime.placement import Placement
 
 SECONDS_OF_SILENCE = 10.0
@@ -88,6 +89,7 @@ def _connected(placement: Placement) -> Iterator[None]:
 
 
 def _start(placement: Placement) -> None:
+    prepare_surroundings()
     import ray
     from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 

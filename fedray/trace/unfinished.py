@@ -41,6 +41,8 @@ from fedray.wire.messages import Settlement, settlements_of_devices
 FORMAT = "fedray-unfinished"
 CHECKPOINT_ROWS = 1 << 21
 """Number of rows not yet in the journal's files at which a checkpoint is due."""
+MARK_SECONDS = 1.0
+"""Least time between two marks, since taking a state costs milliseconds."""
 _COLUMNS = (
     "device_ids",
     "check_in_times",
@@ -72,6 +74,9 @@ class Journal:
         self._checkpoints = Checkpoints(partial, run)
         self._digests: list[bytes] = []
         self._recent: list[Settlement] = []
+        self._marked: tuple[dict[str, NDArray], int] | None = None
+        """A state newer than the last checkpoint, and the number of settlements before it."""
+        self._last_mark = 0.0
 
     @property
     def notes(self) -> list[str]:
@@ -109,7 +114,8 @@ class Journal:
             yield settlements_of_devices(batch, first_device, end_device)
 
     def save_if_due(self, state: Callable[[], Mapping[str, NDArray]], seconds: float) -> None:
-        """Saves if enough time has passed, or the journal has grown large.
+        """Saves if enough time has passed, or the journal has grown large; else marks the state
+        for `save_marked`, at most once a second.
 
         Args:
             state: function that returns the argument of `save`.
@@ -122,6 +128,16 @@ class Journal:
         if is_time or self._recent_rows >= CHECKPOINT_ROWS:
             self.save(state())
             self._last_save = time.monotonic()
+        elif time.monotonic() - self._last_mark >= MARK_SECONDS:
+            self._marked = {name: each.copy() for name, each in state().items()}, len(self._recent)
+            self._last_mark = time.monotonic()
+
+    def save_marked(self) -> None:
+        """Saves the marked state of an interrupted run. Raises RunFailed."""
+        if self._marked is not None:
+            state, before = self._marked
+            del self._recent[before:]
+            self.save(state)
 
     def save(self, state: Mapping[str, NDArray]) -> None:
         """Writes the settlements in memory as the journal's next file, then a checkpoint.
@@ -130,6 +146,8 @@ class Journal:
 
         Raises RunFailed; earlier checkpoints then stay complete.
         """
+        # An interruption while this state is written must not write its settlements twice.
+        self._marked = None
         # The journal is written first, so that no checkpoint names a file that is not on the disk.
         make_folder(self._partial / JOURNAL)
         self._save_recent()

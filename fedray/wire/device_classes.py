@@ -7,9 +7,9 @@ A population without classes has one class with all devices.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array, UInt8Array, UInt32Array, UInt64Array
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, share_at, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.population import DeviceClass

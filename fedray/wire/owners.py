@@ -9,9 +9,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array, UInt64Array
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, share_at, stream_key
 from fedray.scenario import Scenario
 

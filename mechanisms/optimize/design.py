@@ -9,7 +9,6 @@ an entry that does not match them or is not a valid mechanism is recomputed.
 import hashlib
 import importlib.metadata
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -171,12 +170,6 @@ def _strategy_of(content: bytes, directory: Path) -> Strategy:
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"]
         raise InputError(message.removeprefix("Value error, ")) from None
-
-
-def default_cache() -> Path:
-    """Returns the directory in the user's cache for results of `fedray optimize`; it may be deleted
-    at any time."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "designs"
 
 
 def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:

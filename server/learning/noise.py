@@ -19,12 +19,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Generic, TypeVar
 
-import numba
 import numpy as np
 import torch
+from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.base.compiled import njit
 from fedray.base.errors import InputError
 from fedray.base.rng import Stream
 from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
@@ -159,7 +160,10 @@ class BuffersNoise(NoiseStream[Buffers]):
         if self._out.device.type == "cpu":
             # Weights have the type of the state, so that the loops stay in float32.
             theta, omega = (np.array(each, np.float32) for each in weights)
-            _buffered_step(self._state.numpy(), self._out.numpy(), theta, omega)
+            try:
+                _buffered_step(self._state.numpy(), self._out.numpy(), theta, omega)
+            except ValueError as error:  # of NUMBA_THREADING_LAYER
+                raise InputError(f"numba cannot start its threads: {error}") from None
         else:
             self._fused(self._state, self._out, *weights)
 
@@ -175,9 +179,9 @@ CHUNK = 4096
 writing."""
 
 
-@numba.njit(parallel=True, cache=True, error_model="numpy")
+@njit(parallel=True, cache=True, error_model="numpy")
 def _buffered_step(S, out, theta, omega):
-    for chunk in numba.prange((out.size + CHUNK - 1) // CHUNK):
+    for chunk in prange((out.size + CHUNK - 1) // CHUNK):
         low, high = chunk * CHUNK, min(out.size, (chunk + 1) * CHUNK)
         o = out[low:high]
         # All buffers are subtracted before any of them changes, because each then adds the whole

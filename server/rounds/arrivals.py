@@ -8,7 +8,6 @@ time at which the device could be taken.
 from typing import NamedTuple, Self
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedray.base.arrays import (
@@ -20,6 +19,7 @@ from fedray.base.arrays import (
     UInt32Array,
     UInt64Array,
 )
+from fedray.base.compiled import njit
 from fedray.base.rng import address_within, draw, exponential
 from fedray.wire.messages import CheckIns
 

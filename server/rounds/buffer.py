@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt32Array
+from fedray.base.compiled import njit
 from fedray.base.errors import InputError
 from fedray.base.rng import Key, address_within, draw
 from fedray.scenario import Scenario

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import (
     BoolArray,
@@ -21,6 +20,7 @@ from fedray.base.arrays import (
     UInt32Array,
     UInt64Array,
 )
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.server.policies.factory import policies_of

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedray.base.arrays import (
@@ -29,6 +28,7 @@ from fedray.base.arrays import (
     UInt32Array,
     UInt64Array,
 )
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, address_within, draw, exponential, stream_key, stream_seed
 from fedray.scenario.several_tasks import TASK_BITS
 from fedray.server.rounds.arrivals import (

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import fedray.base.errors
+from fedray.base.extras import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -58,6 +60,20 @@ REFERENCE = hook("reference")
 def generated() -> dict[str, str]:
     """The reference pages, by path."""
     return REFERENCE.pages()
+
+
+@pytest.mark.slow
+def test_the_reference_needs_only_the_packages_that_its_extra_installs() -> None:
+    """`make docs` in a fresh clone installs the extra `docs`, and no other."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "fedray[train]" in extras["optional-dependencies"]["docs"]
+    absent = [name for name, extra in EXTRAS.items() if extra not in ("train", "simulate")]
+    code = (
+        f"import sys\nsys.modules |= dict.fromkeys({absent})\n"
+        f"sys.path.insert(0, {str(DOCS / 'hooks')!r})\nimport reference\nreference.pages()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def commands_of(block: Block) -> Iterator[tuple[str, str]]:

@@ -110,6 +110,7 @@ def test_init_writes_the_small_scenario(fedray_command, tmp_path: Path, options)
         ("mechanism", "theta"),
         ("scenario", "seed"),
         ("rounds.parquet", "eligible_estimate"),
+        ("sweep", "vary"),
     ],
 )
 def test_schema_tells_a_table_in_words_and_as_json(

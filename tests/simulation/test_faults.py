@@ -28,6 +28,7 @@ from fedray.base.errors import (
     ShardLost,
     Starved,
 )
+from fedray.runs.learning import train
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runtime.placement import Placement
 from fedray.runtime.workers import InProcessWorker, Ready
@@ -46,6 +47,8 @@ MOMENTS = (3, 8, 14)
 KILLS = MOMENTS if "FEDRAY_ALL_MOMENTS" in os.environ else MOMENTS[1:2]
 """Moments at which Ray actors are killed: a new one takes seconds to load; `make faults` has all."""
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
+SELDOM = Placement(1, "in-process")
+"""Checkpoints every half minute, which these runs do not take."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -259,6 +262,7 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from fedray.runtime.placement import Placement
 from fedray.wire.messages import RunProgress
+from fedray.runs.learning import train
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.scenario import Scenario
 placement = Placement(1, "in-process", checkpoint_seconds=0.0)
@@ -768,10 +772,38 @@ def test_two_processes_do_not_write_one_run(unfinished: Path, tmp_path: Path, st
     assert resume_run(tmp_path / "t", HERE).run["ended"] == "completed"
 
 
-def test_without_a_checkpoint_an_interrupted_run_leaves_nothing(small, tmp_path: Path) -> None:
-    def interrupt(progress: Progress) -> None:
+def test_a_run_interrupted_before_it_began_leaves_nothing(small, tmp_path: Path) -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_scenario(small(), Placement(1, "in-process"), tmp_path / "deep" / "t", interrupt)
+        run_scenario(small(), SELDOM, tmp_path / "deep" / "t", on_start=interrupt)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [1, 3, 8])
+def test_a_run_interrupted_before_its_first_checkpoint_can_be_resumed(
+    small, tmp_path: Path, monkeypatch, moment: int
+) -> None:
+    monkeypatch.setattr("fedray.trace.unfinished.MARK_SECONDS", 0.0)
+    plain = small(*OVERRIDES, "training.enabled=false")
+    whole = run_scenario(plain, SELDOM, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt, match="continue with `resume="):
+        run_scenario(plain, SELDOM, tmp_path / "t", interrupt_at(moment))
+    # Twice, so that a resumed run is interrupted too.
+    with pytest.raises(KeyboardInterrupt, match="continue with `resume="):
+        resume_run(tmp_path / "t", SELDOM, on_progress=interrupt_at(moment + 1))
+    assert resume_run(tmp_path / "t", SELDOM).digest == whole.digest
+
+
+@pytest.mark.slow
+def test_a_training_interrupted_after_its_first_round_can_be_resumed(
+    reference: Trace, small, tmp_path: Path
+) -> None:
+    scenario = small(*OVERRIDES)
+    with pytest.raises(KeyboardInterrupt, match="continue with `resume="):
+        train(reference, scenario, SELDOM, tmp_path / "m", interrupt_at(2, TrainingProgress))
+    found = train(reference, scenario, SELDOM, tmp_path / "m", is_resumed=True)
+    whole = train(reference, scenario, SELDOM, tmp_path / "whole")
+    assert found.document["model_sha256"] == whole.document["model_sha256"]

@@ -15,9 +15,11 @@ from document_schema import found_keys
 from fedray.audit.audit import audit_trace
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.errors import InputError
+from fedray.mechanisms.accounting.events import Gaussian
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import SeveralTasks
+from fedray.scenario.data import VocabularyCost
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.partial import Lock, partial_directory
 from fedray.trace.progress import PROGRESS_FILE, Process, read_progress
@@ -204,6 +206,51 @@ def test_the_bound_of_all_rounds_is_what_the_audit_finds_enforced(tmp_path: Path
     half = bound_so_far(scenario, RoundsSoFar(*(column[:6] for column in rounds)))
     assert half.rho is not None
     assert half.rho <= bound.rho
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_the_bound_of_a_question_is_the_largest_enforced_epsilon_of_its_answers(
+    is_trained: bool, tmp_path: Path, small
+) -> None:
+    """Two trust models, of which a deployment has one; with a model if one is trained."""
+    scenario = small(
+        "population.devices=3000",
+        "participation={timer_hours=8.0, timer_resets_on='upload'}",
+        "rounds={mode='upload-then-train', count=3, report_goal=100}",
+        "rounds.uploads={window_hours=6.0, windows=3, schedule={kind='all'}}",
+        f"training={{enabled={str(is_trained).lower()}, cohort_sample=4}}",
+        "analytics={question={kind='count'}, epsilon=1.0, delta=1e-8}",
+        "analytics.trust=[{kind='central'}, {kind='distributed', least_devices=100}]",
+    )
+    trace = simulate(scenario, HERE, tmp_path / "t")
+    basis = "enforced, with the model" if is_trained else "enforced"
+    answers = [each for each in audit_trace(trace).answers or () if each.basis == basis]
+    assert len(answers) == 2
+    assert answers[0].windows == 3
+    columns = (trace.rounds[name] for name in ("opened", "started", "closed"))
+    bound = bound_so_far(scenario, RoundsSoFar(*columns))
+    worst = max(answers, key=lambda each: each.epsilon or 0.0)
+    assert (bound.epsilon, bound.delta) == (worst.epsilon, worst.delta)
+    assert bound.reason == worst.reason
+
+
+def test_the_bound_of_a_private_vocabulary_includes_what_it_cost(
+    trace_of, small, monkeypatch
+) -> None:
+    scenario = small("privacy.mechanism={kind='tree'}")
+    trace, spent = trace_of([[0], [1]], 2, scenario), Gaussian(noise_multiplier=0.5)
+    cost = VocabularyCost(
+        trust="central", mechanism="gaussian", theorem="t", windows=1, delta=1e-5,
+        event=spent.model_dump(mode="json"), vocabulary_sha256="0" * 64,
+    )  # fmt: skip
+    rounds = RoundsSoFar(*(trace.rounds[name] for name in ("opened", "started", "closed")))
+    alone = bound_so_far(scenario, rounds)
+    monkeypatch.setattr("fedray.audit.so_far.vocabulary_cost", lambda _: cost)
+    bound = bound_so_far(scenario, rounds)
+    assert alone.rho is not None
+    assert bound.rho == pytest.approx(alone.rho + 2.0)
+    assert bound.delta == alone.delta + 1e-5
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ of the columns' means over devices; bootstrap weights therefore need no second p
 import math
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.compiled import njit
 
 RUN_HOURS = (1 / 6, 1 / 3, 2 / 3, 1.25, 2.5, 5.0, 8.0)
 """Lengths of runs, hours: the share of runs that are longer is a statistic."""

@@ -6,9 +6,9 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
+from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, stream_key
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.clients.sessions import long_intervals

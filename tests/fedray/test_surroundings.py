@@ -1,0 +1,184 @@
+"""Users who can write little, and environment variables that people set: the same digests, or one line."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from fedray.base.errors import InputError
+from fedray.base.kept import cache_folder
+from fedray.runtime.local_ray import LONGEST, prepare_surroundings
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+# The interpreter may lie in the home of root, which nobody may read: they are given leave to read everything, and to write nothing more.
+AS_NOBODY = (
+    "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
+    "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search",
+)  # fmt: skip
+
+
+def fedray(
+    *arguments: str, before: tuple[str, ...] = (), folder: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    command = [*before, sys.executable, "-m", "fedray", "--quiet", *arguments]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+
+
+@pytest.fixture
+def unwritable(monkeypatch) -> None:
+    """A home that cannot be written, whoever runs the tests."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/dev/null")
+
+
+def test_caches_lie_in_the_home_or_in_a_private_folder(
+    monkeypatch, unwritable, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    private = tmp_path / f"fedray-{os.geteuid()}"
+    assert cache_folder("numba") == private / "numba"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder("numba") == tmp_path / "home" / ".cache" / "fedray" / "numba"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
+    assert cache_folder("numba") == tmp_path / "x" / "fedray" / "numba"
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "TMPDIR", "HOME"])
+def test_a_relative_folder_which_a_stranger_may_have_packed_is_no_cache(
+    variable: str, monkeypatch, unwritable, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    monkeypatch.setenv(variable, "packed")
+    assert cache_folder("trusted") == Path("/nonexistent/fedray/trusted")
+
+
+@pytest.mark.parametrize("how", ["writable by others", "a link", "a file", "another user's"])
+def test_a_folder_that_another_user_could_have_filled_is_no_cache(
+    how: str, monkeypatch, unwritable, tmp_path: Path
+) -> None:
+    """numba unpickles what it finds there."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    private = tmp_path / f"fedray-{os.geteuid()}"
+    match how:
+        case "writable by others":
+            private.mkdir()
+            private.chmod(0o777)
+        case "a link":
+            (tmp_path / "other").mkdir()
+            private.symlink_to(tmp_path / "other")
+        case "a file":
+            private.touch()
+        case _:
+            if os.geteuid():
+                pytest.skip("only root can give a folder away")
+            private.mkdir(mode=0o700)
+            os.chown(private, NOBODY, NOBODY)
+    assert cache_folder("numba") == Path("/nonexistent/fedray/numba")
+
+
+@pytest.mark.slow
+@pytest.mark.outside
+def test_whoever_can_write_neither_the_installation_nor_a_home_simulates(small) -> None:
+    if os.geteuid() or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv, to become a user who owns nothing")
+    folder = Path(mkdtemp(dir="/tmp"))  # pytest's own folders are closed to other users
+    try:
+        os.chown(folder, NOBODY, NOBODY)
+        (folder / "s.toml").write_text(small("rounds.count=3").to_toml())
+
+        def run(*arguments: str, **more: str) -> str:
+            where = {"before": AS_NOBODY, "folder": folder}
+            done = fedray(*arguments, **where, HOME="/", TMPDIR=str(folder), **more)
+            assert (done.returncode, done.stderr) == (0, ""), done.stderr[-2000:]
+            return done.stdout
+
+        run("run", "s.toml", "--out", "t")
+        assert (folder / f"fedray-{NOBODY}" / "numba").is_dir()
+        run("verify", "t")
+        run("population", "s.toml")
+        run("plan", "s.toml", "--epsilon", "50", "--timers", "1", "--seeds", "2", "--no-cache")
+        run("run", "s.toml", "--out", "r", "--place", "backend=ray", "--place", "shards=2")
+        digests = [json.loads((folder / each / "run.json").read_text())["digest"] for each in "tr"]
+        assert digests[0] == digests[1]
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", ["TMPDIR", "RAY_TMPDIR"])
+@pytest.mark.parametrize("folder", ["/tmp/é", "x", "", "/dev/null/none", "/tmp/" + "x" * LONGEST])
+def test_a_folder_in_which_ray_cannot_start_is_named(name: str, folder: str, monkeypatch) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv(name, folder)
+    with pytest.raises(InputError, match=f"^{name}=.* must be a folder .*; unset it") as error:
+        prepare_surroundings()
+    assert "\n" not in str(error.value)
+
+
+def test_the_longest_folder_is_accepted_and_ray_gets_a_token_only_without_a_home(
+    monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp/" + "x" * (LONGEST - 5))
+    for variable in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    prepare_surroundings()
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    monkeypatch.setenv("HOME", "/dev/null")
+    # Set by monkeypatch first, so that it is removed in the end.
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    del os.environ["RAY_AUTH_TOKEN"]
+    prepare_surroundings()
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+
+
+@pytest.mark.slow
+def test_a_run_that_needs_ray_is_refused_before_anything_starts(small, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(small().to_toml())
+    where = ["--place", "backend=ray", "--place", "shards=2"]
+    done = fedray("run", "s.toml", "--out", "t", *where, folder=tmp_path, TMPDIR="/tmp/é")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("fedray: TMPDIR=")
+    assert [each.name for each in tmp_path.iterdir()] == ["s.toml"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "value"), [("NUMBA_DISABLE_JIT", "1"), ("NUMBA_NUM_THREADS", "0")]
+)
+def test_variables_with_which_nothing_can_be_simulated_are_named(
+    name: str, value: str, small, tmp_path: Path
+) -> None:
+    (tmp_path / "s.toml").write_text(small().to_toml())
+    done = fedray("run", "s.toml", "--out", "t", folder=tmp_path, **{name: value})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr[-1000:]
+    assert "numba" in done.stderr.lower()
+
+
+@pytest.mark.slow
+def test_without_docstrings_commands_have_no_help_and_the_same_digest(
+    small, tmp_path: Path
+) -> None:
+    (tmp_path / "s.toml").write_text(small("rounds.count=3").to_toml())
+    digests = []
+    for level in ("0", "2"):
+        variables = {"PYTHONOPTIMIZE": level, "PYTHONWARNINGS": "error"}
+        done = fedray("run", "s.toml", "--out", level, "--json", folder=tmp_path, **variables)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr[-1000:]
+        digests.append(json.loads(done.stdout)["digest"])
+    assert digests[0] == digests[1]
