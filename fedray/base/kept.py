@@ -22,7 +22,7 @@ SORTS: Mapping[str, str] = {
     "designs": "mechanisms that were optimised",
     "stress": "simulated runs of plans and sweeps, cells of sweeps",
     "digests": "digests of data files",
-    "trusted": "digests of Python files that the user ran",
+    "trusted": "notes of Python files that the user ran",
 }
 """Folders of entries, with descriptions. Entries for data files lie in further folders beside them
 (`clients/data/cache.py`)."""
@@ -30,7 +30,9 @@ SORTS: Mapping[str, str] = {
 
 def cache_folder(name: str) -> Path:
     """Returns the folder `$XDG_CACHE_HOME/fedray/<name>`, by default below `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / name
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification ignores relative paths: a downloaded folder could bring its own cache.
+    return (base if base.is_absolute() else Path.home() / ".cache") / "fedray" / name
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ an entry that does not match them or is not a valid mechanism is recomputed.
 import hashlib
 import importlib.metadata
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from typing import Literal, get_args
 from pydantic import ValidationError
 
 from fedray.base.errors import InputError
-from fedray.base.kept import keep, read_kept
+from fedray.base.kept import cache_folder, keep, read_kept
 from fedray.mechanisms.files import document_of, strategy_of
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.named import named_mechanism
@@ -176,7 +175,7 @@ def _strategy_of(content: bytes, directory: Path) -> Strategy:
 def default_cache() -> Path:
     """Returns the directory in the user's cache for results of `fedray optimize`; it may be deleted
     at any time."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "designs"
+    return cache_folder("designs")
 
 
 def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:
