@@ -96,7 +96,7 @@ class Lock:
     def __init__(self, partial: Path) -> None:
         # Opened for reading too: a pipe would otherwise wait for a reader.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        self._file = open(os.open(partial / LOCK_FILE, flags, 0o666), "rb")
+        self._file = os.fdopen(os.open(partial / LOCK_FILE, flags, 0o666), "rb")
         try:
             # A second process is refused at once instead of waiting for hours.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
