@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-import typer
-
-from fedray.commands.output import refuse_existing
+from fedray.commands.output import print_line, refuse_existing
 
 
 def data(
@@ -26,4 +24,4 @@ def data(
     del kind  # plays are the only kind
     refuse_existing(out)
     roles, examples = write_roles(folder, out)
-    typer.echo(f"{roles:,} roles with {examples:,} examples\ndata     {out}")
+    print_line(f"{roles:,} roles with {examples:,} examples", f"data     {out}")
