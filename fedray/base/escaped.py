@@ -8,8 +8,7 @@ import html
 
 
 def printable(text: str) -> str:
-    """Returns text on one line, with a backslash escape for each character that is not
-    printable."""
+    """Returns text with a backslash escape for each character that is not printable."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
@@ -26,7 +25,6 @@ def html_text(text: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Returns text that stays on its line, or in its cell of a table, of a Markdown document,
-    without markup."""
+    """Returns text for a line, or a cell of a table, of Markdown, without markup."""
     line = printable(" ".join(text.split()))
     return "".join(f"\\{letter}" if letter in "\\|`*_<>[]#" else letter for letter in line)

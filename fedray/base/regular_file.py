@@ -79,11 +79,7 @@ def read_regular_file(
 
 def read_input(file: Path) -> bytes:
     """Returns the content of a file that the user names, such as a scenario. It may be a pipe, as
-    the shell's `<(...)` and /dev/stdin are, but not endless.
-
-    Raises:
-        OSError: the file cannot be read, or is too large.
-    """
+    the shell's `<(...)` and /dev/stdin are, but not endless. Raises OSError."""
     with file.open("rb") as stream:
         return _content(stream, MOST_INPUT_BYTES)
 

@@ -134,23 +134,18 @@ class Table:
             width: columns of the terminal. A wider table has a block of lines for each row, so that
                 nothing is cut.
         """
-        return printable_lines(self._with_printable_cells()._text(width))
-
-    def _with_printable_cells(self) -> Self:
         columns, *rows = (tuple(map(printable, row)) for row in (self.columns, *self.rows))
-        return replace(self, columns=columns, rows=tuple(rows))
-
-    def _text(self, width: int) -> str:
+        cells = replace(self, columns=columns, rows=tuple(rows))
         lines = [fill(self.title, width)] if self.title else []
         # Each column but the last is followed by two spaces, and all are indented by two.
-        needed = sum(self._widths()) + 2 * len(self.columns)
+        needed = sum(cells._widths()) + 2 * len(self.columns)
         if not self.has_heading:
-            lines += self._fact_lines(width)
+            lines += cells._fact_lines(width)
         elif needed <= width:
-            lines += self._grid()
+            lines += cells._grid()
         else:
-            lines += [line for row in self.rows for line in self._record(row, width)]
-        return "\n".join([*lines, *(fill(note, width) for note in self.notes)])
+            lines += [line for row in rows for line in cells._record(row, width)]
+        return printable_lines("\n".join([*lines, *(fill(note, width) for note in self.notes)]))
 
     def _widths(self) -> list[int]:
         cells = (self.columns, *self.rows)

@@ -1,7 +1,6 @@
 """Simulation: makes a trace from a scenario. Training is in fedray/runs/learning.py."""
 
 import contextlib
-import math
 import os
 import resource
 import time
@@ -269,17 +268,14 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
         for task in tasks_of(scenario)
     )
     first = tasks_of(scenario)[0].scenario
-    joins = first.population.joins_per_day
-    joining = math.ceil(joins * min(1.0, first.rounds.max_days)) * BYTES_PER_JOIN
+    joining = first.population.joins_per_day * min(1.0, first.rounds.max_days) * BYTES_PER_JOIN
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed + joining > physical:
-        by_joins = "population.joins_per_day", joins, joining
-        by_devices = "population.devices", first.population.devices, needed
-        name, value, needed = by_joins if joining > needed else by_devices
+    if (total := needed + joining) > physical:
+        key = "joins_per_day" if joining > needed else "devices"
         raise InputError.of(
-            name,
-            value,
-            f"needs {needed / 2**30:.0f} GiB of memory, this machine has {physical / 2**30:.0f}",
+            f"population.{key}",
+            getattr(first.population, key),
+            f"needs {total / 2**30:.0f} GiB of memory, this machine has {physical / 2**30:.0f}",
             "lower it, or join a cluster",
         )
 

@@ -118,8 +118,8 @@ class ContentFile(Table):
 class PythonFile(ContentFile):
     """A table that names a user's Python file. Reading the table does not run the file.
 
-    A note that the user trusts a table is an empty file in their cache, named by the digest of the
-    whole table: other parameters, or another function of the same file, could do something else.
+    A note of trust is an empty file in the user's cache, named by the digest of the whole table,
+    since another function or other parameters could do something else.
     """
 
     suffix: ClassVar[str] = ".py"

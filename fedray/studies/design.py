@@ -9,6 +9,7 @@ from typing import cast
 
 from fedray.base.document import Document, IfAny, InPlace, NotInJson
 from fedray.base.errors import InputError, OptimizationFailed, demanded
+from fedray.base.kept import cache_folder
 from fedray.base.mistakes import nearest_first
 from fedray.mechanisms.accounting.monte_carlo import MAPPED
 from fedray.mechanisms.accounting.sampled import PoissonSampling
@@ -22,7 +23,6 @@ from fedray.mechanisms.optimize.design import (
     Kind,
     MechanismRequest,
     cached_mechanism,
-    default_cache,
     optimize_mechanism,
 )
 from fedray.mechanisms.optimize.objective import Objective, Progress, read_targets
@@ -154,7 +154,7 @@ def find_mechanism(
         if out is not None:
             _check_out(out)
         make = (
-            partial(cached_mechanism, directory=default_cache())
+            partial(cached_mechanism, directory=cache_folder("designs"))
             if has_cache
             else optimize_mechanism
         )
@@ -272,7 +272,7 @@ def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None
         recipe = RECIPES.get(cast(Kind, str(given)))
         if recipe is not None and participation is not None and not given.is_file():
             request = MechanismRequest(cast(Kind, str(given)), participation)
-            return cached_mechanism(request, default_cache())
+            return cached_mechanism(request, cache_folder("designs"))
         if recipe is not None and recipe.searched == "bands" and not given.is_file():
             raise ValueError(
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "

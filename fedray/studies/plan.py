@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
+from fedray.base.kept import cache_folder
 from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import given, up
@@ -40,7 +41,7 @@ from fedray.mechanisms.accounting.limits import (
     check_delta,
 )
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.mechanisms.optimize.design import MechanismRequest, default_cache, made_mechanism
+from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.runs.sustainable import why_unsustainable
@@ -791,7 +792,7 @@ def _with_limits(
 
 
 def _mechanism_for(limits: MinSep, target: PlanTarget, has_cache: bool) -> Strategy:
-    directory = default_cache() if has_cache else None
+    directory = cache_folder("designs") if has_cache else None
     return made_mechanism(MechanismRequest("blt", limits, target.buffers), directory)
 
 

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 from pydantic import ValidationError
 
 from fedray.base.errors import InputError
-from fedray.base.kept import cache_folder, keep, read_kept
+from fedray.base.kept import keep, read_kept
 from fedray.mechanisms.files import document_of, strategy_of
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.named import named_mechanism
@@ -170,12 +170,6 @@ def _strategy_of(content: bytes, directory: Path) -> Strategy:
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"]
         raise InputError(message.removeprefix("Value error, ")) from None
-
-
-def default_cache() -> Path:
-    """Returns the directory in the user's cache for results of `fedray optimize`; it may be deleted
-    at any time."""
-    return cache_folder("designs")
 
 
 def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:

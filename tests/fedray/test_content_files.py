@@ -12,7 +12,6 @@ import pytest
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.kept import cache_folder
 from fedray.clients.python_file import function_in
-from fedray.mechanisms.optimize.design import default_cache
 from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
 
@@ -89,7 +88,6 @@ def test_a_relative_cache_is_ignored(place: str, tmp_path: Path, monkeypatch) ->
     monkeypatch.setenv("XDG_CACHE_HOME", place)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder("trusted") == tmp_path / ".cache" / "fedray" / "trusted"
-    assert default_cache() == tmp_path / ".cache" / "fedray" / "designs"
 
 
 def test_the_content_in_a_trace_is_read(trace: Path) -> None:

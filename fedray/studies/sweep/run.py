@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from fedray.base.document import InJson, InPlace, Key, NotInJson, json_of
 from fedray.base.errors import InputError, Unsustainable, shown
+from fedray.base.kept import cache_folder
 from fedray.base.result import DrawnResult
 from fedray.mechanisms.comparison import NOT_COMPARABLE
-from fedray.mechanisms.optimize.design import default_cache as designs_cache
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -192,7 +192,7 @@ def run_sweep(
         raise InputError.of("sweep", sweep.name, "has a trace to train on", "use run_grid")
     cells = sweep.cells()
     cache = StudyCache(has_cache)
-    designs = designs_cache() if has_cache else None
+    designs = cache_folder("designs") if has_cache else None
     listen = on_progress or (lambda _: None)
     placement = placement or Placement()
     scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]
