@@ -12,6 +12,7 @@ from fedray.base.atomic import replace_file
 from fedray.base.errors import InputError, shown
 from fedray.base.mistakes import classes_in, explain, nearest_first
 from fedray.base.parsing import parse_json
+from fedray.base.regular_file import read_input
 from fedray.mechanisms.named import PARAMETERS, named_mechanism
 from fedray.mechanisms.registry import AnyStrategy
 from fedray.mechanisms.strategy import Strategy
@@ -135,7 +136,7 @@ def read_json(path: Path, what: str) -> Any:
         what: description of the file for messages, such as "mechanism file".
     """
     try:
-        return parse_json(path.read_bytes())
+        return parse_json(read_input(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(

@@ -41,6 +41,7 @@ from fedray.base.atomic import replace_file
 from fedray.base.chain import append_to_chain, read_chain
 from fedray.base.document import InJson
 from fedray.base.errors import InputError, RunFailed
+from fedray.base.escaped import markdown_text
 from fedray.base.result import Result
 from fedray.base.rounding import counted, given, up
 from fedray.mechanisms.accounting.events import Gaussian
@@ -239,8 +240,8 @@ class Ledger(Result):
                 else "as recorded, so only if no participation depended on released models"
             )
             lines.append(
-                f"**{each.window}.** Over {runs}, every {self.unit} is protected at (epsilon, "
-                f"delta) = ({up(each.epsilon)}, {given(self.entries[0]['delta'])}), rho "
+                f"**{markdown_text(each.window)}.** Over {runs}, every {self.unit} is protected at "
+                f"(epsilon, delta) = ({up(each.epsilon)}, {given(self.entries[0]['delta'])}), rho "
                 f"{up(each.spent, 6)} (zCDP), {basis}. Adjacency: one {self.unit}'s updates are "
                 "replaced by zeros. The aggregators that add the noise are trusted, and every "
                 "model after every round is released. When devices took part is not protected."

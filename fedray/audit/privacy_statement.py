@@ -17,6 +17,7 @@ from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.audit.rules import rules_of
 from fedray.audit.tuning import Tuning
 from fedray.base.errors import InputError, shown
+from fedray.base.escaped import markdown_text
 from fedray.base.result import Result
 from fedray.base.rounding import counted, given, in_words, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
@@ -73,16 +74,16 @@ class Statement(Result):
         evidence, and what limits it."""
         table = [line for line in self.lines if line.what != CAVEAT]
         lines = [
-            *(f"# Privacy statement: {_cell(self.title)}", "", self.date, ""),
-            *(_cell(self.summary), "", "| | Statement | Evidence |", "|---|---|---|"),
-            *(f"| {' | '.join(map(_cell, astuple(line)))} |" for line in table),
+            *(f"# Privacy statement: {markdown_text(self.title)}", "", self.date, ""),
+            *(markdown_text(self.summary), "", "| | Statement | Evidence |", "|---|---|---|"),
+            *(f"| {' | '.join(map(markdown_text, astuple(line)))} |" for line in table),
             *("", f"## {CAVEAT}"),
         ]
         # Caveats with the same evidence stand together.
         caveats = [line for line in self.lines if line.what == CAVEAT]
         for evidence, group in itertools.groupby(caveats, lambda line: line.evidence):
-            lines += ["", f"{_cell(evidence[:1].upper() + evidence[1:])}:", ""]
-            lines += [f"* {_cell(line.says)}" for line in group]
+            lines += ["", f"{markdown_text(evidence[:1].upper() + evidence[1:])}:", ""]
+            lines += [f"* {markdown_text(line.says)}" for line in group]
         return "\n".join(lines) + "\n"
 
 
@@ -468,10 +469,3 @@ def _rests(audit: Audit, stated: Guarantee) -> str:
 
 def _after_colon(text: str) -> str:
     return text.partition(": ")[2]
-
-
-def _cell(text: str) -> str:
-    """Escapes text so that it stays in its cell of a Markdown table, without markup."""
-    # Names come from users' files, which must not bring markup into the document.
-    escaped = "".join(f"\\{letter}" if letter in "\\|`*_<>[]#" else letter for letter in text)
-    return " ".join(escaped.split())

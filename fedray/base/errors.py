@@ -25,6 +25,8 @@ import re
 from collections.abc import Callable
 from typing import Self, TypeVar
 
+from fedray.base.escaped import printable
+
 SHOWN_CHARACTERS = 80
 """Largest number of characters of a value in a message."""
 Naming = Callable[[str, str], str | None]
@@ -53,8 +55,7 @@ def one_line(message: str) -> str:
     words = re.sub(
         rf"\S{{{_WORD_CHARACTERS},}}", lambda word: _cut(word[0], SHOWN_CHARACTERS), message
     )
-    line = _cut(" ".join(words.split()), _LINE_CHARACTERS)
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+    return printable(_cut(" ".join(words.split()), _LINE_CHARACTERS))
 
 
 def _cut(text: str, characters: int) -> str:

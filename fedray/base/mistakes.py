@@ -18,6 +18,8 @@ from fedray.base.removed import removed
 
 _TAGS = ("kind", "model")
 """Keys that select one of several tables."""
+MOST_PROBLEMS = 50
+"""Largest number of problems of a file that are listed."""
 _TOLD_ALONE = {
     "extra_forbidden",
     "missing",
@@ -126,7 +128,9 @@ def _joined(lines: Sequence[str]) -> str:
 
 def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
     """Returns a line per problem, without problems that follow from another one."""
-    problems = [_Problem(each, kind, tables) for each in error.errors(include_url=False)]
+    found = error.errors(include_url=False)
+    # Each unknown key is compared with all known ones, and a file may have any number of them.
+    problems = [_Problem(each, kind, tables) for each in found[:MOST_PROBLEMS]]
     meant = {each.meant for each in problems}
     told: list[_Problem] = []
     for each in problems:
@@ -144,7 +148,10 @@ def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
         told.append(each)
     # Unknown keys come first, because they often explain missing ones.
     told.sort(key=lambda each: each.kind != "extra_forbidden")
-    return [each.line for each in told]
+    lines = [each.line for each in told]
+    if len(found) > MOST_PROBLEMS:
+        lines[-1] += f"; {len(found) - MOST_PROBLEMS:,} more problems are not listed"
+    return lines
 
 
 def classes_in(annotation: Any) -> list[type[BaseModel]]:

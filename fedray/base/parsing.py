@@ -8,10 +8,15 @@ is a ValueError.
 
 import json
 import math
+import re
 import tomllib
 from typing import Any
 
 _INTEGER_BITS = 10_000
+_LONG_KEY = re.compile(
+    r"""^[ \t\[]*(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""", re.MULTILINE
+)
+"""Start of a line with a dotted key, or the heading of a table, of more than 32 parts."""
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -39,6 +44,9 @@ def parse_toml(text: str) -> dict[str, Any]:
         ValueError: the syntax is wrong (tomllib.TOMLDecodeError), or values are nested or long
             beyond Python's limits.
     """
+    # The parser keeps every beginning of a dotted key: 20,000 parts would take gigabytes.
+    if _LONG_KEY.search(text):
+        raise ValueError("it has a key of more than 32 parts")
     try:
         tables = tomllib.loads(text)
         _check_integers(tables)

@@ -12,6 +12,10 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+MOST_DOCUMENT_BYTES = 1 << 28
+"""Largest JSON document of a trace or run that is read."""
+MOST_INPUT_BYTES = 4 << 20
+"""Largest scenario, claim or mechanism file that is read; a matrix has a file of its own."""
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",
@@ -56,7 +60,9 @@ def open_regular_file(
     return open(handle, "rb")
 
 
-def read_regular_file(file: Path, most_bytes: int, *, inside: Path | None = None) -> bytes:
+def read_regular_file(
+    file: Path, most_bytes: int = MOST_DOCUMENT_BYTES, *, inside: Path | None = None
+) -> bytes:
     """Returns the content of a regular file of at most `most_bytes`.
 
     Args:
@@ -68,10 +74,14 @@ def read_regular_file(file: Path, most_bytes: int, *, inside: Path | None = None
         OSError: the file is missing, not a regular file, outside the directory, or too large.
     """
     with open_regular_file(file, inside=inside, most_bytes=most_bytes) as stream:
-        content = stream.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise _too_large(most_bytes)
-    return content
+        return _content(stream, most_bytes)
+
+
+def read_input(file: Path) -> bytes:
+    """Returns the content of a file that the user names, such as a scenario. It may be a pipe, as
+    the shell's `<(...)` and /dev/stdin are, but not endless. Raises OSError."""
+    with file.open("rb") as stream:
+        return _content(stream, MOST_INPUT_BYTES)
 
 
 def check_regular_file(
@@ -88,6 +98,13 @@ def check_regular_file(
         OSError: the file is missing, not a regular file, outside the directory, or too large.
     """
     open_regular_file(file, inside=inside, most_bytes=most_bytes).close()
+
+
+def _content(stream: BufferedReader, most_bytes: int) -> bytes:
+    content = stream.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise _too_large(most_bytes)
+    return content
 
 
 def _check(found: os.stat_result, most_bytes: int | None) -> None:

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Discriminator, Field, ValidationError
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.mistakes import Explained, refused
 from fedray.base.parsing import parse_toml
+from fedray.base.regular_file import read_input
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -58,7 +59,7 @@ def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
     """
     path = Path(file)
     try:
-        tables = parse_toml(path.read_text(encoding="utf-8"))
+        tables = parse_toml(read_input(path).decode())
     except OSError as error:
         raise InputError(
             f"{what} {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file"

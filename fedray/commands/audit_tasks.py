@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from fedray.base.errors import InputError
 from fedray.commands.auditing import WHOLE, open_tasks
-from fedray.commands.output import print_files, print_json, print_pieces, write_shown
+from fedray.commands.output import print_files, print_json, print_line, print_pieces, write_shown
 
 
 def audit_run_of_tasks(
@@ -48,5 +46,5 @@ def audit_run_of_tasks(
         return
     print_pieces([*tasks_text(audit, verbose), *(() if verbose else (WHOLE,))])
     if verify:
-        typer.echo(f"every column has its recorded digest; the run is {opened.digest}")
+        print_line(f"every column has its recorded digest; the run is {opened.digest}")
     print_files(written)

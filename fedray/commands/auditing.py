@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from fedray.base.errors import one_line
-from fedray.commands.output import print_pieces
+from fedray.commands.output import print_line, print_pieces
 
 WHOLE = "--verbose and --page FILE give reasons, evidence, comparisons and assumptions"
 
@@ -62,7 +62,7 @@ def audited(
     if is_trained_run(trace):
         trained, found, scenario = opened_training(trace)
         trace = found.path
-        typer.echo(f"training {trained.path}, as it was trained on the trace {trace}", err=True)
+        print_line(f"training {trained.path}, as it was trained on the trace {trace}", err=True)
     opened = open_checked(trace, verify)
     # A kind such as tree is built for the number of rounds of this trace.
     strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
@@ -79,7 +79,7 @@ def exit_by_claim(audit: Any) -> None:
         text = one_line(f"fedray: {audit.verdict} {audit.incompleteness} {audit.left_out_bound}")
         # On a terminal the verdict is on the screen already.
         if not sys.stdout.isatty():
-            typer.echo(text, err=True)
+            print_line(text, err=True)
         raise typer.Exit(1)
 
 
@@ -103,6 +103,6 @@ def print_audit(
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
     if audit.needs_noise:
         command = shlex.join(["fedray", "calibrate", str(audit.path), "--claim", str(claim)])
-        typer.echo(f"\n{command} finds the noise that the claim needs")
+        print_line("", f"{command} finds the noise that the claim needs")
     if is_verified:
-        typer.echo(f"every column has its recorded digest; the trace is {audit.digest}")
+        print_line(f"every column has its recorded digest; the trace is {audit.digest}")

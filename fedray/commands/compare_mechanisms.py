@@ -4,10 +4,9 @@ import contextlib
 import sys
 from pathlib import Path
 
-import typer
-
 from fedray.base.errors import demanded
 from fedray.commands.compare import print_comparison
+from fedray.commands.output import print_line
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_line
 
@@ -67,4 +66,4 @@ def compare_mechanisms(
         )
     print_comparison(result, page, figures, as_json)
     if not as_json:
-        typer.echo(f"runs     {next(iter(result.groups[0].runs.values())).path.parent}")
+        print_line(f"runs     {next(iter(result.groups[0].runs.values())).path.parent}")

@@ -1,4 +1,5 @@
-"""Exit codes of the command: 0 done, 1 a run failed, 2 bad usage or input, 130 interrupted."""
+"""Exit codes of the command: 0 done, 1 a run failed, 2 bad usage or input, 130 interrupted, 141 the
+reader of the output closed it."""
 
 import contextlib
 import os
@@ -13,6 +14,9 @@ from fedray.base.errors import FedrayError, InputError, one_line
 from fedray.base.extras import missing_extra
 from fedray.commands.group import ClickError, Interrupted, UsageError
 
+CLOSED_PIPE = 141
+"""Exit code if the reader of the output closed it, as `head` does: never 1, which says that a claim
+does not hold."""
 INTERRUPTED = 130
 """Exit code after an interruption or a termination, as shells have it."""
 
@@ -28,6 +32,9 @@ def exit_code(command: Callable[[], Any]) -> int:
             return _interrupted()
         return code if isinstance(code, int) else 0
     except SystemExit as done:  # Ray's handler of SIGTERM
+        # Click turns a closed pipe into the code 1.
+        if isinstance(done.__context__, BrokenPipeError):
+            return _closed_pipe()
         return _interrupted() if done.code == signal.SIGTERM else int(done.code or 0)
     except Interrupted as interrupt:
         return _interrupted(str(interrupt))
@@ -43,9 +50,8 @@ def exit_code(command: Callable[[], Any]) -> int:
         if lacks is None:
             raise
         return _fail(str(lacks), 1)
-    except BrokenPipeError:  # the reader of the output closed it
-        _forget_output(sys.stdout)
-        return 1
+    except BrokenPipeError:
+        return _closed_pipe()
     except OSError as error:  # errors of files have their own messages
         _forget_output(sys.stdout)
         text = f"standard output or an input failed ({error}); free space, or choose another place"
@@ -90,6 +96,12 @@ def _follows_interruption(error: BaseException) -> bool:
 def _interrupted(message: str = "") -> int:
     text = message or "interrupted; every file is either complete or not written"
     return _fail(text, INTERRUPTED)
+
+
+def _closed_pipe() -> int:
+    for stream in (sys.stdout, sys.stderr):
+        _forget_output(stream)
+    return CLOSED_PIPE
 
 
 def _fail(message: str, code: int) -> int:

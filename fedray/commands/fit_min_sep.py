@@ -4,11 +4,9 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from fedray.base.errors import InputError
 from fedray.base.part_done import PartDone
-from fedray.commands.output import print_result
+from fedray.commands.output import print_line, print_result
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_line
 
@@ -64,4 +62,4 @@ def fit_min_sep(
     if not as_json:
         error = f"{100 * found.relative_error:+.1f} %"
         best = f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep}"
-        typer.echo(f"{best} for {min_sep} ({error})")
+        print_line(f"{best} for {min_sep} ({error})")

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from fedray.base.document import Document
-from fedray.commands.output import print_json, refuse_existing
+from fedray.commands.output import print_json, print_line, refuse_existing
 
 _HEAD = """\
 # A scenario of fedray. `fedray run FILE` runs it, within half a minute on two CPUs; the
@@ -69,7 +67,7 @@ def init(
     if as_json:
         print_json(found.to_json())
         return
-    typer.echo(f"{file}  (`fedray run {file}` runs it)")
+    print_line(f"{file}  (`fedray run {file}` runs it)")
 
 
 def _list(as_json: bool) -> None:
@@ -83,7 +81,7 @@ def _list(as_json: bool) -> None:
         print_json(ShippedScenarios(found).to_json())
         return
     for each in found:
-        typer.echo(f"{each.name}  {each.file}  {each.description}")
+        print_line(f"{each.name}  {each.file}  {each.description}")
 
 
 def _write(file: Path, has_all_keys: bool) -> NewScenario:

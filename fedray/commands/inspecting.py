@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from fedray.commands.log_options import columns_of
-from fedray.commands.output import print_json, print_pieces
+from fedray.commands.output import print_json, print_line, print_pieces
 from fedray.report.table import Paragraph, Table
 
 
@@ -35,6 +35,6 @@ def print_inspection(
         print_pieces([Table(f"Columns of {log}", headings, found.columns)])
         print_pieces(Paragraph("problem  ", each) for each in found.problems)
         print_pieces(Paragraph("note     ", each) for each in found.notes)
-        typer.echo(f"next     {shlex.join(found.command)}")
+        print_line(f"next     {shlex.join(found.command)}")
     if not found.is_importable:
         raise typer.Exit(2)

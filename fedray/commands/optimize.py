@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.commands.output import print_json, print_pieces
+from fedray.commands.output import print_json, print_line, print_pieces
 from fedray.commands.progress import progress_line
 from fedray.commands.search import Search
 
@@ -90,7 +90,7 @@ def optimize(
         if workload is None:
             typer.echo(f"workload   {request.workload}, a default server's; see --workload")
         if out is not None:
-            typer.echo(f"mechanism  {out}")
+            print_line(f"mechanism  {out}")
     # The mechanism is printed and written by now; the exit code reports the interruption.
     if search.is_interrupted:
         raise KeyboardInterrupt("interrupted; the mechanism is the best that was found so far")

@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import typer
 
 from fedray.base.errors import InputError
+from fedray.base.escaped import printable
 from fedray.report.table import Paragraph, Piece, Table
 
 WIDTH_OF_FILES = 100
@@ -29,17 +29,15 @@ def print_pieces(pieces: Iterable[Piece]) -> None:
         if isinstance(each, Table):
             typer.echo(f"{each.brief().text(width)}\n")
         elif isinstance(each, Paragraph):
-            typer.echo(
-                textwrap.fill(
-                    each.text,
-                    width,
-                    initial_indent=each.lead,
-                    subsequent_indent=" " * len(each.lead),
-                    break_long_words=False,
-                )
-            )
+            typer.echo(each.wrapped(width))
         else:
-            typer.echo(each)
+            print_line(each)
+
+
+def print_line(*lines: str, err: bool = False) -> None:
+    """Prints lines, with escapes for characters that a terminal would execute."""
+    for line in lines:
+        typer.echo(printable(line), err=err)
 
 
 def print_result(result: Any, as_json: bool, **more: Any) -> None:
@@ -53,7 +51,7 @@ def print_result(result: Any, as_json: bool, **more: Any) -> None:
 def print_files(written: dict[str, str]) -> None:
     """Prints the path of each written file behind the word for it."""
     for word, path in written.items():
-        typer.echo(f"{word:<8} {path}")
+        print_line(f"{word:<8} {path}")
 
 
 def write_shown(result: Any, page: Path | None, figures: Path | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from fedray.base.errors import InputError, shown
-from fedray.commands.output import print_result, refuse_existing, write_shown
+from fedray.commands.output import print_line, print_result, refuse_existing, write_shown
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_line
 
@@ -89,7 +89,7 @@ def plan(
     write_shown(found, None, figures)
     print_result(found, as_json)
     if out is not None and not as_json:
-        typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
+        print_line(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from fedray.commands.output import print_json, print_pieces
+from fedray.commands.output import print_json, print_line, print_pieces
 from fedray.commands.progress import progress_line
 
 
@@ -41,7 +39,7 @@ def pretrain(
         print_json(found.to_json())
         return
     _print_steps(found)
-    typer.echo(f"model   {out}")
+    print_line(f"model   {out}")
 
 
 def _print_steps(found: Any) -> None:

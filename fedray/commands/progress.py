@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-import typer
+from fedray.commands.output import print_line
 
 # Every command may show progress, so the option stands before the command, and functions of
 # commands need no parameter for it.
@@ -70,5 +70,5 @@ class _Once:
         from fedray.wire.messages import DataProgress
 
         if self._line and not isinstance(progress, DataProgress):
-            typer.echo(self._line, err=True)
+            print_line(self._line, err=True)
             self._line = ""

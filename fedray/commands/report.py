@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import typer
-
 from fedray.commands.auditing import open_checked, open_tasks
-from fedray.commands.output import print_json, write_shown
+from fedray.commands.output import print_json, print_line, write_shown
 from fedray.commands.progress import progress_line
 
 
@@ -45,4 +43,4 @@ def report(
         print_json(written)
         return
     for path in written.values():
-        typer.echo(path)
+        print_line(str(path))

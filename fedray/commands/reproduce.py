@@ -12,6 +12,7 @@ import typer
 
 from fedray.commands.declaring import command_of
 from fedray.commands.described_options import Described
+from fedray.commands.output import print_line
 
 GIVEN: Mapping[str, tuple[str, Any]] = {
     "overrides": ("overrides", list[str] | None),
@@ -43,7 +44,7 @@ def list_reproductions(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         width = max(map(len, reproductions()))
         for name, each in reproductions().items():
-            typer.echo(f"{name:<{width}}  {each.description}")
+            print_line(f"{name:<{width}}  {each.description}")
 
 
 def subcommand_of(name: str) -> Callable[..., None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from fedray.commands.output import print_json, print_pieces, refuse_existing
+from fedray.commands.output import print_json, print_line, print_pieces, refuse_existing
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_line
 from fedray.report.files import write_figures
@@ -70,4 +70,4 @@ def _print(result: Any, folder: Path | None) -> None:
     print_pieces(result.tables())
     print_pieces(Paragraph("", each) for each in (*result.notes, result.verdict))
     if folder is not None:
-        typer.echo(f"report  {folder / 'report.html'}\nfigures {folder / 'results.json'}")
+        print_line(f"report  {folder / 'report.html'}", f"figures {folder / 'results.json'}")

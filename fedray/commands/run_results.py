@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from fedray.base.errors import InputError, RunFailed
-from fedray.commands.output import print_json, print_pieces
+from fedray.commands.output import print_json, print_line, print_pieces
 
 _COSTS = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
 
@@ -45,9 +45,9 @@ def print_run(trace: Any, as_json: bool) -> None:
         if trained is not None:
             print_pieces(training_text("Training", trained))
         print_pieces(short_audit_text(audit))
-        typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
+        print_line(f"trace   {trace.path}", f"report  {report or '-'}")
         if answers is not None:
-            typer.echo(f"answers {trace.path / 'answer.html'}")
+            print_line(f"answers {trace.path / 'answer.html'}")
     _exit_by({"": trace}, problem)
 
 
@@ -82,8 +82,8 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
             print_pieces([f"Evaluation by task {name}", *tables_without_privacy(each)])
         print_pieces([*unanswered, *tasks_text(audit)])
         for name, trace in found.traces.items():
-            typer.echo(f"trace   {trace.path} (task {name})")
-        typer.echo(f"run     {found.path}\nreport  {reports.get('', '-')}")
+            print_line(f"trace   {trace.path} (task {name})")
+        print_line(f"run     {found.path}", f"report  {reports.get('', '-')}")
     _exit_by(found.traces, problem)
 
 
@@ -112,7 +112,7 @@ def _exit_by(traces: dict[str, Any], problem: str) -> None:
     ended = {name: trace.run["ended"] for name, trace in traces.items()}
     starved = {name: text for name, text in ended.items() if text.startswith("starved")}
     for name, text in starved.items():
-        typer.echo(f"fedray: task {name}: {text}" if name else f"fedray: {text}", err=True)
+        print_line(f"fedray: task {name}: {text}" if name else f"fedray: {text}", err=True)
     # The traces are complete, but scripts must see that rounds are missing.
     if starved:
         raise typer.Exit(1)

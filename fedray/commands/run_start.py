@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from fedray.commands.output import print_line
 from fedray.commands.progress import IS_QUIET
 
 
@@ -28,7 +29,7 @@ def read_calibrated(scenario: Path, overrides: Sequence[str], trust_code: bool) 
 def say_noise(line: str) -> None:
     """Prints the noise that a privacy target needs, unless the command is quiet."""
     if not IS_QUIET.get():
-        typer.echo(f"noise   {line}", err=True)
+        print_line(f"noise   {line}", err=True)
 
 
 def say_supply(scenario: Any) -> None:
@@ -58,4 +59,4 @@ def say_supply(scenario: Any) -> None:
     )
     if supply.most < target:
         line += "; that many are never there at once"
-    typer.echo(line, err=True)
+    print_line(line, err=True)

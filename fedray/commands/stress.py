@@ -7,12 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from fedray.base.atomic import write_directory
 from fedray.base.document import Document
 from fedray.base.errors import InputError
-from fedray.commands.output import print_json, print_result, refuse_existing, write_shown
+from fedray.commands.output import (
+    print_json,
+    print_line,
+    print_result,
+    refuse_existing,
+    write_shown,
+)
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_line
 
@@ -86,7 +90,7 @@ def stress(
     if value.trace is None:
         # Warnings go to stderr, so that stdout has only JSON.
         for warning in result.warnings:
-            typer.echo(f"fedray: warning: {warning}", err=True)
+            print_line(f"fedray: warning: {warning}", err=True)
         if out is not None:
             from fedray.studies.sweep.run import result_files
 
@@ -94,7 +98,7 @@ def stress(
     write_shown(result, None, figures)
     print_result(result, as_json)
     if out is not None and not as_json:
-        typer.echo(f"report  {out / 'report.html'}\ntable   {out / 'results.parquet'}")
+        print_line(f"report  {out / 'report.html'}", f"table   {out / 'results.parquet'}")
 
 
 def _print_shipped(as_json: bool) -> None:
@@ -110,4 +114,4 @@ def _print_shipped(as_json: bool) -> None:
         print_json(found.to_json())
         return
     for each in found.sweeps:
-        typer.echo(f"{each.name}  {each.description}")
+        print_line(f"{each.name}  {each.description}")

@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from fedray.base.errors import InputError
-from fedray.commands.output import print_json, print_pieces
+from fedray.commands.output import print_json, print_line, print_pieces
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_of_run
 from fedray.commands.run_start import say_noise
@@ -93,5 +91,5 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
         return
     title = f"Trained on {trace.path}"
     print_pieces([*training_text(title, trained), guarantees_table(audit)])
-    typer.echo(f"`fedray audit {trained.path} --verbose` shows what these guarantees rest on.")
-    typer.echo(f"model   {trained.path}\nreport  {report}")
+    print_line(f"`fedray audit {trained.path} --verbose` shows what these guarantees rest on.")
+    print_line(f"model   {trained.path}", f"report  {report}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedray.commands.output import print_result
+from fedray.commands.output import print_line, print_result
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import IS_QUIET
 
@@ -39,5 +39,5 @@ def verify(
         found = verify_run(directory, placement, listen, trace=trace, trust_code=trust_code)
     print_result(found, as_json)
     if not found.is_equal:
-        typer.echo(f"fedray: not verified: {found.difference}: {found.reason}", err=True)
+        print_line(f"fedray: not verified: {found.difference}: {found.reason}", err=True)
         raise typer.Exit(1)

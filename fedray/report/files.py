@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
+from fedray.base.escaped import html_text
 from fedray.base.result import DrawnResult
 from fedray.report.figure import (
     BAND_OPACITY,
@@ -280,12 +280,12 @@ def heat_svg(heat: HeatMap, has_title: bool) -> str:
     parts = [
         f'<svg class="heat" xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" '
-        f'text-anchor="middle" role="img" aria-label="{escape(heat.title)}">'
+        f'text-anchor="middle" role="img" aria-label="{html_text(heat.title)}">'
     ]
     if has_title:
         parts.append(f'<rect width="{width}" height="{height}" fill="#ffffff"/>')
         parts.append(
-            f'<text x="12" y="22" font-size="14" text-anchor="start">{escape(heat.title)}</text>'
+            f'<text x="12" y="22" font-size="14" text-anchor="start">{html_text(heat.title)}</text>'
         )
     rows, columns = heat.cells.shape
     wide, high = size / columns, size / rows
@@ -305,11 +305,11 @@ def heat_svg(heat: HeatMap, has_title: bool) -> str:
         f'<path d="M{left} {top}h{size}v{size}h-{size}z" fill="none" stroke="#8a8f94"/>',
         f'<text x="{left}" y="{below + 16}">0</text>',
         f'<text x="{left + size}" y="{below + 16}">{heat.x.text(heat.ends[1])}</text>',
-        f'<text x="{left + size / 2}" y="{below + 32}">{escape(heat.x.title)}</text>',
+        f'<text x="{left + size / 2}" y="{below + 32}">{html_text(heat.x.title)}</text>',
         f'<text x="{left - 6}" y="{top + 10}" text-anchor="end">0</text>',
         f'<text x="{left - 6}" y="{below}" text-anchor="end">{heat.y.text(heat.ends[0])}</text>',
         f'<text transform="translate(14 {top + size / 2}) rotate(-90)">'
-        f"{escape(heat.y.title)}</text>",
+        f"{html_text(heat.y.title)}</text>",
     ]
     return "\n".join([*parts, "</svg>\n"])
 
@@ -333,18 +333,19 @@ def plane_svg(plane: Plane) -> str:
         f'viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="11" text-anchor="middle">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="12" y="22" font-size="14" text-anchor="start">{escape(plane.title)}</text>',
-        f'<text x="12" y="40" text-anchor="start">{escape(plane.sentence)}</text>',
+        f'<text x="12" y="22" font-size="14" text-anchor="start">{html_text(plane.title)}</text>',
+        f'<text x="12" y="40" text-anchor="start">{html_text(plane.sentence)}</text>',
     ]
     middle = left + wide * len(xs) / 2
-    parts.append(f'<text x="{middle}" y="{height - 10}">{escape(plane.x.title)}</text>')
+    parts.append(f'<text x="{middle}" y="{height - 10}">{html_text(plane.x.title)}</text>')
     for column, x in enumerate(xs):
         center = left + wide * (column + 0.5)
-        parts.append(f'<text x="{center}" y="{height - 28}">{escape(plane.x.text(x))}</text>')
+        parts.append(f'<text x="{center}" y="{height - 28}">{html_text(plane.x.text(x))}</text>')
     for row, y in enumerate(ys):
         at = top + high * row
         parts.append(
-            f'<text x="{left - 8}" y="{at + 17}" text-anchor="end">{escape(plane.y.text(y))}</text>'
+            f'<text x="{left - 8}" y="{at + 17}" text-anchor="end">'
+            f"{html_text(plane.y.text(y))}</text>"
         )
         for column, x in enumerate(xs):
             text, shade = plane.cell(x, y)
@@ -357,5 +358,5 @@ def plane_svg(plane: Plane) -> str:
                 f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" '
                 f'fill="#1f66b8" fill-opacity="{shade:.3f}"/>'
             )
-            parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{escape(text)}</text>')
+            parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{html_text(text)}</text>')
     return "\n".join([*parts, "</svg>\n"])

@@ -19,6 +19,7 @@ from fedray.audit.findings import Verdict, headline, standing
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
+from fedray.base.escaped import printable_lines
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, fine, given, simulated_time
 from fedray.report import audits
@@ -191,10 +192,17 @@ def _environment() -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.PackageLoader("fedray.report", "."),
         autoescape=True,
+        finalize=_without_controls,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def _without_controls(value: Any) -> str:
+    """Returns a value of a template as text, or as markup, without control characters."""
+    text = value if isinstance(value, str) else str(value)
+    return type(text)(printable_lines(text))
 
 
 def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:

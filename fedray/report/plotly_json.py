@@ -2,12 +2,12 @@
 which the page sets."""
 
 import math
-from html import escape
 from typing import Any, Literal
 
 import numpy as np
 
 from fedray.base.arrays import Float64Array
+from fedray.base.escaped import html_text
 from fedray.base.parsing import finite_or_none
 from fedray.report.figure import (
     BAND_OPACITY,
@@ -87,7 +87,7 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     color, dash = look(place)
     common = {
         # plotly.js reads HTML in names, and users' names may contain anything.
-        "name": "<br>".join(map(escape, legend_lines(series))),
+        "name": "<br>".join(map(html_text, legend_lines(series))),
         "hovertemplate": NAMED_HOVER if len(figure.series) > 1 else HOVER,
         "hovertext": [_hover(figure, series, point) for point in range(series.x.size)],
     }
@@ -130,7 +130,7 @@ def _labels(figure: Figure, series: Series) -> dict[str, Any]:
     labelled = zip(series.labels, places, strict=True)
     return {
         "mode": "markers+text",
-        "text": [escape(label) if place else "" for label, place in labelled],
+        "text": [html_text(label) if place else "" for label, place in labelled],
         "textposition": [_POSITIONS[place or (0, 1)] for place in places],
         "textfont": {"size": 10},
     }
@@ -156,12 +156,12 @@ def _hover(figure: Figure, series: Series, point: int) -> str:
         low = figure.y.text(float(series.low[point]))
         high = figure.y.text(float(series.high[point]))
         y += f" ({low} to {high})"
-    label = f"{escape(series.labels[point])}<br>" if series.labels else ""
-    return f"{label}{escape(figure.x.title)}: {x}<br>{escape(figure.y.title)}: {y}"
+    label = f"{html_text(series.labels[point])}<br>" if series.labels else ""
+    return f"{label}{html_text(figure.x.title)}: {x}<br>{html_text(figure.y.title)}: {y}"
 
 
 def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any]:
-    title = escape(axis.title) + (", log scale" if axis.is_log else "")
+    title = html_text(axis.title) + (", log scale" if axis.is_log else "")
     drawn: dict[str, Any] = {"title": {"text": title, "standoff": 10}, "automargin": True}
     bars = [each for each in figure.series if each.kind == "bars"]
     if axis.is_log:
@@ -211,7 +211,7 @@ def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
     axis = figure.x if mark.axis == "x" else figure.y
     at = math.log10(mark.at) if axis.is_log else mark.at
     text = {
-        "text": escape(mark.text),
+        "text": html_text(mark.text),
         "showarrow": False,
         "yanchor": "bottom",
         "font": {"size": 11},

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fedray.base.escaped import printable
 from fedray.base.pace import Pace
 from fedray.base.part_done import PartDone
 from fedray.wire.messages import (
@@ -55,7 +56,7 @@ def run_progress(is_shown: bool, spent: Callable[[], str] = str) -> Iterator[Pro
     columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("round"), MofNCompleteColumn()]
     # On a narrow terminal the figures need the room of the bar.
     columns += [BarColumn(bar_width=BAR)] if console.width >= WIDE else []
-    columns += [TextColumn("{task.description}"), TimeElapsedColumn()]
+    columns += [TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
     with Progress(*columns, console=console) as bar:
         # The first report has the number of rounds.
         task = bar.add_task("starting", total=None)
@@ -71,7 +72,7 @@ def run_progress(is_shown: bool, spent: Callable[[], str] = str) -> Iterator[Pro
             # rich would cut the description in the middle of a figure.
             taken = _width_of_columns(state, console.width, bar.tasks[0].elapsed or 0.0)
             parts = _fitting(state.parts(), console.width - taken)
-            description = "  ".join(parts)
+            description = printable("  ".join(parts))
             bar.update(task, completed=state.done, total=state.count, description=description)
 
         try:
@@ -102,7 +103,7 @@ def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]
     columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda text: bar.update(task, description=f"{title}: {pace.told(text)}")
+        yield lambda text: bar.update(task, description=printable(f"{title}: {pace.told(text)}"))
 
 
 class _Pace:
@@ -167,7 +168,7 @@ class _Lines:
             self._last = time.monotonic()
         line = f"{self._title}: {text}" if self._title else text
         if self._display is None:
-            print(line, file=sys.stderr)
+            print(printable(line), file=sys.stderr)
         elif self._handle is None:
             self._handle = self._display({"text/plain": line}, raw=True, display_id=True)
         else:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from textwrap import fill
 from typing import Self, TypeVar
 
+from fedray.base.escaped import printable, printable_lines
+
 NARROW, MEDIUM, PROSE = 36, 64, 100
 """Numbers of characters: a row that fits a telephone's screen, a row that need not fill a page, and
 a cell that is prose."""
@@ -132,16 +134,18 @@ class Table:
             width: columns of the terminal. A wider table has a block of lines for each row, so that
                 nothing is cut.
         """
+        columns, *rows = (tuple(map(printable, row)) for row in (self.columns, *self.rows))
+        cells = replace(self, columns=columns, rows=tuple(rows))
         lines = [fill(self.title, width)] if self.title else []
         # Each column but the last is followed by two spaces, and all are indented by two.
-        needed = sum(self._widths()) + 2 * len(self.columns)
+        needed = sum(cells._widths()) + 2 * len(self.columns)
         if not self.has_heading:
-            lines += self._fact_lines(width)
+            lines += cells._fact_lines(width)
         elif needed <= width:
-            lines += self._grid()
+            lines += cells._grid()
         else:
-            lines += [line for row in self.rows for line in self._record(row, width)]
-        return "\n".join([*lines, *(fill(note, width) for note in self.notes)])
+            lines += [line for row in rows for line in cells._record(row, width)]
+        return printable_lines("\n".join([*lines, *(fill(note, width) for note in self.notes)]))
 
     def _widths(self) -> list[int]:
         cells = (self.columns, *self.rows)
@@ -189,9 +193,21 @@ class Paragraph:
     lead: str
     text: str
 
+    def wrapped(self, width: int) -> str:
+        """Returns the paragraph as a terminal of this width prints it."""
+        return printable_lines(
+            fill(
+                self.text,
+                width,
+                initial_indent=self.lead,
+                subsequent_indent=" " * len(self.lead),
+                break_long_words=False,
+            )
+        )
+
 
 Piece = Table | Paragraph | str
-"""Part of a command's output; a string is a line that is printed unchanged."""
+"""Part of a command's output; a string is a line that is not wrapped."""
 
 
 def bullets(texts: Sequence[str]) -> Iterator[Paragraph]:

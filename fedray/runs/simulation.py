@@ -59,6 +59,9 @@ BYTES_PER_DEVICE = 5
 are enumerated, a day's intervals are added."""
 BYTES_PER_PARTICIPANT = 32
 """Least memory per device that has taken part while these are few: four slots of a hash table."""
+BYTES_PER_JOIN = 40
+"""Memory per device that joins within a day, measured: its intervals are listed before the pace
+knows how many devices there are."""
 
 
 @overload
@@ -238,7 +241,7 @@ def _writer_of(
 
 
 def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> None:
-    """Checks that this machine has enough memory for the shards' timers.
+    """Checks that this machine has enough memory for the shards' timers and for joining devices.
 
     Args:
         scenario: scenario with the devices.
@@ -257,13 +260,15 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
         )
         for task in tasks_of(scenario)
     )
+    first = tasks_of(scenario)[0].scenario
+    joining = first.population.joins_per_day * min(1.0, first.rounds.max_days) * BYTES_PER_JOIN
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > physical:
-        devices = tasks_of(scenario)[0].scenario.population.devices
+    if (total := needed + joining) > physical:
+        key = "joins_per_day" if joining > needed else "devices"
         raise InputError.of(
-            "population.devices",
-            devices,
-            f"needs {needed / 2**30:.0f} GiB of memory, this machine has {physical / 2**30:.0f}",
+            f"population.{key}",
+            getattr(first.population, key),
+            f"needs {total / 2**30:.0f} GiB of memory, this machine has {physical / 2**30:.0f}",
             "lower it, or join a cluster",
         )
 

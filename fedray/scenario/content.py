@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from fedray.base.errors import InputError, shown
 from fedray.base.kept import cache_folder
 from fedray.base.regular_file import check_regular_file, read_regular_file
 from fedray.base.table import Table
+from fedray.scenario.data_file import without_places
 
 
 class ContentFile(Table):
@@ -106,7 +108,7 @@ class ContentFile(Table):
             ) from None
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and _without_file(self) == _without_file(other)
+        return type(other) is type(self) and without_places(self) == without_places(other)
 
     def __hash__(self) -> int:
         # Equal tables have equal digests, so this agrees with equality.
@@ -114,7 +116,11 @@ class ContentFile(Table):
 
 
 class PythonFile(ContentFile):
-    """A table that names a user's Python file. Reading the table does not run the file."""
+    """A table that names a user's Python file. Reading the table does not run the file.
+
+    A note of trust is an empty file in the user's cache, named by the digest of the whole table,
+    since another function or other parameters could do something else.
+    """
 
     suffix: ClassVar[str] = ".py"
     most_bytes: ClassVar[int] = 1 << 20
@@ -122,8 +128,8 @@ class PythonFile(ContentFile):
     """Name of the table in a scenario, for messages."""
 
     def remember(self) -> None:
-        """Notes in the user's cache that they run this file of theirs, so that traces of it need no
-        trust. Code that came with a trace or run is not noted."""
+        """Notes in the user's cache that they run this table of theirs, so that traces of it need
+        no trust. Code that came with a trace or run is not noted."""
         if self._kept_as is not None:
             return
         with contextlib.suppress(OSError):
@@ -132,7 +138,8 @@ class PythonFile(ContentFile):
 
     @property
     def _trusted(self) -> Path:
-        return cache_folder("trusted") / self.sha256
+        table = json.dumps([self.table, without_places(self)], sort_keys=True)
+        return cache_folder("trusted") / hashlib.sha256(table.encode()).hexdigest()
 
     def demand_trust(self) -> None:
         """Raises InputError if the code came with a trace or run, which may be a stranger's, unless
@@ -167,7 +174,3 @@ class PythonFile(ContentFile):
                 f"file={self.file!r} is not a readable Python file ({reason}); correct it, or name "
                 "another file"
             ) from None
-
-
-def _without_file(table: Any) -> dict[str, Any]:
-    return table.model_dump(exclude={"file"})

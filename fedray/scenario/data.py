@@ -316,13 +316,6 @@ class CustomData(PythonFile, FormedData, AssignedData):
     implementation: ClassVar[str] = "fedray.clients.data.custom:custom_source"
     table: ClassVar[str] = "data"
 
-    def __eq__(self, other: object) -> bool:
-        # The equality of `PythonFile` would compare the path of the vocabulary file.
-        return NamesDataFiles.__eq__(self, other)
-
-    def __hash__(self) -> int:
-        return hash(self.sha256)
-
 
 AnyData = Annotated[
     Annotated[LanguageData, Tag("language")]

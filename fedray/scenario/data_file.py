@@ -99,7 +99,7 @@ class NamesDataFiles(Table):
         return path
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and _without_places(self) == _without_places(other)
+        return type(other) is type(self) and without_places(self) == without_places(other)
 
     def __hash__(self) -> int:
         # Only digests are hashed, because equality ignores paths.
@@ -143,8 +143,9 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(shown_ones)
 
 
-def _without_places(table: Any) -> dict[str, Any]:
-    return table.model_dump(exclude=set(PLACES))
+def without_places(table: Table) -> dict[str, Any]:
+    """Returns the keys of a table but for paths; digests of the files' content remain."""
+    return table.model_dump(mode="json", exclude=set(PLACES))
 
 
 def _file_digest(path: Path) -> str:

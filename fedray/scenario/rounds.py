@@ -137,7 +137,8 @@ class Rounds(Table):
     """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; it
     must divide a day."""
     max_days: Annotated[float, Field(gt=0, le=3660)] = 366.0
-    """Simulated days after which a run that has not committed all its rounds ends as starved."""
+    """Simulated days after which a run that has not committed all its rounds ends as starved: no
+    round is committed later. Upload windows must end by then."""
     max_starved_days: Annotated[
         float,
         # Scenarios that were written before this key existed keep their digest.

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.mistakes import explain, refused
 from fedray.base.parsing import parse_toml
+from fedray.base.regular_file import read_input
 from fedray.base.rounding import given, up
 from fedray.base.table import Table
 from fedray.encoding.encoding import SumSetting
@@ -715,7 +716,7 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     """
     file = Path(path)
     try:
-        tables = parse_toml(file.read_text(encoding="utf-8"))
+        tables = parse_toml(read_input(file).decode())
     except FileNotFoundError:
         raise ScenarioError(
             f"scenario {str(file)!r} does not exist; name a file, or a scenario that ships, "

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from fedray.audit.tuning import Tuning
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
+from fedray.base.regular_file import read_regular_file
 from fedray.runs.calibrated import calibrated
 from fedray.runs.learning import is_trained, scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
@@ -92,7 +93,7 @@ def read_tuning(out: str | Path, trace: Trace) -> Tuning:
     """
     directory = Path(os.path.abspath(out))
     try:
-        sweep = Sweep.model_validate_json((directory / SWEEP_FILE).read_bytes())
+        sweep = Sweep.model_validate_json(read_regular_file(directory / SWEEP_FILE))
     except (OSError, ValidationError):
         reason = f"has no {SWEEP_FILE} that can be read"
         raise InputError.of("tuning", str(out), reason, "name the output of a grid") from None

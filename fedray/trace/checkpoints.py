@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedray.base.atomic import sync_directory, write_whole
 from fedray.base.errors import CheckpointError, RunFailed
+from fedray.base.regular_file import open_regular_file
 
 CHECKPOINTS = "checkpoints"
 # Raised whenever states change, so that no release misreads the state of another.
@@ -202,7 +203,7 @@ def write_npz(stream: IO[bytes], arrays: Mapping[str, Sequence[NDArray]]) -> Non
 def sha256_of(file: Path) -> str:
     """Returns the SHA-256 of a `file`, in hexadecimal. Raises CheckpointError."""
     try:
-        with file.open("rb") as stream:
+        with open_regular_file(file) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointError(

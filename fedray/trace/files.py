@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt8Array
 from fedray.base.errors import TraceCorrupt, TraceError, shown
+from fedray.base.regular_file import check_regular_file
 from fedray.trace.schema import RUN_FILE
 
 Codes = Mapping[str, tuple[str, ...]]
@@ -113,6 +114,7 @@ def read_columns(
 @contextlib.contextmanager
 def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
     try:
+        check_regular_file(file)
         # Checksums reveal changed bytes that would still decode.
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             found = parquet.schema_arrow
@@ -152,5 +154,6 @@ def _codes(chunk: pa.DictionaryArray, file: Path, names: tuple[str, ...]) -> UIn
 
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's message, at most 200 characters."""
-    lines = str(error).splitlines()
+    # The text of an error of the system would repeat the path.
+    lines = str(getattr(error, "strerror", None) or error).splitlines()
     return lines[0][:200] if lines else type(error).__name__

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 
 from fedray.base.atomic import sync_directory, write_whole
 from fedray.base.errors import FedrayError, InputError, RunFailed
+from fedray.base.regular_file import open_regular_file
 from fedray.trace.checkpoints import CHECKPOINTS, has_checkpoint
 from fedray.trace.files import check_name
 from fedray.trace.progress import PROGRESS_FILE, ProgressFile
@@ -93,8 +94,9 @@ class Lock:
     """A lock on a partial directory, which the system releases when the process ends in any way."""
 
     def __init__(self, partial: Path) -> None:
-        # "a" creates the file if necessary, and truncates nothing if another process holds it.
-        self._file = (partial / LOCK_FILE).open("a")
+        # Opened for reading too: a pipe would otherwise wait for a reader.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self._file = os.fdopen(os.open(partial / LOCK_FILE, flags, 0o666), "rb")
         try:
             # A second process is refused at once instead of waiting for hours.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -327,7 +329,7 @@ def _remove_unfinished(directory: Path) -> None:
 
 
 def _is_marked(partial: Path) -> bool:
-    with contextlib.suppress(OSError), (partial / TOKEN_FILE).open("rb") as file:
+    with contextlib.suppress(OSError), open_regular_file(partial / TOKEN_FILE) as file:
         return file.read(len(MARK)) == MARK.encode()
     return False
 

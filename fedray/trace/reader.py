@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
+from fedray.base.regular_file import read_regular_file
 from fedray.base.removed import removed
 from fedray.base.result import DrawnResult
 from fedray.base.threads import in_order
@@ -372,7 +373,7 @@ def read_document(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise TraceError(f"trace {str(directory)!r} is not a directory; {_WRITERS}")
     try:
-        run = parse_json(file.read_bytes())
+        run = parse_json(read_regular_file(file))
     except FileNotFoundError:
         raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; {_WRITERS}") from None
     except (OSError, ValueError) as error:

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
+from fedray.base.regular_file import read_regular_file
 from fedray.trace.files import first_line
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.reader import Trace, check_document, check_keys
@@ -162,7 +163,7 @@ def _digest_of(entries: Sequence[Mapping[str, str]]) -> str:
 def _read(directory: Path, verify: bool) -> dict[str, Any]:
     file = directory / TASKS_FILE
     try:
-        document = parse_json(file.read_bytes())
+        document = parse_json(read_regular_file(file))
     except FileNotFoundError:
         raise TraceError(
             f"{str(directory)!r} has no {TASKS_FILE}; give the directory of a run of several tasks"

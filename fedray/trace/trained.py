@@ -28,6 +28,7 @@ from fedray.base.arrays import Float32Array
 from fedray.base.document import json_of
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
+from fedray.base.regular_file import open_regular_file, read_regular_file
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import up
 from fedray.scenario.clipping import Clip
@@ -218,7 +219,7 @@ class TrainedRun(DrawnResult):
                 "two runs; put each run in its own directory"
             )
         try:
-            document = parse_json(file.read_bytes())
+            document = parse_json(read_regular_file(file))
         except (FileNotFoundError, NotADirectoryError):
             raise TraceError(
                 f"{str(directory)!r} has no {TRAINING_FILE}; give the directory of a trained run"
@@ -301,7 +302,8 @@ class TrainedRun(DrawnResult):
 
     def _model_content(self) -> bytes:
         try:
-            content = (self.path / MODEL_FILE).read_bytes()
+            with open_regular_file(self.path / MODEL_FILE) as stream:
+                content = stream.read()
         except OSError as error:
             raise TraceCorrupt(self._unreadable(MODEL_FILE, error)) from None
         digest = hashlib.sha256(content).hexdigest()

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fedray.base.atomic import write_whole
 from fedray.base.errors import CheckpointError, RunFailed
 from fedray.base.parsing import parse_json
+from fedray.base.regular_file import read_regular_file
 from fedray.trace.checkpoints import (
     VERSION,
     Checkpoints,
@@ -228,7 +229,7 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
     for partial in (partial_directory(directory), directory):
         file = partial / UNFINISHED_FILE
         try:
-            content = file.read_bytes()
+            content = read_regular_file(file)
             document = parse_json(content)
         except (FileNotFoundError, NotADirectoryError):
             continue

@@ -22,7 +22,7 @@ def status_text(listing: Listing) -> list[Piece]:
     under_way = [each for each in entries if each.state in ("running", "elsewhere")]
     if under_way:
         bounds = [
-            f"{_printable(each.path)}: {bound_text(each.privacy)}"
+            f"{each.path}: {bound_text(each.privacy)}"
             for each in under_way
             if each.privacy is not None
         ]
@@ -32,7 +32,7 @@ def status_text(listing: Listing) -> list[Piece]:
     if rest:
         pieces.append(_others_table(rest))
     resumes = [each.resume for each in entries if each.resume]
-    pieces += [Paragraph("go on with  ", _printable(command)) for command in resumes]
+    pieces += [Paragraph("go on with  ", command) for command in resumes]
     if listing.has_more:
         pieces.append(
             Paragraph("", "There are more, which are not listed; name a directory below.")
@@ -49,7 +49,7 @@ def under_way_table(entries: Sequence[Entry]) -> Table:
         return lambda row: row[1].get(name, "")
 
     cells = {
-        "run": lambda row: _printable(row[0].path),
+        "run": lambda row: row[0].path,
         "state": lambda row: state_text(row[0]),
         **{name: fact(name) for name in names},
     }
@@ -89,7 +89,7 @@ def _spent(privacy: Privacy | None) -> dict[str, str]:
 def _others_table(entries: Sequence[Entry]) -> Table:
     """Returns a row for each entry that is not in progress."""
     cells = {
-        "path": lambda each: _printable(each.path),
+        "path": lambda each: each.path,
         "what": lambda each: each.kind,
         "state": lambda each: each.state,
         "rounds committed": lambda each: _of(each.done, each.count),
@@ -128,11 +128,6 @@ def _of(done: int | None, count: int | None) -> str:
     if done is None:
         return ""
     return f"{done:,}" if count is None else f"{done:,}/{count:,}"
-
-
-def _printable(name: str) -> str:
-    """Returns the name of a file without control characters, which a terminal would execute."""
-    return name if name.isprintable() else ascii(name)
 
 
 def _if(text_of: Callable[[_Value], str], value: _Value | None) -> str:

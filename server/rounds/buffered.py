@@ -52,7 +52,10 @@ class BufferedCoordinator(RoundLoop):
         (task,) = self.tasks
         settlement = self._buffer.release()
         accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
-        if not task.may_commit(accepted):
+        if task.is_late(time):
+            task.starve(time)
+        is_committed = not task.starved and task.may_commit(accepted)
+        if not is_committed:
             settlement = without_commit(settlement)
             accepted = accepted[:0]
         self._shards.tell(settlement)
@@ -66,7 +69,7 @@ class BufferedCoordinator(RoundLoop):
             selected=int(settlement.device_ids.size),
             reported=int(np.count_nonzero(~np.isnan(settlement.report_times))),
             accepted=int(accepted.size),
-            is_committed=not task.stopped,
+            is_committed=is_committed,
             eligible_estimate=task.census.eligible,
         )
         task.note(record)

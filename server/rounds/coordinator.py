@@ -150,6 +150,10 @@ class RoundLoop:
             # The caller may write a checkpoint here, before the next window is entered.
             yield WindowOver(self._window.end_time)
             self._next_window()
+        # If a task has committed rounds, its trace is useful, so no error is raised.
+        is_any_committed = any(each.is_committed for task in self.tasks for each in task.records)
+        if any(task.starved for task in self.tasks) and not is_any_committed:
+            raise Starved("; ".join(f"{task.prefix}{task.starved}" for task in self.tasks))
 
     @property
     def supply(self) -> Supply:
@@ -238,12 +242,9 @@ class RoundLoop:
         time = number * self._pace.window_seconds
         for place, task in enumerate(self.tasks):
             if not task.is_over and task.is_starved(time):
-                task.starved = task.why_starved
+                task.starve(time)
                 self._dismiss(place, time)
         if not self._is_running:
-            # If a task has committed rounds, its trace is useful, so no error is raised.
-            if not any(each.is_committed for task in self.tasks for each in task.records):
-                raise Starved("; ".join(f"{task.prefix}{task.starved}" for task in self.tasks))
             return
         # The rounds being formed were unknown when the order was made.
         order = self._with_rounds(self._coming or self._order(number))
@@ -374,6 +375,8 @@ class Coordinator(RoundLoop):
             closed = self._report(task, time)
         else:
             closed = self._give_up(task, time)
+        if task.is_late(closed.record.closed):
+            task.starve(closed.record.closed)
         task.note(closed.record)
         # The next round opens when this one starts, not when it closes: its devices gather
         # meanwhile.
@@ -392,9 +395,12 @@ class Coordinator(RoundLoop):
         reporting = resolve_reporting(
             selected, fates, time, attempt, task.round_index, task.rules, task.place
         )
-        # The budget decides before any shard is informed, because a refused round ends as an
-        # abandoned one.
-        if reporting.is_committed and not task.may_commit(reporting.accepted_device_ids):
+        # The end of the run and the budget decide before any shard is informed, because a refused
+        # round ends as an abandoned one.
+        is_late = task.is_late(reporting.closed)
+        if reporting.is_committed and (
+            is_late or not task.may_commit(reporting.accepted_device_ids)
+        ):
             reporting = withheld(reporting)
         settlements = self._settle(task, selected, reporting)
         record = RoundRecord(

@@ -121,6 +121,10 @@ class TaskRounds:
         if self._budget is not None:
             self._budget.add(accepted_device_ids)
 
+    def is_late(self, time: float) -> bool:
+        """Whether a time, seconds since start, is after the simulated days."""
+        return time > 86_400.0 * self.scenario.rounds.max_days
+
     def is_starved(self, time: float) -> bool:
         """Whether the task must end at a time, seconds since start, for lack of devices."""
         rounds = self.scenario.rounds
@@ -129,18 +133,18 @@ class TaskRounds:
         most_idle = 86_400.0 * rounds.max_starved_days + waits
         return time >= 86_400.0 * rounds.max_days or time - self._idle_since >= most_idle
 
-    @property
-    def why_starved(self) -> str:
-        """The limit that ended the task, the cause, and a remedy, in words."""
+    def starve(self, time: float) -> None:
+        """Ends the task at a time, seconds since start: `starved` gets the limit that ended it, the
+        cause, and a remedy."""
         rounds, last = self.scenario.rounds, self._last_commit
         committed = sum(record.is_committed for record in self.records)
         limit = f"rounds.max_days={rounds.max_days:g} ran out"
-        if self._window_end < 86_400.0 * rounds.max_days:
+        if time < 86_400.0 * rounds.max_days:
             limit = f"rounds.max_starved_days={rounds.max_starved_days:g} ran out"
         text = f"{limit} with {committed} of {rounds.count} rounds committed"
         if last is not None:
-            text += f", the last of them {simulated_time(self._window_end - last.closed)} before"
-        return f"{text}; {self._cause}"
+            text += f", the last of them {simulated_time(time - last.closed)} before"
+        self.starved = f"{text}; {self._cause}"
 
     def state(self) -> dict[str, NDArray]:
         """Returns everything but the budget, as named arrays; for a checkpoint between two

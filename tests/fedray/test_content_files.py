@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedray.base.errors import InputError, ScenarioError
+from fedray.base.kept import cache_folder
 from fedray.clients.python_file import function_in
 from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
@@ -38,6 +39,55 @@ def trace(tmp_path: Path) -> Path:
     np.save(tmp_path / "own.npy", np.eye(2))
     (tmp_path / "trace").mkdir()
     return tmp_path / "trace"
+
+
+def trusted_after(folder: Path, own: Table, theirs: Table, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the table of a stranger's trace runs without trust once the user ran their own table, with the same code."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    file = {"model": "custom", "file": "own.py", "sha256": DIGEST}
+    (folder / "trace" / f"{DIGEST}.py").write_bytes(CODE)
+    mine = Scenario.from_tables({**NEEDED, "availability": {**file, **own}}, directory=folder)
+    mine.availability.remember()  # pyright: ignore[reportAttributeAccessIssue]
+    foreign = recorded(folder / "trace", availability={**file, **theirs})
+    try:
+        foreign.demand_trust()
+    except InputError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "is_trusted"),
+    [
+        ({}, {}, True),
+        ({}, {"file": "renamed.py"}, True),
+        ({"parameters": {"a": 1, "b": "x"}}, {"parameters": {"b": "x", "a": 1}}, True),
+        ({}, {"function": "system"}, False),
+        ({"parameters": {"a": 1}}, {"parameters": {"a": 2}}, False),
+        ({"parameters": {"a": 1}}, {}, False),
+    ],
+)
+def test_trust_covers_the_function_and_the_parameters(
+    own: Table, theirs: Table, is_trusted: bool, trace: Path, monkeypatch
+) -> None:
+    assert trusted_after(trace.parent, own, theirs, monkeypatch) is is_trusted
+
+
+def test_trust_in_availability_is_no_trust_in_a_task_with_the_same_code(
+    trace: Path, monkeypatch
+) -> None:
+    assert trusted_after(trace.parent, {}, {}, monkeypatch)
+    task = {"kind": "custom", "file": "own.py", "sha256": DIGEST}
+    with pytest.raises(InputError, match="trust_code=True"):
+        recorded(trace, training={"task": task}).demand_trust_of_training()
+
+
+@pytest.mark.parametrize("place", ["cache", "./cache", "../cache", "", "~/cache"])
+def test_a_relative_cache_is_ignored(place: str, tmp_path: Path, monkeypatch) -> None:
+    """As the XDG specification says: a downloaded folder could bring a cache with its own trust."""
+    monkeypatch.setenv("XDG_CACHE_HOME", place)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder("trusted") == tmp_path / ".cache" / "fedray" / "trusted"
 
 
 def test_the_content_in_a_trace_is_read(trace: Path) -> None:

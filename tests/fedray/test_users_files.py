@@ -12,9 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedray.audit.claims import read_claim
 from fedray.base.atomic import whole_directory
 from fedray.base.errors import InputError, ScenarioError, one_line, shown
+from fedray.base.parsing import parse_toml
+from fedray.mechanisms.files import read_strategy
 from fedray.report.page import write_page
+from fedray.runs.simulation import check_memory
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.trace.partial import new_directory
 
@@ -36,6 +41,53 @@ def one_error(err: str) -> str:
 def scenario(tmp_path: Path, small) -> Path:
     (tmp_path / "s.toml").write_text(small().to_toml())
     return tmp_path / "s.toml"
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "/dev/urandom"])
+def test_an_endless_file_is_refused(place: str, fedray_command, tmp_path: Path) -> None:
+    code, _, err = fedray_command("run", place, "--out", str(tmp_path / "t"))
+    assert code == 2
+    assert "more than 4,194,304 bytes" in one_error(err)
+    for read in (read_claim, read_strategy):
+        with pytest.raises(InputError, match="more than 4,194,304 bytes"):
+            read(place)
+
+
+def test_a_pipe_may_hold_a_scenario(scenario: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, scenario.read_bytes())
+    os.close(writing)
+    assert Scenario.from_toml(f"/dev/fd/{reading}") == Scenario.from_toml(scenario)
+    os.close(reading)
+
+
+def test_only_the_first_of_many_problems_are_listed(scenario: Path) -> None:
+    many = "".join(f"key{place} = 1\n" for place in range(300_000))
+    scenario.write_text(many + scenario.read_text())
+    with pytest.raises(InputError, match="299,950 more problems are not listed$") as caught:
+        Scenario.from_toml(scenario)
+    assert len(caught.value.problems) == 50
+
+
+@pytest.mark.parametrize(
+    "shape", ["{key} = 1\n{rest}", "{rest}\n[{key}]\n", "{rest}\n[[ {key} ]]\n"]
+)
+@pytest.mark.parametrize("part", ["a", '"x y\\""', "'.'", "1 "])
+def test_a_key_of_many_parts_is_refused_before_it_is_parsed(
+    part: str, shape: str, scenario: Path
+) -> None:
+    rest = scenario.read_text()
+    scenario.write_text(shape.format(key=".".join([part] * 20_000), rest=rest))
+    with pytest.raises(InputError, match="a key of more than 32 parts"):
+        Scenario.from_toml(scenario)
+    assert parse_toml(shape.format(key=".".join([part] * 32), rest=""))
+
+
+def test_devices_that_join_need_memory(small, monkeypatch) -> None:
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1 << 22, "SC_PAGE_SIZE": 1 << 12}.get)
+    with pytest.raises(InputError, match=r"population.joins_per_day=1000000000.0 needs 37 GiB"):
+        check_memory(small("population.joins_per_day=1e9"), Placement())
+    check_memory(small("population.joins_per_day=1e8"), Placement())
 
 
 @pytest.mark.parametrize(
@@ -339,6 +391,22 @@ def test_where_nothing_can_be_written_nothing_is_left_and_one_line_is_told(
         assert code == 2
         assert "cannot be" in one_error(err)
         assert sorted(scenario.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("arguments", [("schema",), ("--help",), ("audit", "TRACE"), ("audit", "TRACE", "--json")])  # fmt: skip
+def test_a_closed_pipe_is_not_taken_for_a_broken_claim(arguments, trace_of) -> None:
+    path = trace_of([[0], [1]], 2).path
+    given = [str(path) if each == "TRACE" else each for each in arguments]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedray", *given],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_runs_that_start_in_one_second_have_names_of_their_own(tmp_path: Path, monkeypatch) -> None:

@@ -170,6 +170,29 @@ def test_a_run_without_a_single_round_leaves_nothing(tmp_path: Path, small) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("buffer", [(), ('rounds.mode="buffered"', "rounds.buffer={concurrency=250, max_staleness=3}")])  # fmt: skip
+def test_no_round_is_committed_after_max_days(buffer, tmp_path: Path, small) -> None:
+    """Even if the days end within a look-ahead window, which has the same rounds until then."""
+    keys = (
+        "rounds.count=40",
+        "rounds.look_ahead_minutes=360",
+        "participation.timer_hours=0",
+        *buffer,
+    )
+    whole = simulate(small(*keys), IN_PROCESS, tmp_path / "whole").rounds["closed"]
+    days = float(whole[5] + whole[6]) / 2 / 86_400
+    assert whole[6] // 21_600 == whole[5] // 21_600
+    trace = simulate(small(*keys, f"rounds.max_days={days}"), IN_PROCESS, tmp_path / "t")
+    committed = trace.rounds["closed"][trace.rounds["state"] == 0]
+    assert committed.tolist() == whole[:6].tolist()
+    assert trace.run["ended"].startswith(f"starved: rounds.max_days={days:g} ran out with 6 of 40")
+
+
+def test_a_run_of_no_time_commits_no_round(tmp_path: Path, small) -> None:
+    with pytest.raises(Starved, match="rounds.max_days=1e-07 ran out with 0 of 12"):
+        simulate(small("rounds.max_days=1e-7"), IN_PROCESS, tmp_path / "t")
+
+
 def test_a_run_whose_rounds_are_all_abandoned_names_the_timeout(tmp_path: Path, small) -> None:
     with pytest.raises(
         Starved, match="abandoned with too few reports, so raise rounds.report_timeout_minutes=1 "
