@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.arrays import Float32Array
+from fedray.base.parsing import decode_text
 from fedray.base.regular_file import read_regular_file
 from fedray.clients.data.readers.reader import Column, Damaged
 from fedray.clients.data.source import Examples, Field, Fields, Integers
@@ -257,28 +258,38 @@ class Counting:
     def _vocabulary(self) -> tuple[str, ...]:
         if self._table.vocabulary_file:
             path = self._table.checked_path("vocabulary_file")
-            return read_vocabulary(path)[: self._table.vocabulary]
+            return read_vocabulary(path, self._table.unit)[: self._table.vocabulary]
         # Equally frequent words are in alphabetical order, not in the order in which clients were
         # read.
         frequent = sorted(self._words, key=lambda word: (-self._words[word], word))
         return tuple(frequent[: self._table.vocabulary])
 
 
-def read_vocabulary(path: Path) -> tuple[str, ...]:
+def read_vocabulary(path: Path, unit: str = "word") -> tuple[str, ...]:
     """Returns the words of a file with one word per line, the most frequent first.
 
+    White space around a word does not belong to it.
+
+    Args:
+        path: path of the file.
+        unit: unit of text that is a word, "word" or "character".
+
     Raises:
-        Damaged: the file cannot be read, or has a word twice.
+        Damaged: the file cannot be read, or has a word twice or one that no text can contain.
     """
     where = f"vocabulary_file={str(path)!r}"
     try:
         content = read_regular_file(path, MOST_VOCABULARY_BYTES)
-        lines = content.decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = decode_text(content).split("\n")
+    except (OSError, ValueError) as error:
         raise Damaged(f"{where} cannot be read ({error})") from None
     # Windows files end their lines with \r\n.
-    stripped = [line.rstrip("\r") for line in lines]
+    stripped = [line.strip() if unit == "word" else line.rstrip("\r") for line in lines]
     words = tuple(line for line in stripped if line)
+    for number, line in enumerate(stripped, 1):
+        # Text would never have it, so that its occurrences would count as the unknown word.
+        if line and list(_parts(line, unit)) != [line]:
+            raise Damaged(f"{where} has {line[:60]!r} in line {number}, not a single {unit}")
     for word, times in Counter(words).most_common(1):
         if times > 1:
             raise Damaged(f"{where} has {word!r} twice")
@@ -302,7 +313,12 @@ def words_of(text: Any, table: FormedData) -> Sequence[str]:
             raise ValueError(
                 f"column {table.tokens!r} has a text that is neither a string nor a list of strings"
             ) from None
-    return text.split() if table.unit == "word" else list(text)
+    return _parts(text, table.unit)
+
+
+def _parts(text: str, unit: str) -> Sequence[str]:
+    # Files that were joined have their byte order marks between words.
+    return text.replace("\ufeff", " ").split() if unit == "word" else list(text)
 
 
 def whole_text(text: Any, name: str) -> Integers:

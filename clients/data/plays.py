@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
+from fedray.base.parsing import decode_text
 from fedray.base.regular_file import read_regular_file
 
 MOST_BYTES = 1 << 26
@@ -82,8 +83,8 @@ def write_roles(folder: Path, file: Path, length: int = LENGTH) -> tuple[int, in
 
 def _content(file: Path) -> str:
     try:
-        return read_regular_file(file, MOST_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        return decode_text(read_regular_file(file, MOST_BYTES))
+    except (OSError, ValueError) as error:
         raise InputError(
             f"play {str(file)!r} cannot be read ({error}); name a folder of UTF-8 texts"
         ) from None

@@ -58,7 +58,7 @@ def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
     """
     path = Path(file)
     try:
-        tables = parse_toml(path.read_text(encoding="utf-8"))
+        tables = parse_toml(path.read_bytes())
     except OSError as error:
         raise InputError(
             f"{what} {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file"

@@ -715,7 +715,7 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     """
     file = Path(path)
     try:
-        tables = parse_toml(file.read_text(encoding="utf-8"))
+        tables = parse_toml(file.read_bytes())
     except FileNotFoundError:
         raise ScenarioError(
             f"scenario {str(file)!r} does not exist; name a file, or a scenario that ships, "
