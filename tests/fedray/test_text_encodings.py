@@ -12,7 +12,7 @@ from fedray.clients.data.readers.reader import Damaged
 from fedray.scenario import Scenario
 
 CLAIM = "mechanism = 'tree'\nnoise_multiplier = 2.0\nmin_sep = 3\n"
-SCENARIO = "name = 'marked'\n[population]\ndevices = 200\n[rounds]\ncount = 1\nreport_goal = 10\n"
+SCENARIO = "name = 'marked'\n[population]\ndevices = 2000\n[rounds]\ncount = 1\nreport_goal = 100\n"
 WIDE = ("utf-16", "utf-16-le", "utf-16-be", "utf-32")
 
 
