@@ -207,9 +207,12 @@ class Counting:
         if table.tokens:
             self._add_texts(columns[table.tokens], is_trained_on)
             return
-        # The first client determines kind and shapes; `Form.examples` checks the others.
-        if self._kind is None and table.inputs:
-            self._shape = inputs_of(columns[table.inputs], table).shape[1:]
+        # The first client determines kind and shapes. `Form.examples` checks clients that are not
+        # read here.
+        if table.inputs:
+            inputs = inputs_of(columns[table.inputs], table)
+            self._shape = inputs.shape[1:] if self._kind is None else self._shape
+            _of_shape(inputs, self._shape, table.inputs)
         if not table.targets:
             self._kind = "none"
             return
@@ -344,7 +347,8 @@ def inputs_of(column: Column, table: FormedData) -> Float32Array:
     found = _numbers(column, table.inputs)
     scaled = _as_float32(found, table.inputs, table.scale)
     if table.shape is None:
-        return scaled
+        # A single number is a vector of one.
+        return scaled[:, None] if scaled.ndim == 1 else scaled
     own_shape = scaled.shape[1:]
     if math.prod(own_shape) != math.prod(table.shape):
         raise ValueError(
@@ -372,6 +376,8 @@ def _numbers(column: Column, name: str) -> NDArray:
         raise ValueError(f"column {name!r} has examples of different shapes") from None
     if found.dtype.kind not in "biuf":
         raise ValueError(f"column {name!r} has values that are not numbers")
+    if len(found) and not found.size:
+        raise ValueError(f"column {name!r} has examples without a number")
     if found.size > MOST_CLIENT_NUMBERS:
         raise ValueError(f"column {name!r} has more than {MOST_CLIENT_NUMBERS:,} numbers")
     return found
