@@ -211,7 +211,8 @@ class Counting:
         # read here.
         if table.inputs:
             inputs = inputs_of(columns[table.inputs], table)
-            self._shape = inputs.shape[1:] if self._kind is None else self._shape
+            if self._kind is None:
+                self._shape = inputs.shape[1:]
             _of_shape(inputs, self._shape, table.inputs)
         if not table.targets:
             self._kind = "none"
@@ -269,13 +270,8 @@ class Counting:
 
 
 def read_vocabulary(path: Path, unit: str = "word") -> tuple[str, ...]:
-    """Returns the words of a file with one word per line, the most frequent first.
-
-    White space around a word does not belong to it.
-
-    Args:
-        path: path of the file.
-        unit: unit of text that is a word, "word" or "character".
+    """Returns the words, or characters, of a file with one per line, the most frequent first;
+    words without white space around them.
 
     Raises:
         Damaged: the file cannot be read, or has a word twice or one that no text can contain.
@@ -290,7 +286,7 @@ def read_vocabulary(path: Path, unit: str = "word") -> tuple[str, ...]:
     stripped = [line.strip() if unit == "word" else line.rstrip("\r") for line in lines]
     words = tuple(line for line in stripped if line)
     for number, line in enumerate(stripped, 1):
-        # Text would never have it, so that its occurrences would count as the unknown word.
+        # No text has it, so it would be the unknown word wherever it occurs.
         if line and list(_parts(line, unit)) != [line]:
             raise Damaged(f"{where} has {line[:60]!r} in line {number}, not a single {unit}")
     for word, times in Counter(words).most_common(1):

@@ -15,8 +15,7 @@ _INTEGER_BITS = 10_000
 
 
 def decode_text(content: bytes) -> str:
-    """Returns the text of a file in UTF-8, without the byte order mark that editors of Windows
-    write first.
+    """Returns a text in UTF-8 without the byte order mark that editors of Windows write first.
 
     Raises:
         ValueError: it is UTF-16, or else (UnicodeDecodeError) not UTF-8.
@@ -46,10 +45,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_toml(text: str | bytes) -> dict[str, Any]:
-    """Returns the tables of a TOML text.
-
-    Args:
-        text: text, or bytes in UTF-8.
+    """Returns the tables of a TOML text, or of bytes in UTF-8.
 
     Raises:
         ValueError: the syntax is wrong (tomllib.TOMLDecodeError), the text is not UTF-8, or values

@@ -221,8 +221,7 @@ def _separator_hint(file: Path, separator: str) -> str:
     """Returns a hint if a CSV file is UTF-16, or only another separator is in its first line."""
     try:
         with pa.input_stream(str(file)) as stream:
-            start = stream.read(1 << 12)
-        first = decode_text(start.split(b"\n")[0])
+            first = decode_text(stream.read(1 << 12).split(b"\n")[0])
     except DAMAGE:
         return ""
     except ValueError as error:

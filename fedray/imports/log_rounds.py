@@ -175,8 +175,9 @@ def _table(file: Path, separator: str, round_column: str) -> pa.Table:
     # Of a first line that is neither digits nor names, it is unknown whether it has a round.
     if len(names) == 1 and names[0].strip().removeprefix("-").isdigit():
         if names[0] == round_column:
-            remedy = "rename the log's column of rounds"
-            raise _refused(file, f"begins with {names[0]!r}, a round or a name", remedy)
+            raise _refused(
+                file, f"begins with {names[0]!r}, a round or a name", "rename the column"
+            )
         return open_csv(file, ["round"], separator, header=["round"]).read_all()
     _check_distinct(names, file)
     # Columns are read as text, because pyarrow would guess types and lose the offsets of times.

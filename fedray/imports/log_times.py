@@ -15,6 +15,7 @@ The first rows with a time determine the form, which all other rows must have. N
   2100, which stand for missing ones, are refused in every form.
 """
 
+import bisect
 import contextlib
 import datetime
 from collections.abc import Callable
@@ -42,7 +43,6 @@ ACCEPTED = (
     "1772366400, and other text with its format, such as `time_format='%d.%m.%Y %H:%M'`"
 )
 ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
-_OFFSET = r"(Z|[+-]\d\d(:?\d\d)?)$"
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _NUMBERS = "numbers"
 _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
@@ -85,7 +85,7 @@ class TimeReader:
         self._has_given_unit = unit is not None
         self._text_type: pa.DataType | None = None
         self._has_unix, self._other = False, ""
-        """Whether a number of a given unit was a Unix time, and the first that was not."""
+        """Whether a number was a Unix time, and the first numbers that were not, for messages."""
         self._row_name: RowName = str
         self.form = ""
         """Form of the times, in words; empty before the first row."""
@@ -131,31 +131,23 @@ class TimeReader:
     def _of_text(self, text: pa.Array) -> Floats:
         if self.form.startswith(_NUMBERS) or (not self.form and _is_number(text[0].as_py())):
             return self._of_numbers(self._cast(text, pa.float64(), "a number"))
-        # pyarrow would read a date as its midnight, up to a day away from the truth.
-        is_short = _COMPUTE.less_equal(_COMPUTE.binary_length(text), len("2026-03-01"))
-        if some := self._some(text, is_short):
-            raise self._doubt(
-                f"{some}, which is a date without a time of day, or not a time; correct or remove "
-                "such rows"
-            )
         # pyarrow does not know the word UTC, nor a space before the offset.
         known = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
         known = _COMPUTE.replace_substring_regex(known, r" (Z|[+-]\d\d:?\d\d)$", r"\1")
+        # pyarrow would read a date as its midnight, up to a day away from the truth.
         is_other = _COMPUTE.invert(_COMPUTE.match_substring_regex(known, ISO_8601))
         if some := self._some(text, is_other):
-            raise self._doubt(f"{some}, which is not ISO 8601")
+            raise self._doubt(f"{some}, which is not ISO 8601 with a time of day")
         # The date's own hyphens come before a time of day.
-        has_offset = _COMPUTE.match_substring_regex(known, r"[ T]\d.*" + _OFFSET)
+        has_offset = _COMPUTE.match_substring_regex(known, r"[ T]\d.*(Z|[+-]\d\d(:?\d\d)?)$")
         # After the first rows, all others must have an offset too, or must not.
         if self._text_type is None:
             self._text_type = _WITH_OFFSET if has_offset[0].as_py() else _WITHOUT
         is_bare = self._text_type is _WITHOUT
         if some := self._some(text, has_offset if is_bare else _COMPUTE.invert(has_offset)):
-            has = "with an offset from UTC, but the first has none"
-            if not is_bare:
-                has = "without an offset from UTC, but the first has one"
-            raise self._doubt(f"{some} {has}")
-        found = self._cast(known, self._text_type, "a time")
+            has = "with" if is_bare else "without"
+            raise self._doubt(f"{some} {has} an offset from UTC, unlike the first")
+        found = self._cast(known, self._text_type, "a time from 2000 to 2100")
         return self._of_timestamps(found, text, "ISO 8601")
 
     def _of_format(self, text: pa.Array, parser: "_TextParser") -> Floats:
@@ -169,19 +161,24 @@ class TimeReader:
 
     def _cast(self, text: pa.Array, kind: pa.DataType, noun: str) -> pa.Array:
         """Converts text [N], or raises InputError about the first value that is not of the kind."""
-        with contextlib.suppress(pa.ArrowException):
-            return text.cast(kind)
-        # Halving finds the first such value: all before `low` are right, one before `high` is not.
-        low, high = 0, len(text)
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                text[low:middle].cast(kind)
-                low = middle
-            except pa.ArrowException:
-                high = middle
-        reason = "" if kind == pa.float64() else _reason(text[low].as_py())
-        raise self._doubt(f"{self._one(text, low)}, which is not {noun}{reason}")
+
+        def converted(count: int) -> pa.Array | None:
+            with contextlib.suppress(pa.ArrowException):
+                return text[:count].cast(kind)
+
+        found = converted(len(text))
+        if found is not None:
+            return found
+        counts = range(1, len(text) + 1)
+        place = bisect.bisect_left(counts, True, key=lambda count: converted(count) is None)
+        wrong = f"{self._one(text, place)}, which is not {noun}"
+        if kind == pa.float64():
+            raise self._doubt(f"{wrong}, unlike {self._one(text, 0)}")
+        try:
+            datetime.datetime.fromisoformat(text[place].as_py())
+        except ValueError as error:
+            raise self._doubt(f"{wrong}: {error}") from None
+        raise self._doubt(wrong)
 
     def _of_timestamps(self, column: pa.Array, given: pa.Array, what: str) -> Floats:
         """Returns the seconds of timestamps [N], whose values in the log are `given` [N]."""
@@ -219,27 +216,23 @@ class TimeReader:
             raise self._doubt(f"a number that is not finite, {some}")
         if self._zone is not None:
             raise self._without_zone("numbers, which count from a moment")
-        remedy = "give their unit, such as `time_unit='seconds'`"
         if self._unit is None:
             units = [unit for unit in UNITS if not _is_outside(values[0] / UNITS[unit])]
             if not units:
-                problem = "which is not a Unix time from 2000 to 2100 in any unit"
-                raise self._doubt(f"{self._one(column, 0)}, {problem}; {remedy}")
+                raise self._doubt(
+                    f"{self._one(column, 0)}, which is not a Unix time from 2000 to 2100 in any "
+                    "unit; give their unit, such as `time_unit='seconds'`"
+                )
             self._unit = units[0]
         seconds = values / UNITS[self._unit]
-        is_outside = _is_outside(seconds)
-        outside = self._some(column, is_outside)
-        self.form = f"{_NUMBERS}, Unix {self._unit}"
-        if not self._has_given_unit:
-            if outside:
-                raise self._doubt(f"{outside} among Unix {self._unit}; correct it, or {remedy}")
-            return seconds
-        self.form = f"{_NUMBERS}, {self._unit} as told"
+        told = f"{self._unit} as told" if self._has_given_unit else f"Unix {self._unit}"
+        self.form = f"{_NUMBERS}, {told}"
         # Zeros among Unix times stand for missing ones.
-        self._has_unix |= not is_outside.all()
-        self._other = self._other or outside
+        is_other = _is_outside(seconds)
+        self._has_unix |= not is_other.all()
+        self._other = self._other or self._some(column, is_other)
         if self._has_unix and self._other:
-            raise self._doubt(f"{self._other} among Unix times from 2000 to 2100; correct it")
+            raise self._doubt(f"{self._other} among Unix {self._unit}; correct it")
         return seconds
 
     def _some(self, values: pa.Array, is_wrong: pa.Array | NDArray) -> str:
@@ -328,19 +321,6 @@ def shown_range(first: float, last: float) -> tuple[str, str]:
 
 def _is_outside(seconds: Any) -> Any:
     return (seconds < EARLIEST) | (seconds > LATEST)
-
-
-def _reason(text: str) -> str:
-    """Returns why a text of the form of ISO 8601 is not a time; "" if unknown."""
-    if not "2000" <= text[:4] <= "2100":
-        return ": its year is before 2000 or after 2100"
-    if text[16:19] == ":60":
-        return ": a leap second, which Unix time does not count; write :59"
-    try:
-        datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        return f": {error}"
-    return ""
 
 
 def _is_number(text: str) -> bool:

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -35,8 +35,7 @@ def record_sampler(name: str, rounds: int, folder: Path) -> ImportedTrace:
     """
     place = os.getcwd()
     try:
-        with _contained():
-            found = _rounds_of(name, rounds)
+        found = _rounds_of(name, rounds)
     # The code is the user's, so it may fail in any way.
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
@@ -68,26 +67,21 @@ def record_sampler(name: str, rounds: int, folder: Path) -> ImportedTrace:
     )
 
 
-@contextlib.contextmanager
-def _contained() -> Iterator[None]:
-    """Undoes what user code may change for the rest of the command; its output is no result."""
+def _rounds_of(name: str, rounds: int) -> list[list[int | str]]:
+    """Runs the sampler, and undoes what it may change for the rest of the command."""
     place, path = os.getcwd(), list(sys.path)
     # As for `python -m`, users' modules are found where they work.
     sys.path.insert(0, place)
     try:
+        # What it prints is no result of the command.
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(), np.errstate():
-            yield
+            sampler: Any = resolve_name(name)
+            # A class of rounds has the method too, but only its objects are iterable.
+            made = sampler if hasattr(type(sampler), "__iter__") else sampler()
+            found = [_ids_of(each) for each in itertools.islice(made, rounds)]
     finally:
         os.chdir(place)
         sys.path[:] = path
-
-
-def _rounds_of(name: str, rounds: int) -> list[list[int | str]]:
-    sampler: Any = resolve_name(name)
-    # A class of rounds has the method too, but only its objects are iterable.
-    is_made = hasattr(type(sampler), "__iter__")
-    made = sampler if is_made else sampler()
-    found = [_ids_of(each) for each in itertools.islice(made, rounds)]
     # As text, the number 1 and the text "1" would be one device.
     if len({type(each) for of_round in found for each in of_round}) > 1:
         raise TypeError("ids are integers in part and strings in part")
@@ -104,9 +98,8 @@ def _ids_of(of_round: Any) -> list[int | str]:
         if type(each) not in (int, str):
             raise TypeError(f"a round has an id of type {type(each).__name__}, not int or str")
         if isinstance(each, int) and not 0 <= each < 2**64:
-            rule = "ids are from 0 to 2^64 - 1; leave out negative ones that fill up a batch"
-            raise ValueError(f"a round has the id {each}, but {rule}")
+            raise ValueError(f"a round has the id {each}, which is not from 0 to 2^64 - 1")
         # Half a surrogate has no encoding, and an empty text names no device.
-        if isinstance(each, str) and not each.encode():
+        if not str(each).encode():
             raise ValueError("a round has an empty id")
     return plain

@@ -388,8 +388,7 @@ class TrainedRun(DrawnResult):
         that no device changed is of no use either.
         """
         if not self.metrics["trained"].any() and not self._not_finite():
-            rows = self._left_out_rows()
-            why = rows[0][1] if rows else "none took part"
+            why = next((text for _, text in self._left_out_rows()), "none took part")
             return f"The model was never trained: no device added an update ({why})."
         found = " and ".join(filter(None, (self._not_finite(), self._risen_loss())))
         if not found:

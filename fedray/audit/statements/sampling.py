@@ -102,16 +102,11 @@ def _poisson_tests(claimed: PoissonDraws, patterns: Patterns) -> Iterator[tuple[
 
 
 def _edge(edge: int, sizes: Int64Array, within: Any, mass: Any) -> float:
-    """Returns the p-value of a test for batches that were cut, or filled up, to one size.
+    """Returns the p-value of a test for batches that were cut, or filled up, to one size: no round
+    is beyond `edge`, and many are at it. Given the first, the number at it is binomial, so the two
+    p-values are independent, and Fisher's method joins them.
 
-    No round is beyond `edge`, and many are at it. Given that none is beyond, the rounds at it are
-    binomial, so the two p-values are independent, and Fisher's method joins them.
-
-    Args:
-        edge: the largest or the smallest size of a round.
-        sizes: sizes of all rounds, [n].
-        within: function that returns the probability of a size up to this one.
-        mass: function that returns the probability of exactly this size.
+    `within` and `mass` give the probabilities of a size up to the edge, and at it.
     """
     from scipy.stats import binom
 
