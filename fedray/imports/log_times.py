@@ -129,24 +129,26 @@ class TimeReader:
         raise InputError(f"{self._where} is of type {kind}, which is not a time. {ACCEPTED}")
 
     def _of_text(self, text: pa.Array) -> Floats:
-        if self.form.startswith(_NUMBERS) or (not self.form and _is_number(text[0].as_py())):
-            return self._of_numbers(self._cast(text, pa.float64(), "a number"))
         # pyarrow does not know the word UTC, nor a space before the offset.
         known = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
         known = _COMPUTE.replace_substring_regex(known, r" (Z|[+-]\d\d:?\d\d)$", r"\1")
+        is_iso = _COMPUTE.match_substring_regex(known, ISO_8601)
+        may_be = not self.form and not _are_most(is_iso)
+        are_numbers = may_be and any(_is_number(text[place].as_py()) for place in (0, -1))
+        if are_numbers or self.form.startswith(_NUMBERS):
+            return self._of_numbers(self._cast(text, pa.float64(), "a number"))
         # pyarrow would read a date as its midnight, up to a day away from the truth.
-        is_other = _COMPUTE.invert(_COMPUTE.match_substring_regex(known, ISO_8601))
-        if some := self._some(text, is_other):
+        if some := self._some(text, _COMPUTE.invert(is_iso)):
             raise self._doubt(f"{some}, which is not ISO 8601 with a time of day")
         # The date's own hyphens come before a time of day.
         has_offset = _COMPUTE.match_substring_regex(known, r"[ T]\d.*(Z|[+-]\d\d(:?\d\d)?)$")
         # After the first rows, all others must have an offset too, or must not.
         if self._text_type is None:
-            self._text_type = _WITH_OFFSET if has_offset[0].as_py() else _WITHOUT
+            self._text_type = _WITH_OFFSET if _are_most(has_offset) else _WITHOUT
         is_bare = self._text_type is _WITHOUT
         if some := self._some(text, has_offset if is_bare else _COMPUTE.invert(has_offset)):
             has = "with" if is_bare else "without"
-            raise self._doubt(f"{some} {has} an offset from UTC, unlike the first")
+            raise self._doubt(f"{some} {has} an offset from UTC, unlike others")
         found = self._cast(known, self._text_type, "a time from 2000 to 2100")
         return self._of_timestamps(found, text, "ISO 8601")
 
@@ -173,7 +175,7 @@ class TimeReader:
         place = bisect.bisect_left(counts, True, key=lambda count: converted(count) is None)
         wrong = f"{self._one(text, place)}, which is not {noun}"
         if kind == pa.float64():
-            raise self._doubt(f"{wrong}, unlike {self._one(text, 0)}")
+            raise self._doubt(f"{wrong}, unlike others")
         try:
             datetime.datetime.fromisoformat(text[place].as_py())
         except ValueError as error:
@@ -321,6 +323,11 @@ def shown_range(first: float, last: float) -> tuple[str, str]:
 
 def _is_outside(seconds: Any) -> Any:
     return (seconds < EARLIEST) | (seconds > LATEST)
+
+
+def _are_most(flags: pa.Array) -> bool:
+    """Whether most flags [N] are set; if as many are not, the first one decides."""
+    return 2 * int(np.asarray(flags).sum()) + bool(flags[0].as_py()) > len(flags)
 
 
 def _is_number(text: str) -> bool:

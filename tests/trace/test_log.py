@@ -474,7 +474,7 @@ DOUBTFUL = {
     "some offsets": (
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"],
         "1 value such as '2026-03-01T12:00:00' (device 'a', round '1') without an offset from UTC, "
-        "unlike the first",
+        "unlike others",
     ),
     "words": (["yesterday, noon", "today, noon"], "2 values such as 'yesterday, noon'"),
     "days before months": (
@@ -483,7 +483,19 @@ DOUBTFUL = {
     ),
     "an offset later": (
         ["2026-03-01T12:00:00", "2026-03-01T12:00:00+01:00"],
-        "'2026-03-01T12:00:00+01:00' (device 'a', round '1') with an offset from UTC, unlike the first",
+        "'2026-03-01T12:00:00+01:00' (device 'a', round '1') with an offset from UTC, unlike others",
+    ),
+    "an offset in most": (
+        ["2026-03-01T12:00:00", TIMES[0], TIMES[1]],
+        "1 value such as '2026-03-01T12:00:00' (device 'a', round '0') without an offset",
+    ),
+    "a zero before text": (
+        ["0", TIMES[0], TIMES[1]],
+        "1 value such as '0' (device 'a', round '0'), which is not ISO 8601",
+    ),
+    "text before numbers": (
+        [TIMES[0], f"{UNIX[0]:.0f}", f"{UNIX[1]:.0f}"],
+        "'2026-03-01T12:00:00Z' (device 'a', round '0'), which is not a number, unlike others",
     ),
     "no such month": (
         [*TIMES, "2026-13-01T12:00:00Z"],
@@ -516,7 +528,7 @@ DOUBTFUL = {
     ),
     "number, then text": (
         [f"{START.timestamp():.0f}", "2026-03-01T12:00:00Z"],
-        "'2026-03-01T12:00:00Z' (device 'a', round '1'), which is not a number, unlike '17723",
+        "'2026-03-01T12:00:00Z' (device 'a', round '1'), which is not a number, unlike others",
     ),
 }
 
