@@ -1,12 +1,15 @@
 """Evaluation: the metrics of a model on the data of held-out devices, with standard errors."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
 from fedray.base.arrays import Float64Array
-from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Ids, Integers
+from fedray.base.errors import InputError
+from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource, Ids, Integers
 from fedray.clients.tasks.layout import named, tensors
 from fedray.clients.tasks.task import Task, Vector
 from fedray.runtime import devices
@@ -35,7 +38,7 @@ def evaluate(
         parameters: parameters of the model, [D]; a tensor is evaluated on its own device.
 
     Raises:
-        DamagedExamples: the data of some of these devices cannot be read.
+        InputError: the data of some of these devices cannot be read.
     """
     wanted = min(training.evaluation_devices, source.held_out_devices)
     device_ids = FIRST_HELD_OUT + np.arange(wanted, dtype=np.uint64)
@@ -44,7 +47,8 @@ def evaluate(
     by_examples = np.argsort(held, kind="stable")
     # Devices without examples come first in it, and are left out.
     order = by_examples[np.count_nonzero(held == 0) :]
-    sums = device_sums(task, source, device_ids[order], held[order], parameters)
+    with damage_refused("held-out"):
+        sums = device_sums(task, source, device_ids[order], held[order], parameters)
     metrics = {
         metric.name: _measured(sums[metric.name], metric.is_exponential) for metric in task.metrics
     }
@@ -95,6 +99,17 @@ def device_sums(
                 by_device = [part.double().view(some.size, count).sum(dim=1) for part in parts]
                 sums[name][some] = devices.on_host(torch.stack(by_device, dim=1))
     return sums
+
+
+@contextlib.contextmanager
+def damage_refused(data: str) -> Iterator[None]:
+    """Raises InputError for damaged data, which is `data` in the message."""
+    try:
+        yield
+    except DamagedExamples as error:
+        raise InputError(
+            f"data: the {data} data cannot be read ({error}); repair it, or use other data"
+        ) from None
 
 
 def _measured(sums: Float64Array, is_exponential: bool) -> Measured:

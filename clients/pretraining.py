@@ -1,6 +1,5 @@
 """Gradient descent on the examples of many clients together, as on one machine with public data."""
 
-import contextlib
 from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
@@ -11,8 +10,8 @@ from fedray.base.document import Key, Keys
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.factory import source_of
-from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource, Ids, Integers
-from fedray.clients.evaluation import evaluate
+from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Ids, Integers
+from fedray.clients.evaluation import damage_refused, evaluate
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.tasks.initial import start_of
@@ -107,8 +106,7 @@ class Pretrainer:
         return self._parameters_D.numpy().copy()
 
     def _evaluation(self) -> Evaluation:
-        with _damage_refused():
-            return evaluate(self._task, self._source, self._training, self.parameters())
+        return evaluate(self._task, self._source, self._training, self.parameters())
 
     def _batches(self) -> Iterator[Named]:
         """Yields batches [1, B, ...] without end."""
@@ -130,21 +128,10 @@ class Pretrainer:
             yield self._read(self._client_ids[rows], positions)
 
     def _read(self, client_ids: Ids, positions: Integers) -> Named:
-        with _damage_refused():
+        with damage_refused("public"):
             examples = self._source.examples(client_ids, positions[:, None])
         # One example of each of B clients, [B, 1], becomes the batch of one model, [1, B].
         return {name: part.transpose(0, 1) for name, part in tensors(examples).items()}
-
-
-@contextlib.contextmanager
-def _damage_refused() -> Iterator[None]:
-    """Raises InputError for damaged data."""
-    try:
-        yield
-    except DamagedExamples as error:
-        raise InputError(
-            f"data: the public data cannot be read ({error}); repair it, or use other data"
-        ) from None
 
 
 def _demand_alike(private: ExampleSource, public: ExampleSource) -> None:

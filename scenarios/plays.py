@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedray import InputError
-from fedray.scenarios.reproduction import read_regular_file
+from fedray.scenarios.reproduction import decode_text, read_regular_file
 
 MOST_BYTES = 1 << 26
 """Most bytes of a play."""
@@ -67,8 +67,8 @@ def examples_of(folder: Path) -> list[tuple[str, str]]:
 
 def _content(file: Path) -> str:
     try:
-        return read_regular_file(file, MOST_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        return decode_text(read_regular_file(file, MOST_BYTES))
+    except (OSError, ValueError) as error:
         raise InputError(
             f"play {str(file)!r} cannot be read ({error}); name a folder of UTF-8 texts"
         ) from None

@@ -19,6 +19,7 @@ from fedray.base.document import InPlace as InPlace
 from fedray.base.document import Key as Key
 from fedray.base.document import NotInJson as NotInJson
 from fedray.base.errors import CheckpointError as CheckpointError
+from fedray.base.parsing import decode_text as decode_text
 from fedray.base.part_done import PartDone as PartDone
 from fedray.base.regular_file import read_regular_file as read_regular_file
 from fedray.base.result import DrawnResult

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.arrays import Float32Array
+from fedray.base.parsing import decode_text
 from fedray.base.regular_file import read_regular_file
 from fedray.clients.data.readers.reader import Column, Damaged
 from fedray.clients.data.source import Examples, Field, Fields, Integers
@@ -206,9 +207,13 @@ class Counting:
         if table.tokens:
             self._add_texts(columns[table.tokens], is_trained_on)
             return
-        # The first client determines kind and shapes; `Form.examples` checks the others.
-        if self._kind is None and table.inputs:
-            self._shape = inputs_of(columns[table.inputs], table).shape[1:]
+        # The first client determines kind and shapes. `Form.examples` checks clients that are not
+        # read here.
+        if table.inputs:
+            inputs = inputs_of(columns[table.inputs], table)
+            if self._kind is None:
+                self._shape = inputs.shape[1:]
+            _of_shape(inputs, self._shape, table.inputs)
         if not table.targets:
             self._kind = "none"
             return
@@ -257,28 +262,33 @@ class Counting:
     def _vocabulary(self) -> tuple[str, ...]:
         if self._table.vocabulary_file:
             path = self._table.checked_path("vocabulary_file")
-            return read_vocabulary(path)[: self._table.vocabulary]
+            return read_vocabulary(path, self._table.unit)[: self._table.vocabulary]
         # Equally frequent words are in alphabetical order, not in the order in which clients were
         # read.
         frequent = sorted(self._words, key=lambda word: (-self._words[word], word))
         return tuple(frequent[: self._table.vocabulary])
 
 
-def read_vocabulary(path: Path) -> tuple[str, ...]:
-    """Returns the words of a file with one word per line, the most frequent first.
+def read_vocabulary(path: Path, unit: str = "word") -> tuple[str, ...]:
+    """Returns the words, or characters, of a file with one per line, the most frequent first;
+    words without white space around them.
 
     Raises:
-        Damaged: the file cannot be read, or has a word twice.
+        Damaged: the file cannot be read, or has a word twice or one that no text can contain.
     """
     where = f"vocabulary_file={str(path)!r}"
     try:
         content = read_regular_file(path, MOST_VOCABULARY_BYTES)
-        lines = content.decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = decode_text(content).split("\n")
+    except (OSError, ValueError) as error:
         raise Damaged(f"{where} cannot be read ({error})") from None
     # Windows files end their lines with \r\n.
-    stripped = [line.rstrip("\r") for line in lines]
+    stripped = [line.strip() if unit == "word" else line.rstrip("\r") for line in lines]
     words = tuple(line for line in stripped if line)
+    for number, line in enumerate(stripped, 1):
+        # No text has it, so it would be the unknown word wherever it occurs.
+        if line and list(_parts(line, unit)) != [line]:
+            raise Damaged(f"{where} has {line[:60]!r} in line {number}, not a single {unit}")
     for word, times in Counter(words).most_common(1):
         if times > 1:
             raise Damaged(f"{where} has {word!r} twice")
@@ -302,7 +312,12 @@ def words_of(text: Any, table: FormedData) -> Sequence[str]:
             raise ValueError(
                 f"column {table.tokens!r} has a text that is neither a string nor a list of strings"
             ) from None
-    return text.split() if table.unit == "word" else list(text)
+    return _parts(text, table.unit)
+
+
+def _parts(text: str, unit: str) -> Sequence[str]:
+    # Files that were joined have their byte order marks between words.
+    return text.replace("\ufeff", " ").split() if unit == "word" else list(text)
 
 
 def whole_text(text: Any, name: str) -> Integers:
@@ -328,7 +343,8 @@ def inputs_of(column: Column, table: FormedData) -> Float32Array:
     found = _numbers(column, table.inputs)
     scaled = _as_float32(found, table.inputs, table.scale)
     if table.shape is None:
-        return scaled
+        # A single number is a vector of one.
+        return scaled[:, None] if scaled.ndim == 1 else scaled
     own_shape = scaled.shape[1:]
     if math.prod(own_shape) != math.prod(table.shape):
         raise ValueError(
@@ -356,6 +372,8 @@ def _numbers(column: Column, name: str) -> NDArray:
         raise ValueError(f"column {name!r} has examples of different shapes") from None
     if found.dtype.kind not in "biuf":
         raise ValueError(f"column {name!r} has values that are not numbers")
+    if len(found) and not found.size:
+        raise ValueError(f"column {name!r} has examples without a number")
     if found.size > MOST_CLIENT_NUMBERS:
         raise ValueError(f"column {name!r} has more than {MOST_CLIENT_NUMBERS:,} numbers")
     return found

@@ -32,7 +32,7 @@ from fedray.scenario.data_file import PLACES
 DECODED_BYTES = 128 << 20
 """Memory for decoded clients, which are likely to be needed again, bytes."""
 # Version of entries in the cache.
-_VERSION = 1
+_VERSION = 2
 # Keys that do not affect entries in the cache.
 _OF_THE_DEVICES = {"tie", "tie_strength", "tie_order"}
 

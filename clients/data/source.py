@@ -99,6 +99,7 @@ class DamagedExamples(Exception):
     """
 
     def __init__(self, problems: Mapping[int, str]) -> None:
-        reasons = [f"device {device}: {reason}" for device, reason in problems.items()]
+        reasons = [f"device {device}: {reason}" for device, reason in problems.items()][:3]
+        reasons += [f"{len(problems):,} devices in all"] * (len(problems) > 3)
         super().__init__("; ".join(reasons))
         self.problems = dict(problems)

@@ -21,7 +21,8 @@ def classes_of(kind: str, fields: Fields) -> tuple[tuple[int, ...], int]:
     """
     match fields.get("inputs"), fields.get("targets"):
         case Field(kind="real") as inputs, Field(kind="whole", shape=()) as targets:
-            return inputs.shape, targets.values
+            if inputs.shape and 0 not in inputs.shape:
+                return inputs.shape, targets.values
     needed = "data with real `inputs`, and `targets` that are one class number each"
     raise misfit(kind, needed, fields)
 

@@ -19,6 +19,18 @@ _LONG_KEY = re.compile(
 """Start of a line with a dotted key, or the heading of a table, of more than 32 parts."""
 
 
+def decode_text(content: bytes) -> str:
+    """Returns a text in UTF-8 without the byte order mark that editors of Windows write first.
+
+    Raises:
+        ValueError: it is UTF-16, or else (UnicodeDecodeError) not UTF-8.
+    """
+    # Text in UTF-16 without a mark has a null byte in each Latin letter.
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in content[:2]:
+        raise ValueError("it is UTF-16; convert it to UTF-8, for example with iconv")
+    return content.decode("utf-8-sig")
+
+
 def parse_json(text: str | bytes) -> Any:
     """Returns the value of a JSON text.
 
@@ -30,21 +42,22 @@ def parse_json(text: str | bytes) -> Any:
             twice, or values are nested or long beyond Python's limits.
     """
     # Given bytes, json would guess the encoding, and take UTF-16 too.
-    decoded = text.decode() if isinstance(text, bytes) else text
+    decoded = decode_text(text) if isinstance(text, bytes) else text
     try:
         return json.loads(decoded, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
 
 
-def parse_toml(text: str) -> dict[str, Any]:
-    """Returns the tables of a TOML text.
+def parse_toml(text: str | bytes) -> dict[str, Any]:
+    """Returns the tables of a TOML text, or of bytes in UTF-8.
 
     Raises:
-        ValueError: the syntax is wrong (tomllib.TOMLDecodeError), or values are nested or long
-            beyond Python's limits.
+        ValueError: the syntax is wrong (tomllib.TOMLDecodeError), the text is not UTF-8, or values
+            are nested or long beyond Python's limits.
     """
     # The parser keeps every beginning of a dotted key: 20,000 parts would take gigabytes.
+    text = decode_text(text) if isinstance(text, bytes) else text
     if _LONG_KEY.search(text):
         raise ValueError("it has a key of more than 32 parts")
     try:

@@ -50,6 +50,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
+def number_text(value: float, decimals: int = 4) -> str:
+    """Returns a measured figure, rounded to `decimals`; a dash if it is not finite."""
+    return f"{value:.{decimals}f}" if math.isfinite(value) else "-"
+
+
 def given(value: float) -> str:
     """Returns a number as a user gave it, such as a noise multiplier, with every digit but without
     digits that floats add: 1.4000000000000001 is 1.4."""

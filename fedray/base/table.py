@@ -59,7 +59,7 @@ def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
     """
     path = Path(file)
     try:
-        tables = parse_toml(read_input(path).decode())
+        tables = parse_toml(read_input(path))
     except OSError as error:
         raise InputError(
             f"{what} {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file"

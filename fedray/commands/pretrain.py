@@ -43,8 +43,8 @@ def pretrain(
 
 
 def _print_steps(found: Any) -> None:
+    from fedray.base.rounding import number_text
     from fedray.report.table import Table
-    from fedray.report.trained_page import number_text
 
     # Every step has the metrics of the scenario's task.
     metrics = found.steps[0].evaluation.metrics

@@ -13,6 +13,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from fedray.base.errors import InputError
+from fedray.base.parsing import decode_text
 from fedray.trace.files import first_line
 
 BATCH_ROWS = 1 << 20
@@ -163,7 +164,10 @@ def csv_names(file: Path, separator: str) -> list[str]:
     schema = open_csv(file, [], separator).schema
     try:
         # pyarrow decodes the names only here.
-        return schema.names
+        names = schema.names
+        if "\0" in "".join(names):
+            raise UnicodeError("it has null bytes, as in UTF-16")
+        return names
     except UnicodeError as error:
         raise InputError(
             f"{shown_path(file)} cannot be read: its first line is not UTF-8 "
@@ -214,12 +218,14 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _separator_hint(file: Path, separator: str) -> str:
-    """Returns a hint if only another separator occurs in the first line of a CSV file."""
+    """Returns a hint if a CSV file is UTF-16, or only another separator is in its first line."""
     try:
         with pa.input_stream(str(file)) as stream:
-            first = stream.read(1 << 12).split(b"\n")[0].decode("utf-8", "replace")
+            first = decode_text(stream.read(1 << 12).split(b"\n")[0])
     except DAMAGE:
         return ""
+    except ValueError as error:
+        return f"; {error}"
     found = max(_SEPARATORS, key=first.count)
     if separator in first or found not in first:
         return ""

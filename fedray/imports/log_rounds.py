@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, shown
 from fedray.imports.log_files import DAMAGE, csv_names, open_csv, open_parquet
 from fedray.imports.log_times import TimeReader
 from fedray.trace.files import first_line
@@ -131,8 +131,8 @@ def read_rounds_file(
     """Reads a list of rounds in order of release: one per line, or a CSV or Parquet file.
 
     Args:
-        file: path of the file. Rounds are in `round_column`, `round` or the only column, and times,
-            if any, in `time_column` or `time`.
+        file: path of the file. Rounds are in `round_column` or `round`, and times, if any, in
+            `time_column` or `time`; it has no other column, and a list of digits no header.
         separator: character between columns of CSV.
         round_column: column of rounds in the log.
         time_column: column of times in the log; None if it has no times.
@@ -145,37 +145,40 @@ def read_rounds_file(
         remedy = "give a file that lists the rounds that released a model"
         raise InputError.of("rounds_file", str(file), "does not exist", remedy)
     try:
-        table = _table(file, separator)
+        table = _table(file, separator, round_column)
     except DAMAGE as error:
         raise _refused(file, f"cannot be read ({first_line(error)})", "correct it") from None
     names = table.column_names
-    # The log's own name has precedence, then the usual one, then the only column.
-    candidates = [name for name in (round_column, "round") if name in names]
-    candidates += names if len(names) == 1 else []
-    if not candidates:
-        rule = f"has the columns {', '.join(names[:20])}"
+    # The log's own names have precedence over the usual ones.
+    chosen = [name for name in (round_column, "round") if name in names][:1]
+    rule = f"has the columns {shown(', '.join(names[:20]))}"
+    if not chosen:
         raise _refused(file, rule, f"name the column of rounds {round_column!r} or 'round'")
-    numbers = _whole(table.column(candidates[0]).combine_chunks(), file)
-    time_names = [name for name in (time_column, "time") if name in names]
-    time_names = [name for name in time_names if name != candidates[0]]
+    numbers = _whole(table.column(chosen[0]).combine_chunks(), file)
+    chosen += [name for name in (time_column, "time") if name in names and name not in chosen][:1]
+    if other := [name for name in names if name not in chosen]:
+        remedy = f"keep only released rounds, and drop the column {other[0]!r}"
+        raise _refused(file, f"{rule}, but may only have rounds and their times", remedy)
     seconds = None
-    if time_names:
-        seconds = times.seconds(table.column(time_names[0]).combine_chunks())
+    if len(chosen) > 1:
+        seconds = times.seconds(table.column(chosen[1]).combine_chunks())
     _check_order(numbers, seconds, file)
     return ReleasedRounds(numbers, seconds, times.form)
 
 
-def _table(file: Path, separator: str) -> pa.Table:
+def _table(file: Path, separator: str, round_column: str) -> pa.Table:
     if file.suffix.lower() in (".parquet", ".pq"):
         with open_parquet(file) as parquet:
             _check_distinct(parquet.schema_arrow.names, file)
             return parquet.read()
-    with file.open("rb") as lines:
-        first = next((line.strip() for line in lines if line.strip()), b"")
-    # Column names are not digits, so a first line of digits begins a plain list.
-    if first.removeprefix(b"-").isdigit():
-        return open_csv(file, ["round"], separator, header=["round"]).read_all()
     names = csv_names(file, separator)
+    # Of a first line that is neither digits nor names, it is unknown whether it has a round.
+    if len(names) == 1 and names[0].strip().removeprefix("-").isdigit():
+        if names[0] == round_column:
+            raise _refused(
+                file, f"begins with {names[0]!r}, a round or a name", "rename the column"
+            )
+        return open_csv(file, ["round"], separator, header=["round"]).read_all()
     _check_distinct(names, file)
     # Columns are read as text, because pyarrow would guess types and lose the offsets of times.
     return open_csv(file, names, separator).read_all()

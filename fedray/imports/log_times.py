@@ -3,17 +3,20 @@
 The first rows with a time determine the form, which all other rows must have. Nothing is guessed:
 
 * Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01
-  12:00:00 UTC") is exact.
+  12:00:00 UTC", "2026-03-01 12:00:00 +0200") is exact.
 * Text without an offset, and timestamps without a zone, are local times of the given time zone, or
   of UTC by default, which the trace records. A local time that occurs twice, or never,
   because clocks were changed is refused.
 * Numbers are Unix times if they lie between 2000 and 2100 in seconds, milliseconds, microseconds or
   nanoseconds; the four ranges do not overlap. Other numbers need the unit, and may then count from
-  any moment.
+  any moment, if none of them is such a Unix time.
 * Other text needs its format, which must contain the date and the time of day.
-* Dates without a time of day, and text with an offset in some rows only, are refused.
+* Dates without a time of day, text with an offset in some rows only, and times before 2000 or after
+  2100, which stand for missing ones, are refused in every form.
 """
 
+import bisect
+import contextlib
 import datetime
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +37,7 @@ RowName = Callable[[int], str]
 """Returns the name of a row for messages, from its position."""
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
-"""The years 2000 and 2100, between which Unix numbers without a given unit must be."""
+"""The years 2000 and 2100, between which all times with a date must be."""
 ACCEPTED = (
     "Accepted are ISO 8601 text such as 2026-03-01T12:00:00Z, timestamps, Unix numbers such as "
     "1772366400, and other text with its format, such as `time_format='%d.%m.%Y %H:%M'`"
@@ -81,6 +84,8 @@ class TimeReader:
         self._unit = unit
         self._has_given_unit = unit is not None
         self._text_type: pa.DataType | None = None
+        self._has_unix, self._other = False, ""
+        """Whether a number was a Unix time, and the first numbers that were not, for messages."""
         self._row_name: RowName = str
         self.form = ""
         """Form of the times, in words; empty before the first row."""
@@ -116,120 +121,134 @@ class TimeReader:
         if self._parser is not None:
             return self._of_format(column, self._parser)
         if pa.types.is_timestamp(kind):
-            return self._of_timestamps(column, "timestamps")
+            return self._of_timestamps(column, column, "timestamps")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            # Unsafe casts round, because nanoseconds since 1970 need more digits than float64 has.
-            numbers = column.cast(pa.float64(), safe=False)
-            return self._of_numbers(np.asarray(numbers))
+            return self._of_numbers(column)
         if is_text:
             return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
         raise InputError(f"{self._where} is of type {kind}, which is not a time. {ACCEPTED}")
 
     def _of_text(self, text: pa.Array) -> Floats:
-        if self.form.startswith(_NUMBERS) or (not self.form and _is_number(text[0].as_py())):
-            try:
-                numbers = text.cast(pa.float64())
-            except pa.ArrowException as error:
-                raise self._doubt(first_line(error)) from None
-            return self._of_numbers(np.asarray(numbers))
+        # pyarrow does not know the word UTC, nor a space before the offset.
+        known = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
+        known = _COMPUTE.replace_substring_regex(known, r" (Z|[+-]\d\d:?\d\d)$", r"\1")
+        is_iso = _COMPUTE.match_substring_regex(known, ISO_8601)
+        may_be = not self.form and not _are_most(is_iso)
+        are_numbers = may_be and any(_is_number(text[place].as_py()) for place in (0, -1))
+        if are_numbers or self.form.startswith(_NUMBERS):
+            return self._of_numbers(self._cast(text, pa.float64(), "a number"))
         # pyarrow would read a date as its midnight, up to a day away from the truth.
-        is_short = _COMPUTE.less_equal(_COMPUTE.binary_length(text), len("2026-03-01"))
-        if some := self._some(text, is_short):
-            raise self._doubt(
-                f"{some}, which is a date without a time of day, or not a time; correct or remove "
-                "such rows"
-            )
-        # pyarrow knows the letter Z, but not the word UTC.
-        text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
-        problem = ""
+        if some := self._some(text, _COMPUTE.invert(is_iso)):
+            raise self._doubt(f"{some}, which is not ISO 8601 with a time of day")
+        # The date's own hyphens come before a time of day.
+        has_offset = _COMPUTE.match_substring_regex(known, r"[ T]\d.*(Z|[+-]\d\d(:?\d\d)?)$")
         # After the first rows, all others must have an offset too, or must not.
-        kinds = (_WITH_OFFSET, _WITHOUT) if self._text_type is None else (self._text_type,)
-        for kind in kinds:
-            try:
-                found = text.cast(kind)
-            except pa.ArrowException as error:
-                # The rest of the message is advice on functions of pyarrow.
-                problem = first_line(error).split(" If these")[0].rstrip(".")
-                continue
-            self._text_type = kind
-            return self._of_timestamps(found, "ISO 8601")
-        is_other = _COMPUTE.invert(_COMPUTE.match_substring_regex(text, ISO_8601))
-        if some := self._some(text, is_other):
-            raise self._doubt(f"{some}, which is not ISO 8601")
-        raise self._doubt(f"neither all with an offset from UTC nor all without: {problem}")
+        if self._text_type is None:
+            self._text_type = _WITH_OFFSET if _are_most(has_offset) else _WITHOUT
+        is_bare = self._text_type is _WITHOUT
+        if some := self._some(text, has_offset if is_bare else _COMPUTE.invert(has_offset)):
+            has = "with" if is_bare else "without"
+            raise self._doubt(f"{some} {has} an offset from UTC, unlike others")
+        found = self._cast(known, self._text_type, "a time from 2000 to 2100")
+        return self._of_timestamps(found, text, "ISO 8601")
 
     def _of_format(self, text: pa.Array, parser: "_TextParser") -> Floats:
-        given = f"`time_format={parser.text_format!r}`"
         found = parser.parsed(text)
         if some := self._some(text, found.is_null()):
+            given = f"`time_format={parser.text_format!r}`"
             raise self._error(
                 f"{some}, which does not match {given}; correct the format or the rows"
             )
-        what = f"text of the form {parser.text_format!r}"
-        seconds = self._of_timestamps(found, what)
-        if some := self._some(text, (seconds < EARLIEST) | (seconds > LATEST)):
-            raise self._error(
-                f"{some}, which {given} reads as a year before 2000 or after 2100; use %y for "
-                "years of two digits, and %Y for four"
-            )
-        return seconds
+        return self._of_timestamps(found, text, f"text of the form {parser.text_format!r}")
 
-    def _of_timestamps(self, column: pa.Array, what: str) -> Floats:
+    def _cast(self, text: pa.Array, kind: pa.DataType, noun: str) -> pa.Array:
+        """Converts text [N], or raises InputError about the first value that is not of the kind."""
+
+        def converted(count: int) -> pa.Array | None:
+            with contextlib.suppress(pa.ArrowException):
+                return text[:count].cast(kind)
+
+        found = converted(len(text))
+        if found is not None:
+            return found
+        counts = range(1, len(text) + 1)
+        place = bisect.bisect_left(counts, True, key=lambda count: converted(count) is None)
+        wrong = f"{self._one(text, place)}, which is not {noun}"
+        if kind == pa.float64():
+            raise self._doubt(f"{wrong}, unlike others")
+        try:
+            datetime.datetime.fromisoformat(text[place].as_py())
+        except ValueError as error:
+            raise self._doubt(f"{wrong}: {error}") from None
+        raise self._doubt(wrong)
+
+    def _of_timestamps(self, column: pa.Array, given: pa.Array, what: str) -> Floats:
+        """Returns the seconds of timestamps [N], whose values in the log are `given` [N]."""
         if self._zone is not None:
             if column.type.tz:
                 raise self._without_zone(f"{what} with an offset from UTC")
             self.form = f"{what}, local times of {self._zone}"
-            column = self._of_zone(column, self._zone)
+            column = self._of_zone(column, given, self._zone)
         elif column.type.tz:
             self.form = f"{what} in UTC"
         else:
             self.form = f"{what} without an offset from UTC, taken as UTC"
-        ticks = np.asarray(column.cast(pa.int64()))
-        return ticks / _TICKS[column.type.unit]
+        seconds = np.asarray(column.cast(pa.int64())) / _TICKS[column.type.unit]
+        if some := self._some(given, _is_outside(seconds)):
+            remedy = "; correct or remove such rows"
+            if self._parser is not None:
+                remedy = "; use %y for years of two digits, and %Y for four"
+            raise self._error(f"{some}, which is before 2000 or after 2100{remedy}")
+        return seconds
 
-    def _of_zone(self, column: pa.Array, zone: str) -> pa.Array:
+    def _of_zone(self, column: pa.Array, given: pa.Array, zone: str) -> pa.Array:
         """Returns local times [N] in UTC."""
         first, last = _located(column, zone)
-        if some := self._some(column, _COMPUTE.not_equal(first, last), "time"):
+        if some := self._some(given, _COMPUTE.not_equal(first, last)):
             raise self._error(
                 f"{some}, which clocks of {zone} showed twice or never, because they were changed; "
                 "give their offset from UTC, or leave them out"
             )
         return first
 
-    def _of_numbers(self, values: Floats) -> Floats:
-        if not np.isfinite(values).all():
-            raise self._doubt("a number that is not finite")
+    def _of_numbers(self, column: pa.Array) -> Floats:
+        # Unsafe casts round, because nanoseconds since 1970 need more digits than float64 has.
+        values = np.asarray(column.cast(pa.float64(), safe=False))
+        if some := self._some(column, ~np.isfinite(values)):
+            raise self._doubt(f"a number that is not finite, {some}")
         if self._zone is not None:
             raise self._without_zone("numbers, which count from a moment")
-        remedy = "give their unit, such as `time_unit='seconds'`"
         if self._unit is None:
-            units = [unit for unit in UNITS if EARLIEST <= values[0] / UNITS[unit] <= LATEST]
+            units = [unit for unit in UNITS if not _is_outside(values[0] / UNITS[unit])]
             if not units:
-                problem = (
-                    f"{values[0]:.15g}, which is not a Unix time from 2000 to 2100 in any unit"
+                raise self._doubt(
+                    f"{self._one(column, 0)}, which is not a Unix time from 2000 to 2100 in any "
+                    "unit; give their unit, such as `time_unit='seconds'`"
                 )
-                raise self._doubt(f"{problem}; {remedy}")
             self._unit = units[0]
         seconds = values / UNITS[self._unit]
-        if self._has_given_unit:
-            self.form = f"{_NUMBERS}, {self._unit} as told"
-            return seconds
-        self.form = f"{_NUMBERS}, Unix {self._unit}"
-        outside = values[(seconds < EARLIEST) | (seconds > LATEST)]
-        if outside.size:
-            problem = f"{outside[0]:.15g} among Unix {self._unit}"
-            raise self._doubt(f"{problem}; correct it, or {remedy}")
+        told = f"{self._unit} as told" if self._has_given_unit else f"Unix {self._unit}"
+        self.form = f"{_NUMBERS}, {told}"
+        # Zeros among Unix times stand for missing ones.
+        is_other = _is_outside(seconds)
+        self._has_unix |= not is_other.all()
+        self._other = self._other or self._some(column, is_other)
+        if self._has_unix and self._other:
+            raise self._doubt(f"{self._other} among Unix {self._unit}; correct it")
         return seconds
 
-    def _some(self, values: pa.Array, is_wrong: pa.Array | NDArray, noun: str = "value") -> str:
+    def _some(self, values: pa.Array, is_wrong: pa.Array | NDArray) -> str:
         """Returns the number of wrong values, and the first with its row; "" if all are right."""
         wrong = np.flatnonzero(is_wrong)
         if not wrong.size:
             return ""
-        first = int(wrong[0])
-        value = shown(str(values[first].as_py()))
-        return f"{counted(wrong.size, noun)} such as {value} ({self._row_name(first)})"
+        return f"{counted(wrong.size, 'value')} such as {self._one(values, int(wrong[0]))}"
+
+    def _one(self, values: pa.Array, place: int) -> str:
+        # Python has no time after 9999, nor one between two microseconds.
+        is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+        value = shown(values[place].as_py()) if is_text else values[place].cast(pa.string())
+        return f"{value} ({self._row_name(place)})"
 
     def _error(self, problem: str) -> InputError:
         return InputError(f"{self._where} has {problem}")
@@ -300,6 +319,15 @@ def shown_range(first: float, last: float) -> tuple[str, str]:
     moments = (datetime.datetime.fromtimestamp(each, datetime.UTC) for each in (first, last))
     begin, end = (each.isoformat() for each in moments)
     return begin, end
+
+
+def _is_outside(seconds: Any) -> Any:
+    return (seconds < EARLIEST) | (seconds > LATEST)
+
+
+def _are_most(flags: pa.Array) -> bool:
+    """Whether most flags [N] are set; if as many are not, the first one decides."""
+    return 2 * int(np.asarray(flags).sum()) + bool(flags[0].as_py()) > len(flags)
 
 
 def _is_number(text: str) -> bool:

@@ -20,6 +20,7 @@ from rich.progress import (
 from fedray.base.escaped import printable
 from fedray.base.pace import Pace
 from fedray.base.part_done import PartDone
+from fedray.base.rounding import number_text
 from fedray.wire.messages import (
     DataProgress,
     ProgressListener,
@@ -291,10 +292,10 @@ class _State:
             free = "" if run.may_come is None else f"may come {run.may_come:,} of "
             parts.append(f"{free}eligible {run.eligible_estimate:,}")
         if training is not None:
-            parts.append(f"train loss {training.metrics.train_loss:.3f}")
+            parts.append(f"train loss {number_text(training.metrics.train_loss, 3)}")
             if training.evaluation is not None:
                 measures = training.evaluation.metrics.items()
-                parts += [f"{name} {each.value:.3f}" for name, each in measures]
+                parts += [f"{name} {number_text(each.value, 3)}" for name, each in measures]
         return parts
 
 

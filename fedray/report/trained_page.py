@@ -8,7 +8,7 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.audit import Audit, audit_trace
-from fedray.base.rounding import given, up
+from fedray.base.rounding import given, number_text, up
 from fedray.report.audits import guarantees_table
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.figures import held_out_metrics
@@ -85,11 +85,6 @@ def measured_text(measured: Measured) -> str:
     """
     value, error = number_text(measured.value), measured.standard_error
     return f"{value} ({error:.4f})" if math.isfinite(error) else value
-
-
-def number_text(value: float) -> str:
-    """Returns a `value` with four decimals; a dash if it is not finite."""
-    return f"{value:.4f}" if math.isfinite(value) else "-"
 
 
 def trained_figures(trained: TrainedRun) -> list[Shown]:

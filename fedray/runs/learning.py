@@ -39,6 +39,7 @@ from fedray.runtime.session import session
 from fedray.runtime.tasks import run_tasks
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
+from fedray.scenario.data import FormedData
 from fedray.scenario.scenario import TRAINED_TABLES
 from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg
@@ -719,9 +720,9 @@ def _training(
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
-        # A user's code may fail at once; shipped code is tested.
-        if scenario.training_files:
-            _rehearse(trainers[0])
+        # A user's code may fail at once, and held-out data be damaged; other code is tested.
+        if scenario.training_files or isinstance(scenario.data, FormedData):
+            _rehearse(trainers[-1])
         yield _Training(
             scenario,
             placement,
@@ -759,7 +760,8 @@ def _estimate(
 
 
 def _rehearse(trainer: TrainerWorker) -> None:
-    """Raises ScenarioError if a user's code fails at once, before the training begins."""
+    """Raises InputError if a user's code fails at once, or held-out data is damaged, before the
+    training begins."""
     parameters = trainer.initial_parameters().result()
     trainer.evaluate(parameters).result()
     # Every population has a device 0.

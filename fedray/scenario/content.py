@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from fedray.base.errors import InputError, shown
 from fedray.base.kept import cache_folder
+from fedray.base.parsing import decode_text
 from fedray.base.regular_file import check_regular_file, read_regular_file
 from fedray.base.table import Table
 from fedray.scenario.data_file import without_places
@@ -166,7 +167,7 @@ class PythonFile(ContentFile):
         """
         try:
             # Decoded here, because a file could declare another encoding, such as a compression.
-            return compile(content.decode("utf-8"), self.file, "exec")
+            return compile(decode_text(content), self.file, "exec")
         except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
             # The parser's MemoryError, for nesting beyond its stack, has no text.
             reason = str(error) or "it is nested too deeply"

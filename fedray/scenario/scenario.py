@@ -716,7 +716,7 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     """
     file = Path(path)
     try:
-        tables = parse_toml(read_input(file).decode())
+        tables = parse_toml(read_input(file))
     except FileNotFoundError:
         raise ScenarioError(
             f"scenario {str(file)!r} does not exist; name a file, or a scenario that ships, "

@@ -5,9 +5,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from fedray.base.rounding import number_text
 from fedray.report.figure import Axis, Figure, Series, Shown
 from fedray.report.table import Table
-from fedray.report.trained_page import number_text, trained_page
+from fedray.report.trained_page import trained_page
 from fedray.studies.on_devices import QUANTILES, DeviceGroup, OnDevices
 from fedray.wire.messages import Metric
 

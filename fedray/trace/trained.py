@@ -30,7 +30,7 @@ from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
 from fedray.base.regular_file import open_regular_file, read_regular_file
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import up
+from fedray.base.rounding import number_text, up
 from fedray.scenario.clipping import Clip
 from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
@@ -333,7 +333,7 @@ class TrainedRun(DrawnResult):
     def finals(self) -> list[tuple[str, str]]:
         """Names of the held-out metrics, and their values after the last round as text."""
         return [
-            (f"held-out {name}", f"{each.value:.4f}" if math.isfinite(each.value) else "-")
+            (f"held-out {name}", number_text(each.value))
             for name, each in self.last_evaluation().items()
         ]
 
@@ -386,8 +386,12 @@ class TrainedRun(DrawnResult):
         indicates that the training diverged.
 
         It diverged if at least the share MANY_NOT_FINITE of the updates was not finite, or the loss
-        on the devices rose far above that of the first round, which is the initial model's.
+        on the devices rose far above that of the first round, which is the initial model's. A model
+        that no device changed is of no use either.
         """
+        if not self.metrics["trained"].any() and not self._not_finite():
+            why = next((text for _, text in self._left_out_rows()), "none took part")
+            return f"The model was never trained: no device added an update ({why})."
         found = " and ".join(filter(None, (self._not_finite(), self._risen_loss())))
         if not found:
             return ""
@@ -431,11 +435,11 @@ class TrainedRun(DrawnResult):
         losses, and devices that were left out."""
         document = self.document
         training = self.document["scenario"]["training"]
-        loss = self.metrics["train_loss"][-1]
+        loss = number_text(self.metrics["train_loss"][-1])
         rows = [
             ["rounds", f"{document['rounds']:,}, {self._devices_of_a_round()} in each"],
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
-            ["loss", f"{loss:.4f} on the last round's devices, of the model that they were sent"],
+            ["loss", f"{loss} on the last round's devices, of the model that they were sent"],
         ]
         if math.isfinite(self.clipped_share):
             rows.append(["clipped", f"{100 * self.clipped_share:.1f} % of the updates"])
@@ -444,7 +448,7 @@ class TrainedRun(DrawnResult):
         measures = self.last_evaluation()
         for metric in self.task_metrics:
             measured = measures[metric.name]
-            text = f"{measured.value:.4f} {metric.unit}".rstrip()
+            text = f"{number_text(measured.value)} {metric.unit}".rstrip()
             if not math.isnan(measured.standard_error):
                 text += f", standard error {measured.standard_error:.4f}"
             if metric.name in optimum:

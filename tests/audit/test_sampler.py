@@ -2,7 +2,9 @@
 
 import importlib
 import itertools
+import json
 import math
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import pytest
 from scipy.stats import binom, hypergeom, kstest
 
 from fedray.audit.findings import Verdict
-from fedray.audit.participation import Patterns
-from fedray.audit.statements.sampling import _chernoff, _scores, check_sampling
+from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.statements.sampling import _chernoff, _edge, _scores, check_sampling
+from fedray.imports.sampler import record_sampler
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for_epsilon
 from fedray.mechanisms.accounting.draws import FixedSizeDraws, InTurn, PoissonDraws
 from fedray.mechanisms.registry import Tree
@@ -91,6 +94,17 @@ def favourites(draw: np.random.Generator) -> Rounds:
     return [draw.choice(N, SIZE, replace=False, p=weights / N) for _ in range(ROUNDS)]
 
 
+def cut(draw: np.random.Generator) -> Rounds:
+    """Poisson batches in memory for a standard deviation more than their mean."""
+    return [draw.permutation(each)[:57] for each in poisson(draw)]
+
+
+def filled(draw: np.random.Generator) -> Rounds:
+    """Poisson batches, of which small ones are drawn again."""
+    for each in poisson(draw):
+        yield each if len(each) >= 44 else draw.choice(N, 44, replace=False)
+
+
 def repeating(draw: np.random.Generator) -> Rounds:
     return [draw.choice(N, SIZE) for _ in range(ROUNDS)]
 
@@ -105,6 +119,8 @@ WRONG: dict[str, tuple[Sampler, Any]] = {
     "fixed size as poisson": (fixed, POISSON),
     "epochs as poisson": (shuffled_epochs, POISSON),
     "min-sep as poisson": (min_sep, POISSON),
+    "cut poisson": (cut, POISSON),
+    "filled poisson": (filled, POISSON),
     "another probability": (lambda draw: poisson(draw, 1.15 * SIZE / N), POISSON),
     "a smaller population": (lambda draw: poisson(draw, SIZE / 900, 900), POISSON),
     "poisson as fixed size": (poisson, FIXED),
@@ -178,6 +194,54 @@ def test_the_bound_for_devices_that_never_come_is_above_the_exact_tail() -> None
         exact = float(np.mean(np.array(never) >= least))
         assert _chernoff(least / 6, expected, 6) >= exact
     assert _chernoff(4 / 6, expected, 6) < 1.0
+
+
+@pytest.mark.slow
+def test_the_extreme_sizes_of_poisson_draws_alarm_at_most_at_the_stated_rate() -> None:
+    """3,000 runs, both tests, four rates. Of an exact or conservative test, more alarms than the
+    bound have probability 1e-7 each. A test that never can alarm would keep any rate, so at 0.2
+    each must."""
+    draw, law, runs = np.random.default_rng(11), binom(N, SIZE / N), 3_000
+    sizes = draw.binomial(N, SIZE / N, (runs, ROUNDS))
+    largest = [_edge(each.max(), each, law.cdf, law.pmf) for each in sizes]
+    smallest = [_edge(each.min(), each, lambda n: law.sf(n - 1), law.pmf) for each in sizes]
+    for found in (np.array(largest), np.array(smallest)):
+        for rate in (0.2, 0.05, 0.01, 0.001):
+            assert np.count_nonzero(found <= rate) <= binom.isf(1e-7, runs, rate)
+        assert np.count_nonzero(found <= 0.2) > 0.05 * runs
+
+
+def test_the_test_of_the_largest_size_is_exact_by_all_outcomes_one_by_one() -> None:
+    """All sizes of 4 rounds of 3 devices: the probability of none larger, and given that, of as
+    many of this size."""
+    law, rounds = binom(3, 0.4), 4
+    chances: dict[tuple[int, int], float] = {}
+    for sizes in itertools.product(range(4), repeat=rounds):
+        key = max(sizes), sizes.count(max(sizes))
+        chances[key] = chances.get(key, 0.0) + float(np.prod(law.pmf(sizes)))
+    for largest, ties in chances:
+        sizes = np.array([largest] * ties + [largest - 1] * (rounds - ties))
+        none = sum(p for (size, _), p in chances.items() if size <= largest)
+        given = sum(p for (size, _), p in chances.items() if size == largest)
+        more = sum(p for (size, count), p in chances.items() if size == largest and count >= ties)
+        both = none * more / given
+        found = _edge(largest, sizes, law.cdf, law.pmf)
+        assert found == pytest.approx(both * (1 - math.log(both)), rel=1e-9, abs=1e-12)
+
+
+def test_batches_cut_at_a_size_that_a_hundred_rounds_pass_are_rejected() -> None:
+    """2,000 devices at 0.05, at most 110 in a batch: no larger one in 100 rounds has probability
+    F(110)^100, which is 2.5e-7."""
+    draw, law = np.random.default_rng(7), binom(2000, 0.05)
+    assert law.cdf(110) ** 100 == pytest.approx(2.5e-7, rel=0.05)
+    claimed = PoissonDraws(devices=2000, probability=0.05)
+    rounds = [draw.permutation(np.flatnonzero(draw.random(2000) < 0.05)) for _ in range(100)]
+    assert check_sampling(claimed, patterns_of(rounds)).verdict is Verdict.HOLDS
+    found = check_sampling(claimed, patterns_of(each[:110] for each in rounds))
+    assert found.verdict is Verdict.BROKEN
+    assert isinstance(found.found, float)
+    assert found.found < law.cdf(110) ** 100
+    assert "the one of the largest rounds has the least p-value" in found.explanation
 
 
 def audited(
@@ -268,6 +332,20 @@ def test_an_amplified_epsilon_holds_only_if_the_draws_are_poisson(
         ("def x():\n    yield [1]\n    1 / 0", ("--rounds", "3"), ", line 3: ZeroDivisionError"),
         ("x = [[1], [2]]", ("--rounds", "3"), "ended after 2 of 3 rounds"),
         ("x = [[1.5]]", ("--rounds", "1"), "an id of type float"),
+        ("x = ['abc']", ("--rounds", "1"), "a round is of type str, not a list of ids"),
+        ("x = [bytearray(b'a')]", ("--rounds", "1"), "a round is of type bytearray"),
+        ("x = [{'inputs': [1]}]", ("--rounds", "1"), "a round is of type dict, not a list of ids"),
+        ("x = range(9)", ("--rounds", "1"), "a round is of type int, not a list of ids"),
+        ("x = [[[1, 2], [3, 4]]]", ("--rounds", "1"), "an id of type list"),
+        ("x = [[True, False]]", ("--rounds", "1"), "an id of type bool"),
+        ("x = [[1, '1']]", ("--rounds", "1"), "ids are integers in part and strings in part"),
+        ("x = [[1], ['1']]", ("--rounds", "2"), "ids are integers in part and strings in part"),
+        ("x = [[5, -1]]", ("--rounds", "1"), "has the id -1, which is not from 0 to 2^64 - 1"),
+        ("x = [[2**64]]", ("--rounds", "1"), "has the id 18446744073709551616, which"),
+        (r"x = [['\ud800']]", ("--rounds", "1"), "surrogates not allowed"),
+        ("x = [['']]", ("--rounds", "1"), "a round has an empty id"),
+        ("import numpy as np\nx = [np.array(3)]", ("--rounds", "1"), "iteration over a 0-d array"),
+        ("import numpy as np\nx = [np.ma.masked_less([1, 5], 3)]", ("--rounds", "1"), "NoneType"),
         ("x = [[1]]", (), "--rounds must be given"),
         ("x = [[1]]", ("--rounds", "0"), "must be at least 1"),
         ("x = [[1]]", ("--claim", "claim.toml"), "leave out TRACE"),
@@ -305,6 +383,67 @@ def test_an_endless_sampler_stops_and_a_round_may_be_empty(
     code, printed, _ = fedray_command("--quiet", *command)
     assert code == 0
     assert "9 rounds, " in printed
+
+
+ROUNDS_OF_IDS = {
+    "lists": "[[5, 3], [], [5]]",
+    "tuples, sets and generators": "[(5, 3), set(), (each for each in [5])]",
+    "numpy": "[np.array([5, 3], np.uint8), np.array([], int), np.array([5])]",
+    "torch": "[torch.tensor([5, 3]), torch.tensor([]), [torch.tensor(5)]]",
+    "a class of rounds": "[[5, 3], [], [5]]\nrounds, made = 0, rounds\n"
+    "class rounds:\n    def __iter__(self): return iter(made)",
+    "a function": "[[5, 3], [], [5]]\nrounds, made = 0, rounds\ndef rounds(): return made",
+    "torch's batches": "0\nfrom torch.utils.data import BatchSampler\nclass of:\n"
+    "    def __iter__(self): return iter([5, 3])\n    def __len__(self): return 2\n"
+    "rounds = [*BatchSampler(of(), 2, False), [], [5]]",
+}
+
+
+@pytest.mark.parametrize("shape", ROUNDS_OF_IDS)
+def test_rounds_of_any_shape_are_the_same_ids(shape: str, tmp_path: Path, monkeypatch) -> None:
+    name = f"shaped_{list(ROUNDS_OF_IDS).index(shape)}"
+    code = f"import numpy as np\nimport torch\nrounds = {ROUNDS_OF_IDS[shape]}\n"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    trace = record_sampler(f"{name}:rounds", 3, tmp_path)
+    patterns = read_patterns(trace)
+    assert patterns.counts.tolist() == [1, 2]
+    assert patterns.rounds.tolist() == [0, 0, 2]
+    assert [trace.name_of(each) for each in (0, 1)] == ["3", "5"]
+
+
+def test_ids_of_all_64_bits_stay_apart(tmp_path: Path, monkeypatch) -> None:
+    """Hashes are as often from 2^63 on as below."""
+    (tmp_path / "hashed.py").write_text(
+        "import numpy as np\nrounds = [np.array([2**63, 7, 2**64 - 1], np.uint64), [2**63]]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    trace = record_sampler("hashed:rounds", 2, tmp_path)
+    assert read_patterns(trace).counts.tolist() == [1, 2, 1]
+    names = [trace.name_of(each) for each in range(3)]
+    assert names == ["7", "9223372036854775808", "18446744073709551615"]
+
+
+def test_a_sampler_changes_nothing_but_the_rounds(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    """What it prints is no result, and where it goes nobody follows."""
+    name = f"loud_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(
+        "import os, warnings\nimport numpy as np\nprint('imported')\n"
+        "def x():\n    os.chdir('/')\n    np.seterr(all='raise')\n"
+        "    warnings.simplefilter('error')\n    print('called')\n    yield from [[1], [2]]\n"
+    )
+    claim = "mechanism = 'tree'\nnoise_multiplier = 1.0\nmin_sep = 2\n"
+    (tmp_path / "claim.toml").write_text(claim)
+    monkeypatch.chdir(tmp_path)
+    command = ("audit", "--sampler", f"{name}:x", "--assume", "claim.toml", "--rounds", "2")
+    path, errors = list(sys.path), np.geterr()
+    code, printed, _ = fedray_command("--quiet", *command, "--json", "--page", "page.html")
+    assert code == 0
+    assert json.loads(printed)["rounds"] == 2
+    assert (tmp_path / "page.html").exists()
+    assert (Path.cwd(), sys.path, np.geterr()) == (tmp_path, path, errors)
 
 
 def test_the_samplers_of_the_documentation_do_as_they_say(tmp_path: Path, monkeypatch) -> None:

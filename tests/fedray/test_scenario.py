@@ -199,7 +199,7 @@ def test_missing_tables_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"seed = = 1", "not valid TOML"), (b"\xff\xfe", "cannot be read"), (None, "does not exist")],
+    [(b"seed = = 1", "not valid TOML"), (b"\xff\xfe", "it is UTF-16"), (None, "does not exist")],
 )
 def test_files_that_are_no_scenario_are_refused(
     tmp_path: Path, content: bytes | None, expected: str

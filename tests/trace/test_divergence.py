@@ -10,7 +10,7 @@ from fedray.trace.trained import TrainedRun, TrainedRunWriter
 from fedray.wire.messages import TaskDescription, TrainingMetrics, TrainReport
 
 
-def trained_with(directory: Path, losses, not_finite: int = 0) -> TrainedRun:
+def trained_with(directory: Path, losses, not_finite: int = 0, **left_out: int) -> TrainedRun:
     """A trained run whose rounds had these losses, of 10 devices each; NaN: of none."""
     rows = [
         TrainingMetrics(
@@ -19,6 +19,7 @@ def trained_with(directory: Path, losses, not_finite: int = 0) -> TrainedRun:
                 devices=10,
                 trained=0 if np.isnan(loss) else 10,
                 not_finite=not_finite,
+                **left_out,
                 loss_sum=0 if np.isnan(loss) else round(10 * loss * 2.0**FIXED_POINT_BITS),
             )
         )
@@ -52,7 +53,7 @@ HEALTHY = {
     "starts where a pretraining ended": np.full(120, 1e-4),
     "has negative losses": -1.0 - 0.01 * ROUNDS,
     "rises in too few rounds to tell": 2.3 * (1 + np.arange(19)),
-    "has no device with examples": np.full(120, np.nan),
+    "has a device with examples in one round only": np.array([np.nan] * 119 + [2.3]),
 }
 
 
@@ -77,6 +78,25 @@ def test_of_a_healthy_training_nothing_is_told(tmp_path: Path, name: str) -> Non
     trained = trained_with(tmp_path / "t", HEALTHY[name])
     assert trained.divergence == ""
     assert trained.to_json()["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        ({"without_examples": 10}, "(30 without examples)"),
+        (
+            {"without_examples": 4, "damaged": 6},
+            "(12 without examples, 18 with damaged data)",
+        ),
+        ({}, "(none took part)"),
+    ],
+)
+def test_a_model_that_no_device_changed_is_named_so(tmp_path: Path, left_out, said: str) -> None:
+    trained = trained_with(tmp_path / "t", np.full(3, np.nan), **left_out)
+    expected = f"The model was never trained: no device added an update {said}."
+    assert trained.divergence == expected
+    assert trained.to_json()["notes"] == [expected]
+    assert not any("nan" in cell for pair in trained.finals for cell in pair)
 
 
 def test_rounds_of_few_and_unlike_devices_are_no_divergence(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a log says is told or refused, never guessed: which rounds released, what repeated rows are, when it was, who is one device."""
 
 import datetime
+import gzip
 import json
 import os
 import re
@@ -193,10 +194,26 @@ BAD_LISTS = {
     "no rows": ("round\n", "lists no round"),
     "no column": (
         "a,b\n1,2\n",
-        "has the columns a, b; name the column of rounds 'round' or 'round'",
+        "has the columns 'a, b'; name the column of rounds 'round' or 'round'",
     ),
-    "missing": ("round,x\n1,2\n,3\n", "has 1 lines without a round"),
+    "missing": ("round,time\n1,2026-03-01T00:00:00Z\n,2026-03-01T00:00:00Z\n", "1 lines without"),
     "huge": ("99999999999999999999\n", "has rounds that are not integers"),
+    "another header": ("released\n3\n", "has the columns 'released'; name the column of rounds"),
+    "a comment": ("# released\n3\n", "has the columns '# released'; name the column"),
+    "a sign": ("+3\n4\n", "has the columns '+3'; name the column of rounds"),
+    "a real": ("3.0\n4.0\n", "has the columns '3.0'; name the column of rounds"),
+    "a space inside": ("3 4\n5\n", "has the columns '3 4'; name the column of rounds"),
+    "two columns without a header": ("3,x\n4,x\n", "has the columns '3, x'; name the column"),
+    "a flag": (
+        "round,released\n3,1\n4,0\n",
+        "may only have rounds and their times; keep only released rounds, and drop the column "
+        "'released'",
+    ),
+    "a state": ("round,state\n3,committed\n4,aborted\n", "drop the column 'state'"),
+    "two columns of times": (
+        "round,time,at\n3,2026-03-01T00:00:00Z,2026-03-01T00:00:00Z\n",
+        "drop the column 'at'",
+    ),
 }
 
 
@@ -208,6 +225,61 @@ def test_a_list_of_rounds_that_is_in_doubt_is_refused(log, tmp_path: Path, case:
         log("dev,round\na,2\n", rounds_file=tmp_path / "released.csv")
     assert expected in str(refused.value)
     assert not (tmp_path / "trace0").exists()
+
+
+MARK = "\ufeff"
+PLAIN_LISTS = {
+    "digits": b"3\n4\n9\n",
+    "a byte order mark": f"{MARK}3\n4\n9\n".encode(),
+    "Windows": f"{MARK}3\r\n4\r\n9\r\n".encode(),
+    "carriage returns": b"3\r4\r9\r",
+    "quotes": b'"3"\n"4"\n"9"\n',
+    "spaces": b" 3 \n 4\n9 \n",
+    "blank lines": b"\n\n3\n\n4\n9",
+    "no end": b"3\n4\n9",
+    "leading zeros": b"03\n04\n09\n",
+    "a header": b"round\n3\n4\n9\n",
+    "a header and a byte order mark": f"{MARK}round\n3\n4\n9\n".encode(),
+    "a quoted header": f'{MARK}"round"\n"3"\n4\n9\n'.encode(),
+}
+
+
+@pytest.mark.parametrize("form", PLAIN_LISTS)
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".txt.gz"])
+def test_a_list_never_loses_its_first_line(log, tmp_path: Path, form: str, suffix: str) -> None:
+    """In any form: a round that is lost brings participations closer together, or leaves them out."""
+    content = PLAIN_LISTS[form]
+    file = tmp_path / f"released{suffix}"
+    file.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    trace = log("dev,round\na,3\na,4\na,9\n", rounds_file=file)
+    assert [trace.round_label(index) for index in range(trace.committed_rounds)] == ["3", "4", "9"]
+    assert rows_of(trace) == [("a", 0), ("a", 1), ("a", 2)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_files_in_utf_16_are_refused_by_that_name(log, tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "released.csv").write_bytes("3\n4\n".encode(encoding))
+    with pytest.raises(InputError, match="released.csv' cannot be .* to UTF-8, for example with"):
+        log("dev,round\na,3\n", rounds_file=tmp_path / "released.csv")
+    file = tmp_path / "wide.csv"
+    file.write_bytes("dev,round\na,0\nb,1\n".encode(encoding))
+    with pytest.raises(InputError, match="wide.csv' cannot be .* to UTF-8, for example with"):
+        import_log(file, "dev", "round", 2, tmp_path / "t")
+
+
+def test_a_header_that_may_be_a_round_is_refused(tmp_path: Path) -> None:
+    """A log whose column of rounds is named 0."""
+    (tmp_path / "log.csv").write_text("dev,0\na,0\na,1\n")
+    (tmp_path / "released.txt").write_text("0\n1\n")
+    with pytest.raises(InputError, match="begins with '0', a round or a name"):
+        import_log(
+            tmp_path / "log.csv",
+            "dev",
+            "0",
+            None,
+            tmp_path / "t",
+            rounds_file=tmp_path / "released.txt",
+        )
 
 
 def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Path) -> None:
@@ -389,29 +461,75 @@ def test_times_of_parquet_s_own_types(tmp_path: Path, kind: pa.DataType) -> None
 DOUBTFUL = {
     "small numbers": (
         ["12", "500"],
-        "12, which is not a Unix time from 2000 to 2100 in any unit; give their unit, such as `time_unit='seconds'`",
+        "12 (device 'a', round '0'), which is not a Unix time from 2000 to 2100 in any unit; give their unit, such as `time_unit='seconds'`",
     ),
     "two units": (
         [f"{START.timestamp():.0f}", f"{1e3 * START.timestamp():.0f}"],
-        "among Unix seconds",
+        "(device 'a', round '1') among Unix seconds",
     ),
     "dates": (
         ["2026-03-01", "2026-03-02"],
-        "2 values such as '2026-03-01' (device 'a', round '0'), which is a date without a time of day",
+        "2 values such as '2026-03-01' (device 'a', round '0'), which is not ISO 8601 with a time of day",
     ),
     "some offsets": (
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"],
-        "neither all with an offset from UTC nor all without",
+        "1 value such as '2026-03-01T12:00:00' (device 'a', round '1') without an offset from UTC, "
+        "unlike others",
     ),
     "words": (["yesterday, noon", "today, noon"], "2 values such as 'yesterday, noon'"),
     "days before months": (
         ["2026-03-01 18:30", "24.12.2026 18:30"],
-        "1 value such as '24.12.2026 18:30' (device 'a', round '1'), which is not ISO 8601. Accepted",
+        "1 value such as '24.12.2026 18:30' (device 'a', round '1'), which is not ISO 8601 with a time of day. Accepted",
     ),
-    "no such month": (["2026-13-01T12:00:00Z", "2026-13-01T12:00:00Z"], "Failed to parse string"),
+    "an offset later": (
+        ["2026-03-01T12:00:00", "2026-03-01T12:00:00+01:00"],
+        "'2026-03-01T12:00:00+01:00' (device 'a', round '1') with an offset from UTC, unlike others",
+    ),
+    "an offset in most": (
+        ["2026-03-01T12:00:00", TIMES[0], TIMES[1]],
+        "1 value such as '2026-03-01T12:00:00' (device 'a', round '0') without an offset",
+    ),
+    "a zero before text": (
+        ["0", TIMES[0], TIMES[1]],
+        "1 value such as '0' (device 'a', round '0'), which is not ISO 8601",
+    ),
+    "text before numbers": (
+        [TIMES[0], f"{UNIX[0]:.0f}", f"{UNIX[1]:.0f}"],
+        "'2026-03-01T12:00:00Z' (device 'a', round '0'), which is not a number, unlike others",
+    ),
+    "no such month": (
+        [*TIMES, "2026-13-01T12:00:00Z"],
+        "'2026-13-01T12:00:00Z' (device 'a', round '3'), which is not a time from 2000 to 2100: month must",
+    ),
+    "no such day": (
+        ["2026-03-01T12:00:00", "2026-02-29T12:00:00", "2026-02-28T12:00:00"],
+        "'2026-02-29T12:00:00' (device 'a', round '1'), which is not a time from 2000 to 2100: day is out",
+    ),
+    "no such hour": (
+        [TIMES[0], "2026-03-01T25:00:00Z", TIMES[1]],
+        "'2026-03-01T25:00:00Z' (device 'a', round '1'), which is not a time from 2000 to 2100: hour must",
+    ),
+    "a leap second": (
+        [TIMES[0], "2016-12-31T23:59:60Z", TIMES[1]],
+        "'2016-12-31T23:59:60Z' (device 'a', round '1'), which is not a time from 2000 to 2100: second must",
+    ),
+    "no such offset": (
+        [TIMES[0], "2026-03-01T12:00:00+25:00"],
+        "'2026-03-01T12:00:00+25:00' (device 'a', round '1'), which is not a time",
+    ),
+    "beyond nanoseconds": (
+        [TIMES[0], "9999-12-31T23:59:59Z"],
+        "'9999-12-31T23:59:59Z' (device 'a', round '1'), which is not a time from 2000 to 2100. Acc",
+    ),
     "none": (["2026-03-01T12:00:00Z", ""], "has rows without a time (device 'a', round '1')"),
-    "not finite": ([f"{START.timestamp():.0f}", "nan"], "a number that is not finite"),
-    "number, then text": ([f"{START.timestamp():.0f}", "2026-03-01T12:00:00Z"], "Failed to parse"),
+    "not finite": (
+        [f"{START.timestamp():.0f}", "nan"],
+        "a number that is not finite, 1 value such as nan (device 'a', round '1')",
+    ),
+    "number, then text": (
+        [f"{START.timestamp():.0f}", "2026-03-01T12:00:00Z"],
+        "'2026-03-01T12:00:00Z' (device 'a', round '1'), which is not a number, unlike others",
+    ),
 }
 
 
@@ -420,12 +538,100 @@ def test_times_in_doubt_are_refused(log, case: str) -> None:
     values, expected = DOUBTFUL[case]
     lines = "".join(f'a,{place},"{value}"\n' for place, value in enumerate(values))
     with pytest.raises(InputError) as refused:
-        log("dev,round,at\n" + lines, 2, time_column="at")
+        log("dev,round,at\n" + lines, len(values), time_column="at")
     assert expected in str(refused.value)
     assert "column 'at' of log" in str(refused.value)
     assert "such as 2026-03-01T12:00:00Z, timestamps, Unix numbers such as 1772366400" in str(
         refused.value
     )
+
+
+OUTSIDE = {
+    "zero in text": ([TIMES[0], "1970-01-01T00:00:00Z"], {}, "1970-01-01T00:00:00Z"),
+    "local": (["2026-03-01 12:00", "2199-01-01 00:00"], {}, "2199-01-01 00:00"),
+    "local of a zone": (
+        ["2026-03-01 12:00", "1999-12-31 00:00"],
+        {"time_zone": "Europe/Berlin"},
+        "1999-12-31 00:00",
+    ),
+    "a format": (
+        ["01.03.2026 12:00", "01.01.1970 00:00"],
+        {"time_format": "%d.%m.%Y %H:%M"},
+        "01.01.1970 00:00",
+    ),
+    "numbers": ([f"{START.timestamp():.0f}", "0"], {}, "0"),
+    "numbers of a unit": (
+        [f"{START.timestamp():.0f}", "0"],
+        {"time_unit": "seconds"},
+        "0",
+    ),
+    "seconds": (pa.array([UNIX[0], 0]).cast(pa.int64()).cast(pa.timestamp("s")), {}, "1970-01-01"),
+    "far": (
+        pa.array([UNIX[0] * 1e3, 253_402_300_799_000]).cast(pa.int64()).cast(pa.timestamp("ms")),
+        {},
+        "9999-12-31 23:59:59",
+    ),
+    "with a zone": (
+        pa.array([UNIX[0] * 1e9, 1.0]).cast(pa.int64()).cast(pa.timestamp("ns", "UTC")),
+        {},
+        "1970-01-01 00:00:00.000000001",
+    ),
+    "beyond Python": (
+        pa.array([int(UNIX[0]), 4_102_444_800_00]).cast(pa.timestamp("s")),
+        {},
+        "14970-",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", OUTSIDE)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_times_before_2000_or_after_2100_are_refused_in_every_form(
+    tmp_path: Path, form: str, is_first: bool
+) -> None:
+    """They stand for missing ones, and would make waits look longer than any timer. The message
+    names the wrong row, not a good one."""
+    values, options, expected = OUTSIDE[form]
+    if is_first:
+        values = values[::-1]
+    table = {"dev": ["a", "a"], "round": [0, 1], "at": values}
+    pq.write_table(pa.table(table), tmp_path / "log.parquet")
+    with pytest.raises(InputError) as refused:
+        import_log(
+            tmp_path / "log.parquet",
+            "dev",
+            "round",
+            2,
+            tmp_path / "t",
+            time_column="at",
+            **options,
+        )
+    message = str(refused.value)
+    assert re.search("before 2000 or after 2100|among Unix|from 2000 to 2100", message)
+    assert expected in message
+    assert f"(device 'a', round {0 if is_first else 1})" in message
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_wrong_number_among_unix_times_is_named_in_whichever_batch(log, monkeypatch) -> None:
+    monkeypatch.setattr("fedray.imports.log_files.BLOCK_BYTES", 64)
+    lines = "".join(f"a,{place},{UNIX[0] + place:.0f}\n" for place in range(40))
+    for first, last in (("a,40,0\n", ""), ("", "a,40,0\n")):
+        with pytest.raises(InputError, match=r"such as 0 \(device 'a', round '40'\) among Unix"):
+            text = f"dev,round,at\n{first}{lines}{last}"
+            log(text, renumber=True, time_column="at", time_unit="seconds")
+
+
+def test_a_space_before_an_offset_is_read(log) -> None:
+    """As git, Ruby and PostgreSQL write times."""
+    for spaced, origin in (
+        ("2026-03-01 17:30:00 +0530", START.timestamp()),
+        ("2026-03-01 07:00:00.5 -05:00", START.timestamp() + 0.5),
+        ("2026-03-01 12:00:00 Z", START.timestamp()),
+    ):
+        trace = log(f"dev,round,at\na,0,{spaced}\n", 1, time_column="at")
+        assert trace.run["times"]["origin"] == origin
+        assert trace.run["times"]["form"] == "ISO 8601 in UTC"
 
 
 def test_numbers_from_any_start_are_times_once_their_unit_is_told(log) -> None:
@@ -473,7 +679,7 @@ def test_text_of_a_format_is_read_as_that_format_says(log, tmp_path: Path, monke
             "24.12.2025 18:30:12",
             "which does not match `time_format='%d.%m.%Y %H:%M'`",
         ),
-        ("%d.%m.%Y %H:%M", "24.12.25 18:30", "a year before 2000 or after 2100; use %y for"),
+        ("%d.%m.%Y %H:%M", "24.12.25 18:30", "before 2000 or after 2100; use %y for"),
         ("%d.%m.%Y", "24.12.2025", "'%d.%m.%Y' does not name a date with a time of day"),
         ("%d.%m.%Y %I:%M", "24.12.2025 06:30", "does not name a date with a time of day"),
         ("%H:%M", "18:30", "does not name a date with a time of day"),
@@ -509,7 +715,7 @@ def test_local_times_are_those_of_their_zone(log) -> None:
 @pytest.mark.parametrize(
     ("zone", "value", "expected"),
     [
-        ("Europe/Berlin", "2025-10-26T02:30", "1 time such as '2025-10-26 02:30:00' (device 'a',"),
+        ("Europe/Berlin", "2025-10-26T02:30", "1 value such as '2025-10-26T02:30' (device 'a',"),
         ("Europe/Berlin", "2026-03-29T02:30", "showed twice or never, because they were changed;"),
         ("Europe/Berlim", "2026-03-29T12:30", "time_zone='Europe/Berlim' is not known"),
         ("Europe/Berlin", "2026-03-29T12:30Z", "ISO 8601 with an offset from UTC, but time_zone="),

@@ -46,5 +46,5 @@ class SourceCode(ClientFile):
 
     def _lines(self, name: str) -> list[str]:
         with damage(f"module {name} cannot be read", OSError):
-            text = self._files[name].read_text(encoding="utf-8", errors="replace")
+            text = self._files[name].read_text(encoding="utf-8-sig", errors="replace")
         return [line for line in text.splitlines() if line.strip()]

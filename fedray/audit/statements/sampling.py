@@ -85,7 +85,10 @@ def _poisson_tests(claimed: PoissonDraws, patterns: Patterns) -> Iterator[tuple[
     total = binomtest(patterns.participations, n * devices, q)
     yield "the number of participations", float(total.pvalue)
     sizes = np.bincount(patterns.rounds, minlength=n)
-    yield "the spread of the rounds' sizes", _spread(_scores(binom(devices, q), sizes, draw))
+    law: Any = binom(devices, q)
+    yield "the spread of the rounds' sizes", _spread(_scores(law, sizes, draw))
+    yield "the largest rounds", _edge(sizes.max(), sizes, law.cdf, law.pmf)
+    yield "the smallest rounds", _edge(sizes.min(), sizes, lambda each: law.sf(each - 1), law.pmf)
     counts = np.zeros(devices, np.int64)
     counts[: patterns.counts.size] = patterns.counts
     yield "the spread of the devices' participations", _spread(_scores(binom(n, q), counts, draw))
@@ -96,6 +99,25 @@ def _poisson_tests(claimed: PoissonDraws, patterns: Patterns) -> Iterator[tuple[
         near = np.add.reduceat(_is_next(patterns), patterns.starts)[often]
         scores = _scores(hypergeom(n, k - 1, k), near, draw)
         yield "participations in consecutive rounds", _sum(scores)
+
+
+def _edge(edge: int, sizes: Int64Array, within: Any, mass: Any) -> float:
+    """Returns the p-value of a test for batches that were cut, or filled up, to one size: no round
+    is beyond `edge`, and many are at it. Given the first, the number at it is binomial, so the two
+    p-values are independent, and Fisher's method joins them.
+
+    `within` and `mass` give the probabilities of a size up to the edge, and at it.
+    """
+    from scipy.stats import binom
+
+    probability = float(within(edge))
+    # A size that is so unlikely that its probability is 0 as a float needs no second test.
+    if not (none_beyond := probability**sizes.size):
+        return 0.0
+    at_it = binom(sizes.size, min(1.0, float(mass(edge)) / probability))
+    as_many = float(at_it.sf(np.count_nonzero(sizes == edge) - 1) / at_it.sf(0))
+    both = max(none_beyond * as_many, float(np.finfo(float).tiny))
+    return both * (1.0 - float(np.log(both)))
 
 
 def _fixed_size_tests(claimed: FixedSizeDraws, patterns: Patterns) -> Iterator[tuple[str, float]]:

@@ -4,7 +4,9 @@ import os
 import pickle
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from fedray.base.errors import InputError, ScenarioError
 from fedray.clients.data import cache as data_cache
 from fedray.clients.data import factory
 from fedray.clients.data.factory import source_of
+from fedray.clients.data.source import DamagedExamples
 from fedray.clients.latency import LatencyModel, work_seconds
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
@@ -55,6 +58,75 @@ def feature(name: bytes, value: bytes) -> bytes:
 
 
 TABLE = {"kind": "tff_sqlite", "file": "d.sqlite", "targets": ""}
+
+
+def written(path: Path, inputs: Callable[[int, int], Any]) -> dict[str, Any]:
+    """A Parquet file of 40 clients with three examples each, and its table."""
+    draws = np.random.default_rng(0)
+    rows = [
+        {
+            "client": f"c{client:02}",
+            "inputs": inputs(client, example),
+            "targets": int(draws.integers(2)),
+        }
+        for client in range(40)
+        for example in range(3)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return {"kind": "parquet", "file": path.name, "client": "client"}
+
+
+TRAINED = {
+    "training": {"enabled": True, "task": {"kind": "logistic"}, "cohort_sample": 4},
+    "privacy": {"mechanism": {"kind": "identity"}, "noise_multiplier": 0.01},
+}
+
+
+def test_a_number_for_each_example_is_a_vector_of_one(tmp_path: Path, scenario_of) -> None:
+    table = written(tmp_path / "d.parquet", lambda client, example: float(client - example))
+    scenario = scenario_of(table, **TRAINED)
+    source = source_of(scenario)
+    assert source.fields["inputs"].shape == (1,)
+    found = source.examples(np.arange(5, dtype=np.uint64), np.tile([0, 1, 2], (5, 1)))["inputs"]
+    assert found.shape == (5, 3, 1)
+    np.testing.assert_array_equal(np.diff(found, axis=1), -1.0)
+    trained = run_scenario(scenario, HERE, out=tmp_path / "t").trained
+    assert trained is not None
+    assert np.isfinite(trained.last_evaluation()["loss"].value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "keys", "says"),
+    [
+        (lambda client, _: [1.0] * (4 + client % 2), {}, "'c01': column 'inputs' has shape (5,)"),
+        (lambda client, _: [1.0] * (4 + (client == 37)), {}, "'c37': column 'inputs' has shape"),
+        (lambda _, example: [1.0] * (4 + example % 2), {}, "has examples of different shapes"),
+        (lambda *_: [], {}, "'c00': column 'inputs' has examples without a number"),
+        # With the number of classes given, only the first client is read at once.
+        (lambda client, _: [1.0] * (4 + client % 2), {"values": 2}, "the held-out data cannot be"),
+    ],
+    ids=["uneven clients", "one client", "uneven examples", "no numbers", "held out"],
+)
+def test_uneven_inputs_are_found_before_the_training(
+    tmp_path: Path, scenario_of, inputs, keys: dict, says: str
+) -> None:
+    table = {**written(tmp_path / "d.parquet", inputs), **keys}
+    told: list[Any] = []
+    with pytest.raises(InputError) as refused:
+        run_scenario(
+            scenario_of(table, **TRAINED), HERE, out=tmp_path / "t", on_progress=told.append
+        )
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+    # No round was trained.
+    assert not [each for each in told if getattr(each, "training", None)]
+
+
+def test_damage_of_many_devices_is_shown_by_three_of_them() -> None:
+    error = DamagedExamples(dict.fromkeys(range(5000), "it has no client"))
+    assert str(error).endswith("device 2: it has no client; 5,000 devices in all")
+    assert str(error).count("it has no client") == 3
+    assert len(error.problems) == 5000
 
 
 def test_the_traces_examples_are_those_of_the_data(
