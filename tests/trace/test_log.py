@@ -287,7 +287,8 @@ def test_repeated_rows_are_refused_until_somebody_says_what_they_are(
 ) -> None:
     with pytest.raises(
         InputError,
-        match=r"has 3 rows of the same device in the same round again \(such as device 'a', round 3\)",
+        match=r"has 3 rows of the same device in the same round again \(such as device 'a', round 3; "
+        r"device 'b', round 2; device 'b', round 2\)",
     ):
         log(REPEATED_LOG, 4)
     once = log(REPEATED_LOG, 4, repeats="once")
@@ -692,10 +693,10 @@ def test_repeated_rows_last_from_their_first_to_their_last_time(
     rows = "a,0,5\na,0,1\na,0,9\na,0,4\na,1,20\nb,0,3\nb,1,31\nb,1,30\n"
     told = {"time_column": "at", "time_unit": "seconds", "repeats": repeats}
     for size in (1, 2, 3, 5, 100):
-        batches = importer._queried
+        batches = importer.queried
         monkeypatch.setattr(
             importer,
-            "_queried",
+            "queried",
             lambda *args, batches=batches, size=size: (
                 batch.slice(start, size)
                 for batch in batches(*args)
