@@ -114,7 +114,12 @@ def inspect_log(
     described = [_Column(name) for name in names]
     batches = _described(_files(log, form, names).batches(), described)
     # Guesses need some rows, and the log is read only once.
-    batches = itertools.chain(list(itertools.islice(batches, 1)), batches)
+    start: list[pa.RecordBatch] = []
+    for batch in batches:
+        start.append(batch)
+        if sum(each.num_rows for each in start) >= MANY:
+            break
+    batches = itertools.chain(start, batches)
     roles = {role: given for role, given in columns.items() if given}
     roles |= {role: [name] for role, name in _guessed(described, roles).items()}
     role_of = {name: role for role, of_role in roles.items() for name in of_role}
