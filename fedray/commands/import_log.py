@@ -50,7 +50,7 @@ def import_(
         column (ROLE=NAME): column of the log, such as device=client_id; repeatable
         rounds (N|logged|FILE): rounds that released a model: 0 to N-1, all in the log, or a list
         out (DIR): new directory for the trace
-        inspect: describe columns, guess options, tell all problems; exit code 2 if there are any
+        inspect: describe columns, guess options, report all problems; exit code 2 if there are any
         memory (MiB): memory of the sort; more goes to disk
     Rows that are participations:
         where (COLUMN=VALUE): only rows with this value; repeatable

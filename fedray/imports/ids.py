@@ -1,7 +1,7 @@
 """Ids of a log that may name the same device, or none: the import keeps them apart and says so."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,25 +28,15 @@ _ALIKE = (
 _NO_IDS = "SELECT id, key FROM {keyed} WHERE list_contains({missing}, key) ORDER BY id"
 
 
-class Doubt(NamedTuple):
-    """A note on ids.
-
-    text: sentence without an id that could be a device's.
-    example: some of the ids, as the log has them.
-    """
-
-    text: str
-    example: str
-
-
 def doubtful_ids(
-    queried: Callable[[str], Iterable[pa.RecordBatch]], schema: pa.Schema
-) -> list[Doubt]:
+    queried: Callable[[str], Iterable[pa.RecordBatch]], schema: pa.Schema, has_examples: bool
+) -> list[str]:
     """Returns notes on ids of devices and owners that look alike, or like a missing value.
 
     Args:
         queried: function that answers a query of the view `staged`.
         schema: columns of the log; device and perhaps owner are in the view.
+        has_examples: whether notes have some of the ids as the log has them.
     """
     found = []
     for role in ("device", "owner"):
@@ -58,18 +48,18 @@ def doubtful_ids(
         if groups:
             text = (
                 f"{ids:,} ids of {role}s, in {counted(groups, 'group')}, differ only in case, "
-                "spaces, quotes, braces, leading zeros or Unicode form; each counts as another "
-                f"{role}."
+                "spaces, quotes, braces, leading zeros or Unicode form"
             )
-            found.append(Doubt(text, f"{first!r:.60} and {last!r:.60}"))
+            found.append((text, [first, last]))
         if rows := _rows(queried(_NO_IDS.format(keyed=keyed, missing=[*MISSING]))):
             keys = ", ".join(sorted({repr(key) for _, key in rows}))
-            text = (
-                f"{counted(len(rows), 'id')} of {role}s may mean a missing value ({keys}); each "
-                f"counts as one {role}."
-            )
-            found.append(Doubt(text, ", ".join(f"{each!r:.60}" for each, _ in rows[:5])))
-    return found
+            text = f"{counted(len(rows), 'id')} of {role}s may mean a missing value ({keys})"
+            found.append((text, [each for each, _ in rows[:5]]))
+    return [
+        f"{text}; each is kept as an id of its own"
+        + (f", such as {', '.join(f'{each!r:.60}' for each in some)}." if has_examples else ".")
+        for text, some in found
+    ]
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:

@@ -66,7 +66,7 @@ ROUNDS = (
     "SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
     " GROUP BY round ORDER BY round"
 )
-OWNERS = (
+_OWNERS = (
     "SELECT device, min(owner), max(owner) FROM staged GROUP BY device"
     " HAVING min(owner) <> max(owner) ORDER BY device"
 )
@@ -169,9 +169,9 @@ def import_log(
         # The file is in the partial directory, so that a failure removes it too.
         staged = writer.partial / "staged.parquet"
         source.stage(staged)
-        _check_staged(source, leave_out_invalid)
+        check_staged(source, leave_out_invalid)
         if owner_column is not None:
-            _check_owners(staged, memory_mebibytes)
+            check_owners(staged, memory_mebibytes)
         # DuckDB may need all the memory that reading used.
         pa.default_memory_pool().release_unused()
         time = "NULL::DOUBLE" if time_column is None else "time"
@@ -201,7 +201,9 @@ def import_log(
         left_out = _left_out(source, parts.repeats.copied, devices_digest)
         left_out += [of_repeated] if repeated.rows and repeats == "once" else []
         names = writer.partial / DEVICES_FILE
-        doubts = doubtful_ids(lambda query: queried(query, names, memory_mebibytes), source.schema)
+        doubts = doubtful_ids(
+            lambda query: queried(query, names, memory_mebibytes), source.schema, has_examples=False
+        )
         n = log_rounds.numbers.size
         document = {
             "format": IMPORT_FORMAT,
@@ -227,7 +229,7 @@ def import_log(
             "rows": sum(entry["rows"] for entry in entries),
             "devices": parts.devices,
             **({} if owner_column is None else {"owner_column": owner_column}),
-            **({"doubtful_ids": [each.text for each in doubts]} if doubts else {}),
+            **({"doubtful_ids": doubts} if doubts else {}),
             "left_out": [asdict(each) for each in left_out],
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "packages": package_versions(),
@@ -242,9 +244,11 @@ def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
     return read_rounds_file(file, separator, layout.round, layout.time, times)
 
 
-def _check_staged(source: Log, leave_out_invalid: bool) -> None:
-    """Raises InputError if there are rows that are not participations and may not be left out."""
+def check_staged(source: Log, leave_out_invalid: bool) -> None:
+    """Raises InputError if rows are not participations and may not be left out, or lack times."""
     source.check_conditions()
+    for problem in source.time_problems.values():
+        raise InputError(problem)
     name = f"log {str(source.path)!r}"
     # Rows beyond the stated rounds are participations, so they must not be left out.
     if source.left_out and (source.out_of_range or not leave_out_invalid):
@@ -270,14 +274,17 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
         )
 
 
-def _check_owners(staged: Path, memory_mebibytes: int) -> None:
-    for batch in queried(OWNERS, staged, memory_mebibytes):
-        for device, *owners in zip(*batch.columns, strict=True):
-            raise InputError(
-                f"device {shown_value(device)} has the owners "
-                f"{' and '.join(map(shown_value, owners))} in the log, but a device belongs to one "
-                "person; correct the log, or name a device by both columns, which are then one unit"
-            )
+def check_owners(staged: Path, memory_mebibytes: int) -> None:
+    """Raises InputError if a device of the staged rows has two owners."""
+    batches = list(queried(_OWNERS, staged, memory_mebibytes))
+    for first in (batch for batch in batches if batch.num_rows):
+        device, *owners = (shown_value(column[0]) for column in first.columns)
+        count = counted(sum(batch.num_rows for batch in batches), "such device")
+        raise InputError(
+            f"device {device} has the owners {' and '.join(owners)} in the log ({count}), but a "
+            "device belongs to one person; correct the log, or name a device by both columns, "
+            "which are then one unit"
+        )
 
 
 def _left_out(source: Log, copied: Unused, devices_digest: str) -> list[LeftOut]:

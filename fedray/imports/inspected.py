@@ -20,11 +20,18 @@ import pyarrow.compute as pc
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.imports.ids import doubtful_ids
-from fedray.imports.importer import OWNERS, ROUNDS, SORTED, USUAL_MEMORY, LogRounds, queried
+from fedray.imports.importer import (
+    ROUNDS,
+    SORTED,
+    USUAL_MEMORY,
+    LogRounds,
+    check_owners,
+    queried,
+)
 from fedray.imports.log import Log, LogLayout, is_text, shown_value
 from fedray.imports.log_files import LogFiles
 from fedray.imports.log_rounds import Numbering
-from fedray.imports.log_times import EARLIEST, ISO_8601, LATEST, UNITS, RowName, TimeReader
+from fedray.imports.log_times import EARLIEST, ISO_8601, LATEST, UNITS
 from fedray.imports.repeats import Repeats
 
 WORDS = {
@@ -164,17 +171,12 @@ def inspect_log(
     for _ in batches:
         pass
     conditions = {each.partition("=")[0] for each in where}
-    for each in described:
-        if each.name in conditions and is_guess:
-            notes.append(
-                f"--where is a guess: {each.name} has the values {each.values}; check that only "
-                "the given ones are participations"
-            )
-        elif each in unused and each.name not in conditions and each.is_few:
-            notes.append(
-                f"{each.name} has the values {each.values}; if not all are participations, give "
-                f"--where {each.name}=VALUE"
-            )
+    for each in unused:
+        remedy = f"if not all are participations, give --where {each.name}=VALUE"
+        if each.name in conditions:
+            remedy = "check that all with the guessed --where are participations, and no others"
+        if each.values and (is_guess or each.name not in conditions):
+            notes.append(f"{each.name} has the values {each.values}; {remedy}")
     timed = [each.name for each in unused if each.is_time]
     if "time" not in roles and timed:
         notes.append(f"{' and '.join(timed)} look like times; give --column time=NAME")
@@ -208,72 +210,60 @@ class _Column:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._kind: pa.DataType = pa.null()
-        self._empty = 0
-        self._counts: Counter[pa.Scalar] = Counter()
-        """Rows by value, in order of first occurrence."""
-        self._is_counted = True
+        self._kind, self._empty = pa.null(), 0
+        self._counts: Counter[pa.Scalar] | None = Counter()
+        """Rows by value, in order of first occurrence; None if values are many or nested."""
         self._examples: list[pa.Scalar] = []
         self._forms: set[str] | None = None
-        """What all values can be read as; None before the first."""
+        """Forms of all values, such as Unix times, beyond their type; None before the first."""
 
     def add(self, column: pa.Array) -> None:
         """Adds the values of a batch."""
-        self._kind = column.type
-        self._empty += column.null_count
+        self._kind, self._empty = column.type, self._empty + column.null_count
         values = column.drop_null()
         if not len(values):
             return
         forms = _forms(values)
         self._forms = forms if self._forms is None else self._forms & forms
-        if len(self._examples) < 3:
-            self._examples = list(dict.fromkeys([*self._examples, *values[:100]]))[:3]
-        if not self._is_counted:
+        self._examples = list(dict.fromkeys([*self._examples, *values[:100]]))[:3]
+        if self._counts is None:
             return
-        found = _value_counts(values)
-        self._is_counted = found is not None and len(found) <= MANY
-        if found is not None and self._is_counted:
-            for value, count in zip(*found.flatten(), strict=True):
-                self._counts[value] += count.as_py()
-            self._is_counted = len(self._counts) <= MANY
+        counts = None if pa.types.is_nested(values.type) else values.value_counts()
+        if counts is None or len(self._counts) + len(counts) > MANY:
+            self._counts = None
+            return
+        for value, count in zip(*counts.flatten(), strict=True):
+            self._counts[value] += count.as_py()
 
     @property
     def is_time(self) -> bool:
+        forms = self._forms or ()
         return pa.types.is_timestamp(self._kind) or any(
-            each.startswith(("ISO", "Unix")) for each in self._forms or ()
+            each[:4] in ("ISO ", "Unix") for each in forms
         )
 
     @property
-    def is_few(self) -> bool:
-        """Whether the values may be outcomes."""
-        return self._is_counted and 2 <= len(self._counts) <= FEW
-
-    @property
     def values(self) -> str:
-        return ", ".join(f"{shown_value(each)} {n:,}" for each, n in self._counts.items())
+        """Values with their rows, if they are so few that they may be outcomes."""
+        counts = self._counts or {}
+        shown = (f"{shown_value(each)} {rows:,}" for each, rows in counts.items())
+        return ", ".join(shown) if 2 <= len(counts) <= FEW else ""
 
     @property
     def taken(self) -> list[str]:
-        """Values that mean a contribution, as conditions have them; empty if others do too."""
-        kind = self._kind
-        is_plain = is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind)
-        if not self.is_few or not is_plain:
-            return []
-        texts = [str(each.as_py()) for each in self._counts]
-        wanted = TAKEN
-        if TAKEN.intersection(_words_of(self.name)):
-            wanted = {"true", "yes", "1"}
+        """Values that mean a contribution, as conditions have them; empty if all do."""
+        texts = [str(each).strip("'") for each in map(shown_value, self._counts or ())]
+        wanted = {"true", "yes", "1"} if TAKEN & {*_words_of(self.name)} else TAKEN
         found = [each for each in texts if each.lower() in wanted]
-        return found if len(found) < len(texts) else []
+        return found if self.values and len(found) < len(texts) else []
 
     @property
     def cells(self) -> tuple[str, ...]:
         """Name, type, distinct values, empty cells and examples."""
-        kind = "text" if is_text(self._kind) else str(self._kind)
-        kind = ", ".join([kind, *sorted(self._forms or ())[:1]])
-        distinct = f"{len(self._counts):,}" if self._is_counted else ""
-        if not self._is_counted and _value_counts(pa.array([], self._kind)) is not None:
-            distinct = f"> {MANY:,}"
+        kind = ", ".join(
+            ["text" if is_text(self._kind) else str(self._kind), *sorted(self._forms or ())[:1]]
+        )
+        distinct = "many" if self._counts is None else f"{len(self._counts):,}"
         examples = ", ".join(map(shown_value, self._examples))
         return (self.name, kind, distinct, f"{self._empty:,}", examples)
 
@@ -286,14 +276,6 @@ def _described(
         for each in described:
             each.add(batch.column(each.name))
         yield batch
-
-
-def _value_counts(values: pa.Array) -> pa.StructArray | None:
-    """Returns distinct values and their counts; None for nested values, which are not compared."""
-    try:
-        return values.value_counts()
-    except pa.ArrowNotImplementedError:
-        return None
 
 
 def _forms(values: pa.Array) -> set[str]:
@@ -324,28 +306,6 @@ def _outcomes(columns: Sequence[_Column]) -> list[str]:
     return []
 
 
-class _TolerantLog(Log):
-    """A log in which times that are missing or cannot be read are counted, and null when staged."""
-
-    untimed = 0
-    first_untimed = time_problem = ""
-
-    def _seconds(self, reader: TimeReader, times: pa.Array, row_name: RowName) -> pa.Array:
-        missing, filled = np.flatnonzero(times.is_null()), np.flatnonzero(times.is_valid())
-        if missing.size and not self.untimed:
-            self.first_untimed = row_name(int(missing[0]))
-        self.untimed += missing.size
-        seconds = np.full(len(times), np.nan)
-        try:
-            if not self.time_problem:
-                seconds[filled] = reader.seconds(
-                    times.take(pa.array(filled)), lambda place: row_name(int(filled[place]))
-                )
-        except InputError as error:
-            self.time_problem = str(error)
-        return pa.array(seconds, from_pandas=True)
-
-
 class _Rows:
     """Participations among the rows of a log, as the import sorts them, with their problems.
 
@@ -355,43 +315,33 @@ class _Rows:
     def __init__(
         self, log: Path, layout: LogLayout, batches: Iterable[pa.RecordBatch], memory: int
     ) -> None:
-        self.problems: list[str] = []
+        self.source = Log(log, layout, Numbering(None, True, None), lambda text: None)
         self.notes: list[str] = []
         self.is_repeated = False
-        self.source = _TolerantLog(log, layout, Numbering(None, True, None), lambda text: None)
         with tempfile.TemporaryDirectory(prefix="fedray-inspect-") as folder:
             staged = Path(folder) / "staged.parquet"
             self.source.stage(staged, batches)
-            self.source.check_conditions()
-            self._check_times()
-            if self.source.staged_rows:
+            self.problems = [*self.source.time_problems.values()]
+            form = "" if self.source.times is None else self.source.times.form
+            if form and True not in self.source.time_problems:
+                doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in form else ""
+                self.notes.append(f"times: {form}{doubt}")
+            try:
+                self.source.check_conditions()
                 self._check_staged(staged, memory)
-            else:
-                self.problems.append("no row is a participation")
-
-    def _check_times(self) -> None:
-        source = self.source
-        if source.untimed:
-            text = f"{counted(source.untimed, 'row')} without a time"
-            self.problems.append(f"{text} (first: {source.first_untimed})")
-        if source.time_problem:
-            self.problems.append(source.time_problem)
-        elif source.times is not None and source.times.form:
-            form = source.times.form
-            doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in form else ""
-            self.notes.append(f"times: {form}{doubt}")
+            except InputError as error:
+                self.problems.append(str(error))
 
     def _check_staged(self, staged: Path, memory: int) -> None:
+        if not self.source.staged_rows:
+            raise InputError("no row is a participation")
         time = "NULL::DOUBLE" if self.source.times is None else "time"
         rounds = pa.Table.from_batches(queried(ROUNDS.format(time=time), staged, memory))
         log_rounds = LogRounds(rounds, self.source)
         repeats, devices = Repeats(log_rounds.numbers, log_rounds.is_timed_apart), 0
-        for batch in queried(SORTED, staged, memory):
-            if batch.num_rows:
-                is_new, _, _ = repeats.found(
-                    batch, log_rounds.places(batch.column("round").to_numpy())
-                )
-                devices += int(is_new.sum())
+        for batch in filter(len, queried(SORTED, staged, memory)):
+            places = log_rounds.places(batch.column("round").to_numpy())
+            devices += int(repeats.found(batch, places)[0].sum())
         numbers, rows = log_rounds.numbers, self.source.staged_rows - repeats.copied.rows
         self.notes.append(
             f"{counted(rows, 'row')} of {counted(devices, 'device')} in "
@@ -401,8 +351,9 @@ class _Rows:
             if each.rows:
                 self.notes.append(f"{counted(each.rows, 'row')} {each.reason} (such as {each})")
         self.is_repeated = bool(repeats.repeated.rows)
-        for doubt in doubtful_ids(lambda query: queried(query, staged, memory), self.source.schema):
-            self.notes.append(f"{doubt.text} Some: {doubt.example}")
+        self.notes += doubtful_ids(
+            lambda query: queried(query, staged, memory), self.source.schema, has_examples=True
+        )
         if gaps := int(numbers[-1] - numbers[0]) + 1 - numbers.size:
             text = f"{counted(gaps, 'round number')} between the first and the last do not occur"
             self.notes.append(text)
@@ -410,18 +361,8 @@ class _Rows:
             text = f"{counted(log_rounds.late.size, 'round')} that ended before the round before"
             first = numbers[log_rounds.late[0]]
             self.notes.append(f"{text} began (first: round {first}); is the order right?")
-        if self.source.layout.owner is None:
-            return
-        found = [
-            row for batch in queried(OWNERS, staged, memory) for row in zip(*batch, strict=True)
-        ]
-        if found:
-            device, *owners = map(shown_value, found[0])
-            self.problems.append(
-                f"{counted(len(found), 'device')} with two or more owners (first: device {device} "
-                f"with {' and '.join(owners)}), but a device belongs to one person; correct the "
-                "log, or name a device by both columns"
-            )
+        if self.source.layout.owner is not None:
+            check_owners(staged, memory)
 
 
 def _guessed(columns: Sequence[_Column], given: Mapping[str, list[str]]) -> dict[str, str]:

@@ -149,6 +149,8 @@ class Log:
         self.rows = self.filtered_rows = self.staged_rows = 0
         self._places = np.empty(0, np.int64)
         """Positions in the log of the rows of the last batch."""
+        self.time_problems: dict[bool, str] = {}
+        """First error for times that cannot be read, and for rows without a time."""
         self.left_out: dict[str, Unused] = {}
         """Rows that may be participations but are incomplete, by reason."""
         self.out_of_range = self.unreleased_rows = 0
@@ -304,7 +306,17 @@ class Log:
         return pa.record_batch(columns, schema=self.schema)
 
     def _seconds(self, reader: TimeReader, times: pa.Array, row_name: RowName) -> pa.Array:
-        return pa.array(reader.seconds(times, row_name))
+        """Returns times [N], null if they are missing or cannot be read, which is a problem."""
+        seconds = np.full(len(times), np.nan)
+        filled = np.flatnonzero(times.is_valid())
+        for places in (filled, np.arange(len(times))) if times.null_count else (filled,):
+            try:
+                some = times.take(pa.array(places))
+                seconds[places] = reader.seconds(some, lambda place, of=places: row_name(of[place]))
+            except InputError as error:
+                # The first of each kind, since all later rows are read by the form of the first.
+                self.time_problems.setdefault(places is filled, str(error))
+        return pa.array(seconds, from_pandas=True)
 
     def _owners(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """Returns each row's owner, as a list of one column, or of none."""

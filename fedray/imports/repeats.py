@@ -40,7 +40,7 @@ class Repeats:
     def found(
         self, batch: pa.RecordBatch, rounds: UInt32Array
     ) -> tuple[BoolArray, BoolArray, BoolArray]:
-        """Returns whether rows [B], B > 0, are the first of their device, copies, or repeats.
+        """Returns whether rows [B] are the first of their device, copies, or repeats.
 
         Args:
             batch: the next rows.

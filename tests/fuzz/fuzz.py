@@ -579,7 +579,7 @@ class OddLogs:
         lost = [(*row[:3], "late", row[4]) for row in rng.sample(rows, rng.choice([0, 3]))]
         everything = [*kept, *copies, *lost]
         rng.shuffle(everything)
-        columns = dict(
+        columns: dict[str, Any] = dict(
             zip(("client_id", "round", "logged", "outcome", "size"), zip(*everything, strict=True), strict=True)
         )  # fmt: skip
         log, is_plain = self._written(columns, rng)
@@ -678,6 +678,7 @@ class Pipes:
         (folder / "c.toml").write_text(CLAIM)
         (folder / "m.json").write_text('{"kind": "tree"}')
         (folder / "r.txt").write_text("0\n1\n")
+        (folder / "imported.csv").unlink()
         self._files = sorted(file for file in folder.rglob("*") if file.is_file())
 
     def _read(self, file: Path) -> None:
@@ -1021,7 +1022,7 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     ]
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
-    yield "own trace", 0.31, own
+    yield "own trace", 0.33, own
     yield "imported trace", 0.22, Traces(places["imported"], make_imported, read_imported)
     yield "scenario", 0.06, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
     root_file = root / "scenarios/several-tasks.toml"
@@ -1066,7 +1067,7 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     yield "rows", 0.01, rows
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
-    yield "odd log", 0.05, OddLogs(places["odd"])
+    yield "odd log", 0.025, OddLogs(places["odd"])
     yield "pipe", 0.001, Pipes(places["pipes"])
     yield "data", 0.02, DataFiles(places["data"])
     yield "sessions", 0.03, Sessions(places["sessions"])

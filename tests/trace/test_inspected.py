@@ -39,7 +39,7 @@ def test_all_problems_are_told_at_once_with_their_first_rows(
     for expected in [
         "1 row without a device (first: row 3)",
         "1 row with a round that is not an integer (first: row 7)",
-        "1 row without a time (first: device 'f', round '3')",
+        "has rows without a time (device 'f', round '3')",
         "1 value such as 'yesterday' (device 'a', round '1'), which is",
         "1 row the same device in the same round again (such as device 'c', round 1)",
     ]:
@@ -70,7 +70,7 @@ def test_a_device_with_two_owners_is_told_with_its_first_row_and_refused(
     log.write_text("device,round,owner\nb,0,y\na,0,x\na,1,x\nb,1,z\nb,2,y\na,3,w\n")
     code, out, _ = fedray_command("import", str(log), "--inspect")
     assert code == 2
-    assert "2 devices with two or more owners (first: device 'a' with 'w' and 'x')" in " ".join(
+    assert "device 'a' has the owners 'w' and 'x' in the log (2 such devices)" in " ".join(
         out.split()
     )
     columns = [f"--column={role}={role}" for role in ("device", "round", "owner")]
@@ -235,9 +235,8 @@ def test_columns_of_all_types_are_described_beside_each_other(
     pq.write_table(pa.table(columns), "log.parquet")
     found = inspect_log(Path("log.parquet"), {"time": ["unsigned"]}, time_unit="seconds")
     assert [each[0] for each in found.columns] == [*columns]
-    assert {each[0]: each[2] for each in found.columns} | {"map": "", "list": "", "uuid": "2"} == {
-        each[0]: each[2] for each in found.columns
-    }
+    distinct = {each[0]: each[2] for each in found.columns}
+    assert (distinct["map"], distinct["list"], distinct["uuid"]) == ("many", "many", "2")
     assert found.problems == ()
     command = found.command[1:]
     assert fedray_command(*command)[0] == 0

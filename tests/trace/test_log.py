@@ -718,6 +718,16 @@ def test_repeated_rows_last_from_their_first_to_their_last_time(
         trace.verify()
 
 
+def test_the_order_of_rounds_is_checked_across_a_round_without_participations(
+    log, tmp_path: Path
+) -> None:
+    (tmp_path / "released.txt").write_text("0\n1\n2\n")
+    told = {"rounds_file": tmp_path / "released.txt", "time_column": "at", "time_unit": "seconds"}
+    for later, expected in (("200", 1), ("400", 0)):
+        trace = log(f"dev,round,at\na,0,300\nb,2,{later}\n", **told)
+        assert trace.run["rounds_out_of_order"] == expected
+
+
 def test_an_import_of_another_version_is_refused(log) -> None:
     trace = log("dev,round\na,0\nb,1\n", 2)
     document = {**trace.run, "version": 2}

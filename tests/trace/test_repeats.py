@@ -5,6 +5,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedray.audit.audit import audit_trace
@@ -82,11 +84,8 @@ def test_rows_that_may_be_contributions_of_their_own_are_never_dropped(
     assert trace.left_out == []
 
 
-def test_rows_that_cannot_be_compared_are_never_copies(tmp_path: Path, monkeypatch) -> None:
+def test_rows_that_cannot_be_compared_are_never_copies(tmp_path: Path) -> None:
     """DuckDB has no half-precision floats."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     columns = {
         "device": ["a", "a", "b"],
         "round": [0, 0, 0],
@@ -102,6 +101,7 @@ def test_rows_that_cannot_be_compared_are_never_copies(tmp_path: Path, monkeypat
         assert trace.run["rows"] == rows
 
 
+@pytest.mark.slow  # 10 s: sixty imports
 def test_copies_and_repeats_are_what_counting_by_hand_gives(tmp_path: Path, monkeypatch) -> None:
     """Whatever batches the rows come in; rounds of one time have no copies."""
     rng = random.Random(3)
