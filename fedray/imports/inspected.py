@@ -163,9 +163,11 @@ def inspect_log(
             notes += found.notes
             if found.is_repeated and repeats == "refuse":
                 repeats = "each"
+                copies = "" if layout.time is None else " but copies"
                 notes.append(
-                    "--repeats each counts all rows of a device in a round but copies, the safe "
+                    f"--repeats each counts all rows of a device in a round{copies}, the safe "
                     "reading; give once if they are records of one contribution"
+                    + ("" if copies else ", or --column time=NAME, by which copies are found")
                 )
     # After a problem above, the rows are described all the same.
     for _ in batches:

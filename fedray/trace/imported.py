@@ -77,6 +77,10 @@ REPEATED_SCHEMA = TIMED_SCHEMA.append(pa.field("last_time", pa.float64(), nullab
 
 COPIED = "equal to another row in every column"
 """Reason for which copies are left out."""
+_IDS = "found by the import, in the ids of the log"
+_REPEATS = "told to the import: what repeated rows are; it counted them"
+NOTICED = (_IDS, _REPEATS)
+"""Sources of assumptions that every summary of an audit shows."""
 _ROUNDS_FILE = "told to the import: the rounds file"
 
 
@@ -358,7 +362,7 @@ class ImportedTrace(Result):
             )
             found.append(Assumption(text, self.unit_source))
         found.append(Assumption(self._numbering_assumption(), self.rounds_source))
-        found += [Assumption(each, "counted by the import") for each in run.get("doubtful_ids", ())]
+        found += [Assumption(each, _IDS) for each in run.get("doubtful_ids", ())]
         if run["rounds_out_of_order"]:
             text = (
                 f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
@@ -388,8 +392,7 @@ class ImportedTrace(Result):
                 "Rows that repeat another row's device and round: "
                 f"{run['repeated_rows']:,}. {meaning}" + (f" Among them: {some}." if some else "")
             )
-            source = "told to the import: what repeated rows are; it counted them"
-            found.append(Assumption(text, source))
+            found.append(Assumption(text, _REPEATS))
         times = run.get("times")
         if times is not None and times["column"] is not None:
             text = (

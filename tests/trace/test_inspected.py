@@ -187,6 +187,20 @@ def test_the_proposed_command_counts_a_hard_log_rightly(
     assert "outcome has the values 'accepted' 66, 'rejected' 9" in text
 
 
+def test_copies_without_a_time_count_each_and_a_note_names_the_remedy(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    rows = "a,0,1772366400,1772366400\nb,0,1772366401,1772366400\n"
+    log.write_text("device,round,a,b\n" + rows * 2)
+    found = inspect_log(log, {})
+    assert "each" in found.command
+    (note,) = (each for each in found.notes if "--repeats each" in each)
+    assert note.endswith("or --column time=NAME, by which copies are found")
+    assert "a and b look like times; give --column time=NAME" in found.notes
+    with_time = inspect_log(log, {"time": ["a"]})
+    assert "--repeats" not in with_time.command
+    assert "2 rows equal to another row in every column (such as" in " ".join(with_time.notes)
+
+
 @pytest.mark.parametrize("values", [("true", "false"), ("1", "0")])
 def test_a_column_of_truth_values_is_proposed_as_a_condition(
     fedray_command, tmp_path: Path, monkeypatch, values: tuple[str, str]
