@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from fedray.base.arrays import BoolArray, Int64Array
 from fedray.base.errors import InputError, shown
-from fedray.imports.log_files import LogFiles, shown_path
+from fedray.imports.log_files import LogFiles, row_hashes, shown_path
 from fedray.imports.log_rounds import Numbering
 from fedray.imports.log_times import RowName, TimeReader
 from fedray.trace.files import first_line
@@ -112,14 +112,12 @@ class Unused:
 
     def recorded(self, devices_digest: str, may_be_participation: bool = True) -> LeftOut:
         """Returns the entry of run.json, which others may read, so the device is hashed."""
-        names = [
-            "missing" if device.as_py() is None else hashed_name(device.as_py(), devices_digest)
-            for device, _ in self.examples
-        ]
-        example = "; ".join(
-            f"device {name}, round {number}"
-            for name, (_, number) in zip(names, self.examples, strict=True)
-        )
+        found = []
+        for device, number in self.examples:
+            name = device.as_py()
+            shown_name = "missing" if name is None else hashed_name(name, devices_digest)
+            found.append(f"device {shown_name}, round {number}")
+        example = "; ".join(found)
         return LeftOut(self.reason, self.rows, example, may_be_participation)
 
 
@@ -301,7 +299,7 @@ class Log:
 
             times = _taken(batch.column(self.layout.time), places)
             columns.append(self._seconds(self.times, times, row_name))
-            hashes = self._files.row_hashes(batch, self._places)
+            hashes = row_hashes(batch, self._places)
             columns.append(_taken(hashes, places))
         return pa.record_batch(columns, schema=self.schema)
 

@@ -76,8 +76,6 @@ class LogFiles:
         self.types = _types(schema, columns)
         """Types of the columns in all files, as `_plain` has them."""
         self._is_whole = is_whole
-        # A single thread keeps the order of rows.
-        self._connection = connected({"threads": 1})
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows in order. Raises InputError for damaged files and for differing types."""
@@ -88,33 +86,13 @@ class LogFiles:
                     yield from open_csv(file, list(names), self._separator)
                     continue
                 with open_parquet(file) as parquet:
-                    schema = parquet.schema_arrow
-                    self._check_types(file, schema)
+                    self._check_types(file, parquet.schema_arrow)
                     names = None if self._is_whole else list(self.types)
                     for batch in parquet.iter_batches(_batch_rows(parquet), columns=names):
                         # Each file may have another order of columns.
                         yield pa.record_batch(
                             [_decoded(each) for each in batch], batch.schema.names
                         )
-
-    def row_hashes(self, batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
-        """Returns a hash of all values of each row [N], by which equal rows are found.
-
-        Args:
-            batch: rows with all columns of the log.
-            places: distinct numbers [N], for rows that cannot be compared.
-        """
-        # The import takes a tenth of a second.
-        import duckdb
-
-        numbered = batch.rename_columns([str(place) for place in range(batch.num_columns)])
-        try:
-            self._connection.register("given", pa.Table.from_batches([numbered]))
-            found = self._connection.sql("SELECT hash(given) FROM given").to_arrow_table()
-        # DuckDB does not read a few types, such as half-precision floats: no row is then a copy.
-        except duckdb.Error:
-            return pa.array(places, pa.uint64())
-        return found.column(0).combine_chunks()
 
     def _schema(self, file: Path) -> pa.Schema:
         if not self._is_csv:
@@ -153,6 +131,30 @@ class LogFiles:
         except DAMAGE as error:
             problem = first_line(error)
             raise InputError(f"{self._shown} cannot be read ({problem}); correct it") from None
+
+
+def row_hashes(batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
+    """Returns a hash of all values of each row [N], by which equal rows are found.
+
+    Args:
+        batch: rows with all columns of the log.
+        places: distinct numbers [N], for rows that cannot be compared.
+    """
+    # The import takes a tenth of a second.
+    import duckdb
+
+    numbered = batch.rename_columns([str(place) for place in range(batch.num_columns)])
+    try:
+        # A single thread keeps the order of rows.
+        with connected({"threads": 1}) as connection:
+            connection.register("given", pa.Table.from_batches([numbered]))
+            found = connection.sql("SELECT hash(given) FROM given").to_arrow_table()
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    # DuckDB does not read a few types, such as half-precision floats: no row is then a copy.
+    except duckdb.Error:
+        return pa.array(places, pa.uint64())
+    return found.column(0).combine_chunks()
 
 
 def open_csv(
