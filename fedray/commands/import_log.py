@@ -50,11 +50,11 @@ def import_(
         column (ROLE=NAME): column of the log, such as device=client_id; repeatable
         rounds (N|logged|FILE): rounds that released a model: 0 to N-1, all in the log, or a list
         out (DIR): new directory for the trace
-        inspect: describe columns, guess options, tell all problems; exit code 2 if there are any
+        inspect: describe columns, guess options, report all problems; exit code 2 if there are any
         memory (MiB): memory of the sort; more goes to disk
     Rows that are participations:
         where (COLUMN=VALUE): only rows with this value; repeatable
-        repeats (refuse|once|each): further rows of a device in a round: one contribution, or more
+        repeats (refuse|once|each): a device again in a round: one contribution, or more
         leave_out_invalid: leave out rows without device or round; claims are then unchecked
     Form of the log:
         time_zone (ZONE): zone of times without an offset; default: UTC
@@ -65,6 +65,7 @@ def import_(
     if inspect:
         form = {"file_format": file_format, "delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
+        form |= {"memory_mebibytes": memory}
         print_inspection(log, column, where, repeats, leave_out_invalid, rounds, out, form, as_json)
         return
     # Owners and times are optional: without times, the audit cannot check a timer.

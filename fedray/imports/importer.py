@@ -2,9 +2,9 @@
 
 The first pass over the log (`log.py`) checks every row and stages (device, round, time) on disk.
 DuckDB ranks the rounds and sorts the rows, on disk if memory is short. The pass over the sorted
-rows numbers the devices, finds repeated rows, and writes the parts. No step holds more than its
-batches. No figure depends on a guess: unless it is stated which rounds released a model
-(`log_rounds.py`), and what times (`log_times.py`) and repeated rows mean, the log is refused.
+rows numbers the devices, drops copies, finds repeats, and writes the parts. No step holds more than
+its batches. No figure depends on a guess: unless it is stated which rounds released a model
+(`log_rounds.py`), and what times (`log_times.py`) and repeats mean, the log is refused.
 """
 
 import contextlib
@@ -28,9 +28,11 @@ from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
+from fedray.imports.ids import doubtful_ids
 from fedray.imports.log import UNRELEASED, Log, LogLayout, Unused, shown_value
 from fedray.imports.log_files import BATCH_ROWS, separator_of, shown_path
 from fedray.imports.log_rounds import REMEDY, Numbering, ReleasedRounds, listed, read_rounds_file
+from fedray.imports.repeats import REPEATED, Repeats
 from fedray.trace.files import check_name, first_line
 from fedray.trace.imported import (
     DEVICES_FILE,
@@ -58,19 +60,18 @@ peaks at 1.04 GB instead of 1.16."""
 MEMORY_PER_THREAD = 128
 """Memory per thread of the sort, MiB; with less, threads would not get their minimum."""
 REPEATS = ("refuse", "once", "each")
-REPEATED = "the same device in the same round again"
 _SORTING = "sorting"
 """Directory for rows that do not fit in memory."""
-_ROUNDS = (
+ROUNDS = (
     "SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
     " GROUP BY round ORDER BY round"
 )
 _OWNERS = (
     "SELECT device, min(owner), max(owner) FROM staged GROUP BY device"
-    " HAVING min(owner) <> max(owner) LIMIT 1"
+    " HAVING min(owner) <> max(owner) ORDER BY device"
 )
 # Rows that are equal in all columns are interchangeable, so the log's order does not matter.
-_SORTED = "FROM staged ORDER BY ALL"
+SORTED = "FROM staged ORDER BY ALL"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -111,8 +112,9 @@ def import_log(
             each combination is a device.
         round_column: column of integers.
         file_format: csv or parquet; None to use the suffix.
-        repeats: meaning of further rows of one device in one round. "refuse": unknown, so the log
-            is refused. "once": records of one contribution. "each": separate contributions.
+        repeats: meaning of further rows of one device in one round, except exact copies, which are
+            dropped (`repeats.py`). "refuse": unknown, so the log is refused. "once": records of one
+            contribution. "each": separate contributions.
         owner_column: column of the person who owns the device: integers, strings or bytes. Then an
             audit has figures per person too. A device with two owners is refused.
         time_column: column of ISO 8601 text, timestamps or Unix numbers (`log_times.py`).
@@ -167,16 +169,16 @@ def import_log(
         # The file is in the partial directory, so that a failure removes it too.
         staged = writer.partial / "staged.parquet"
         source.stage(staged)
-        _check_staged(source, leave_out_invalid)
+        check_staged(source, leave_out_invalid)
         if owner_column is not None:
-            _check_owners(staged, memory_mebibytes)
+            check_owners(staged, memory_mebibytes)
         # DuckDB may need all the memory that reading used.
         pa.default_memory_pool().release_unused()
         time = "NULL::DOUBLE" if time_column is None else "time"
-        seen = _queried(_ROUNDS.format(time=time), staged, memory_mebibytes)
-        log_rounds = _LogRounds(pa.Table.from_batches(seen), source)
+        seen = queried(ROUNDS.format(time=time), staged, memory_mebibytes)
+        log_rounds = LogRounds(pa.Table.from_batches(seen), source)
         parts = _Parts(writer, source.schema, log_rounds, repeats)
-        for batch in _queried(_SORTED, staged, memory_mebibytes):
+        for batch in queried(SORTED, staged, memory_mebibytes):
             parts.add(batch)
             line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
             on_progress(PartDone(line, parts.rows, source.staged_rows))
@@ -185,16 +187,23 @@ def import_log(
         shutil.rmtree(writer.partial / _SORTING, ignore_errors=True)
         entries = parts.finish()
         # Only the sort brings repeated rows together, so this cannot be refused earlier.
-        if parts.repeated is not None and repeats == "refuse":
+        repeated = parts.repeats.repeated
+        if repeated.rows and repeats == "refuse":
             raise InputError(
-                f"log {str(log)!r} has {parts.repeated.rows:,} rows of {REPEATED} (such as "
-                f"{parts.repeated}), each of which may count: "
+                f"log {str(log)!r} has {counted(repeated.rows, 'row')} of {REPEATED} (such as "
+                f"{repeated}), each of which may count: "
                 "give `repeats='once'` if they are repeated records of one contribution, or "
                 "`repeats='each'` if a device contributed more than once to a round"
             )
         # This digest is the key of hashed examples, so the names must be written first.
         devices_digest = file_digest(writer.partial / DEVICES_FILE)
-        left_out = _left_out(source, parts, repeats, devices_digest)
+        of_repeated = repeated.recorded(devices_digest, may_be_participation=False)
+        left_out = _left_out(source, parts.repeats.copied, devices_digest)
+        left_out += [of_repeated] if repeated.rows and repeats == "once" else []
+        names = writer.partial / DEVICES_FILE
+        doubts = doubtful_ids(
+            lambda query: queried(query, names, memory_mebibytes), source.schema, has_examples=False
+        )
         n = log_rounds.numbers.size
         document = {
             "format": IMPORT_FORMAT,
@@ -210,15 +219,17 @@ def import_log(
             "rounds_file": None if rounds_file is None else str(rounds_file),
             "rounds": n,
             "empty_rounds": log_rounds.empty,
-            "rounds_out_of_order": log_rounds.out_of_order,
+            "rounds_out_of_order": log_rounds.late.size,
             "repeats": repeats,
-            "repeated_rows": parts.repeated.rows if parts.repeated is not None else 0,
+            "repeated_rows": repeated.rows,
+            **({"repeated_examples": of_repeated.example} if repeated.rows else {}),
             "times": _times(source, log_rounds.origin),
             "rows_read": source.rows,
             "filtered_rows": source.filtered_rows,
             "rows": sum(entry["rows"] for entry in entries),
             "devices": parts.devices,
             **({} if owner_column is None else {"owner_column": owner_column}),
+            **({"doubtful_ids": doubts} if doubts else {}),
             "left_out": [asdict(each) for each in left_out],
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "packages": package_versions(),
@@ -233,9 +244,11 @@ def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
     return read_rounds_file(file, separator, layout.round, layout.time, times)
 
 
-def _check_staged(source: Log, leave_out_invalid: bool) -> None:
-    """Raises InputError if there are rows that are not participations and may not be left out."""
+def check_staged(source: Log, leave_out_invalid: bool) -> None:
+    """Raises InputError if rows are not participations and may not be left out, or lack times."""
     source.check_conditions()
+    for problem in source.time_problems.values():
+        raise InputError(problem)
     name = f"log {str(source.path)!r}"
     # Rows beyond the stated rounds are participations, so they must not be left out.
     if source.left_out and (source.out_of_range or not leave_out_invalid):
@@ -261,25 +274,28 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
         )
 
 
-def _check_owners(staged: Path, memory_mebibytes: int) -> None:
-    for batch in _queried(_OWNERS, staged, memory_mebibytes):
-        for device, *owners in zip(*batch.columns, strict=True):
-            raise InputError(
-                f"device {shown_value(device)} has the owners "
-                f"{' and '.join(map(shown_value, owners))} in the log, but a device belongs to one "
-                "person; correct the log, or name a device by both columns, which are then one unit"
-            )
+def check_owners(staged: Path, memory_mebibytes: int) -> None:
+    """Raises InputError if a device of the staged rows has two owners."""
+    batches = list(queried(_OWNERS, staged, memory_mebibytes))
+    for first in (batch for batch in batches if batch.num_rows):
+        device, *owners = (shown_value(column[0]) for column in first.columns)
+        count = counted(sum(batch.num_rows for batch in batches), "such device")
+        raise InputError(
+            f"device {device} has the owners {' and '.join(owners)} in the log ({count}), but a "
+            "device belongs to one person; correct the log, or name a device by both columns, "
+            "which are then one unit"
+        )
 
 
-def _left_out(source: Log, parts: "_Parts", repeats: str, devices_digest: str) -> list[LeftOut]:
+def _left_out(source: Log, copied: Unused, devices_digest: str) -> list[LeftOut]:
     found = [each.recorded(devices_digest) for each in source.left_out.values()]
     if source.unreleased_rows:
         numbers = source.unreleased_rounds
         example = f"rounds {listed(numbers, numbers.size)}"
         rows = source.unreleased_rows
         found.append(LeftOut(UNRELEASED, rows, example, may_be_participation=False))
-    if parts.repeated is not None and repeats == "once":
-        found.append(parts.repeated.recorded(devices_digest, may_be_participation=False))
+    if copied.rows:
+        found.append(copied.recorded(devices_digest, may_be_participation=False))
     return found
 
 
@@ -310,8 +326,16 @@ def _writing(directory: Path) -> Iterator[None]:
         ) from None
 
 
-def _queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.RecordBatch]:
-    """Yields DuckDB's answer to a query of the view `staged`; excess rows go to disk."""
+def queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.RecordBatch]:
+    """Yields DuckDB's answer to a query of the view `staged`; excess rows go to disk.
+
+    Args:
+        query: query in SQL.
+        staged: Parquet file of the view, in a directory where files may be written.
+        memory_mebibytes: memory of the query.
+
+    Raises RunFailed.
+    """
     # The import takes a tenth of a second.
     import duckdb
 
@@ -337,7 +361,7 @@ def _queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.Rec
         ) from None
 
 
-class _LogRounds:
+class LogRounds:
     """The rounds of the trace: their numbers in the log, and their times.
 
     Args:
@@ -366,9 +390,13 @@ class _LogRounds:
         self.origin = 0.0 if np.isnan(first) else first
         """First time in the log or the rounds file, which is time 0 of the trace."""
         first_times, last_times, _ = self._times = times - self.origin
-        # Comparisons with NaN are false, so rounds without times are never out of order.
-        self.out_of_order = int((last_times[1:] < first_times[:-1]).sum())
-        """Number of rounds that ended before the previous round began."""
+        # Comparisons with NaN are false.
+        self.is_timed_apart = first_times < last_times
+        """Whether the participations of a round have more than one time, [n]."""
+        # Rounds without times have no place in the order.
+        known = np.flatnonzero(~np.isnan(first_times))
+        self.late = known[1:][last_times[known[1:]] < first_times[known[:-1]]]
+        """Rounds that ended before the previous round began."""
 
     def places(self, staged: Int64Array) -> UInt32Array:
         """Returns the round numbers in the trace of staged round numbers [N]."""
@@ -393,24 +421,21 @@ class _Parts:
         writer: the trace.
         staged: columns of the rows.
         log_rounds: the rounds.
-        repeats: one of REPEATS. With "each", further rows of a device in a round are kept. With
-            "once", they become one participation with the first and the last of their times.
+        repeats: one of REPEATS. With "each", repeats are kept. With "once", they become one
+            participation with the first and the last of their times. Copies are dropped.
     """
 
     def __init__(
-        self, writer: TraceWriter, staged: pa.Schema, log_rounds: _LogRounds, repeats: str
+        self, writer: TraceWriter, staged: pa.Schema, log_rounds: LogRounds, repeats: str
     ) -> None:
         self.devices = self.rows = 0
-        self.repeated: Unused | None = None
-        """Further rows of a device in a round."""
+        self.repeats = Repeats(log_rounds.numbers, log_rounds.is_timed_apart)
         self._writer = writer
         names = [field for field in staged if field.name in ("device", "owner")]
         self._names = _Names(writer.partial / DEVICES_FILE, pa.schema(names))
         self._log_rounds = log_rounds
         self._repeats = repeats
         self._entries: list[dict[str, Any]] = []
-        self._last: tuple[pa.Scalar, int] | None = None
-        """Name and round of the last row."""
         self._pending: list[tuple[NDArray, ...]] = []
         """Batches of columns that are not written yet; none of them is empty."""
         self._pending_rows = 0
@@ -421,33 +446,20 @@ class _Parts:
         """Adds the next rows [B]."""
         if not batch.num_rows:
             return
-        names = batch.column(0)
         rounds = self._log_rounds.places(batch.column("round").to_numpy())
-        # Rows are sorted, so comparing with the row before reveals new devices and repeated rows.
-        is_new = np.ones(len(names), np.bool_)
-        is_new[1:] = _COMPUTE.not_equal(names[1:], names[:-1])
-        is_again = np.zeros(len(names), np.bool_)
-        is_again[1:] = ~is_new[1:] & (rounds[1:] == rounds[:-1])
-        if self._last is not None:
-            is_new[0] = names[0] != self._last[0]
-            is_again[0] = not is_new[0] and int(rounds[0]) == self._last[1]
-        self._last = names[-1], int(rounds[-1])
-        if is_again.any():
-            place = int(is_again.argmax())
-            number = int(self._log_rounds.numbers[rounds[place]])
-            self.repeated = self.repeated or Unused(REPEATED, 0, names[place], str(number))
-            self.repeated.rows += int(is_again.sum())
+        is_new, is_copy, is_again = self.repeats.found(batch, rounds)
         # Devices are numbered in order of their names; the first row of each increments the number.
         ids = self.devices - 1 + np.cumsum(is_new)
         self.devices = int(ids[-1]) + 1
-        self.rows += len(names)
+        self.rows += batch.num_rows
         self._names.add(batch.select(self._names.columns).filter(pa.array(is_new)))
         columns = [ids.astype(np.uint64), rounds]
         if "time" in batch.schema.names:
             self._schema = REPEATED_SCHEMA if self._repeats == "once" else TIMED_SCHEMA
             columns.append(batch.column("time").to_numpy() - self._log_rounds.origin)
-        if self._repeats != "each":
-            columns = self._joined(columns, np.flatnonzero(~is_again))
+        columns = [column[~is_copy] for column in columns]
+        if columns[0].size and self._repeats != "each":
+            columns = self._joined(columns, np.flatnonzero(~is_again[~is_copy]))
         if not columns[0].size:
             return
         self._pending.append(tuple(columns))

@@ -1,10 +1,14 @@
 """Inspection of a log before its import: its columns, all problems, and the next command.
 
-The rows are checked by the importer's own reader. The whole log is held in memory.
+The log is read once, batch by batch. The importer's own reader, sort and queries check its rows, in
+a temporary directory and with the importer's memory.
 """
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +17,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
-from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
-from fedray.imports.importer import REPEATED
-from fedray.imports.log import Log, LogLayout, shown_value
+from fedray.imports.ids import doubtful_ids
+from fedray.imports.importer import (
+    ROUNDS,
+    SORTED,
+    USUAL_MEMORY,
+    LogRounds,
+    check_owners,
+    queried,
+)
+from fedray.imports.log import Log, LogLayout, is_text, shown_value
 from fedray.imports.log_files import LogFiles
 from fedray.imports.log_rounds import Numbering
-from fedray.imports.log_times import ISO_8601, TimeReader
+from fedray.imports.log_times import EARLIEST, ISO_8601, LATEST, UNITS
+from fedray.imports.repeats import Repeats
 
 WORDS = {
-    "time": ("timestamp", "datetime", "time", "date"),
+    "time": ("timestamp", "datetime", "time", "date", "ts", "at", "when"),
     "round": ("round", "attempt", "iteration"),
     "device": (
         "device",
@@ -42,19 +53,13 @@ WORDS = {
 """Words in the names of columns by role, the most certain first."""
 FEW = 8
 """Most values of a column that may be outcomes."""
-_CHECKS = {
-    "device": "SELECT count(*), min(row) FROM staged"
-    " WHERE row NOT IN (SELECT min(row) FROM staged GROUP BY device, round)",
-    "owner": "SELECT count(DISTINCT device), min(row) FROM staged"
-    " JOIN (SELECT device, arg_min(owner, row) AS first FROM staged GROUP BY device)"
-    " USING (device) WHERE owner <> first",
-    "round": "SELECT max(round) - min(round) + 1 - count(DISTINCT round) FROM staged",
-    "time": "SELECT count(*), min(round), arg_min(row, round) FROM (SELECT round, min(row) AS row,"
-    " max(time) AS last, lag(min(time)) OVER (ORDER BY round) AS before FROM staged"
-    " WHERE time IS NOT NULL GROUP BY round) WHERE last < before",
+MANY = 10_000
+"""Most distinct values of a column that are counted."""
+TAKEN = {
+    *("accepted", "success", "succeeded", "successful", "ok", "completed", "complete", "committed"),
+    *("aggregated", "included", "contributed", "participated"),
 }
-"""Queries of staged rows by column: repeated rounds, devices of several owners, gaps between round
-numbers, and rounds out of order; with the first row."""
+"""Outcomes that mean a contribution; also names of columns of truth values."""
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -63,7 +68,8 @@ _COMPUTE: Any = pc
 class Inspection:
     """Description of a log, and its problems.
 
-    columns: name, type, distinct values, empty cells, examples and guessed role of each column.
+    columns: name, type, distinct values, empty cells, examples and guessed role of each column; the
+        distinct values of lists and the like are not counted.
     problems: reasons for which the import refuses the log; each with a count and the first row.
     notes: remarks that change the meaning of the import, but do not prevent it.
     command: arguments of the import to run next.
@@ -88,61 +94,94 @@ def inspect_log(
     leave_out_invalid: bool = False,
     rounds: str | None = None,
     out: Path | None = None,
+    memory_mebibytes: int = USUAL_MEMORY,
     **form: Any,
 ) -> Inspection:
-    """Describes a log, and checks it as the import would. Writes nothing.
+    """Describes a log, and checks it as the import would. Leaves nothing behind.
 
     Args:
         log: file or directory of CSV or Parquet files.
         columns: known columns by role; the others are guessed from their names.
-        where: conditions "COLUMN=VALUE" for rows that are participations.
+        where: conditions "COLUMN=VALUE" for rows that are participations; guessed if empty.
         repeats: further rows of a device in a round, as the import takes them.
         leave_out_invalid: whether the import leaves out incomplete rows.
         rounds: rounds that released a model, as the command has them; None for all in the log.
         out: directory for the trace; None for a name like the log's.
+        memory_mebibytes: memory of the sort; beyond that it uses the disk.
         form: further fields of LogLayout.
 
     Raises:
         InputError: the log cannot be read at all, or an argument is wrong.
+        RunFailed: the disk is full or fails, or there is too little memory.
     """
     names = _files(log, form).names
     if len(names) == 1 and not form.get("delimiter"):
         form["delimiter"] = next((each for each in ";\t|" if each in names[0]), None)
         names = _files(log, form).names
-    files = _files(log, form, names)
-    table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
-    described = [_described(table[name], name) for name in names]
+    described = [_Column(name) for name in names]
+    batches = _described(_files(log, form, names).batches(), described)
+    # Guesses need some rows, and the log is read only once.
+    start: list[pa.RecordBatch] = []
+    for batch in batches:
+        start.append(batch)
+        if sum(each.num_rows for each in start) >= MANY:
+            break
+    batches = itertools.chain(start, batches)
     roles = {role: given for role, given in columns.items() if given}
     roles |= {role: [name] for role, name in _guessed(described, roles).items()}
     role_of = {name: role for role, of_role in roles.items() for name in of_role}
-    unused = set(names).difference(role_of, (each.partition("=")[0] for each in where))
+    unused = [each for each in described if each.name not in role_of]
+    is_guess = not where
+    where = where or _outcomes(unused)
     missing = [role for role in ("device", "round") if role not in roles]
     problems = [f"no column looks like the {each}; give --column {each}=NAME" for each in missing]
-    notes = [text for name in names if name in unused and (text := _few(table[name], name))]
+    notes: list[str] = []
     if not problems:
         layout = LogLayout(
             devices=tuple(roles["device"]),
             round=roles["round"][0],
             owner=next(iter(roles.get("owner", ())), None),
+            time=next(iter(roles.get("time", ())), None),
             where=tuple(where),
             **form,
         )
-        found = _Rows(log, layout, table, roles.get("time", ())[:1])
-        for each in found.source.left_out.values():
-            text = f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row})"
-            # A round beyond all numbers is refused in any case.
-            if leave_out_invalid and not found.source.out_of_range:
-                notes.append(f"{text}, left out; claims are then unchecked")
-            else:
-                problems.append(f"{text}; correct them, or leave them out by --leave-out-invalid")
-        problems += found.problems
-        notes += found.notes
-        if found.is_repeated and repeats == "refuse":
-            repeats = "each"
-            notes.append(
-                "--repeats each counts all rows of a device in a round, the safe reading; give "
-                "once if they are records of one contribution"
-            )
+        try:
+            found = _Rows(log, layout, batches, memory_mebibytes)
+        except InputError as error:
+            problems.append(str(error))
+        else:
+            for each in found.source.left_out.values():
+                text = f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row})"
+                # A round beyond all numbers is refused in any case.
+                if leave_out_invalid and not found.source.out_of_range:
+                    notes.append(f"{text}, left out; claims are then unchecked")
+                else:
+                    problems.append(
+                        f"{text}; correct them, or leave them out by --leave-out-invalid"
+                    )
+            problems += found.problems
+            notes += found.notes
+            if found.is_repeated and repeats == "refuse":
+                repeats = "each"
+                copies = "" if layout.time is None else " but copies"
+                notes.append(
+                    f"--repeats each counts all rows of a device in a round{copies}, the safe "
+                    "reading; give once if they are records of one contribution"
+                    + ("" if copies else ", or --column time=NAME, by which copies are found")
+                )
+    # After a problem above, the rows are described all the same.
+    for _ in batches:
+        pass
+    conditions = {each.partition("=")[0] for each in where}
+    for each in unused:
+        remedy = f"if not all are participations, give --where {each.name}=VALUE"
+        if each.name in conditions:
+            remedy = "check that all with the guessed --where are participations, and no others"
+        if each.values and (is_guess or each.name not in conditions):
+            notes.append(f"{each.name} has the values {each.values}; {remedy}")
+    timed = [each.name for each in unused if each.is_time]
+    if "time" not in roles and timed:
+        notes.append(f"{' and '.join(timed)} look like times; give --column time=NAME")
     if rounds is None:
         notes.append(
             "--rounds logged says that every round in the log released a model; else list them"
@@ -157,8 +196,9 @@ def inspect_log(
             command += [f"--{option}", value]
     command += ["--leave-out-invalid"] * leave_out_invalid
     command += ["--repeats", repeats] * (repeats != "refuse")
+    command += [f"--memory={memory_mebibytes}"] * (memory_mebibytes != USUAL_MEMORY)
     command += ["--rounds", rounds or "logged", f"--out={out or f'{log.stem}-trace'}"]
-    cells = tuple((*each, role_of.get(each[0], "")) for each in described)
+    cells = tuple((*each.cells, role_of.get(each.name, "")) for each in described)
     return Inspection(cells, tuple(problems), tuple(notes), tuple(command))
 
 
@@ -167,127 +207,188 @@ def _files(log: Path, form: Mapping[str, Any], names: Sequence[str] = ()) -> Log
     return LogFiles(log, columns, form.get("file_format"), form.get("delimiter"))
 
 
-def _few(column: pa.ChunkedArray, name: str) -> str:
-    """Returns a note on a column whose few values may decide which rows are participations."""
-    counts = column.value_counts()
-    if not 2 <= len(counts) <= FEW:
-        return ""
-    shown = ", ".join(
-        f"{shown_value(each['values'])} {each['counts'].as_py():,}" for each in counts
-    )
-    return (
-        f"{name} has the values {shown}; if not all are participations, give --where {name}=VALUE"
-    )
+class _Column:
+    """Description of a column, from the batches seen so far."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._kind, self._empty = pa.null(), 0
+        self._counts: Counter[pa.Scalar] | None = Counter()
+        """Rows by value, in order of first occurrence; None if values are many or nested."""
+        self._examples: list[pa.Scalar] = []
+        self._forms: set[str] | None = None
+        """Forms of all values, such as Unix times, beyond their type; None before the first."""
+
+    def add(self, column: pa.Array) -> None:
+        """Adds the values of a batch."""
+        self._kind, self._empty = column.type, self._empty + column.null_count
+        values = column.drop_null()
+        if not len(values):
+            return
+        forms = _forms(values)
+        self._forms = forms if self._forms is None else self._forms & forms
+        self._examples = list(dict.fromkeys([*self._examples, *values[:100]]))[:3]
+        if self._counts is None:
+            return
+        counts = None if pa.types.is_nested(values.type) else values.value_counts()
+        if counts is None or len(self._counts) + len(counts) > MANY:
+            self._counts = None
+            return
+        for value, count in zip(*counts.flatten(), strict=True):
+            self._counts[value] += count.as_py()
+
+    @property
+    def is_time(self) -> bool:
+        forms = self._forms or ()
+        return pa.types.is_timestamp(self._kind) or any(
+            each[:4] in ("ISO ", "Unix") for each in forms
+        )
+
+    @property
+    def values(self) -> str:
+        """Values with their rows, if they are so few that they may be outcomes."""
+        counts = self._counts or {}
+        shown = (f"{shown_value(each)} {rows:,}" for each, rows in counts.items())
+        return ", ".join(shown) if 2 <= len(counts) <= FEW else ""
+
+    @property
+    def taken(self) -> list[str]:
+        """Values that mean a contribution, as conditions have them; empty if all do."""
+        texts = [str(each).strip("'") for each in map(shown_value, self._counts or ())]
+        wanted = {"true", "yes", "1"} if TAKEN & {*_words_of(self.name)} else TAKEN
+        found = [each for each in texts if each.lower() in wanted]
+        return found if self.values and len(found) < len(texts) else []
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Name, type, distinct values, empty cells and examples."""
+        kind = ", ".join(
+            ["text" if is_text(self._kind) else str(self._kind), *sorted(self._forms or ())[:1]]
+        )
+        distinct = "many" if self._counts is None else f"{len(self._counts):,}"
+        examples = ", ".join(map(shown_value, self._examples))
+        return (self.name, kind, distinct, f"{self._empty:,}", examples)
+
+
+def _described(
+    batches: Iterable[pa.RecordBatch], described: Sequence[_Column]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the batches, and adds them to the descriptions of their columns, in order."""
+    for batch in batches:
+        for each in described:
+            each.add(batch.column(each.name))
+        yield batch
+
+
+def _forms(values: pa.Array) -> set[str]:
+    """Returns forms of all values [N], N > 0, beyond their type."""
+    found = set()
+    if is_text(values.type):
+        if _COMPUTE.all(_COMPUTE.match_substring_regex(values, ISO_8601)).as_py():
+            return {"ISO 8601"}
+        if _COMPUTE.all(_COMPUTE.match_substring_regex(values, r"^-?[0-9]+$")).as_py():
+            found.add("whole numbers")
+    elif not pa.types.is_integer(values.type) and not pa.types.is_floating(values.type):
+        return found
+    try:
+        numbers = np.asarray(values.cast(pa.float64(), safe=False))
+    except pa.ArrowException:
+        return found
+    for unit, ticks in UNITS.items():
+        if numbers.min() / ticks >= EARLIEST and numbers.max() / ticks <= LATEST:
+            found.add(f"Unix {unit}")
+    return found
+
+
+def _outcomes(columns: Sequence[_Column]) -> list[str]:
+    """Returns conditions on the first column that says which rows are contributions."""
+    for each in columns:
+        if each.taken and "=" not in each.name:
+            return [f"{each.name}={value}" for value in each.taken]
+    return []
 
 
 class _Rows:
-    """Participations among the rows of a log, as the import stages them, with their problems."""
+    """Participations among the rows of a log, as the import sorts them, with their problems.
 
-    def __init__(self, log: Path, layout: LogLayout, table: pa.Table, times: Sequence[str]) -> None:
-        self.problems: list[str] = []
-        self.notes: list[str] = []
-        # Times are read below, because the import refuses the first wrong one.
-        self.source = Log(log, layout, Numbering(None, True, None), lambda text: None)
-        batches, places = [], [np.empty(0, np.int64)]
-        for batch in self.source.participations(table.to_batches()):
-            batches.append(batch)
-            places.append(self.source.places)
-        rows = np.concatenate(places)
-        seconds = np.full(rows.size, np.nan)
-        for name in times:
-            found = table[name].combine_chunks().take(pa.array(rows))
-            self._read_times(layout.time_reader(f"column {name!r}"), found, rows, seconds)
-        staged = pa.Table.from_batches(batches, self.source.schema)
-        staged = staged.append_column("row", pa.array(rows + 1))
-        staged = staged.append_column("time", pa.array(seconds, from_pandas=True))
-        self.is_repeated = self._check(staged)
+    Raises InputError for a log that the import refuses before it reads the first row.
+    """
 
-    def _read_times(
-        self, reader: TimeReader, times: pa.Array, rows: Int64Array, seconds: Float64Array
+    def __init__(
+        self, log: Path, layout: LogLayout, batches: Iterable[pa.RecordBatch], memory: int
     ) -> None:
-        """Sets `seconds` [N] of the rows with a time, if all of these can be read."""
-        filled = np.flatnonzero(times.is_valid())
-        if times.null_count:
-            first = rows[np.flatnonzero(times.is_null())[0]] + 1
-            text = f"{counted(times.null_count, 'row')} without a time (first: row {first})"
-            self.problems.append(text)
-        try:
-            seconds[filled] = reader.seconds(
-                times.take(pa.array(filled)), lambda place: f"row {rows[filled[place]] + 1}"
-            )
-        except InputError as error:
-            self.problems.append(str(error))
-            return
-        doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in reader.form else ""
-        self.notes.append(f"times: {reader.form}{doubt}")
+        self.source = Log(log, layout, Numbering(None, True, None), lambda text: None)
+        self.notes: list[str] = []
+        self.is_repeated = False
+        with tempfile.TemporaryDirectory(prefix="fedray-inspect-") as folder:
+            staged = Path(folder) / "staged.parquet"
+            self.source.stage(staged, batches)
+            self.problems = [*self.source.time_problems.values()]
+            form = "" if self.source.times is None else self.source.times.form
+            if form and True not in self.source.time_problems:
+                doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in form else ""
+                self.notes.append(f"times: {form}{doubt}")
+            try:
+                self.source.check_conditions()
+                self._check_staged(staged, memory)
+            except InputError as error:
+                self.problems.append(str(error))
 
-    def _check(self, staged: pa.Table) -> bool:
-        """Checks staged rows; returns whether a device repeats a round."""
-        if not len(staged):
-            self.problems.append("no row is a participation")
-            return False
-        checks = {name: query for name, query in _CHECKS.items() if name in staged.schema.names}
-        with connected({}) as connection:
-            connection.register("staged", staged)
-            found = {name: connection.sql(each).fetchall()[0] for name, each in checks.items()}
-        if found.get("owner", (0,))[0]:
-            count, row = found["owner"]
-            self.problems.append(
-                f"{counted(count, 'device')} with two or more owners (first: row {row}), but a "
-                "device belongs to one person; correct the log, or name a device by both columns"
-            )
-        again, row = found["device"]
-        if again:
-            self.notes.append(f"{counted(again, 'row')} of {REPEATED} (first: row {row})")
-        if gaps := found["round"][0]:
+    def _check_staged(self, staged: Path, memory: int) -> None:
+        if not self.source.staged_rows:
+            raise InputError("no row is a participation")
+        time = "NULL::DOUBLE" if self.source.times is None else "time"
+        rounds = pa.Table.from_batches(queried(ROUNDS.format(time=time), staged, memory))
+        log_rounds = LogRounds(rounds, self.source)
+        repeats, devices = Repeats(log_rounds.numbers, log_rounds.is_timed_apart), 0
+        for batch in filter(len, queried(SORTED, staged, memory)):
+            places = log_rounds.places(batch.column("round").to_numpy())
+            devices += int(repeats.found(batch, places)[0].sum())
+        numbers, rows = log_rounds.numbers, self.source.staged_rows - repeats.copied.rows
+        self.notes.append(
+            f"{counted(rows, 'row')} of {counted(devices, 'device')} in "
+            f"{counted(numbers.size, 'round')} count"
+        )
+        for each in (repeats.copied, repeats.repeated):
+            if each.rows:
+                self.notes.append(f"{counted(each.rows, 'row')} {each.reason} (such as {each})")
+        self.is_repeated = bool(repeats.repeated.rows)
+        self.notes += doubtful_ids(
+            lambda query: queried(query, staged, memory), self.source.schema, has_examples=True
+        )
+        if gaps := int(numbers[-1] - numbers[0]) + 1 - numbers.size:
             text = f"{counted(gaps, 'round number')} between the first and the last do not occur"
             self.notes.append(text)
-        late, number, row = found["time"]
-        if late:
-            text = f"{counted(late, 'round')} that ended before the round before began"
-            self.notes.append(f"{text} (first: round {number}, row {row}); is the order right?")
-        return bool(again)
+        if log_rounds.late.size:
+            text = f"{counted(log_rounds.late.size, 'round')} that ended before the round before"
+            first = numbers[log_rounds.late[0]]
+            self.notes.append(f"{text} began (first: round {first}); is the order right?")
+        if self.source.layout.owner is not None:
+            check_owners(staged, memory)
 
 
-def _guessed(
-    described: Sequence[tuple[str, ...]], given: Mapping[str, list[str]]
-) -> dict[str, str]:
-    """Returns columns by role, from the words in their names; a column has one role. Times may also
-    be the only column that looks like them."""
+def _guessed(columns: Sequence[_Column], given: Mapping[str, list[str]]) -> dict[str, str]:
+    """Returns columns by role, from the words in their names; a column has one role. A time is
+    rather a column that looks like one, whatever its name if there is no other."""
     taken = {name for of_role in given.values() for name in of_role}
-    times = [name for name, kind, *_ in described if "ISO 8601" in kind or "timestamp" in kind]
+    others = {word for role, words in WORDS.items() if role != "time" for word in words}
+    timed = [each.name for each in columns if each.is_time]
+    free = [name for name in timed if not others.intersection(_words_of(name))]
     found: dict[str, str] = {}
     for role in (role for role in WORDS if role not in given):
         named = [
-            each[0] for word in WORDS[role] for each in described if word in _words_of(each[0])
+            each.name for word in WORDS[role] for each in columns if word in _words_of(each.name)
         ]
-        if role == "time" and len(times) == 1:
-            named += times
-        free = [name for name in named if name not in taken]
-        if free:
-            found[role] = free[0]
-            taken.add(free[0])
+        if role == "time":
+            only = free if len(free) == 1 else []
+            named = [*(name for name in named if name in timed), *only, *named]
+        usable = [name for name in named if name not in taken]
+        if usable:
+            found[role] = usable[0]
+            taken.add(usable[0])
     return found
 
 
 def _words_of(name: str) -> list[str]:
     """Returns the words of a name such as client_id or clientId, in lower case."""
     return [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+", name)]
-
-
-def _described(column: pa.ChunkedArray, name: str) -> tuple[str, ...]:
-    """Returns name, type, distinct values, empty cells and examples of a column."""
-    values = column.unique().drop_null()
-    examples = ", ".join(shown_value(each) for each in values[:3])
-    return (name, _kind(values), f"{len(values):,}", f"{column.null_count:,}", examples)
-
-
-def _kind(values: pa.Array) -> str:
-    """Returns the type of distinct values; for text, also what all of it can be read as."""
-    kind = str(values.type)
-    if not pa.types.is_string(values.type) or not len(values):
-        return kind
-    if _COMPUTE.all(_COMPUTE.match_substring_regex(values, r"^-?[0-9]+$")).as_py():
-        return "text, whole numbers"
-    is_time = _COMPUTE.all(_COMPUTE.match_substring_regex(values, ISO_8601)).as_py()
-    return "text, ISO 8601" if is_time else "text"

@@ -1,8 +1,8 @@
 """Reads a log of participations batch by batch: checks rows, names devices and converts times."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from fedray.base.arrays import BoolArray, Int64Array
 from fedray.base.errors import InputError, shown
-from fedray.imports.log_files import LogFiles, shown_path
+from fedray.imports.log_files import LogFiles, row_hashes, shown_path
 from fedray.imports.log_rounds import Numbering
-from fedray.imports.log_times import TimeReader
+from fedray.imports.log_times import RowName, TimeReader
 from fedray.trace.files import first_line
 from fedray.trace.imported import AS_THEY_ARE, LeftOut, hashed_name
 
@@ -23,6 +23,9 @@ MOST_MET = 5
 """Largest number of values of a condition's column in a message."""
 LONGEST_EXACT = 2**53
 """Larger integers are not exact as float64."""
+ROW_HASH = "row_hash"
+"""Staged column: the hash of a row's values in all columns of the log. Rows that differ have the
+same one with probability 2^-64."""
 UNRELEASED = "in rounds that released nothing, by the rounds file"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
@@ -95,25 +98,26 @@ class LogLayout:
 
 @dataclass(slots=True)
 class Unused:
-    """Rows of a log that are not participations for one reason, with the first of them."""
+    """Rows of a log that are set apart for one reason, with the first of them."""
 
     reason: str
-    rows: int
-    device: pa.Scalar
-    """Device of the first row, which may be missing."""
-    round: str
-    """Round of the first row, as messages show it."""
+    rows: int = 0
+    examples: list[tuple[pa.Scalar, str]] = field(default_factory=list)
+    """Devices, which may be missing, and rounds, as messages show them, of the first rows."""
     row: int = 0
     """Number of the first row in the log, from 1; 0 if unknown."""
 
     def __str__(self) -> str:
-        return row_text(self.device, self.round)
+        return "; ".join(row_text(device, number) for device, number in self.examples)
 
     def recorded(self, devices_digest: str, may_be_participation: bool = True) -> LeftOut:
         """Returns the entry of run.json, which others may read, so the device is hashed."""
-        device = self.device.as_py()
-        name = "missing" if device is None else hashed_name(device, devices_digest)
-        example = f"device {name}, round {self.round}"
+        found = []
+        for device, number in self.examples:
+            name = device.as_py()
+            shown_name = "missing" if name is None else hashed_name(name, devices_digest)
+            found.append(f"device {shown_name}, round {number}")
+        example = "; ".join(found)
         return LeftOut(self.reason, self.rows, example, may_be_participation)
 
 
@@ -141,8 +145,10 @@ class Log:
         self.layout = layout
         self.numbering = numbering
         self.rows = self.filtered_rows = self.staged_rows = 0
-        self.places = self._places = np.empty(0, np.int64)
-        """Positions in the log of the participations that were yielded last."""
+        self._places = np.empty(0, np.int64)
+        """Positions in the log of the rows of the last batch."""
+        self.time_problems: dict[bool, str] = {}
+        """First error for times that cannot be read, and for rows without a time."""
         self.left_out: dict[str, Unused] = {}
         """Rows that may be participations but are incomplete, by reason."""
         self.out_of_range = self.unreleased_rows = 0
@@ -154,7 +160,14 @@ class Log:
         if layout.time is not None:
             self.times = layout.time_reader(f"column {layout.time!r} of log {shown_path(path)}")
         self._on_progress = on_progress
-        self._files = LogFiles(path, layout.columns, layout.file_format, layout.delimiter)
+        # Only rows with a time may be copies of others (`repeats.py`), which all columns must show.
+        self._files = LogFiles(
+            path,
+            layout.columns,
+            layout.file_format,
+            layout.delimiter,
+            is_whole=layout.time is not None,
+        )
         self._types = self._files.types
         _check_round_type(layout.round, self._types[layout.round])
         self._met: dict[str, dict[str, None]] = {column: {} for column in layout.conditions}
@@ -166,11 +179,15 @@ class Log:
             fields["owner"] = _name_kind(layout.owner, kind, "owner_column", "owners")
         fields["round"] = pa.int64()
         if layout.time is not None:
-            fields["time"] = pa.float64()
+            fields |= {"time": pa.float64(), ROW_HASH: pa.uint64()}
         self.schema = pa.schema(fields)
 
-    def stage(self, file: Path) -> None:
-        """Writes device, owner, round and time of the participations to a Parquet file.
+    def stage(self, file: Path, batches: Iterable[pa.RecordBatch] | None = None) -> None:
+        """Writes the participations to a Parquet file: device, owner, round, time and hash.
+
+        Args:
+            file: path of the file.
+            batches: all rows of the log, if they are read elsewhere.
 
         Raises:
             InputError: the log cannot be read.
@@ -178,24 +195,13 @@ class Log:
         """
         # lz4, because the file is read once and removed; names seldom repeat, so no dictionary.
         with pq.ParquetWriter(file, self.schema, compression="lz4", use_dictionary=False) as writer:
-            for staged in self.participations():
+            for batch in self._files.batches() if batches is None else batches:
+                self._places = np.arange(self.rows, self.rows + batch.num_rows)
+                self.rows += batch.num_rows
+                staged = self._staged(batch)
+                self.staged_rows += staged.num_rows
                 writer.write_batch(staged)
                 self._on_progress(f"{self.rows:,} rows read")
-
-    def participations(
-        self, batches: Iterable[pa.RecordBatch] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields device, owner, round and time of the participations. Raises InputError.
-
-        Args:
-            batches: all rows of the log, if they have been read already.
-        """
-        for batch in self._files.batches() if batches is None else batches:
-            self._places = np.arange(self.rows, self.rows + batch.num_rows)
-            self.rows += batch.num_rows
-            staged = self._staged(batch)
-            self.staged_rows += staged.num_rows
-            yield staged
 
     def _staged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
@@ -270,9 +276,9 @@ class Log:
             if not places.size:
                 continue
             first = int(places[0])
-            example = Unused(reason, 0, devices[first], shown_value(rounds[first]))
-            example.row = int(self._places[first]) + 1
-            self.left_out.setdefault(reason, example).rows += places.size
+            example = [(devices[first], shown_value(rounds[first]))]
+            found = Unused(reason, 0, example, int(self._places[first]) + 1)
+            self.left_out.setdefault(reason, found).rows += places.size
             self.out_of_range += places.size if reason == beyond else 0
         # Rows in these rounds are counted separately, because the log may have them.
         staged = self.numbering.staged(numbers)
@@ -283,7 +289,6 @@ class Log:
             self.unreleased_rounds = np.union1d(self.unreleased_rounds, found)
         # Times of other rows are not read, so wrong times there are harmless.
         places = np.flatnonzero(is_left & ~is_unreleased)
-        self.places = self._places[places]
         columns = [_taken(each, places) for each in (devices, *owners)]
         columns.append(pa.array(staged[places]))
         if self.times is not None:
@@ -293,8 +298,23 @@ class Log:
                 return row_text(devices[row], shown_value(rounds[row]))
 
             times = _taken(batch.column(self.layout.time), places)
-            columns.append(pa.array(self.times.seconds(times, row_name)))
+            columns.append(self._seconds(self.times, times, row_name))
+            hashes = row_hashes(batch, self._places)
+            columns.append(_taken(hashes, places))
         return pa.record_batch(columns, schema=self.schema)
+
+    def _seconds(self, reader: TimeReader, times: pa.Array, row_name: RowName) -> pa.Array:
+        """Returns times [N], null if they are missing or cannot be read, which is a problem."""
+        seconds = np.full(len(times), np.nan)
+        filled = np.flatnonzero(times.is_valid())
+        for places in (filled, np.arange(len(times))) if times.null_count else (filled,):
+            try:
+                some = times.take(pa.array(places))
+                seconds[places] = reader.seconds(some, lambda place, of=places: row_name(of[place]))
+            except InputError as error:
+                # The first of each kind, since all later rows are read by the form of the first.
+                self.time_problems.setdefault(places is filled, str(error))
+        return pa.array(seconds, from_pandas=True)
 
     def _owners(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """Returns each row's owner, as a list of one column, or of none."""
@@ -340,7 +360,7 @@ def _name_kind(name: str, kind: pa.DataType, argument: str, named: str) -> pa.Da
         return pa.uint64()
     if pa.types.is_signed_integer(kind):
         return pa.int64()
-    if _is_text(kind):
+    if is_text(kind):
         return pa.string()
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     if is_bytes or pa.types.is_fixed_size_binary(kind):
@@ -351,7 +371,7 @@ def _name_kind(name: str, kind: pa.DataType, argument: str, named: str) -> pa.Da
 
 def _check_round_type(name: str, kind: pa.DataType) -> None:
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    if not is_number and not _is_text(kind):
+    if not is_number and not is_text(kind):
         raise InputError.of("round_column", name, f"is of type {kind}", "rounds must be integers")
 
 
@@ -359,7 +379,7 @@ def _whole_numbers(rounds: pa.Array) -> pa.Array:
     """Returns rounds [N] as int64, at most 2^62; null if a value is not an integer."""
     kind = rounds.type
     nothing = pa.scalar(None, kind)
-    if _is_text(kind):
+    if is_text(kind):
         trimmed = _COMPUTE.utf8_trim_whitespace(rounds)
         # 18 digits always fit int64.
         is_whole = _COMPUTE.match_substring_regex(trimmed, r"^-?[0-9]{1,18}$")
@@ -384,15 +404,20 @@ def row_text(device: pa.Scalar, round_text: str) -> str:
 
 def shown_value(value: pa.Scalar) -> str:
     """Returns a value of a log for messages, cut to 60 characters; bytes in hexadecimal."""
-    plain = value.as_py()
+    try:
+        plain = value.as_py()
+    # Python's times have a smaller range and microseconds only.
+    except (ValueError, OverflowError):
+        return f"a {value.type}"
     if plain is None:
         return "missing"
     if isinstance(plain, bytes):
         plain = plain.hex()
-    return repr(plain)[:60]
+    return (repr(plain) if isinstance(plain, str | list | dict) else str(plain))[:60]
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Returns whether a type is text."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 

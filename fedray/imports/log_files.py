@@ -12,11 +12,15 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
+from fedray.base.arrays import Int64Array
 from fedray.base.errors import InputError
 from fedray.base.parsing import decode_text
+from fedray.base.quiet_duckdb import connected
 from fedray.trace.files import first_line
 
 BATCH_ROWS = 1 << 20
+BATCH_BYTES = 64 << 20
+"""Most bytes of Parquet, before compression, that are read at once."""
 BLOCK_BYTES = 16 << 20
 """Number of bytes of CSV that are read at once; no value may be longer."""
 DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError)
@@ -30,6 +34,7 @@ _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 _SEPARATORS = (";", "\t", ",", "|")
 
@@ -42,6 +47,7 @@ class LogFiles:
         columns: names of the columns, each with the argument that gives it.
         file_format: csv or parquet; None to use the suffix.
         delimiter: character between columns of CSV; a comma if None.
+        is_whole: whether batches have all columns of their file, so that rows can be compared.
 
     Raises:
         InputError: the files cannot be read, or lack a column.
@@ -53,6 +59,7 @@ class LogFiles:
         columns: Mapping[str, str],
         file_format: str | None,
         delimiter: str | None,
+        is_whole: bool = False,
     ) -> None:
         self._shown = f"log {shown_path(path)}"
         self._files = _files_of(path)
@@ -68,22 +75,25 @@ class LogFiles:
         self.names = schema.names
         """Names of all columns of the first file."""
         self.types = _types(schema, columns)
-        """Types of the columns in all files; for dictionaries, those of the values."""
+        """Types of the columns in all files, as `_plain` has them."""
+        self._is_whole = is_whole
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows in order. Raises InputError for damaged files and for differing types."""
-        names = list(self.types)
         for file in self._files:
             with self._readable():
                 if self._is_csv:
-                    yield from open_csv(file, names, self._separator)
+                    names = csv_names(file, self._separator) if self._is_whole else self.types
+                    yield from open_csv(file, list(names), self._separator)
                     continue
                 with open_parquet(file) as parquet:
                     self._check_types(file, parquet.schema_arrow)
-                    for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=names):
+                    names = None if self._is_whole else list(self.types)
+                    for batch in parquet.iter_batches(_batch_rows(parquet), columns=names):
                         # Each file may have another order of columns.
-                        columns = [_decoded(batch.column(name)) for name in names]
-                        yield pa.record_batch(columns, names)
+                        yield pa.record_batch(
+                            [_decoded(each) for each in batch], batch.schema.names
+                        )
 
     def _schema(self, file: Path) -> pa.Schema:
         if not self._is_csv:
@@ -124,6 +134,30 @@ class LogFiles:
             raise InputError(f"{self._shown} cannot be read ({problem}); correct it") from None
 
 
+def row_hashes(batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
+    """Returns a hash of all values of each row [N], by which equal rows are found.
+
+    Args:
+        batch: rows with all columns of the log.
+        places: distinct numbers [N], for rows that cannot be compared.
+    """
+    # The import takes a tenth of a second.
+    import duckdb
+
+    numbered = batch.rename_columns([str(place) for place in range(batch.num_columns)])
+    try:
+        # A single thread keeps the order of rows.
+        with connected({"threads": 1}) as connection:
+            connection.register("given", pa.Table.from_batches([numbered]))
+            found = connection.sql("SELECT hash(given) FROM given").to_arrow_table()
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    # DuckDB does not read a few types, such as half-precision floats: no row is then a copy.
+    except duckdb.Error:
+        return pa.array(places, pa.uint64())
+    return found.column(0).combine_chunks()
+
+
 def open_csv(
     file: Path, columns: Sequence[str], separator: str, header: Sequence[str] = ()
 ) -> arrow_csv.CSVStreamingReader:
@@ -146,7 +180,8 @@ def open_csv(
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(columns, pa.string()),
-                include_columns=columns,
+                # All columns, since pyarrow would read the first of two with one name twice.
+                include_columns=columns if len(set(columns)) == len(columns) else [],
                 null_values=[""],
                 strings_can_be_null=True,
             ),
@@ -201,12 +236,17 @@ def shown_path(path: Path) -> str:
 
 
 def _types(schema: pa.Schema, names: Iterable[str]) -> dict[str, pa.DataType]:
-    """Returns the types of the named columns in a schema; for a dictionary, its values' type."""
-    kinds = {name: schema.field(name).type for name in names if name in schema.names}
-    for name, kind in kinds.items():
-        if pa.types.is_dictionary(kind):
-            kinds[name] = kind.value_type
-    return kinds
+    """Returns the plain types of the named columns in a schema."""
+    return {name: _plain(schema.field(name).type) for name in names if name in schema.names}
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of a column's values: those of a dictionary, and the 16 bytes of a UUID."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(kind.storage_type)
+    return _VIEWS.get(kind, kind)
 
 
 def _shown_types(types: Mapping[str, pa.DataType]) -> str:
@@ -214,7 +254,18 @@ def _shown_types(types: Mapping[str, pa.DataType]) -> str:
 
 
 def _decoded(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if pa.types.is_dictionary(column.type):
+        return _decoded(column.dictionary_decode())
+    if isinstance(column, pa.ExtensionArray):
+        return _decoded(column.storage)
+    return column.cast(_plain(column.type)) if column.type in _VIEWS else column
+
+
+def _batch_rows(parquet: pq.ParquetFile) -> int:
+    """Returns the rows of a batch, fewer if rows are long."""
+    groups = range(parquet.num_row_groups)
+    size = sum(parquet.metadata.row_group(each).total_byte_size for each in groups)
+    return min(BATCH_ROWS, max(1, BATCH_BYTES * parquet.metadata.num_rows // max(1, size)))
 
 
 def _separator_hint(file: Path, separator: str) -> str:

@@ -25,6 +25,7 @@ from fedray.report.audits import (
     worst_devices_table,
 )
 from fedray.report.table import Paragraph, Piece, Table, bullets
+from fedray.trace.imported import NOTICED
 from fedray.trace.trained import TrainedRun
 
 
@@ -40,6 +41,8 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
         f"{counted(audit.participations, 'participation')}; observed min-sep {b}, at most "
         f"{counted(audit.max_participations, 'participation')} of a device.",
     )
+    noticed = (each.text for each in audit.rests_on if each.source in NOTICED)
+    yield from (Paragraph("note      ", text) for text in noticed)
     yield from _end(audit)
     if audit.short_run_note:
         yield Paragraph("", audit.short_run_note)

@@ -75,6 +75,12 @@ TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=Fa
 REPEATED_SCHEMA = TIMED_SCHEMA.append(pa.field("last_time", pa.float64(), nullable=False))
 """Schema of imports with times and repeats "once"."""
 
+COPIED = "equal to another row in every column"
+"""Reason for which copies are left out."""
+_IDS = "found by the import, in the ids of the log"
+_REPEATS = "told to the import: what repeated rows are; it counted them"
+NOTICED = (_IDS, _REPEATS)
+"""Sources of assumptions that every summary of an audit shows."""
 _ROUNDS_FILE = "told to the import: the rounds file"
 
 
@@ -167,7 +173,9 @@ class ImportDocument(TypedDict):
     repeats: str
     """Meaning of further rows of one device in one round, given as `--repeats`."""
     repeated_rows: int
-    """Number of further rows of one device in one round."""
+    """Number of further rows of one device in one round, without copies."""
+    repeated_examples: NotRequired[str]
+    """The first of these rows, with hashes of their devices' names; absent without such rows."""
     times: ImportedTimes | None
     """Source of the times; None without times."""
     rows_read: int
@@ -180,6 +188,8 @@ class ImportDocument(TypedDict):
     """Number of devices that took part at least once."""
     owner_column: NotRequired[str]
     """Column of the log that names the owner of a device; absent if owners are unknown."""
+    doubtful_ids: NotRequired[list[str]]
+    """Sentences on ids that may name the same device or none; absent without such ids."""
     left_out: list[LeftOut]
     """Rows that are not participations."""
     written: str
@@ -352,6 +362,7 @@ class ImportedTrace(Result):
             )
             found.append(Assumption(text, self.unit_source))
         found.append(Assumption(self._numbering_assumption(), self.rounds_source))
+        found += [Assumption(each, _IDS) for each in run.get("doubtful_ids", ())]
         if run["rounds_out_of_order"]:
             text = (
                 f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
@@ -367,18 +378,21 @@ class ImportedTrace(Result):
             )
             source = "told to the import: the conditions; it counted the rows"
             found.append(Assumption(text, source))
+        if copies := sum(each.rows for each in self.left_out if each.reason == COPIED):
+            text = f"Rows {COPIED}, their time included, are copies of one record: {copies:,}."
+            found.append(Assumption(text, "counted by the import"))
         if run["repeated_rows"]:
             meaning = "Each is a contribution of its own, clipped by itself, and counts in full."
             if self.repeats == "once":
                 meaning = "They are records of the same contribution."
                 if (run.get("times") or {}).get("column") is not None:
                     meaning += " It lasted from the first to the last of their times."
+            some = run.get("repeated_examples")
             text = (
                 "Rows that repeat another row's device and round: "
-                f"{run['repeated_rows']:,}. {meaning}"
+                f"{run['repeated_rows']:,}. {meaning}" + (f" Among them: {some}." if some else "")
             )
-            source = "told to the import: what repeated rows are; it counted them"
-            found.append(Assumption(text, source))
+            found.append(Assumption(text, _REPEATS))
         times = run.get("times")
         if times is not None and times["column"] is not None:
             text = (
@@ -620,8 +634,11 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
     rely on."""
     names = [*run["device_columns"], *run["where"]]
     times = run.get("times")
+    notes = run.get("doubtful_ids", [])
     are_as_written = (
-        len(run["device_columns"]) > 0
+        isinstance(notes, list)
+        and all(isinstance(each, str) for each in notes)
+        and len(run["device_columns"]) > 0
         and all(isinstance(name, str) for name in names)
         and (
             times is None
@@ -629,7 +646,7 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
         )
     )
     if not are_as_written:
-        raise _corrupt(directory / RUN_FILE, "has malformed columns, conditions or times")
+        raise _corrupt(directory / RUN_FILE, "has malformed columns, conditions, times or notes")
 
 
 def _filled(times: Float64Array, before: float) -> Float64Array:

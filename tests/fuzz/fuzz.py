@@ -45,6 +45,7 @@ from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples
 from fedray.imports.foreign_sessions import read_fedscale, read_flash
 from fedray.imports.importer import import_log
+from fedray.imports.inspected import inspect_log
 from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.registry import Tree
 from fedray.scenario import Scenario, SeveralTasks
@@ -398,9 +399,36 @@ class Texts:
     read: Callable[[Path], object]
 
     def case(self, rng: random.Random) -> bool:
+        if rng.random() < 0.05:
+            return self._encoded(rng)
         self.file.write_bytes(changed_text(rng.choice(self.bases), self.separator, rng))
         self.read(self.file)
         return False
+
+    def _encoded(self, rng: random.Random) -> bool:
+        """Another encoding is refused, or read as the same."""
+        base = rng.choice(self.bases)
+        self.file.write_text(base)
+        plain: object = "refused"
+        with contextlib.suppress(FedrayError):
+            plain = self.read(self.file)
+        self.file.write_bytes(encoded(base, rng))
+        found = self.read(self.file)
+        if str(found) != str(plain):
+            raise Finding("another encoding changed what is read")
+        return False
+
+
+ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1", "cp500")
+
+
+def encoded(text: str, rng: random.Random) -> bytes:
+    """A text in an encoding that is not UTF-8, with a mark of the order of bytes at the start of a line."""
+    if rng.random() < 0.3:
+        lines = text.split("\n")
+        lines.insert(rng.choice([0, rng.randrange(len(lines))]), "\ufeff")
+        return "\n".join(lines).replace("\ufeff\n", "\ufeff").encode()
+    return text.encode(rng.choice(ENCODINGS), errors="replace")
 
 
 def read_scenario(file: Path) -> None:
@@ -521,6 +549,182 @@ class Logs:
                     f"left behind: {sorted(path.name for path in self._folder.iterdir())}"
                 )
         return False
+
+
+class OddLogs:
+    """Logs with copies, retries, rows of other outcomes, columns of every type, ids that mean nothing, and encodings of every kind.
+
+    The command that an inspection proposes runs, and counts what was drawn; or the log is refused.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def case(self, rng: random.Random) -> bool:
+        names = [*rng.sample(SENTINELS, 4), "a", "A", "b", "phone 1"]
+        unit, start = rng.choice([1, 10**3, 10**6, 10**9]), 1_772_366_400
+        rows = [
+            (device, number, (start + 3600 * number + place) * unit, "accepted", place)
+            for number in range(5)
+            for place, device in enumerate(names)
+            if rng.random() < 0.7 or place < 2
+        ]
+        retries = [
+            (*row[:2], row[2] + 1800 * unit, *row[3:])
+            for row in rng.sample(rows, rng.choice([0, 0, 1, 3]))
+        ]
+        kept = [*rows, *retries]
+        copies = rng.choices(kept, k=rng.choice([0, 1, 9]))
+        lost = [(*row[:3], "late", row[4]) for row in rng.sample(rows, rng.choice([0, 3]))]
+        everything = [*kept, *copies, *lost]
+        rng.shuffle(everything)
+        columns: dict[str, Any] = dict(
+            zip(("client_id", "round", "logged", "outcome", "size"), zip(*everything, strict=True), strict=True)
+        )  # fmt: skip
+        log, is_plain = self._written(columns, rng)
+        out = self._folder / "out"
+        before = sorted(path.name for path in self._folder.iterdir())
+        try:
+            found = inspect_log(log, {}, leave_out_invalid=True, out=out)
+            if not found.is_importable:
+                if is_plain:
+                    raise Finding(f"not importable: {found.problems}")
+                return True
+            code, errors = run_command(list(found.command[1:]))
+            if code:
+                raise Finding(f"the proposed command: {code}, {errors[:200]}")
+            trace = ImportedTrace.open(out)
+            if trace.run["rows"] + sum(each.rows for each in trace.left_out) + trace.filtered_rows != trace.run["rows_read"]:  # fmt: skip
+                raise Finding("rows do not add up")
+            wanted = (len(kept), len(lost), len(retries), len(everything))
+            run = trace.run
+            counts = (run["rows"], run["filtered_rows"], run["repeated_rows"], run["rows_read"])
+            if is_plain and counts != wanted:
+                raise Finding(f"counts {counts} instead of {wanted}")
+            if not is_plain and counts[0] < wanted[0] and trace.is_complete:
+                raise Finding(f"participations were lost without a word: {counts} of {wanted}")
+            return False
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+            if sorted(path.name for path in self._folder.iterdir()) != before:
+                raise Finding("something was left behind")
+
+    def _written(self, columns: dict[str, Any], rng: random.Random) -> tuple[Path, bool]:
+        """The log's file, and whether its counts must be those that were drawn."""
+        for file in self._folder.iterdir():
+            file.unlink()
+        if rng.random() < 0.5:
+            log = self._folder / "log.csv"
+            lines = [",".join(columns)]
+            for row in zip(*columns.values(), strict=True):
+                lines.append(",".join('"' + str(each).replace('"', '""') + '"' for each in row))
+            text = "\n".join(lines) + "\n"
+            is_plain = rng.random() < 0.6
+            log.write_bytes(text.encode() if is_plain else encoded(text, rng))
+            return log, is_plain
+        log, count = self._folder / "log.parquet", len(columns["round"])
+        table = pa.table({name: pa.array(values) for name, values in columns.items()})
+        for number in range(rng.randrange(3)):
+            name = rng.choice(list(ODD_TYPES))
+            values = pa.array([rng.choice(ODD_TYPES[name][1])] * count, ODD_TYPES[name][0])
+            table = table.append_column(f"odd{number}", values)
+        # DuckDB does not read the first two, so that rows cannot be compared; of two times, none is proposed.
+        others = {pa.float16(), pa.decimal256(60, 0), pa.timestamp("ns"), pa.timestamp("ms", "UTC")}
+        is_plain = not others.intersection(table.schema.types)
+        if rng.random() < 0.2:
+            name = rng.choice(list(ODD_TYPES))
+            values = pa.array([rng.choice(ODD_TYPES[name][1])] * count, ODD_TYPES[name][0])
+            role = rng.choice(["client_id", "round", "logged", "outcome"])
+            table = table.set_column(table.schema.get_field_index(role), role, values)
+            is_plain = False
+        pq.write_table(table, log, row_group_size=rng.choice([1, 7, 1000]))
+        return log, is_plain
+
+
+SENTINELS = ["nan", "None", "NULL", "N/A", "(null)", "undefined", "unknown", "00000000-0000-0000-0000-000000000000", " x", "x", "{x}", "caf\u00e9", "cafe\u0301", "007", "7", '"']  # fmt: skip
+ODD_TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "uuid": (pa.uuid(), [b"x" * 16, bytes(16), None]),
+    "list": (pa.list_(pa.int64()), [[1], [], None]),
+    "struct": (pa.struct({"a": pa.int64(), "b": pa.list_(pa.string())}), [{"a": 1, "b": ["x"]}, None]),
+    "map": (pa.map_(pa.string(), pa.int64()), [[("a", 1)], None]),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), ["a", None]),
+    "view": (pa.string_view(), ["a", "", None]),
+    "bytes": (pa.binary(), [b"\xff", b"", None]),
+    "nothing": (pa.null(), [None]),
+    "truth": (pa.bool_(), [True, False, None]),
+    "half": (pa.float16(), [1.0, None]),
+    "double": (pa.float64(), [1.5, float("nan"), float("inf"), 1e300, None]),
+    "decimal": (pa.decimal128(20, 2), [7, None]),
+    "long decimal": (pa.decimal256(60, 0), [7, None]),
+    "unsigned": (pa.uint64(), [0, 2**64 - 1, None]),
+    "duration": (pa.duration("ns"), [1, None]),
+    "date": (pa.date32(), [0, 10**6, None]),
+    "hour": (pa.time64("ns"), [1, None]),
+    "nanoseconds": (pa.timestamp("ns"), [0, 2**63 - 1, 1_772_366_400 * 10**9 + 1, None]),
+    "milliseconds": (pa.timestamp("ms", "UTC"), [0, 2**62, -(2**62), 1_772_366_400_000, None]),
+}  # fmt: skip
+
+
+class Pipes:
+    """A pipe in place of a file, which nobody writes to: it is refused, and nothing waits for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        make_own(folder / "own", 1)
+        make_imported(folder / "imported", 1)
+        (folder / "log.csv").write_text("dev,round\na,0\nb,1\n")
+        (folder / "s.toml").write_text(Scenario.from_tables(SCENARIO).to_toml())
+        (folder / "c.toml").write_text(CLAIM)
+        (folder / "m.json").write_text('{"kind": "tree"}')
+        (folder / "r.txt").write_text("0\n1\n")
+        (folder / "imported.csv").unlink()
+        self._files = sorted(file for file in folder.rglob("*") if file.is_file())
+
+    def _read(self, file: Path) -> None:
+        place = self._folder
+        top = file.relative_to(place).parts[0]
+        if top in ("own", "imported"):
+            trace = open_trace(place / top)
+            audit_trace(trace, 2.0, 1e-6, [Tree()], claim=read_claim(place / "c.toml"))
+            if isinstance(trace, ImportedTrace):
+                trace.verify()
+                trace.name_of(0)
+            return
+        if top == "s.toml":
+            Scenario.from_toml(file)
+        elif top == "c.toml":
+            read_claim(file)
+        elif top == "m.json":
+            evaluate_mechanisms([file], 8, 2, 2, 1.0, 1e-6)
+        elif top in ("log.csv", "r.txt"):
+            inspect_log(place / "log.csv", {"device": ["dev"]})
+            try:
+                import_log(place / "log.csv", "dev", "round", None, place / "out", rounds_file=place / "r.txt")  # fmt: skip
+            finally:
+                shutil.rmtree(place / "out", ignore_errors=True)
+
+    def case(self, rng: random.Random) -> bool:
+        file = rng.choice(self._files)
+        content = file.read_bytes()
+        name = file.relative_to(self._folder)
+
+        def stop(*_: object) -> None:
+            raise Finding(f"{name}: waits for a pipe")
+
+        file.unlink()
+        os.mkfifo(file)
+        before = signal.signal(signal.SIGALRM, stop)
+        signal.alarm(5)
+        # Code outside Python does not hear the alarm.
+        faulthandler.dump_traceback_later(9, exit=True)
+        try:
+            self._read(file)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+            file.unlink()
+            file.write_bytes(content)
+        raise Finding(f"{name}: a pipe is read as a file")
 
 
 def hostile_format(rng: random.Random) -> str:
@@ -780,6 +984,8 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
             "texts",
             "matrices",
             "logs",
+            "odd",
+            "pipes",
             "data",
             "sessions",
             "unfinished",
@@ -801,7 +1007,7 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
     yield "own trace", 0.33, own
-    yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
+    yield "imported trace", 0.22, Traces(places["imported"], make_imported, read_imported)
     yield "scenario", 0.06, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
     root_file = root / "scenarios/several-tasks.toml"
     tasks = Texts(texts / "t.toml", [root_file.read_text()], " = ", read_tasks)
@@ -845,6 +1051,8 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     yield "rows", 0.01, rows
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
+    yield "odd log", 0.025, OddLogs(places["odd"])
+    yield "pipe", 0.001, Pipes(places["pipes"])
     yield "data", 0.02, DataFiles(places["data"])
     yield "sessions", 0.03, Sessions(places["sessions"])
     yield "unfinished", 0.03, Unfinished(places["unfinished"])

@@ -359,7 +359,8 @@ def test_repeated_rows_are_refused_until_somebody_says_what_they_are(
 ) -> None:
     with pytest.raises(
         InputError,
-        match=r"has 3 rows of the same device in the same round again \(such as device 'a', round 3\)",
+        match=r"has 3 rows of the same device in the same round again \(such as device 'a', round 3; "
+        r"device 'b', round 2; device 'b', round 2\)",
     ):
         log(REPEATED_LOG, 4)
     once = log(REPEATED_LOG, 4, repeats="once")
@@ -898,10 +899,10 @@ def test_repeated_rows_last_from_their_first_to_their_last_time(
     rows = "a,0,5\na,0,1\na,0,9\na,0,4\na,1,20\nb,0,3\nb,1,31\nb,1,30\n"
     told = {"time_column": "at", "time_unit": "seconds", "repeats": repeats}
     for size in (1, 2, 3, 5, 100):
-        batches = importer._queried
+        batches = importer.queried
         monkeypatch.setattr(
             importer,
-            "_queried",
+            "queried",
             lambda *args, batches=batches, size=size: (
                 batch.slice(start, size)
                 for batch in batches(*args)
@@ -921,6 +922,16 @@ def test_repeated_rows_last_from_their_first_to_their_last_time(
         said = any("It lasted from the first to the last" in text for text in trace.assumptions)
         assert said == (repeats == "once")
         trace.verify()
+
+
+def test_the_order_of_rounds_is_checked_across_a_round_without_participations(
+    log, tmp_path: Path
+) -> None:
+    (tmp_path / "released.txt").write_text("0\n1\n2\n")
+    told = {"rounds_file": tmp_path / "released.txt", "time_column": "at", "time_unit": "seconds"}
+    for later, expected in (("200", 1), ("400", 0)):
+        trace = log(f"dev,round,at\na,0,300\nb,2,{later}\n", **told)
+        assert trace.run["rounds_out_of_order"] == expected
 
 
 def test_an_import_of_another_version_is_refused(log) -> None:
