@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedray.base.errors import CheckpointError, InputError
+from fedray.base.errors import CheckpointError, FedrayError, InputError, RunFailed
 from fedray.commands.budget import day_of, say_if_same
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import IS_QUIET, progress_of_run
@@ -65,15 +65,28 @@ def run(
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
     ):
-        reserve: Any = partial(reserved, ledger, start=day)
+        reserve: Any = partial(reserved, ledger, start=day, placement=placement)
         if resume is not None:
-            trace = _continued(resume, placement, value, listen, trust_code)
+            trace = _continued(resume, placement, value, listen, trust_code, reserve)
         else:
             trace = _started(value, placement, directory, listen, reserve)
-        if ledger is not None:
-            say_if_same(charge_run(ledger, trace, day))
+        problem = ""
+        try:
+            if ledger is not None:
+                say_if_same(charge_run(ledger, trace, day))
+        except FedrayError as error:
+            again = ["fedray", "budget", str(ledger), "--add", str(trace.path)]
+            again += [] if start is None else ["--start", start]
+            problem = (
+                f"the run is complete but not charged: {error}; charge it by `{shlex.join(again)}`"
+            )
     show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
-    show(trace, as_json)
+    try:
+        show(trace, as_json)
+    finally:
+        # After the results, so that a charge that failed loses none of them.
+        if problem:
+            raise RunFailed(problem)
 
 
 def _started(
@@ -103,9 +116,19 @@ def _started(
 
 
 def _continued(
-    directory: Path, placement: Any, value: Any, listen: Callable[[Any], None], trust_code: bool
+    directory: Path,
+    placement: Any,
+    value: Any,
+    listen: Callable[[Any], None],
+    trust_code: bool,
+    reserve: Any,
 ) -> Any:
-    from fedray.runs.pipeline import is_unfinished_run_of_tasks, resume_run, resume_tasks
+    from fedray.runs.pipeline import (
+        is_unfinished_run_of_tasks,
+        recorded_scenario,
+        resume_run,
+        resume_tasks,
+    )
     from fedray.scenario import SeveralTasks
 
     # The directory says how many tasks were run, because the scenario may be left out.
@@ -116,4 +139,10 @@ def _continued(
             "several tasks; leave the scenario out"
         )
     resumed: Any = resume_tasks if has_tasks else resume_run
-    return resumed(directory, placement, value, listen, trust_code=trust_code)
+    with reserve(recorded_scenario(directory), is_resumed=True) as begun:
+
+        def heard(progress: Any) -> None:
+            begun()
+            listen(progress)
+
+        return resumed(directory, placement, value, heard, trust_code=trust_code)
