@@ -12,9 +12,9 @@ the window, and rho adds up over runs, also if runs are chosen by earlier result
 2016, Lemma 1.7), but only if their noise is independent: runs and trainings that share their noise
 are refused, because the difference of their models would have none.
 
-A charge is a release (`Release`). A log that may be a charged release is charged only with a name:
-a new one makes it another release, and the name of a charge makes it a version of that release, of
-which every unit spent the largest rho. So a correction can never lower what is spent.
+A log that may be a charged release is charged only with a name: a new one makes it another release,
+that of a charge makes it a version of that release, of which every unit spent the largest rho. So a
+correction never lowers what is spent.
 
 A run is reserved at its worst case before it starts and charged at its end, so that neither a crash
 nor a second run at the same time can spend more than the budget. Files of devices are written and
@@ -26,7 +26,7 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -47,7 +47,6 @@ from fedray.audit.ledger_lines import (
     Charged,
     Line,
     Promise,
-    Release,
     Reserved,
     Spent,
     read_lines,
@@ -131,7 +130,7 @@ class Ledger(Result):
             InputError: the ledger exists, or a value is out of range.
         """
         given: Any = {"epsilon": epsilon, "delta": delta, "period": period, "unit": unit}
-        budget = Budget(**given)
+        budget = Budget(format=2, **given)
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -156,9 +155,9 @@ class Ledger(Result):
             entries = read_chain(Path(path) / CHAIN_FILE)
         except OSError as error:
             rule = f"is not a ledger ({error.strerror or error})"
-            remedy = "make one by `fedray budget`, with an epsilon, a delta and a period"
-            if os.path.lexists(Path(path) / CHAIN_FILE):
-                remedy = f"put the file {CHAIN_FILE} itself there"
+            remedy = (
+                "name one, or make it by `fedray budget`, with an epsilon, a delta and a period"
+            )
             raise InputError.of("ledger", str(path), rule, remedy) from None
         if head is not None and head not in {each["digest"] for each in entries}:
             rule = "is no line of this ledger, so lines were removed or all written again"
@@ -166,9 +165,9 @@ class Ledger(Result):
         if not entries:
             raise InputError.of("ledger", str(path), "is empty", "restore it from a copy")
         found = cls(Path(path), tuple(entries))
-        for number, line in enumerate(found.lines, 1):
-            for spent in line.windows.values() if isinstance(line, Charged) else ():
-                _check_file(Path(path), spent, number)
+        spent = [each for line in found.charges.values() for each in line.windows.values()]
+        if len({found._table(each).schema for each in spent}) > 1:
+            raise InputError.of("ledger", str(path), "has units of several types")
         return found
 
     @cached_property
@@ -224,9 +223,7 @@ class Ledger(Result):
         recorded = self._sums(releases)
         by_rules = [[each.enforced for each in versions] for versions in releases]
         others = [each for each, rules in zip(releases, by_rules, strict=True) if None in rules]
-        enforced = math.fsum(
-            max(filter(None, each), default=0.0) for each in by_rules if None not in each
-        )
+        enforced = math.fsum(max(r or 0.0 for r in each) for each in by_rules if None not in each)
         largest = float(recorded.max(initial=0.0))
         # Usually all runs enforce their rules, or none does; files are then read once.
         rest = recorded if len(others) == len(releases) else self._sums(others)
@@ -252,31 +249,37 @@ class Ledger(Result):
     def _sums(self, releases: Sequence[Sequence[Spent]]) -> Float64Array:
         """Returns the rho of every unit in one window, over releases: of each the largest of its
         versions."""
-        largest = [
-            _by_unit(pa.concat_tables(map(self._table, versions)), "max") for versions in releases
-        ]
-        if not largest:
-            return np.zeros(0)
-        return _by_unit(pa.concat_tables(largest), "sum")["rho"].to_numpy()
+        largest = [self._by_unit(map(self._table, each), "max") for each in releases]
+        return self._by_unit(largest, "sum")["rho"].to_numpy() if largest else np.zeros(0)
+
+    def _by_unit(self, tables: Iterable[pa.Table], aggregation: str) -> pa.Table:
+        # One thread, so that sums of floats do not depend on the machine.
+        groups = pa.concat_tables(tables).group_by(self.unit, use_threads=False)
+        found = groups.aggregate([("rho", aggregation)]).select([self.unit, f"rho_{aggregation}"])
+        return found.rename_columns([self.unit, "rho"])
 
     def _table(self, spent: Spent) -> pa.Table:
-        """Returns units and rho of a charge, as columns of these names."""
+        """Returns the units and rho of a charge. Raises InputError unless its file has its digest,
+        and the columns and values of a charge."""
         file = self.path / f"{spent.file}.parquet"
         try:
-            table = pq.read_table(file)
-            # Files whose digests were computed again may have anything in them.
-            is_valid = table.column_names == [self.unit, "rho"] and not any(
-                each.null_count for each in table.columns
+            with open_regular_file(file) as stream:
+                content = stream.read()
+            table = pq.read_table(pa.BufferReader(content))
+            units, rho = table[self.unit], table["rho"].to_numpy()
+            is_nested = pa.types.is_nested(units.type) or table.num_columns != 2
+            is_valid = not (is_nested or units.null_count) and rho.dtype == np.float64
+            # A missing number is NaN here, which no comparison accepts.
+            is_valid &= hashlib.sha256(content).hexdigest() == spent.file
+            is_valid &= bool(((rho >= 0.0) & (rho <= MOST_RHO)).all())
+        except (pa.ArrowException, OSError, LookupError, TypeError):
+            table, is_valid = None, False
+        if not is_valid:
+            raise InputError(
+                f"{str(file)!r}, which the ledger names, is missing or was changed; restore it "
+                "from a copy"
             )
-            if is_valid and table.schema.field("rho").type == pa.float64():
-                rho = table["rho"].to_numpy()
-                if ((rho >= 0.0) & (rho <= MOST_RHO)).all():
-                    return table.rename_columns(["unit", "rho"])
-        except (pa.ArrowException, OSError):
-            pass
-        raise InputError(
-            f"{str(file)!r} has other columns or values than a charge; restore it from a copy"
-        )
+        return table
 
     def statement(self) -> str:
         """Returns a privacy statement over all runs as Markdown, a paragraph for each window.
@@ -328,7 +331,7 @@ class Ledger(Result):
             rho: largest rho that a unit may spend in the run.
             start: day on which the run starts (UTC).
             days: longest duration of the run, in days.
-            noise: noise of each task, from `noise_of`.
+            noise: noise of all tasks, from `noise_of`.
             is_gaussian: whether the server adds the noise; if not, epsilon is the bound of zCDP.
 
         Raises:
@@ -337,7 +340,9 @@ class Ledger(Result):
         """
         with self._locked() as now:
             # The same run again releases the same models.
-            now._check_noise(noise, lambda number, each: (_run(each), each.start) == (run, start))
+            lines = (now.charges | now.reservations).items()
+            same = [n for n, each in lines if (each.run, each.start) == (run, start)]
+            now._check_noise(noise, same)
             named = PERIODS[now.budget.period]
             try:
                 days_of_run = [start + timedelta(each) for each in range(math.floor(days) + 2)]
@@ -387,76 +392,61 @@ class Ledger(Result):
                 charged release and has no name.
         """
         with self._locked() as now:
-            run = _run_of(audits[0])
-            line = now.reservation_of(run, start)
+            line = now.reservation_of(_run_of(audits[0]), start)
             promised = {} if line is None else now.reservations[line].windows
-            if line is not None:
-                start = now.reservations[line].start
-            if start is None:
-                of_trace = [e for e in now.charges.values() if e.release.trace == audits[0].digest]
-                start = next((each.start for each in of_trace), None)
-            lines: list[Charged | Cancelled] = []
+            charges = now.charges.values()
+            starts = {e.start for e in charges if e.noise and e.trace == audits[0].digest}
+            start = now.reservations[line].start if line else start or next(iter(starts), None)
+            lines: list[Line] = []
             for audit in audits:
-                of_audit = _release_of(audit, start, trained)
-                name = now._name_of(audit, of_audit, release)
-                if name is not None:
+                new = _charge_of(audit, start, trained)
+                name = now._name_of(new, release)
+                if name:
                     windows = now._windows_of(audit, start, promised)
-                    closes = line if not lines else None
-                    lines.append(
-                        Charged(
-                            name=name, release=of_audit, start=start, closes=closes, windows=windows
-                        )
-                    )
+                    closes = None if lines else line
+                    of_line = {"name": name, "closes": closes, "windows": windows}
+                    lines.append(new.model_copy(update=of_line))
             # A run that is charged already spent nothing more, so only its reservation is closed.
             if line is not None and not lines:
                 lines.append(Cancelled(closes=line))
             return now._with(lines) if lines else now
 
-    def _name_of(self, audit: Audit, new: Release, given: str) -> str | None:
-        """Returns the name under which a release is charged; None if it is charged already."""
-        if new.noise is not None:
+    def _name_of(self, new: Charged, given: str) -> str:
+        """Returns the name under which a release is charged; empty if it is charged already."""
+        same = [n for n, each in self.charges.items() if each.identity == new.identity]
+        if new.noise:
             if given:
-                raise InputError.of(
-                    "release",
-                    given,
-                    "names releases of logs; a run or training is known by its noise",
-                    "leave it out",
-                )
-            if any(each.release == new for each in self.charges.values()):
-                return None
-            self._check_noise(
-                [new.noise], lambda number, each: isinstance(each, Reserved) and each.run == new.run
-            )
-            return new.default_name
+                rule = "names releases of logs; a run or training is known by its noise"
+                raise InputError.of("release", given, rule, "leave it out")
+            is_own = {n for n, each in self.reservations.items() if each.run == new.run}
+            self._check_noise(new.noise, {*same, *is_own})
+            return "" if same else new.name
         for number, each in self.charges.items():
-            may_be = each.release.may_be(new)
+            may_be = each.may_be(new)
             if given == each.name and not may_be:
                 rule = f"is line {number}, of another mechanism, participations or time"
                 raise InputError.of("release", given, rule, "give another name")
             # Without times, nothing shows whether the same participations are the same release.
-            if each.release == new and (given == each.name or (new.first and not given)):
-                return None
+            if number in same and (given == each.name or (new.first and not given)):
+                return ""
             if may_be and not given:
                 raise InputError(
-                    f"trace {str(audit.path)!r} has the mechanism, noise and participations of "
-                    f"line {number} of the ledger, but {new.differences(each.release)}; "
-                    f"`release={each.name}` makes it a correction of that charge, of which each "
-                    f"{self.unit} spent the larger rho, and a new name another release"
+                    f"line {number} of the ledger has the same mechanism, noise and participations "
+                    "at times that overlap or are unknown, but not the same times, devices and "
+                    f"owners; `release={each.name}` makes this a correction of that charge, of "
+                    f"which each {self.unit} spent the larger rho, and a new name another release"
                 )
-        return given or new.default_name
+        return given or new.name
 
-    def _check_noise(
-        self, noise: Collection[str], is_same: Callable[[int, Charged | Reserved], bool]
-    ) -> None:
-        """Raises InputError if other releases or open reservations have any of this noise."""
+    def _check_noise(self, noise: Collection[str], allowed: Collection[int]) -> None:
+        """Raises InputError if a line that is not allowed to has any of this noise."""
         for number, each in (self.charges | self.reservations).items():
-            theirs = each.noise if isinstance(each, Reserved) else (each.release.noise,)
-            shared = sorted(set(noise) & set(theirs))
-            if shared and not is_same(number, each):
+            shared = sorted(set(noise) & set(each.noise))
+            if shared and number not in allowed:
                 raise InputError(
                     f"ledger {str(self.path)!r}: line {number} has the same noise (seed "
-                    f"{shared[0]}), so the difference of the two models has none and no guarantee "
-                    "would hold; set another training.seed"
+                    f"{shared[0]}), so the difference of the two models has none; set another "
+                    "training.seed"
                 )
 
     def cancel(self, number: int) -> Self:
@@ -505,7 +495,7 @@ class Ledger(Result):
         ensured += [each.rho for each in promised.values()]
         enforced = min((each for each in ensured if each is not None), default=None)
         named = PERIODS[self.budget.period]
-        of_rounds = [named(each.date()) for each in _times_of_rounds(audit.trace, start)]
+        of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]
         windows = {}
         for window in sorted(set(of_rounds)):
             is_inside = np.array([each == window for each in of_rounds])
@@ -524,13 +514,15 @@ class Ledger(Result):
 
     def _write(self, table: pa.Table) -> str:
         files = [each for line in self.charges.values() for each in line.windows.values()]
-        if files:
-            ours = self._table(files[0]).schema.field("unit").type
-            if ours != table.schema.field(self.unit).type:
-                raise InputError(
-                    f"ledger {str(self.path)!r} has {self.unit}s of type {ours}, this trace of "
-                    f"{table.schema.field(self.unit).type}; keep a ledger for each population"
-                )
+        ours, theirs = [
+            each.schema.field(self.unit).type
+            for each in (*map(self._table, files[:1]), table, table)
+        ][:2]
+        if ours != theirs:
+            raise InputError(
+                f"ledger {str(self.path)!r} has {self.unit}s of type {ours}, this trace of "
+                f"{theirs}; keep a ledger for each population"
+            )
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")
         content = buffer.getvalue()
@@ -563,41 +555,20 @@ class Ledger(Result):
         )
 
 
-def noise_of(scenario: Scenario, device: str) -> str:
-    """Returns the identity of a scenario's noise: equal texts mean equal draws.
+def noise_of(scenario: Scenario, device: str) -> tuple[str, ...]:
+    """Returns the seed of a scenario's noise on each kind of device that draws it: noise with an
+    equal text is equal.
 
     Args:
         scenario: scenario of one task.
         device: kind of device of the aggregator: "cpu", or "cuda" and perhaps its model.
     """
-    # Discrete noise and counts are drawn on a CPU. GPUs of two models may draw the same numbers.
-    is_on_cpu = scenario.privacy.encoding.adds_noise or scenario.count_noise is not None
-    return f"{scenario.training_seed} on {'cpu' if is_on_cpu else device.split()[0]}"
-
-
-def _check_file(folder: Path, spent: Spent, number: int) -> None:
-    """Raises InputError unless the file of a charge, on line `number`, has its digest."""
-    file = folder / f"{spent.file}.parquet"
-    try:
-        with open_regular_file(file) as content:
-            is_same = hashlib.file_digest(content, "sha256").hexdigest() == spent.file
-    except OSError:
-        is_same = False
-    if not is_same:
-        raise InputError(
-            f"{str(file)!r}, which line {number} of the ledger names, is missing or was changed; "
-            "restore it from a copy"
-        )
-
-
-def _by_unit(table: pa.Table, aggregation: str) -> pa.Table:
-    # One thread, so that sums of floats do not depend on the machine.
-    groups = table.group_by("unit", use_threads=False).aggregate([("rho", aggregation)])
-    return groups.select(["unit", f"rho_{aggregation}"]).rename_columns(["unit", "rho"])
-
-
-def _run(line: Charged | Reserved) -> str:
-    return line.run if isinstance(line, Reserved) else line.release.run
+    # GPUs of two models may draw the same numbers, so only the kind counts.
+    kinds = set() if scenario.privacy.encoding.adds_noise else {device.split()[0]}
+    # Discrete noise and the noise of counts are drawn on a CPU.
+    if not kinds or scenario.count_noise is not None:
+        kinds.add("cpu")
+    return tuple(f"{scenario.training_seed} on {each}" for each in sorted(kinds))
 
 
 def _run_of(audit: Audit) -> str:
@@ -614,42 +585,32 @@ def _run_of(audit: Audit) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _release_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> Release:
-    """Returns the identity of a run, training or log."""
-    trace, units, noise, hardware = audit.trace, "", None, ""
+def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> Charged:
+    """Returns the charge of a run, training or log, without its windows."""
+    trace, run, noise, edges = audit.trace, _run_of(audit), (), [None, None]
+    parts: list[Any] = [run, audit.digest, trace.run["rounds_digest"]]
     if isinstance(trace, ImportedTrace):
-        units, times = trace.run["devices_digest"], trace.round_times()
-        edges = [] if times is None else [float(times[0].min()), float(times[1].max())]
-        origin = (trace.run["times"] or {}).get("origin", 0.0)
-        # Without the time of its first or last round, a log may be any of the same participations.
-        is_known = bool(edges) and bool(np.isfinite(edges).all())
-        span = [_moment(origin + each) for each in edges] if is_known else [None, None]
+        parts.append(trace.run["devices_digest"])
+        if (times := trace.round_times()) is not None:
+            origin, start = trace.run["times"]["origin"], None
+            edges = [origin + float(times[0].min()), origin + float(times[1].max())]
+            # Without the time of its first or last round, a log may be at any time.
+            is_known = bool(np.isfinite(edges).all())
+            edges = [datetime.fromtimestamp(e, UTC) if is_known else None for e in edges]
     else:
         assert audit.scenario is not None
-        span = _times_of_rounds(trace, start)
-        of_model = trained or trace.trained
-        made = {} if of_model is None else of_model.document
-        aggregator = str(made.get("aggregator_device", "cpu"))
-        noise = noise_of(audit.scenario, aggregator)
-        hardware = f"{aggregator}, {made['trainer_device']}" if made else ""
-    return Release(
-        run=_run_of(audit),
-        trace=audit.digest,
-        units=units,
-        times=trace.run["rounds_digest"],
-        first=span[0],
-        last=span[-1],
-        noise=noise,
-        hardware=hardware,
-    )
+        model = trained or trace.trained
+        kinds = {} if model is None else model.document
+        noise = noise_of(audit.scenario, str(kinds.get("aggregator_device", "cpu")))
+        parts += [noise, kinds.get("aggregator_device"), kinds.get("trainer_device")]
+    identity = hashlib.sha256(repr([*parts, start, *edges]).encode()).hexdigest()
+    of_line: Any = {"run": run, "trace": audit.digest, "identity": identity, "name": identity[:12]}
+    of_line |= {"first": edges[0], "last": edges[1], "start": start, "noise": noise}
+    return Charged(**of_line, windows={})
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _times_of_rounds(trace: Trace | ImportedTrace, start: date | None) -> list[datetime]:
-    """Returns the time (UTC) at which each round was released."""
+def _days_of_rounds(trace: Trace | ImportedTrace, start: date | None) -> list[date]:
+    """Returns the day (UTC) on which each round was released."""
     origin = (
         0.0
         if start is None
@@ -666,7 +627,7 @@ def _times_of_rounds(trace: Trace | ImportedTrace, start: date | None) -> list[d
         raise InputError.of(
             "start", None, "must be given, since the trace has no dates", "such as 2026-10-01"
         )
-    return [_moment(origin + each) for each in seconds.tolist()]
+    return [datetime.fromtimestamp(origin + each, UTC).date() for each in seconds.tolist()]
 
 
 def _restricted(patterns: Patterns, is_inside: np.ndarray) -> Patterns:

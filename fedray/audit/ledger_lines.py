@@ -1,6 +1,5 @@
-"""Lines of a ledger, a table for each kind, and the identity of a release."""
+"""Lines of a ledger, a table for each kind."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -13,103 +12,42 @@ from fedray.base.mistakes import refused
 from fedray.base.table import Positive, Table
 from fedray.mechanisms.accounting.limits import LEAST_DELTA
 
-FORMAT = 2
-"""Version of the lines. Lines before it did not identify releases."""
 MOST_RHO = 1e12
 """Largest rho that a ledger takes; sums of larger ones might overflow."""
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Rho = Annotated[float, Field(ge=0, le=MOST_RHO)]
 Window = Annotated[str, Field(pattern=r"^\d{4}(-\d\d(-\d\d)?|-W\d\d|-Q[1-4])?$")]
-Name = Annotated[str, Field(pattern=r"^\w[\w.:-]*$", max_length=100)]
 
 
-class _Table(Table):
+class _Line(Table):
     refusal: ClassVar[type[InputError]] = InputError
 
-
-class Release(_Table):
-    """Everything by which one release of models is told from another.
-
-    Two releases of simulated devices are independent if their noise differs. Noise of a log is
-    unknown, so only its times, devices and owners show whether it is another release.
-    """
-
-    run: Digest
-    """Digest of the scenario of a run or training, or of a log's mechanism and noise."""
-    trace: Digest
-    """Digest of the participations."""
-    units: str
-    """Digest of the devices and owners of a log; empty for simulated devices."""
-    times: str
-    """Digest of the rounds with their times."""
-    first: AwareDatetime | None
-    """Time of the first participation, or of the first release of a run; None for a log without
-    times."""
-    last: AwareDatetime | None
-    """Time of the last participation, or of the last release of a run."""
-    noise: str | None
-    """Seed and kind of device of the noise; None for a log. Equal texts mean equal draws."""
-    hardware: str
-    """Devices on which a model was trained; its last bits depend on them. Empty without one."""
-
-    @property
-    def default_name(self) -> str:
-        """Name of a release that was not given one."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
-
-    def may_be(self, other: "Release") -> bool:
-        """Whether two releases of logs may be one: the same mechanism, noise and participations, at
-        times that overlap or are unknown."""
-        if (self.run, self.trace) != (other.run, other.trace):
-            return False
-        if self.first is None or self.last is None or other.first is None or other.last is None:
-            return True
-        return self.first <= other.last and other.first <= self.last
-
-    def differences(self, other: "Release") -> str:
-        """Returns in words what distinguishes two releases that may be one."""
-        found = []
-        if None in (self.first, other.first):
-            found.append("times that are not known")
-        elif (self.times, self.first, self.last) != (other.times, other.first, other.last):
-            found.append("other times")
-        if self.units != other.units:
-            found.append("other devices or owners")
-        return " and ".join(found)
-
-
-class _Line(_Table):
     written: AwareDatetime = Field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
-    """Time of writing (UTC)."""
 
 
 class Budget(_Line):
-    """The first line: the budget of every unit in every window."""
+    """The first line: what every unit may spend in every window."""
 
     kind: Literal["budget"] = "budget"
-    format: Literal[2] = FORMAT
-    """Version of the lines."""
+    format: Literal[2]
+    """Form of the lines; a ledger of an earlier release cannot tell releases apart, so charge its
+    runs to a new ledger."""
     epsilon: Annotated[Positive, Field(le=1e6)]
-    """Epsilon that a unit may spend in a window, at delta."""
     delta: Annotated[float, Field(ge=LEAST_DELTA, lt=1)]
-    """Delta of epsilon."""
     period: Literal["day", "week", "month", "quarter", "year"]
-    """Length of a window."""
     unit: Literal["device", "person"]
-    """Unit of privacy."""
 
 
-class Promise(_Table):
-    """Worst case of a reserved run in one window."""
+class Promise(Table):
+    """Worst case of a reserved run in one window, for every unit."""
 
     rho: Rho
-    """Largest rho that a unit may spend."""
     is_gaussian: bool
     """Whether the server adds the noise."""
 
 
-class Spent(_Table):
-    """Privacy that units spent in one window of one release."""
+class Spent(Table):
+    """Privacy that units spent in one window."""
 
     file: Digest
     """Name and digest of the file of the units."""
@@ -128,25 +66,43 @@ class Reserved(_Line):
     start: date
     """Day on which the run starts (UTC)."""
     noise: tuple[str, ...]
-    """Noise of each task, as in `Release.noise`."""
+    """Seeds and kinds of device of the noise of all tasks; equal texts mean equal draws."""
     windows: dict[Window, Promise]
-    """Worst case in every window that the run may touch."""
 
 
 class Charged(_Line):
     """A version of a release. A unit spent the largest rho of its versions."""
 
     kind: Literal["charged"] = "charged"
-    name: Name
-    """Name of the release, which all its versions have."""
-    release: Release
-    """Identity of the release."""
+    name: Annotated[str, Field(pattern=r"^\w[\w.:-]{0,99}$")]
+    """Name of the release, which its versions share."""
+    run: Digest
+    """Digest of the scenario of a run or training, or of a log's mechanism and noise."""
+    trace: Digest
+    """Digest of the participations."""
+    identity: Digest
+    """Digest of all by which releases differ: run, participations, times, devices and owners,
+    noise, and the hardware of a training."""
+    first: AwareDatetime | None
+    """Time of the first participation in a log; None if times are unknown."""
+    last: AwareDatetime | None
+    """Time of the last one."""
     start: date | None
     """Day on which a run started (UTC); None for a log with times."""
+    noise: tuple[str, ...]
+    """As in `Reserved`; empty for a log, whose noise is unknown."""
     closes: int | None = None
     """Line of the reservation that this charge ends."""
     windows: dict[Window, Spent]
-    """Privacy spent by window."""
+
+    def may_be(self, other: "Charged") -> bool:
+        """Whether two logs may be of one release: the same mechanism, noise and participations, at
+        times that overlap or are unknown."""
+        if (self.run, self.trace) != (other.run, other.trace):
+            return False
+        if not (self.first and self.last and other.first and other.last):
+            return True
+        return self.first <= other.last and other.first <= self.last
 
 
 class Cancelled(_Line):
@@ -154,7 +110,6 @@ class Cancelled(_Line):
 
     kind: Literal["cancelled"] = "cancelled"
     closes: int
-    """Line of the reservation."""
 
 
 Line = Budget | Reserved | Charged | Cancelled
@@ -162,35 +117,27 @@ _LINE: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="kind
 
 
 def read_lines(file: str, entries: Sequence[Mapping[str, Any]]) -> tuple[Line, ...]:
-    """Returns the lines of a ledger as tables.
+    """Returns the lines of a ledger.
 
     Args:
         file: name of the file in messages.
-        entries: its JSON lines; digests are not part of the tables.
+        entries: its JSON lines, with their digests.
 
     Raises:
         InputError: a line has a wrong key or value, is out of place, or closes no open reservation.
     """
     lines: list[Line] = []
-    is_open = set[int]()
+    closable: set[int | None] = {None}
     for number, entry in enumerate(entries, 1):
         content = {key: entry[key] for key in entry if key not in ("digest", "previous")}
         source = f"{file}, line {number}"
-        if number == 1 and content.get("format") != FORMAT:
-            raise InputError(
-                f"{source}: the ledger has another format than this release writes ({FORMAT}), so "
-                "its charges cannot be told apart; charge the runs to a new ledger"
-            )
         try:
-            # JSON has no dates and tuples; strict tables take them from text and lists there.
-            line = _LINE.validate_json(json.dumps(content))
+            # Only from JSON do strict tables take dates as text and tuples as lists.
+            lines.append(_LINE.validate_json(json.dumps(content)))
         except ValidationError as error:
             raise refused(InputError, source, error, Line, content) from None
-        closes = getattr(line, "closes", None)
-        if isinstance(line, Budget) != (number == 1) or closes not in {None, *is_open}:
-            raise InputError(f"{source}: is out of place; restore the ledger from a copy")
-        is_open.discard(closes or 0)
-        if isinstance(line, Reserved):
-            is_open.add(number)
-        lines.append(line)
+        closes = getattr(lines[-1], "closes", None)
+        if isinstance(lines[-1], Budget) != (number == 1) or closes not in closable:
+            raise InputError(f"{source}: it is out of place; restore the ledger from a copy")
+        closable = (closable - {closes}) | {None, number if content["kind"] == "reserved" else None}
     return tuple(lines)

@@ -76,7 +76,7 @@ def reserved(
     day = start or datetime.now(UTC).date()
     is_gaussian = not any(each.privacy.encoding.adds_noise for each in tasks)
     device = "cuda" if placement is not None and placement.aggregator_gpus else "cpu"
-    noise = [noise_of(each, device) for each in tasks]
+    noise = [each for task in tasks for each in noise_of(task, device)]
     found = opened.reserve(scenario.digest, rho, day, days, noise, is_gaussian)
     try:
         yield lambda: begun.append(None)

@@ -144,7 +144,7 @@ def test_a_thousand_random_edits_are_noticed(weekly: Ledger, tmp_path: Path) -> 
         if changed == content:
             continue
         file.write_bytes(changed)
-        with pytest.raises(InputError, match=r"line \d|head=|is empty"):
+        with pytest.raises(InputError, match=r"line \d|which the ledger names|head=|is empty"):
             Ledger.open(weekly.path, head)
         file.write_bytes(content)
         done += 1
@@ -351,10 +351,16 @@ def test_no_device_spends_more_than_the_worst_case_that_is_reserved(
     ("arguments", "reason"),
     [
         (("none",), "is not a ledger"),
-        (("new", "--epsilon", "-1", "--delta", "1e-6"), "epsilon = -1.0: input should be greater than 0"),
+        (
+            ("new", "--epsilon", "-1", "--delta", "1e-6"),
+            "epsilon = -1.0: input should be greater than 0",
+        ),
         (("new", "--epsilon", "1"), "--delta must be given"),
         (("new", "--epsilon", "1", "--delta", "2"), "delta"),
-        (("new", "--epsilon", "1", "--delta", "1e-6", "--period", "moon"), "should be 'day', 'week'"),
+        (
+            ("new", "--epsilon", "1", "--delta", "1e-6", "--period", "moon"),
+            "should be 'day', 'week'",
+        ),
         (("ledger", "--epsilon", "1", "--delta", "1e-6"), "is a ledger already"),
         (("ledger", "--head", "abc"), "lines were removed"),
         (("ledger", "--cancel", "1"), "is not the line of an open reservation"),
