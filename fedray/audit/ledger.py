@@ -26,7 +26,7 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -181,16 +181,9 @@ class Ledger(Result):
         return self.entries[-1]["digest"]
 
     @property
-    def budget(self) -> Budget:
-        """The first line."""
-        first = self.lines[0]
-        assert isinstance(first, Budget)
-        return first
-
-    @property
     def unit(self) -> InJson[str]:
         """Unit of the budget: device or person."""
-        return self.budget.unit
+        return self.entries[0]["unit"]
 
     @property
     def reservations(self) -> dict[int, Reserved]:
@@ -232,8 +225,9 @@ class Ledger(Result):
         charged = [each for versions in releases for each in versions]
         is_gaussian = all(each.is_gaussian for each in (*charged, *open_ones))
         event = Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * (spent + reserved)))
-        epsilon = (gdp_epsilon if is_gaussian else zcdp_epsilon)(event, self.budget.delta)
-        is_within = epsilon <= self.budget.epsilon * (1.0 + ROUNDING)
+        budget = self.entries[0]
+        epsilon = (gdp_epsilon if is_gaussian else zcdp_epsilon)(event, budget["delta"])
+        is_within = epsilon <= budget["epsilon"] * (1.0 + ROUNDING)
         return WindowSpent(
             window, recorded.size, largest, spent, reserved, epsilon, is_within, not others
         )
@@ -249,14 +243,17 @@ class Ledger(Result):
     def _sums(self, releases: Sequence[Sequence[Spent]]) -> Float64Array:
         """Returns the rho of every unit in one window, over releases: of each the largest of its
         versions."""
-        largest = [self._by_unit(map(self._table, each), "max") for each in releases]
-        return self._by_unit(largest, "sum")["rho"].to_numpy() if largest else np.zeros(0)
-
-    def _by_unit(self, tables: Iterable[pa.Table], aggregation: str) -> pa.Table:
+        tables = [
+            table.append_column("release", pa.repeat(place, table.num_rows))
+            for place, versions in enumerate(releases)
+            for table in map(self._table, versions)
+        ]
+        if not tables:
+            return np.zeros(0)
         # One thread, so that sums of floats do not depend on the machine.
-        groups = pa.concat_tables(tables).group_by(self.unit, use_threads=False)
-        found = groups.aggregate([("rho", aggregation)]).select([self.unit, f"rho_{aggregation}"])
-        return found.rename_columns([self.unit, "rho"])
+        versions = pa.concat_tables(tables).group_by(["release", self.unit], use_threads=False)
+        largest = versions.aggregate([("rho", "max")]).group_by(self.unit, use_threads=False)
+        return largest.aggregate([("rho_max", "sum")])["rho_max_sum"].to_numpy()
 
     def _table(self, spent: Spent) -> pa.Table:
         """Returns the units and rho of a charge. Raises InputError unless its file has its digest,
@@ -305,7 +302,7 @@ class Ledger(Result):
             )
             lines.append(
                 f"**{each.window}.** Over {releases}, every {self.unit} is protected at (epsilon, "
-                f"delta) = ({up(each.epsilon)}, {given(self.budget.delta)}), rho "
+                f"delta) = ({up(each.epsilon)}, {given(self.entries[0]['delta'])}), rho "
                 f"{up(each.spent, 6)} (zCDP), {basis}. Adjacency: one {self.unit}'s updates are "
                 "replaced by zeros. The aggregators that add the noise are trusted, and every "
                 "model after every round is released. When devices took part is not protected."
@@ -321,7 +318,7 @@ class Ledger(Result):
         rho: float,
         start: date,
         days: float,
-        noise: Collection[str] = (),
+        noise: Collection[str],
         is_gaussian: bool = True,
     ) -> Self:
         """Reserves the worst case of a run that is about to start.
@@ -343,7 +340,7 @@ class Ledger(Result):
             lines = (now.charges | now.reservations).items()
             same = [n for n, each in lines if (each.run, each.start) == (run, start)]
             now._check_noise(noise, same)
-            named = PERIODS[now.budget.period]
+            named = PERIODS[now.entries[0]["period"]]
             try:
                 days_of_run = [start + timedelta(each) for each in range(math.floor(days) + 2)]
             except OverflowError:
@@ -358,8 +355,9 @@ class Ledger(Result):
                         f"ledger {str(self.path)!r}: the run may spend rho {up(rho, 6)} in "
                         f"{window}, where {up(found.spent, 6)} is spent and "
                         f"{up(found.reserved - rho, 6)} reserved: together epsilon "
-                        f"{up(found.epsilon)}, above the budget of {now.budget.epsilon:g}; nothing "
-                        "was started: add noise, or run in another window"
+                        f"{up(found.epsilon)}, above the budget of "
+                        f"{now.entries[0]['epsilon']:g}; nothing was started: add noise, or run in "
+                        "another window"
                     )
             return now._with([Reserved(run=run, start=start, noise=tuple(noise), windows=windows)])
 
@@ -494,7 +492,7 @@ class Ledger(Result):
         ensured = [each.rho for each in found if each is not None and each.may_rest_on]
         ensured += [each.rho for each in promised.values()]
         enforced = min((each for each in ensured if each is not None), default=None)
-        named = PERIODS[self.budget.period]
+        named = PERIODS[self.entries[0]["period"]]
         of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]
         windows = {}
         for window in sorted(set(of_rounds)):
@@ -514,10 +512,8 @@ class Ledger(Result):
 
     def _write(self, table: pa.Table) -> str:
         files = [each for line in self.charges.values() for each in line.windows.values()]
-        ours, theirs = [
-            each.schema.field(self.unit).type
-            for each in (*map(self._table, files[:1]), table, table)
-        ][:2]
+        ours = self._table(files[0]).schema[0].type if files else table.schema[0].type
+        theirs = table.schema[0].type
         if ours != theirs:
             raise InputError(
                 f"ledger {str(self.path)!r} has {self.unit}s of type {ours}, this trace of "

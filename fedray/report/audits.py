@@ -483,7 +483,7 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
 
 def ledger_tables(ledger: Ledger) -> list[Table]:
     """Returns the windows of a ledger, its open reservations, and its head."""
-    budget = ledger.budget
+    budget = ledger.entries[0]
     cells = {
         "window": lambda each: each.window,
         f"{ledger.unit}s": lambda each: f"{each.units:,}",
@@ -494,9 +494,9 @@ def ledger_tables(ledger: Ledger) -> list[Table]:
         "budget": lambda each: "kept" if each.is_within else "EXCEEDED",
         "rest on": lambda each: "yes" if each.may_rest_on else "no",
     }
-    title = f"Budget: epsilon {budget.epsilon:g} at delta {given(budget.delta)} of a "
+    title = f"Budget: epsilon {budget['epsilon']:g} at delta {given(budget['delta'])} of a "
     windows = Table.of(
-        f"{title}{ledger.unit} in a {budget.period}", ledger.windows, cells, LEDGER_NOTE
+        f"{title}{ledger.unit} in a {budget['period']}", ledger.windows, cells, LEDGER_NOTE
     )
     reserved = [
         (f"line {number} reserved", f"run {each.run[:12]} from {each.start}")

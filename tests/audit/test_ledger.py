@@ -241,18 +241,18 @@ def test_a_full_disk_is_reported_in_one_line_and_changes_nothing(
 
 def test_a_second_process_is_refused_while_the_ledger_is_written(weekly: Ledger) -> None:
     with weekly._locked(), pytest.raises(InputError, match="being written by another process"):
-        weekly.reserve("a" * 64, 0.01, OCTOBER, 3.0)
+        weekly.reserve("a" * 64, 0.01, OCTOBER, 3.0, ())
 
 
 def test_runs_at_the_same_time_cannot_exceed_the_budget_together(weekly: Ledger) -> None:
     """Each would fit by itself: the first one's reservation counts as spent."""
-    one = weekly.reserve("a" * 64, 0.4, OCTOBER, 3.0)
+    one = weekly.reserve("a" * 64, 0.4, OCTOBER, 3.0, ())
     with pytest.raises(InputError, match=r"0\.40000\d reserved.*nothing was started"):
-        one.reserve("b" * 64, 0.4, OCTOBER, 3.0)
+        one.reserve("b" * 64, 0.4, OCTOBER, 3.0, ())
     assert Ledger.open(weekly.path).entries == one.entries
     # In another week there is room, and so there is after a cancellation.
-    one.reserve("b" * 64, 0.4, OCTOBER + datetime.timedelta(days=21), 3.0)
-    one.cancel(2).reserve("b" * 64, 0.4, OCTOBER, 3.0)
+    one.reserve("b" * 64, 0.4, OCTOBER + datetime.timedelta(days=21), 3.0, ())
+    one.cancel(2).reserve("b" * 64, 0.4, OCTOBER, 3.0, ())
     with pytest.raises(InputError, match="cancel=2 is not the line of an open reservation"):
         one.cancel(2)
 
@@ -515,4 +515,4 @@ def test_a_reservation_stays_once_devices_take_part(small, tmp_path: Path) -> No
         raise InputError("examples are damaged")
     assert Ledger.open(path).reservations
     with pytest.raises(InputError, match="is too late"):
-        Ledger.open(path).reserve("x", 0.1, datetime.date(9999, 12, 30), 30.0)
+        Ledger.open(path).reserve("x", 0.1, datetime.date(9999, 12, 30), 30.0, ())

@@ -499,6 +499,7 @@ def used(path: Path) -> None:
             step()
 
 
+@pytest.mark.slow
 def test_lines_with_right_digests_and_wrong_values_are_refused_without_a_traceback(
     run: Trace, tmp_path: Path
 ) -> None:
@@ -514,7 +515,7 @@ def test_lines_with_right_digests_and_wrong_values_are_refused_without_a_traceba
         for each in read_chain(file)
     ]
     draw, refusals = random.Random(504), 0
-    for _ in range(1000):
+    for _ in range(504):
         changed = mutated(draw, lines)
         with contextlib.suppress(ValueError):
             append_to_chain(file, [], changed)
@@ -524,7 +525,7 @@ def test_lines_with_right_digests_and_wrong_values_are_refused_without_a_traceba
         except InputError:
             refusals += 1
         file.write_bytes(whole)
-    assert refusals > 600
+    assert refusals > 300
     assert Ledger.open(ledger.path).entries == ledger.entries
 
 
