@@ -20,12 +20,12 @@ def day_of(text: str | None) -> date | None:
         raise InputError.of("start", text, "must be a day, such as 2026-10-01") from None
 
 
-def say_if_same(ledger: Any) -> None:
-    """Says on stderr if the last charge changed nothing, because the run repeats a charged one."""
-    if ledger.entries[-1]["kind"] == "cancelled":
+def say_if_same(ledger: Any, before: str = "") -> None:
+    """Says on stderr if a charge, before which the head was `before`, charged nothing."""
+    if ledger.entries[-1]["kind"] == "cancelled" or ledger.head == before:
         typer.echo(
-            "fedray: the ledger has this run already: it releases the same models, so nothing was "
-            "charged; another training.seed makes it another release",
+            "fedray: the ledger has this release already, so nothing was charged; another "
+            "training.seed makes a run or training another release",
             err=True,
         )
 
@@ -77,7 +77,8 @@ def budget(
     if add is not None:
         with progress_line("auditing"):
             claimed = None if claim is None else read_claim(claim)
-            found = charge_run(ledger, add, day_of(start), release or "", claimed)
+            head, found = found.head, charge_run(ledger, add, day_of(start), release or "", claimed)
+        say_if_same(found, head)
     if cancel is not None:
         found = found.cancel(cancel)
     if statement is not None:

@@ -136,6 +136,9 @@ def charge_run(
         start: day on which the run started (UTC); None for that of its reservation.
         release: name of the release of a log; see fedray/audit/ledger.py.
         claim: mechanism and noise of a log.
+
+    Raises:
+        InputError: see `Ledger.charge`, or `run` is one of several tasks.
     """
     opened = Ledger.open(ledger)
     if isinstance(run, TrainedRun) or (isinstance(run, str | Path) and is_trained_run(run)):
@@ -146,4 +149,11 @@ def charge_run(
         run = TasksRun.open(run)
     traces = run.traces.values() if isinstance(run, TasksRun) else [run]
     released_any = [e for e in traces if not isinstance(e, Trace) or e.committed_rounds]
-    return opened.charge([audit_trace(e, claim=claim) for e in released_any], start, release)
+    audits = [audit_trace(each, claim=claim) for each in released_any]
+    # The reservation is of all tasks, so one task must not end it.
+    if not isinstance(run, TasksRun) and "task" in audits[0].trace.run:
+        raise InputError(
+            f"trace {str(audits[0].path)!r} is one of several tasks; charge the directory of the "
+            "whole run"
+        )
+    return opened.charge(audits, start, release)

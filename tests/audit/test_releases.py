@@ -23,6 +23,7 @@ from fedray.audit import ledger as ledger_module
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.ledger import CHAIN_FILE, Ledger, noise_of
+from fedray.audit.several_tasks import audit_tasks
 from fedray.base.chain import append_to_chain, read_chain
 from fedray.base.errors import FedrayError, InputError
 from fedray.imports.importer import import_log
@@ -31,8 +32,9 @@ from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.registry import Tree
 from fedray.runs.budgeted import charge_run, reserved, worst_rho
 from fedray.runs.pipeline import run_scenario
-from fedray.runs.simulation import simulate
+from fedray.runs.simulation import simulate, simulate_tasks
 from fedray.runtime.placement import Placement
+from fedray.scenario import SeveralTasks
 from fedray.trace.partial import Lock
 from fedray.trace.reader import Trace
 from fedray.wire.messages import RunProgress
@@ -214,9 +216,10 @@ def test_a_run_and_two_trainings_are_three_charges_and_one_with_its_seed_is_refu
     one = ledger.windows[0].recorded
     for seed in (101, 102):
         trained = trained_of(f"t{seed}", run, {}, f"training.seed={seed}", knows_trace=True)
-        for _ in range(2):
+        for is_known in (False, True):
             code, _, error = fedray_command("--quiet", "budget", path, "--add", str(trained.path))
             assert code == 0, error
+            assert ("has this release already, so nothing was charged" in error) == is_known
     ledger = Ledger.open(path)
     assert len(ledger.charges) == 3
     audit = audit_trace(run)
@@ -582,3 +585,29 @@ def test_a_ledger_of_an_older_format_is_refused_in_one_sentence(tmp_path: Path) 
         InputError, match="format is missing.*earlier release.*charge its runs to a new ledger"
     ):
         Ledger.open(tmp_path / "old")
+
+
+@pytest.mark.slow
+def test_tasks_are_charged_together_and_none_by_itself(small, tmp_path: Path) -> None:
+    """One task would end the reservation of all of them."""
+    tables = small(*TRAINED).to_tables()
+    own = {
+        "rounds": tables.pop("rounds"),
+        "privacy": tables.pop("privacy"),
+        "training": tables.pop("training"),
+    }
+    several = SeveralTasks.from_tables({**tables, "tasks": {"a": own, "b": own}})
+    path = Ledger.create(tmp_path / "ledger", 90.0, 1e-6, "year").path
+    with contextlib.suppress(KeyboardInterrupt), reserved(path, several, OCTOBER):
+        found = simulate_tasks(several, HERE, tmp_path / "run")
+        raise KeyboardInterrupt
+    with pytest.raises(
+        InputError, match="one of several tasks; charge the directory of the whole run"
+    ):
+        charge_run(path, found.traces["a"].path)
+    assert Ledger.open(path).reservations
+    charged = charge_run(path, tmp_path / "run")
+    assert not charged.reservations
+    assert len(charged.charges) == 2
+    of_tasks = audit_tasks(found)
+    assert charged.windows[0].recorded == pytest.approx(of_tasks.composition.rho, rel=1e-9)
