@@ -394,7 +394,8 @@ class Ledger(Result):
             promised = {} if line is None else now.reservations[line].windows
             charges = now.charges.values()
             starts = {e.start for e in charges if e.noise and e.trace == audits[0].digest}
-            start = now.reservations[line].start if line else start or next(iter(starts), None)
+            start = start or (starts.pop() if len(starts) == 1 else None)
+            start = now.reservations[line].start if line else start
             lines: list[Line] = []
             for audit in audits:
                 new = _charge_of(audit, start, trained)
@@ -403,7 +404,8 @@ class Ledger(Result):
                     windows = now._windows_of(audit, start, promised)
                     closes = None if lines else line
                     of_line = {"name": name, "closes": closes, "windows": windows}
-                    lines.append(new.model_copy(update=of_line))
+                    # Unlike a copy, the constructor checks the name.
+                    lines.append(Charged(**(dict(new) | of_line)))
             # A run that is charged already spent nothing more, so only its reservation is closed.
             if line is not None and not lines:
                 lines.append(Cancelled(closes=line))

@@ -12,7 +12,7 @@ from fedray.base.mistakes import refused
 from fedray.base.table import Positive, Table
 from fedray.mechanisms.accounting.limits import LEAST_DELTA
 
-MOST_RHO = 1e12
+MOST_RHO = 1e100
 """Largest rho that a ledger takes; sums of larger ones might overflow."""
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Rho = Annotated[float, Field(ge=0, le=MOST_RHO)]

@@ -40,6 +40,7 @@ def run(
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
     from fedray.runs.budgeted import charge_run, reserved
+    from fedray.runs.pipeline import recorded_scenario
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
 
@@ -67,7 +68,9 @@ def run(
     ):
         reserve: Any = partial(reserved, ledger, start=day, placement=placement)
         if resume is not None:
-            trace = _continued(resume, placement, value, listen, trust_code, reserve)
+            kept = None if ledger is None else recorded_scenario(resume)
+            held = reserve(kept, is_resumed=True)
+            trace = _continued(resume, placement, value, listen, trust_code, held)
         else:
             trace = _started(value, placement, directory, listen, reserve)
         problem = ""
@@ -121,14 +124,9 @@ def _continued(
     value: Any,
     listen: Callable[[Any], None],
     trust_code: bool,
-    reserve: Any,
+    held: Any,
 ) -> Any:
-    from fedray.runs.pipeline import (
-        is_unfinished_run_of_tasks,
-        recorded_scenario,
-        resume_run,
-        resume_tasks,
-    )
+    from fedray.runs.pipeline import is_unfinished_run_of_tasks, resume_run, resume_tasks
     from fedray.scenario import SeveralTasks
 
     # The directory says how many tasks were run, because the scenario may be left out.
@@ -139,7 +137,7 @@ def _continued(
             "several tasks; leave the scenario out"
         )
     resumed: Any = resume_tasks if has_tasks else resume_run
-    with reserve(recorded_scenario(directory), is_resumed=True) as begun:
+    with held as begun:
 
         def heard(progress: Any) -> None:
             begun()
