@@ -421,21 +421,21 @@ class Ledger(Result):
             is_own = {n for n, each in self.reservations.items() if each.run == new.run}
             self._check_noise(new.noise, {*same, *is_own})
             return "" if same else new.name
+        alike = [n for n, each in self.charges.items() if each.may_be(new)]
         for number, each in self.charges.items():
-            may_be = each.may_be(new)
-            if given == each.name and not may_be:
+            if given == each.name and number not in alike:
                 rule = f"is line {number}, of another mechanism, participations or time"
                 raise InputError.of("release", given, rule, "give another name")
             # Without times, nothing shows whether the same participations are the same release.
             if number in same and (given == each.name or (new.first and not given)):
                 return ""
-            if may_be and not given:
-                raise InputError(
-                    f"line {number} of the ledger has the same mechanism, noise and participations "
-                    "at times that overlap or are unknown, but not the same times, devices and "
-                    f"owners; `release={each.name}` makes this a correction of that charge, of "
-                    f"which each {self.unit} spent the larger rho, and a new name another release"
-                )
+        if alike and not given:
+            raise InputError(
+                f"line {alike[0]} of the ledger has the same mechanism, noise and participations "
+                "at times that overlap or are unknown, but not the same times, devices and owners; "
+                f"`release={self.charges[alike[0]].name}` makes this a correction of that charge, "
+                f"of which each {self.unit} spent the larger rho, and a new name another release"
+            )
         return given or new.name
 
     def _check_noise(self, noise: Collection[str], allowed: Collection[int]) -> None:

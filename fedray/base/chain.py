@@ -5,7 +5,6 @@ show that its last lines are missing, nor that all digests were computed again f
 on: compare its head, the digest of its last line, with one that was kept elsewhere.
 """
 
-import errno
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ def read_chain(file: Path) -> list[dict[str, Any]]:
     """
     # Appending would replace a link by a second chain, and leave the first one behind.
     if file.is_symlink():
-        raise OSError(errno.ELOOP, "it is a symbolic link, not a regular file")
+        raise OSError("it is a symbolic link, not a regular file")
     content = read_regular_file(file, _MOST_BYTES)
     entries: list[dict[str, Any]] = []
     for number, line in enumerate(content.splitlines(keepends=True), 1):

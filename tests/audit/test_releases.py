@@ -160,6 +160,7 @@ def test_a_corrected_owner_column_counts_the_larger_of_both(
     assert window.units == 7
     assert "Over 1 release, " in corrected.statement()
     assert corrected.charge([second], release=name).entries == corrected.entries
+    assert corrected.charge([second]).entries == corrected.entries
     # As another release, both add up for every person.
     both = ledger.charge([second], release="other")
     more = of_person if is_larger_last else rho_of_rounds([0, 7, 14], 21)
