@@ -7,12 +7,15 @@ on: compare its head, the digest of its last line, with one that was kept elsewh
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedray.base.atomic import replace_file
 from fedray.base.errors import InputError
+from fedray.base.regular_file import read_regular_file
+
+_MOST_BYTES = 1 << 30
 
 
 def read_chain(file: Path) -> list[dict[str, Any]]:
@@ -20,10 +23,14 @@ def read_chain(file: Path) -> list[dict[str, Any]]:
 
     Raises:
         InputError: a line does not fit; the message has its number.
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is a link, pipe or device.
     """
+    # Appending would replace a link by a second chain, and leave the first one behind.
+    if file.is_symlink():
+        raise OSError("it is a symbolic link, not a regular file")
+    content = read_regular_file(file, _MOST_BYTES)
     entries: list[dict[str, Any]] = []
-    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
         try:
             entry = json.loads(line)
             is_whole = line == _line(entry) and entry["previous"] == _head(entries)
@@ -39,7 +46,7 @@ def read_chain(file: Path) -> list[dict[str, Any]]:
 
 
 def append_to_chain(
-    file: Path, before: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
+    file: Path, before: Sequence[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Appends all lines or no line, and returns the whole chain. Raises OSError.
 

@@ -20,12 +20,12 @@ def day_of(text: str | None) -> date | None:
         raise InputError.of("start", text, "must be a day, such as 2026-10-01") from None
 
 
-def say_if_same(ledger: Any) -> None:
-    """Says on stderr if the last charge changed nothing, because the run repeats a charged one."""
-    if ledger.entries[-1]["kind"] == "cancelled":
+def say_if_same(ledger: Any, before: str = "") -> None:
+    """Says on stderr if a charge, before which the head was `before`, charged nothing."""
+    if ledger.entries[-1]["kind"] == "cancelled" or ledger.head == before:
         typer.echo(
-            "fedray: the ledger has this run already: it releases the same models, so nothing was "
-            "charged; another training.seed makes it another release",
+            "fedray: the ledger has this release already, so nothing was charged; another "
+            "training.seed makes a run or training another release",
             err=True,
         )
 
@@ -39,6 +39,7 @@ def budget(
     unit: str = "device",
     add: Path | None = None,
     claim: Path | None = None,
+    release: str | None = None,
     start: str | None = None,
     cancel: int | None = None,
     head: str | None = None,
@@ -56,14 +57,17 @@ def budget(
         delta (D): delta of the budget
         period (day|week|month|quarter|year): length of a window, for a new ledger
         unit (device|person): unit of the budget, for a new ledger
-        add (TRACE): run or log to charge; a second time changes nothing
+        add (TRACE): run, training or log to charge; a second time changes nothing
         claim (TOML): mechanism and noise of a log, as a claim
+        release (NAME): name of a log's release; that of a charge corrects the charge
         start (DAY): day on which the run started (UTC), if no reservation or log says it
         cancel (LINE): reservation of a run that released nothing
         head (DIGEST): head at an earlier time, which the ledger must continue
         statement (FILE): privacy statement over all runs to publish, as Markdown
     """
+    from fedray.audit.claims import read_claim
     from fedray.audit.ledger import Ledger
+    from fedray.runs.budgeted import charge_run
 
     if epsilon is not None:
         delta = demanded("delta", delta, "must be given")
@@ -72,7 +76,9 @@ def budget(
         found = Ledger.open(ledger, head)
     if add is not None:
         with progress_line("auditing"):
-            found = _charged(found, add, claim, day_of(start))
+            claimed = None if claim is None else read_claim(claim)
+            head, found = found.head, charge_run(ledger, add, day_of(start), release or "", claimed)
+        say_if_same(found, head)
     if cancel is not None:
         found = found.cancel(cancel)
     if statement is not None:
@@ -82,15 +88,3 @@ def budget(
     if not all(each.is_within for each in found.windows):
         typer.echo("fedray: the budget of a window is exceeded", err=True)
         raise typer.Exit(1)
-
-
-def _charged(ledger, run: Path, claim: Path | None, start: date | None):
-    from fedray.audit.audit import audit_trace
-    from fedray.audit.claims import read_claim
-    from fedray.trace.several_tasks import TasksRun, is_of_tasks
-
-    claimed = None if claim is None else read_claim(claim)
-    paths = [run]
-    if is_of_tasks(run):
-        paths = [each.path for each in TasksRun.open(run).traces.values()]
-    return ledger.charge([audit_trace(each, claim=claimed) for each in paths], start)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedray.base.errors import InputError
+from fedray.base.errors import FedrayError, InputError, RunFailed
 from fedray.commands.budget import day_of, say_if_same
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import IS_QUIET, progress_of_run
@@ -40,7 +40,7 @@ def run(
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
     from fedray.runs.budgeted import charge_run, reserved
-    from fedray.runs.pipeline import resume_run
+    from fedray.runs.pipeline import recorded_scenario
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
 
@@ -66,15 +66,30 @@ def run(
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
     ):
-        reserve: Any = partial(reserved, ledger, start=day)
+        reserve: Any = partial(reserved, ledger, start=day, placement=placement)
         if resume is not None:
-            trace = resume_run(resume, placement, value, listen, trust_code=trust_code)
+            kept = None if ledger is None else recorded_scenario(resume)
+            held = reserve(kept, is_resumed=True)
+            trace = _continued(resume, placement, value, listen, trust_code, held)
         else:
             trace = _started(value, placement, directory, listen, reserve)
-        if ledger is not None:
-            say_if_same(charge_run(ledger, trace, day))
+        problem = ""
+        try:
+            if ledger is not None:
+                say_if_same(charge_run(ledger, trace, day))
+        except FedrayError as error:
+            again = ["fedray", "budget", str(ledger), "--add", str(trace.path)]
+            again += [] if start is None else ["--start", start]
+            problem = (
+                f"the run is complete but not charged: {error}; charge it by `{shlex.join(again)}`"
+            )
     show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
-    show(trace, as_json)
+    try:
+        show(trace, as_json)
+    finally:
+        # After the results, so that a charge that failed loses none of them.
+        if problem:
+            raise RunFailed(problem)
 
 
 def _started(
@@ -99,3 +114,22 @@ def _started(
                 say_supply(value)
 
         return run_scenario(value, placement, directory, listen, on_start)
+
+
+def _continued(
+    directory: Path,
+    placement: Any,
+    value: Any,
+    listen: Callable[[Any], None],
+    trust_code: bool,
+    held: Any,
+) -> Any:
+    from fedray.runs.pipeline import resume_run
+
+    with held as begun:
+
+        def heard(progress: Any) -> None:
+            begun()
+            listen(progress)
+
+        return resume_run(directory, placement, value, heard, trust_code=trust_code)

@@ -493,7 +493,7 @@ def ledger_tables(ledger: Ledger) -> list[Table]:
         f"{title}{ledger.unit} in a {budget['period']}", ledger.windows, cells, LEDGER_NOTE
     )
     reserved = [
-        (f"line {number} reserved", f"run {each['run'][:12]} from {each['start']}")
+        (f"line {number} reserved", f"run {each.run[:12]} from {each.start}")
         for number, each in ledger.reservations.items()
     ]
     rows = (*reserved, ("lines", f"{len(ledger.entries):,}"), ("head", ledger.head))

@@ -7,22 +7,32 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from fedray.audit.audit import audit_trace
-from fedray.audit.ledger import Ledger
+from fedray.audit.claims import Claim
+from fedray.audit.ledger import Ledger, noise_of
 from fedray.audit.noise import ServerNoise, permitted_noise, released
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.runs.calibrated import check_only_models, worst_participation
 from fedray.runs.sustainable import last_report
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
 from fedray.server.rounds.stored import MOST_FAILURES
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.learned_from import is_trained_run, opened_training
 from fedray.trace.reader import Trace
-from fedray.trace.several_tasks import TasksRun
+from fedray.trace.several_tasks import TasksRun, is_of_tasks
+from fedray.trace.trained import TrainedRun
 
 
 @contextmanager
 def reserved(
-    ledger: str | Path | None, scenario: Scenario | SeveralTasks, start: date | None
+    ledger: str | Path | None,
+    scenario: Scenario | SeveralTasks,
+    start: date | None,
+    placement: Placement | None = None,
+    *,
+    is_resumed: bool = False,
 ) -> Iterator[Callable[[], None]]:
     """Within: the worst case of a run is reserved in a ledger, if one is given.
 
@@ -34,14 +44,16 @@ def reserved(
         ledger: directory of the ledger.
         scenario: scenario of the run.
         start: day on which the run starts (UTC); None for today.
+        placement: workers of the run, whose aggregator may draw its noise on a GPU.
+        is_resumed: whether the run continues, under its open reservation if there is one.
 
     Yields:
         Function to call when devices take part: from then on models may have been released, so the
         reservation stays even if the run fails for a mistake, such as damaged data.
 
     Raises:
-        InputError: the run might exceed the budget, its worst case has no bound, or the budget is
-            of persons and the scenario has no owners.
+        InputError: the run might exceed the budget, its worst case has no bound, it shares its
+            noise with another release, or the budget is of persons and the scenario has no owners.
     """
     begun: list[None] = []
     if ledger is None:
@@ -49,6 +61,9 @@ def reserved(
         return
     tasks = [task.scenario for task in tasks_of(scenario)]
     opened = Ledger.open(ledger)
+    if is_resumed and opened.reservation_of(scenario.digest, start) is not None:
+        yield lambda: begun.append(None)
+        return
     rho = sum(worst_rho(each) for each in tasks)
     if opened.unit == "person":
         owners = tasks[0].population.owners
@@ -60,7 +75,9 @@ def reserved(
     days = max(_last_release(each) for each in tasks) / 86_400.0
     day = start or datetime.now(UTC).date()
     is_gaussian = not any(each.privacy.encoding.adds_noise for each in tasks)
-    found = opened.reserve(scenario.digest, rho, day, days, is_gaussian)
+    device = "cuda" if placement is not None and placement.aggregator_gpus else "cpu"
+    noise = [each for task in tasks for each in noise_of(task, device)]
+    found = opened.reserve(scenario.digest, rho, day, days, noise, is_gaussian)
     try:
         yield lambda: begun.append(None)
     except InputError:
@@ -104,14 +121,39 @@ def _last_release(scenario: Scenario) -> float:
     )
 
 
-def charge_run(ledger: str | Path, run: Trace | TasksRun, start: date | None = None) -> Ledger:
-    """Charges a finished run to a ledger, once.
+def charge_run(
+    ledger: str | Path,
+    run: Trace | TasksRun | TrainedRun | ImportedTrace | str | Path,
+    start: date | None = None,
+    release: str = "",
+    claim: Claim | None = None,
+) -> Ledger:
+    """Charges a finished run, a training or a log to a ledger, once.
 
     Args:
         ledger: directory of the ledger.
-        run: trace of one task, or of several.
+        run: trace of one task or of several, training or log, opened or by its directory.
         start: day on which the run started (UTC); None for that of its reservation.
+        release: name of the release of a log; see fedray/audit/ledger.py.
+        claim: mechanism and noise of a log.
+
+    Raises:
+        InputError: see `Ledger.charge`, or `run` is one of several tasks.
     """
+    opened = Ledger.open(ledger)
+    if isinstance(run, TrainedRun) or (isinstance(run, str | Path) and is_trained_run(run)):
+        trained, trace, scenario = opened_training(run)
+        audit = audit_trace(trace, claim=claim, scenario=scenario)
+        return opened.charge([audit], start, release, trained)
+    if isinstance(run, str | Path) and is_of_tasks(run):
+        run = TasksRun.open(run)
     traces = run.traces.values() if isinstance(run, TasksRun) else [run]
-    released_any = [each for each in traces if each.committed_rounds]
-    return Ledger.open(ledger).charge([audit_trace(each) for each in released_any], start)
+    released_any = [e for e in traces if not isinstance(e, Trace) or e.committed_rounds]
+    audits = [audit_trace(each, claim=claim) for each in released_any]
+    # The reservation is of all tasks, so one task must not end it.
+    if not isinstance(run, TasksRun) and "task" in audits[0].trace.run:
+        raise InputError(
+            f"trace {str(audits[0].path)!r} is one of several tasks; charge the directory of the "
+            "whole run"
+        )
+    return opened.charge(audits, start, release)

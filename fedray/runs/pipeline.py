@@ -180,6 +180,17 @@ def _is_unfinished_run_of_tasks(directory: str | Path) -> bool:
     return "tasks" in document["scenario"]
 
 
+def recorded_scenario(directory: str | Path) -> Scenario | SeveralTasks:
+    """Returns the scenario of an interrupted run, given its `out`. Raises CheckpointError."""
+    if is_of_tasks(directory):
+        document = TasksRun.open(directory).document
+        return SeveralTasks.of_document(document, str(directory), Path(directory))
+    if (Path(directory) / RUN_FILE).exists():
+        return learning.scenario_of(Trace.open(directory))
+    kind = SeveralTasks if is_unfinished_run_of_tasks(directory) else Scenario
+    return read_unfinished_scenario(directory, None, kind)[1]
+
+
 def _resolved(
     scenario: Scenario, placement: Placement | None, time_of_devices: DeviceTime
 ) -> Placement:

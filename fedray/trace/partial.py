@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,21 +92,33 @@ def new_directory(name: str) -> Path:
 
 
 class Lock:
-    """A lock on a partial directory, which the system releases when the process ends in any way."""
+    """A lock on a directory, which the system releases when the process ends in any way.
 
-    def __init__(self, partial: Path) -> None:
-        # Opened for reading too: a pipe would otherwise wait for a reader.
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        self._file = os.fdopen(os.open(partial / LOCK_FILE, flags, 0o666), "rb")
-        try:
-            # A second process is refused at once instead of waiting for hours.
+    partial: the directory, such as a partial one.
+    seconds: longest wait for another process; a run is not waited for, since it may take hours.
+
+    Raises InputError if another process holds it, OSError if its file cannot be made.
+    """
+
+    def __init__(self, partial: Path, seconds: float = 0.0) -> None:
+        # A pipe under this name would wait for a reader, and a link may lead anywhere.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._file = os.fdopen(os.open(partial / LOCK_FILE, flags, 0o666), "ab")
+        end = time.monotonic() + seconds
+        while not self._is_taken():
+            if time.monotonic() >= end:
+                self._file.close()
+                raise InputError(
+                    f"{str(partial)!r} is being written by another process; wait for it, or give "
+                    "another directory"
+                )
+            time.sleep(0.1)
+
+    def _is_taken(self) -> bool:
+        with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise InputError(
-                f"{str(partial)!r} is being written by another process; wait for it, or give "
-                "another directory"
-            ) from None
+            return True
+        return False
 
     def release(self) -> None:
         """Releases the lock; its file stays, because another process may be waiting for it."""
