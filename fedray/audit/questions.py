@@ -20,10 +20,17 @@ from fedray.scenario.data import FormedData, VocabularyCost
 from fedray.trace.imported import Assumption
 
 ONLY_ANSWERS = "no model was trained; the answers of the windows are accounted for by themselves"
+EMPTIED = "A device's contribution to a window is replaced by an empty one."
+OF_A_MODEL = (
+    "it is about the model only: what a person spends on a question or a private vocabulary too is "
+    "not known"
+)
+"""Reason why no guarantee of a person may rest on figures of a model."""
 TOO_MANY = "the deltas of its parts add up to 1 or more, at which nothing is private"
 VOCABULARY = (
-    "The vocabulary was found by a private question. Only the rows on vocabulary and model include "
-    "what it cost; they are for a device that answered as often as the rules permit and trained."
+    "The vocabulary was found by a private question. Only the rows on vocabulary and model, or on "
+    "a question with the model, include what it cost; they are for a device that answered as often "
+    "as the rules permit and trained."
 )
 """Assumption of a training with a private vocabulary."""
 TRUSTED = {
@@ -158,13 +165,20 @@ def vocabulary_cost(scenario: Scenario | None) -> VocabularyCost | None:
 
 def assumptions_of_answers(scenario: Scenario | None) -> Sequence[Assumption]:
     """Returns the assumptions behind the privacy of answers and of a private vocabulary."""
-    if vocabulary_cost(scenario) is not None:
-        return [Assumption(VOCABULARY, "the scenario (data.vocabulary_cost)")]
+    found, source = list[Assumption](), "the scenario (data.vocabulary_cost)"
+    if (cost := vocabulary_cost(scenario)) is not None:
+        trust = f"The question that found the vocabulary had the trust model {cost.trust}."
+        found.append(Assumption(VOCABULARY, source))
+        found.append(Assumption(trust, source, f"trust {cost.trust}"))
     if scenario is None or scenario.analytics is None:
-        return []
+        return found
     plans = scenario.analytics.plans(scenario.rounds.least_accepted)
     trusted = [
-        f"Trust model {trust.kind}: {TRUSTED[trust.kind].format(least=plan.least_devices)}."
+        Assumption(
+            f"Trust model {trust.kind}: {TRUSTED[trust.kind].format(least=plan.least_devices)}.",
+            ASSUMED,
+            f"trust {trust.kind}",
+        )
         for trust, plan in zip(scenario.analytics.trust, plans, strict=True)
     ]
     unit = (
@@ -172,4 +186,4 @@ def assumptions_of_answers(scenario: Scenario | None) -> Sequence[Assumption]:
         "replaced by an empty one. That it came, and when, is not protected. Of the trust models "
         "one is used: figures of several do not add up."
     )
-    return [Assumption(text, ASSUMED) for text in (unit, *trusted)]
+    return [*found, Assumption(unit, ASSUMED, "unit of answers"), *trusted]
