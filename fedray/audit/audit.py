@@ -868,9 +868,11 @@ def audit_trace(
     if scenario is not None and scenario.analytics is not None:
         if answers is not None and model is not None:
             # The question's rows with the model include the vocabulary too.
-            alone, *both = answers
-            rows = zip(model, both, strict=True)
-            model = tuple(replace(of, event=row.event, delta=row.delta) for of, row in rows)
+            alone, observed_both, enforced_both = answers
+            model = (
+                replace(model[0], event=observed_both.event, delta=observed_both.delta),
+                replace(model[1], event=enforced_both.event, delta=enforced_both.delta),
+            )
             answers = (alone,)
         of_question = privacy_of_answers(scenario, patterns.max_participations, enforced, model)
         answers = (*of_question, *(answers or ()))
