@@ -187,8 +187,12 @@ class Figures(DrawnResult):
     @property
     def condition(self) -> str:
         """Condition under which the amplified epsilon holds."""
-        is_drawn = self.sampling is not None and self.sampling.min_sep > 1
-        return f"{HYPOTHETICAL}. {BY_DRAWS.rstrip('.')}" if is_drawn else HYPOTHETICAL
+        if self.sampling is not None and self.sampling.min_sep > 1:
+            return f"{HYPOTHETICAL}. {BY_DRAWS.rstrip('.')}"
+        turns = 0 if self.sampling is None else self.sampling.compositions
+        # A cap on participations is no cap on the rounds in which a device may be drawn.
+        is_capped = self.participation.max_participations < turns
+        return HYPOTHETICAL + (f"; it may be drawn in {turns:,} rounds" if is_capped else "")
 
     @property
     def hypothetical(self) -> IfAny[Hypothetical]:

@@ -382,16 +382,14 @@ class Audit(DrawnResult):
         if found is not None and found.epsilon is not None:
             alone = " in this task alone" if other_tasks(self.trace) else ""
             whose = "A" if self.is_of_run else "If the run had had this mechanism and noise, a"
-            if basis.answers:
+            each_one = ", ".join(
+                f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
+                for each in basis.answers
+            )
+            if each_one:
                 model = "the model with its question or vocabulary"
-                of = model if self.mechanisms else "answers"
-                each_one = ", ".join(
-                    f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
-                    for each in basis.answers
-                )
-                return (
-                    f"{whose} guarantee of {of} may rest on the enforced epsilon {each_one}{alone}."
-                )
+                whose += f" guarantee of {model if self.mechanisms else 'answers'}"
+                return f"{whose} may rest on the enforced epsilon {each_one}{alone}."
             secret = f", {SECRET_DRAWS}" if found.name == "sampled" else ""
             return (
                 f"{whose} guarantee may rest on epsilon {up(found.epsilon)} at delta "
@@ -399,10 +397,10 @@ class Audit(DrawnResult):
             )
         if not self._has_noise:
             return "No epsilon: no mechanism and noise multiplier are known."
-        spent = basis.stated if basis.answers else self.mechanisms[0].observed
-        said = ""
-        if spent is not None and spent.epsilon is not None:
-            said = f"; the devices of this trace spent {up(spent.epsilon)}"
+        spent = basis.by_name.get("observed")
+        said = (
+            "" if spent is None else f"; the devices of this trace spent {up(spent.epsilon or 0)}"
+        )
         return f"No guarantee may rest on this trace{said}."
 
     @property
@@ -431,25 +429,23 @@ class Audit(DrawnResult):
         """The guarantee on which the verdict rests, and its conditions."""
         # A model without noise has no privacy, whatever its question has.
         answers = () if self.no_guarantee == NO_GUARANTEE else self.answers or ()
-        is_other = bool(broken_noise(self.findings))
-        return basis_of(
-            [each for _, each in self.mechanisms[0].named] if self._has_noise else [],
-            answers,
-            None if is_other or not self._has_noise else self.corrected,
-            self.rests_on,
-        )
+        guarantees = [each for _, each in self.mechanisms[0].named] if self._has_noise else []
+        corrected = None if broken_noise(self.findings) or not guarantees else self.corrected
+        return basis_of(guarantees, answers, corrected, self.rests_on)
 
     @property
     def supported_epsilon(self) -> InJson[float | None]:
         """The epsilon that may be published, under the condition of `supported_by`. None if
         unknown, or if the run did not have the claimed noise."""
-        return self.basis.epsilon if self.findings or self.is_of_run else None
+        found = self.basis.guarantee
+        return found.epsilon if found is not None and (self.findings or self.is_of_run) else None
 
     @property
     def supported_delta(self) -> IfAny[float | None]:
         """Delta of that epsilon, with a question or a private vocabulary; absent without either,
         where it is that of the guarantees."""
-        return self.basis.delta if self.answers and self.supported_epsilon is not None else None
+        found = self.basis.guarantee
+        return found.delta if found is not None and self.answers and self.is_of_run else None
 
     @property
     def supported_by(self) -> InJson[str]:
@@ -824,15 +820,7 @@ def audit_trace(
         if of_run is not None and isinstance(opened, Trace):
             exclusions = exclusions_of(opened, of_run, patterns)
             mechanisms = [
-                _with_server_rules(
-                    each,
-                    opened,
-                    of_run,
-                    patterns,
-                    exclusions,
-                    used.delta,
-                    (claim and claim.rounds) or 0,
-                )
+                _with_server_rules(each, opened, of_run, patterns, exclusions, used.delta, claim)
                 for each in mechanisms
             ]
         findings: tuple[Finding, ...] = ()
@@ -1137,22 +1125,25 @@ def _with_server_rules(
     patterns: Patterns,
     exclusions: Exclusions | None,
     delta: float,
-    claimed_rounds: int,
+    claim: Claim | None,
 ) -> MechanismAudit:
     """Adds the guarantees of sampling by the server and of its filter, and withdraws those that do
     not cover the claimed rounds."""
     strategy, noise, enforced = mechanism.strategy, mechanism.noise, mechanism.enforced
-    turns, is_longer = enforced.participation, claimed_rounds > trace.committed_rounds
+    n = (claim and claim.rounds) or 0
+    turns, is_longer = enforced.participation, n > trace.committed_rounds
     if is_longer and scenario.rounds.uploads is not None:
-        turns = limits_of_schedule(scenario, claimed_rounds).participation
+        # Rules that the trace breaks limit no later round either.
+        kept = turns is not None
+        turns = limits_of_schedule(scenario, n).participation if kept else MinSep(n, 1, n)
     by_sampling = sampled(trace, scenario, strategy, noise, delta, turns)
     by_filter = filtered(scenario, patterns, exclusions, strategy, noise, delta)
     if is_longer:
-        reason = f"it covers the recorded rounds, and {claimed_rounds:,} are claimed"
+        reason = f"it covers the recorded rounds, and {n:,} are claimed"
         enforced = replace(enforced, may_rest_on=False, reason=reason)
     # A filter charges a participation for all rounds of the run.
-    if by_filter is not None and claimed_rounds > scenario.rounds.count:
-        reason = f"it covers {scenario.rounds.count:,} rounds, and {claimed_rounds:,} are claimed"
+    if by_filter is not None and n > scenario.rounds.count:
+        reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"
         by_filter = replace(by_filter, may_rest_on=False, reason=reason)
     return replace(mechanism, enforced=enforced, sampled=by_sampling, filtered=by_filter)
 
@@ -1166,9 +1157,10 @@ def _with_person(
 ) -> MechanismAudit:
     """Adds the privacy of a person."""
     # Amplification by sampling has no figure here: a person's uploads are drawn one by one.
-    of_rules = [mechanism.enforced, mechanism.claimed, mechanism.filtered]
-    of_rules += [corrected] if corrected is not None and corrected.name == "corrected" else []
-    known = [each for each in of_rules if each is not None]
+    of_rules = (mechanism.enforced, mechanism.claimed, mechanism.filtered, corrected)
+    # A claim that limits nothing is corrected to a guarantee of its own name.
+    found = {each.name: each for each in of_rules if each is not None and each.name != "sampled"}
+    known = list(found.values())
     if has_answers:
         known = [replace(each, may_rest_on=False, reason=OF_A_MODEL) for each in known]
     person = audited_person(persons, names.owner, mechanism.strategy, mechanism.noise, known)

@@ -11,8 +11,6 @@ from fedray.audit.guarantees import Guarantee, described
 from fedray.audit.questions import AnswerPrivacy
 from fedray.trace.imported import Assumption
 
-ANSWERED = ("enforced", "observed")
-"""Names of the guarantees of answers."""
 SECRET_DRAWS = "only if the draws stay secret"
 """Condition of a guarantee by sampling."""
 
@@ -36,16 +34,6 @@ class Basis:
     """Assumptions behind the figures."""
 
     @property
-    def delta(self) -> float | None:
-        """Delta of the epsilon that may be published; None without one."""
-        return None if self.guarantee is None else self.guarantee.delta
-
-    @property
-    def epsilon(self) -> float | None:
-        """The epsilon that may be published; None without one."""
-        return None if self.guarantee is None else self.guarantee.epsilon
-
-    @property
     def condition(self) -> str:
         """Condition of the stated guarantee: its limits, or the rule of the server."""
         found = self.stated
@@ -58,23 +46,17 @@ class Basis:
     @property
     def trust(self) -> tuple[Assumption, ...]:
         """Parties that are trusted with the data behind the stated guarantee."""
-        used = {"trust", *(f"trust {each.trust}" for each in self.answers[:1])}
-        return tuple(each for each in self.rests_on if each.kind in used)
+        return self.of_kind("trust", *(f"trust {each.trust}" for each in self.answers[:1]))
 
-    @property
-    def units(self) -> tuple[Assumption, ...]:
-        """Units of privacy: of the model, then of the answers."""
-        return self.of_kind("unit") + self.of_kind("unit of answers")
-
-    def of_kind(self, kind: str) -> tuple[Assumption, ...]:
-        """Returns the assumptions of a kind."""
-        return tuple(each for each in self.rests_on if each.kind == kind)
+    def of_kind(self, *kinds: str) -> tuple[Assumption, ...]:
+        """Returns the assumptions of some kinds, in the order of the kinds."""
+        return tuple(each for kind in kinds for each in self.rests_on if each.kind == kind)
 
     @property
     def others(self) -> tuple[Assumption, ...]:
         """Assumptions that define none of the terms."""
-        shown = {*self.trust, *self.units, *self.of_kind("adjacency")}
-        return tuple(each for each in self.rests_on if each not in shown)
+        terms = {*self.trust, *self.of_kind("unit", "unit of answers", "adjacency")}
+        return tuple(each for each in self.rests_on if each not in terms)
 
 
 def basis_of(
@@ -92,7 +74,8 @@ def basis_of(
         rests_on: assumptions behind all of them.
     """
     if answers:
-        rows = {name: _all_released(answers, bool(guarantees), name) for name in ANSWERED}
+        named = ("enforced", "observed")
+        rows = {name: _all_released(answers, bool(guarantees), name) for name in named}
         by_name = {name: _as_guarantee(name, of[0], guarantees) for name, of in rows.items() if of}
         resting = tuple(each for each in rows["enforced"] if each.may_rest_on)
         name = "enforced" if resting else "observed"
@@ -112,13 +95,7 @@ def basis_of(
 def _all_released(
     answers: Sequence[AnswerPrivacy], has_model: bool, name: str
 ) -> tuple[AnswerPrivacy, ...]:
-    """Returns the rows with all that a run released and a known epsilon, the largest first.
-
-    Args:
-        answers: rows of a question or private vocabulary.
-        has_model: whether the run released a model too.
-        name: "enforced" or "observed".
-    """
+    """Returns the rows with all that a run released and a known epsilon, the largest first."""
     rows = [each for each in answers if name in each.basis and has_model == ("model" in each.basis)]
     known = [each for each in rows if each.epsilon is not None]
     return tuple(sorted(known, key=lambda each: -(each.epsilon or 0.0)))

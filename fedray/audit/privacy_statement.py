@@ -110,16 +110,15 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
             than the run had.
     """
     trace, stated = audit.trace, audit.basis.stated
-    if stated is None and audit.no_guarantee:
-        raise InputError(
-            f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy to state "
-            "here; add noise (privacy.mechanism)"
-        )
     if stated is None:
+        why = audit.no_guarantee or "no mechanism with a noise multiplier is known"
+        remedy = (
+            "add noise (privacy.mechanism)"
+            if audit.no_guarantee
+            else "give a claim, or a mechanism and a noise multiplier"
+        )
         raise InputError(
-            f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no "
-            "privacy to state; give "
-            "a claim, or a mechanism and a noise multiplier"
+            f"trace {str(trace.path)!r}: {why}, so there is no privacy to state here; {remedy}"
         )
     if broken := broken_noise(audit.findings):
         raise InputError(
@@ -137,15 +136,12 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
     # A question may have been asked without a training.
     mechanism = audit.mechanisms[0] if audit.mechanisms else None
     # A file name of a log is for its owner; readers of the statement know the release.
-    if isinstance(trace, Trace):
-        title = trace.scenario["name"]
-    else:
-        assert mechanism is not None
-        title = f"{audit.rounds:,} rounds with {mechanism.title}"
+    named = isinstance(trace, Trace)
+    by = "" if mechanism is None else f" with {mechanism.title}"
+    title = trace.scenario["name"] if named else f"{audit.rounds:,} rounds{by}"
     lines = (
         *_setting(trace, audit, mechanism),
         *([] if mechanism is None else _mechanism(trace, audit, mechanism)),
-        *_answers(audit),
         *_participation(audit, mechanism, stated),
         *_guarantee(audit, mechanism, stated),
         *_person(audit, mechanism, stated),
@@ -211,11 +207,16 @@ def _setting(
     adjacency = basis.of_kind("adjacency")
     if basis.answers:
         adjacency += (Assumption(EMPTIED, "the definition that the privacy of answers uses"),)
+    of_answers = [
+        Line("Answers", f"{each.mechanism}, {counted(each.windows or 0, 'window')}", each.theorem)
+        for each in basis.answers[:1]
+    ]
     return [
-        _defined("Unit of privacy", basis.units),
+        _defined("Unit of privacy", basis.of_kind("unit", "unit of answers")),
         _defined("Adjacency", adjacency),
         Line("What is released", "; ".join(released), _rounds_source(trace)),
         _defined("Who is trusted", basis.trust),
+        *of_answers,
     ]
 
 
@@ -223,17 +224,6 @@ def _defined(what: str, by: Sequence[Assumption]) -> Line:
     """Returns the line of a term that assumptions define, without the term in front of them."""
     says = " ".join(each.text.removeprefix(f"{what}: ") for each in by)
     return Line(what, says, "; ".join(dict.fromkeys(each.source for each in by)))
-
-
-def _answers(audit: Audit) -> list[Line]:
-    return [
-        Line(
-            "Answers",
-            f"{each.mechanism}, at most {counted(each.windows or 0, 'window')} of a device",
-            each.theorem,
-        )
-        for each in audit.basis.answers[:1]
-    ]
 
 
 def _rounds_source(trace: Trace | ImportedTrace) -> str:
@@ -292,38 +282,23 @@ def _participation(audit: Audit, mechanism: MechanismAudit | None, stated: Guara
     return [
         line,
         Line("Other participation", "; ".join(others), "the trace, the rules and the claim"),
-        _sampling(audit),
-        *_filter(mechanism),
+        _sampling(audit, mechanism),
+        *(
+            Line("Filter", each.reason, "the scenario's budget, and every device's rounds")
+            for each in mechanism.of_server
+            if each.name == "filtered"
+        ),
     ]
 
 
-def _filter(mechanism: MechanismAudit) -> list[Line]:
-    filtered = mechanism.filtered
-    if filtered is None:
-        return []
-    said = filtered.reason
-    if filtered.rho is not None and filtered.epsilon is not None:
-        said += (
-            f"; that gives rho {up(filtered.rho, 6)}, epsilon {up(filtered.epsilon)} at delta "
-            f"{given(filtered.delta)}, in every run"
-        )
-    return [Line("Filter", said, "the scenario's budget, and every device's rounds")]
-
-
-def _sampling(audit: Audit) -> Line:
+def _sampling(audit: Audit, mechanism: MechanismAudit) -> Line:
+    sampled = mechanism.sampled
     if audit.scenario is None:
         said = "none is assumed, so nothing is amplified"
         return Line("Sampling", said, f"how devices were chosen {UNSEEN}")
-    sampled = audit.mechanisms[0].sampled
-    if sampled is not None and sampled.epsilon is not None:
-        said = (
-            f"{sampled.reason}; where nobody learns who was drawn, that gives epsilon "
-            f"{up(sampled.epsilon)} at delta {given(sampled.delta)}"
-        )
-        return Line("Sampling", said, "run.json, the schedule, and the number drawn in every round")
     if sampled is not None:
-        said = f"nothing is amplified: {sampled.reason}"
-        return Line("Sampling", said, "the schedule of stored uploads")
+        nothing = "" if sampled.is_known else "nothing is amplified: "
+        return Line("Sampling", nothing + sampled.reason, "run.json, and the draws of every round")
     said = "none is used: devices choose when they come, so nothing is amplified"
     return Line("Sampling", said, "the simulation's rules")
 

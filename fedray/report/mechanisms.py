@@ -75,16 +75,8 @@ def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
         text = f"at most {up(sampled)} ({figures.condition})"
         if renyi is not None:
             text += f"; by Renyi DP, as other tools have it, {up(renyi)}"
-        facts.append((f"hypothetical epsilon, sampled{_turns(figures)}", text))
+        facts.append(("hypothetical epsilon, sampled", text))
     return facts
-
-
-def _turns(figures: Figures) -> str:
-    """Returns the turns of a device, if sampling counts others than the given participations."""
-    sampling, most = figures.sampling, figures.participation.max_participations
-    if sampling is None or sampling.min_sep > 1 or sampling.compositions == most:
-        return ""
-    return f" in each of {counted(sampling.compositions, 'turn')}"
 
 
 def bands_table(tried: Sequence[AmplifiedBands]) -> Table:
@@ -147,5 +139,5 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
         )
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
-        notes.append(f"A sampled epsilon{_turns(first)} holds {first.condition}.")
+        notes.append(f"A sampled epsilon holds {first.condition}.")
     return Table.of(f"Mechanisms over {title}", mechanisms.items(), cells, " ".join(notes))

@@ -444,3 +444,13 @@ def test_an_epsilon_near_709_is_a_number(fedray_command, tmp_path: Path, multipl
     )
     assert code == 0
     assert 709 < json.loads(out)["epsilon"] < 711
+
+
+@pytest.mark.slow
+def test_random_rounds_say_that_their_bound_is_drawn(fedray_command) -> None:
+    """In the facts of one mechanism, the table of several, and JSON."""
+    command = ("mechanism", "identity", *SAMPLED, "0.2")
+    for given in (command, ("mechanism", "identity", *command[1:]), (*command, "--json")):
+        code, out, _ = fedray_command(*given)
+        assert code == 0
+        assert "bound by Monte Carlo; random draws leave it too small with a probability of at most 1e-06" in " ".join(out.split())  # fmt: skip
