@@ -851,19 +851,12 @@ def audit_trace(
         mechanisms = []
     answers = None
     model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
-    if told is not None and model is not None:
-        answers = privacy_of_vocabulary(told, model)
     if scenario is not None and scenario.analytics is not None:
-        if answers is not None and model is not None:
-            # The question's rows with the model include the vocabulary too.
-            alone, observed_both, enforced_both = answers
-            model = (
-                replace(model[0], event=observed_both.event, delta=observed_both.delta),
-                replace(model[1], event=enforced_both.event, delta=enforced_both.delta),
-            )
-            answers = (alone,)
-        of_question = privacy_of_answers(scenario, patterns.max_participations, enforced, model)
-        answers = (*of_question, *(answers or ()))
+        answers = privacy_of_answers(scenario, patterns.max_participations, enforced, model)
+    if told is not None and model is not None:
+        # Rows of a question include the vocabulary wherever they include the model.
+        of_vocabulary = privacy_of_vocabulary(told, model)
+        answers = (*answers, of_vocabulary[0]) if answers else of_vocabulary
     # Withdraws figures that the trace, the log or the noise does not support.
     broken = [
         each.statement

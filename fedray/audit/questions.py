@@ -87,10 +87,13 @@ def privacy_of_answers(
         scenario: scenario of the run.
         windows: largest number of windows of a device of the trace.
         enforced: limits of the rules in force, in windows.
-        model: observed and enforced guarantee of the model's training; None if none was trained.
+        model: observed and enforced guarantee of the model's training, without its vocabulary; None
+            if none was trained.
     """
     analytics = scenario.analytics
     assert analytics is not None
+    if (told := vocabulary_cost(scenario)) is not None and model is not None:
+        model = (_paid(model[0], told), _paid(model[1], told))
     limit = enforced.participation
     most = limit.max_participations if limit is not None else None
     seen = "the most windows of a device of this trace; it bounds this run only"
@@ -127,14 +130,19 @@ def privacy_of_vocabulary(
     rows: list[Any] = [
         ("vocabulary", told, cost.delta, True, "the rules of the run that found the words")
     ]
-    for each in model:
-        *_, (_, event, delta) = _spent("", told, cost.delta, each)
+    for each in (_paid(of, cost) for of in model):
         basis = f"vocabulary and model, {each.name}"
-        rows.append((basis, event, delta, each.may_rest_on, each.reason))
+        rows.append((basis, each.event, each.delta, each.may_rest_on, each.reason))
     return tuple(
         _below_1(AnswerPrivacy(cost.trust, cost.mechanism, cost.theorem, basis, cost.windows, *row))
         for basis, *row in rows
     )
+
+
+def _paid(model: Guarantee, cost: VocabularyCost) -> Guarantee:
+    """Returns the guarantee of a model and the private vocabulary that it was trained with."""
+    *_, (_, event, delta) = _spent("", read_event(cost.event), cost.delta, model)
+    return replace(model, event=event, delta=delta)
 
 
 def _spent(

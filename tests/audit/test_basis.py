@@ -435,8 +435,11 @@ def test_compared_trainings_pay_for_their_own_vocabularies(tmp_path: Path) -> No
     assert [each.delta for each in found] == pytest.approx([3e-8, 3e-8])
 
 
-def test_tasks_do_not_compose_private_vocabularies(tmp_path: Path) -> None:
+def test_budgets_and_tasks_take_no_private_vocabularies(tmp_path: Path) -> None:
     each = drawn(0, tmp_path)
+    budget = {**each.tables["privacy"], "stop_at": {"epsilon": 500.0}}
+    with pytest.raises(ScenarioError, match="stop_at: the budget counts updates of a model"):
+        Scenario.from_tables({**each.tables, "data": words(each, 1.0), "privacy": budget}, directory=tmp_path)  # fmt: skip
     tables = {**each.tables, "data": words(each, 1.0), "tasks": {"a": {}, "b": {}}}
     with pytest.raises(ScenarioError, match="vocabulary_file is private"):
         SeveralTasks.from_tables(tables, directory=tmp_path)

@@ -447,10 +447,12 @@ def test_an_epsilon_near_709_is_a_number(fedray_command, tmp_path: Path, multipl
 
 
 @pytest.mark.slow
-def test_random_rounds_say_that_their_bound_is_drawn(fedray_command) -> None:
+def test_random_rounds_say_that_their_bound_is_drawn(fedray_command, tmp_path: Path) -> None:
     """In the facts of one mechanism, the table of several, and JSON."""
+    write_strategy(Toeplitz(coefficients=(1.0, 0.5)), tmp_path / "short.json")
     command = ("mechanism", "identity", *SAMPLED, "0.2")
-    for given in (command, ("mechanism", "identity", *command[1:]), (*command, "--json")):
+    several = ("mechanism", str(tmp_path / "short.json"), *command[1:])
+    for given in (command, several, (*command, "--json")):
         code, out, _ = fedray_command(*given)
         assert code == 0
         assert "bound by Monte Carlo; random draws leave it too small with a probability of at most 1e-06" in " ".join(out.split())  # fmt: skip
