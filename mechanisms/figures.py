@@ -16,6 +16,7 @@ from fedray.mechanisms.accounting.calibration import (
 from fedray.mechanisms.accounting.events import Event, EventRefused, StrategyRelease
 from fedray.mechanisms.accounting.gdp import gdp_epsilon, mu_of
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from fedray.mechanisms.accounting.monte_carlo import BY_DRAWS
 from fedray.mechanisms.accounting.renyi import renyi_epsilon
 from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -184,11 +185,22 @@ class Figures(DrawnResult):
         return None if self.workload.is_prefix else str(self.workload)
 
     @property
+    def condition(self) -> str:
+        """Condition under which the amplified epsilon holds."""
+        if self.sampling is not None and self.sampling.min_sep > 1:
+            return f"{HYPOTHETICAL}. {BY_DRAWS.rstrip('.')}"
+        turns = 0 if self.sampling is None else self.sampling.compositions
+        # A cap on participations is no cap on the rounds in which a device may be drawn.
+        is_capped = self.participation.max_participations < turns
+        return HYPOTHETICAL + (f"; it may be drawn in {turns:,} rounds" if is_capped else "")
+
+    @property
     def hypothetical(self) -> IfAny[Hypothetical]:
         """Figures under Poisson sampling; only with `--sampling`."""
         if self.sampling is None:
             return None
-        return Hypothetical(self.amplified_epsilon, self.amplified_renyi_epsilon, self.sampling)
+        figures = self.amplified_epsilon, self.amplified_renyi_epsilon, self.sampling
+        return Hypothetical(*figures, assumption=self.condition)
 
 
 @dataclass(frozen=True, slots=True)

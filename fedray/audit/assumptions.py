@@ -142,7 +142,7 @@ def assumptions_of(
     """
     if trace is not None:
         unit = Assumption(
-            f"Unit of privacy: one {trace.unit}, and all its updates.", trace.unit_source
+            f"Unit of privacy: one {trace.unit}, and all its updates.", trace.unit_source, "unit"
         )
         rows = " but those left out" if trace.incompleteness else ""
         names = f"The log names every participation{rows}, and no unit under two names."
@@ -151,6 +151,7 @@ def assumptions_of(
     unit = Assumption(
         "Unit of privacy: one device and all its updates.",
         "how the trace is keyed: a row per device and round",
+        "unit",
     )
     released = (
         "The seed is in the trace and on its page. All noise of this simulation follows from it, "
@@ -176,12 +177,14 @@ def assumptions_of(
 
 def _of_every_audit(replaced: Mapping[str, str]) -> tuple[Assumption, ...]:
     """Returns the assumptions of every audit, with some of them replaced."""
-    # They keep their places, because statements take the first three of an audit by place.
-    adjacency, central, *others = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
-    return (
-        Assumption(adjacency, "the definition that the sensitivity uses"),
-        Assumption(central, ASSUMED),
-        *(Assumption(text, _OF_EVERY_AUDIT) for text in others),
+    defining = {
+        _ADJACENCY: ("the definition that the sensitivity uses", "adjacency"),
+        _CENTRAL: (ASSUMED, "trust"),
+        TUNING: (_OF_EVERY_AUDIT, "tuning"),
+    }
+    return tuple(
+        Assumption(replaced.get(text, text), *defining.get(text, (_OF_EVERY_AUDIT,)))
+        for text in OF_EVERY_AUDIT
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, assumptions_of
+from fedray.audit.basis import SECRET_DRAWS, Basis, basis_of
 from fedray.audit.check import check_claim
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim
@@ -42,8 +43,8 @@ from fedray.audit.guarantees import (
     REPEATED,
     Guarantee,
     Limits,
-    described,
     enforced_limits,
+    limits_of_schedule,
     observed,
     of_limits,
 )
@@ -60,6 +61,7 @@ from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.persons import PersonAudit, Persons, audited_person
 from fedray.audit.questions import (
+    OF_A_MODEL,
     ONLY_ANSWERS,
     AnswerPrivacy,
     assumptions_of_answers,
@@ -149,6 +151,14 @@ class MechanismAudit(Document):
         found = [("observed", self.observed), (OBSERVED_LIMITS, self.observed_limits)]
         found += [(each.name, each) for each in (self.enforced, *self.of_server, self.claimed)]
         return found
+
+    def resting(self, unit: str) -> list[Guarantee]:
+        """Returns the guarantees on which one may rest, of a "device" or a "person"; none are known
+        of a person without owners."""
+        found = [each for _, each in self.named]
+        if unit == "person":
+            found = [] if self.person is None else list(self.person.guarantees)
+        return [each for each in found if each.may_rest_on]
 
     @property
     def title(self) -> str:
@@ -365,26 +375,33 @@ class Audit(DrawnResult):
         claim, the epsilon on which a guarantee may rest."""
         if self.findings:
             return verdict_sentences(self.findings)
-        if self.no_guarantee == ONLY_ANSWERS and self._together:
-            return self._of_answers
-        if self.no_guarantee:
+        basis, found = self.basis, self.basis.guarantee
+        if self.no_guarantee and found is None:
             said = self.no_guarantee.removeprefix("no guarantee: ")
             return f"No guarantee: {said}."
-        if self._together:
-            return self._of_answers
-        found = self.supported
-        if found is not None and found.epsilon is not None and not self.answers:
-            whose = "A" if self.is_of_run else "If the run had had this mechanism and noise, a"
+        if found is not None and found.epsilon is not None:
             alone = " in this task alone" if other_tasks(self.trace) else ""
+            whose = "A" if self.is_of_run else "If the run had had this mechanism and noise, a"
+            each_one = ", ".join(
+                f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
+                for each in basis.answers
+            )
+            if each_one:
+                model = "the model with its question or vocabulary"
+                whose += f" guarantee of {model if self.mechanisms else 'answers'}"
+                return f"{whose} may rest on the enforced epsilon {each_one}{alone}."
+            secret = f", {SECRET_DRAWS}" if found.name == "sampled" else ""
             return (
                 f"{whose} guarantee may rest on epsilon {up(found.epsilon)} at delta "
-                f"{given(found.delta)} ({found.name}){self._of_person}{alone}."
+                f"{given(found.delta)} ({found.name}{secret}){self._of_person}{alone}."
             )
         if not self._has_noise:
             return "No epsilon: no mechanism and noise multiplier are known."
-        observed = self.mechanisms[0].observed.epsilon
-        spent = "" if observed is None else f"; the devices of this trace spent {up(observed)}"
-        return f"No guarantee may rest on this trace{spent}."
+        spent = basis.by_name.get("observed")
+        said = (
+            "" if spent is None else f"; the devices of this trace spent {up(spent.epsilon or 0)}"
+        )
+        return f"No guarantee may rest on this trace{said}."
 
     @property
     def is_of_run(self) -> bool:
@@ -398,61 +415,37 @@ class Audit(DrawnResult):
         )
 
     @property
-    def _together(self) -> list[AnswerPrivacy]:
-        """Enforced privacy of answers or a private vocabulary, with the training if there is one,
-        for each trust model."""
-        trained = bool(self.mechanisms)
-        return [
-            each
-            for each in self.answers or ()
-            if each.may_rest_on
-            and each.epsilon is not None
-            and "enforced" in each.basis
-            and trained == ("model" in each.basis)
-        ]
-
-    @property
-    def _of_answers(self) -> str:
-        whose = "of the model with its question or vocabulary" if self.mechanisms else "of answers"
-        if not self.is_of_run:
-            whose += ", if the run had had this mechanism and noise,"
-        each_one = ", ".join(
-            f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
-            for each in self._together
-        )
-        return f"A guarantee {whose} may rest on the enforced epsilon {each_one}."
-
-    @property
     def _of_person(self) -> str:
         person = self.mechanisms[0].person
         if person is None:
             return ""
-        resting = [each.epsilon for each in person.guarantees if each.may_rest_on]
+        resting = [each.epsilon for each in self.mechanisms[0].resting("person")]
         known = [each for each in resting if each is not None]
         of_person = f"on epsilon {up(min(known))}" if known else "on none"
         return f" for a device, and {of_person} for a person"
 
-    @property
-    def supported(self) -> Guarantee | None:
-        """The guarantee of the first mechanism with the least epsilon on which a guarantee may
-        rest; without one, that of the claim with broken statements corrected. None if unknown."""
-        if not self._has_noise or broken_noise(self.findings):
-            return None
-        resting = [each for _, each in self.mechanisms[0].named if each.may_rest_on]
-        known = [each for each in resting if each.epsilon is not None]
-        least = min(known, key=lambda each: each.epsilon or 0.0, default=self.corrected)
-        return None if least is None or least.epsilon is None else least
+    @cached_property
+    def basis(self) -> Basis:
+        """The guarantee on which the verdict rests, and its conditions."""
+        # A model without noise has no privacy, whatever its question has.
+        answers = () if self.no_guarantee == NO_GUARANTEE else self.answers or ()
+        guarantees = [each for _, each in self.mechanisms[0].named] if self._has_noise else []
+        corrected = None if broken_noise(self.findings) or not guarantees else self.corrected
+        return basis_of(guarantees, answers, corrected, self.rests_on)
 
     @property
     def supported_epsilon(self) -> InJson[float | None]:
         """The epsilon that may be published, under the condition of `supported_by`. None if
         unknown, or if the run did not have the claimed noise."""
-        if not self.findings and not self.is_of_run:
-            return None
-        if self.answers:
-            return max((each.epsilon or 0.0 for each in self._together), default=None)
-        found = self.supported
-        return None if found is None else found.epsilon
+        found = self.basis.guarantee
+        return found.epsilon if found is not None and (self.findings or self.is_of_run) else None
+
+    @property
+    def supported_delta(self) -> IfAny[float | None]:
+        """Delta of that epsilon, with a question or a private vocabulary; absent without either,
+        where it is that of the guarantees."""
+        found = self.basis.guarantee
+        return found.delta if found is not None and self.answers and self.is_of_run else None
 
     @property
     def supported_by(self) -> InJson[str]:
@@ -462,10 +455,9 @@ class Audit(DrawnResult):
             return ""
         if noise := broken_noise(self.findings):
             return noise[0].explanation
-        found = self.supported
+        found, limits = self.basis.guarantee, self.basis.condition
         if found is None:
             return self.corrected.reason
-        limits = found.reason if found.participation is None else described(found.participation)
         if found.may_rest_on:
             return f"by the rules of the run: {limits}"
         noise = "only if the claimed noise was added and this was enforced"
@@ -828,7 +820,7 @@ def audit_trace(
         if of_run is not None and isinstance(opened, Trace):
             exclusions = exclusions_of(opened, of_run, patterns)
             mechanisms = [
-                _with_server_rules(each, opened, of_run, patterns, exclusions, used.delta)
+                _with_server_rules(each, opened, of_run, patterns, exclusions, used.delta, claim)
                 for each in mechanisms
             ]
         findings: tuple[Finding, ...] = ()
@@ -850,7 +842,7 @@ def audit_trace(
                 mechanisms[0].claimed,
                 (noise, permitted),
                 names.of,
-                (mechanisms[0].sampled, mechanisms[0].filtered),
+                [each for each in mechanisms[0].of_server if each.may_rest_on],
             )
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError.caused_by(error) from None
@@ -862,7 +854,9 @@ def audit_trace(
     if scenario is not None and scenario.analytics is not None:
         answers = privacy_of_answers(scenario, patterns.max_participations, enforced, model)
     if told is not None and model is not None:
-        answers = (*(answers or ()), *privacy_of_vocabulary(told, model))
+        # Rows of a question include the vocabulary wherever they include the model.
+        of_vocabulary = privacy_of_vocabulary(told, model)
+        answers = (*answers, of_vocabulary[0]) if answers else of_vocabulary
     # Withdraws figures that the trace, the log or the noise does not support.
     broken = [
         each.statement
@@ -878,7 +872,9 @@ def audit_trace(
     # Last, because withdrawn guarantees of a device are withdrawn for a person too.
     persons = Persons.of(patterns, scenario)
     if persons is not None:
-        mechanisms = [_with_person(each, persons, names) for each in mechanisms]
+        mechanisms = [
+            _with_person(each, persons, names, corrected, bool(answers)) for each in mechanisms
+        ]
     return Audit(
         trace=opened,
         path=opened.path,
@@ -1122,19 +1118,44 @@ def _with_server_rules(
     patterns: Patterns,
     exclusions: Exclusions | None,
     delta: float,
+    claim: Claim | None,
 ) -> MechanismAudit:
-    """Adds the guarantees of sampling by the server and of its filter."""
-    strategy, noise = mechanism.strategy, mechanism.noise
-    by_sampling = sampled(trace, scenario, strategy, noise, delta, mechanism.enforced.participation)
+    """Adds the guarantees of sampling by the server and of its filter, and withdraws those that do
+    not cover the claimed rounds."""
+    strategy, noise, enforced = mechanism.strategy, mechanism.noise, mechanism.enforced
+    n = (claim and claim.rounds) or 0
+    turns, is_longer = enforced.participation, n > trace.committed_rounds
+    if is_longer and scenario.rounds.uploads is not None:
+        # Rules that the trace breaks limit no later round either.
+        kept = turns is not None
+        turns = limits_of_schedule(scenario, n).participation if kept else MinSep(n, 1, n)
+    by_sampling = sampled(trace, scenario, strategy, noise, delta, turns)
     by_filter = filtered(scenario, patterns, exclusions, strategy, noise, delta)
-    return replace(mechanism, sampled=by_sampling, filtered=by_filter)
+    if is_longer:
+        reason = f"it covers the recorded rounds, and {n:,} are claimed"
+        enforced = replace(enforced, may_rest_on=False, reason=reason)
+    # A filter charges a participation for all rounds of the run.
+    if by_filter is not None and n > scenario.rounds.count:
+        reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"
+        by_filter = replace(by_filter, may_rest_on=False, reason=reason)
+    return replace(mechanism, enforced=enforced, sampled=by_sampling, filtered=by_filter)
 
 
-def _with_person(mechanism: MechanismAudit, persons: Persons, names: DeviceNames) -> MechanismAudit:
+def _with_person(
+    mechanism: MechanismAudit,
+    persons: Persons,
+    names: DeviceNames,
+    corrected: Guarantee | None,
+    has_answers: bool,
+) -> MechanismAudit:
     """Adds the privacy of a person."""
     # Amplification by sampling has no figure here: a person's uploads are drawn one by one.
-    of_rules = (mechanism.enforced, mechanism.claimed, mechanism.filtered)
-    known = [each for each in of_rules if each is not None]
+    of_rules = (mechanism.enforced, mechanism.claimed, mechanism.filtered, corrected)
+    # A claim that limits nothing is corrected to a guarantee of its own name.
+    found = {each.name: each for each in of_rules if each is not None and each.name != "sampled"}
+    known = list(found.values())
+    if has_answers:
+        known = [replace(each, may_rest_on=False, reason=OF_A_MODEL) for each in known]
     person = audited_person(persons, names.owner, mechanism.strategy, mechanism.noise, known)
     return replace(mechanism, person=person)
 

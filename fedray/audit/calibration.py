@@ -10,6 +10,7 @@ from fedray.audit.audit import Audit, audit_trace, other_tasks
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import DeviceNoise, ServerNoise
+from fedray.audit.questions import vocabulary_cost
 from fedray.base.document import Document, InPlace, Key, Keys
 from fedray.base.errors import InputError
 from fedray.base.result import Result
@@ -19,6 +20,7 @@ from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.mechanisms.accounting.events import MinSepSampled
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.strategy import Strategy
+from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 
@@ -107,6 +109,7 @@ def calibrate_trace(
     delta: float | None = None,
     mechanism: Strategy | None = None,
     claim: Claim | None = None,
+    scenario: Scenario | None = None,
 ) -> TraceCalibration:
     """Returns the least noise multipliers with which a run would have met a target.
 
@@ -121,12 +124,13 @@ def calibrate_trace(
         mechanism: replaces the run's own; a log needs one.
         claim: claim whose limits get a noise multiplier too. Its mechanism and delta are used, and
             its epsilon or rho, the stricter one of both, if no target is given.
+        scenario: scenario of a training on the trace, in place of the run's own.
 
     Raises:
         InputError: both or neither target is given, a claim stands beside a mechanism or delta, no
             noise meets the target, the mechanism is missing or has fewer rounds, no round was
-            committed, or the noise is not described by a noise multiplier (devices add it, or
-            rounds are Poisson samples).
+            committed, the run releases more than a model, or the noise is not described by a noise
+            multiplier (devices add it, or rounds are Poisson samples).
         TraceError: the trace cannot be read.
     """
     # An audit of a large trace takes a while, so bad input is refused before it.
@@ -144,6 +148,8 @@ def calibrate_trace(
             "noise was needed; take a trace that has some"
         )
     audit = audit_trace(opened, delta=delta, mechanism=mechanism, claim=claim)
+    if (released := scenario or audit.scenario) is not None:
+        check_only_models(released, "epsilon" if rho is None else "rho")
     _check(audit)
     audited = audit.mechanisms[0]
     used_delta = audited.observed.delta
@@ -172,6 +178,15 @@ def calibrate_trace(
         observed=calibrated(audited.observed, f"{KNOWN_AFTERWARDS}; {audited.observed.reason}"),
         notes=(*_notes(audit), *(each.text for each in other_tasks(opened))),
     )
+
+
+def check_only_models(scenario: Scenario, name: str) -> None:
+    """Raises InputError if a run releases more than updates of a model, which `name` counts."""
+    if scenario.analytics is not None or vocabulary_cost(scenario) is not None:
+        raise InputError(
+            f"{name} counts updates of models only, and the scenario has a question (analytics) or "
+            f"a private vocabulary; leave {name} out"
+        )
 
 
 def _check(audit: Audit) -> None:

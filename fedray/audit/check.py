@@ -39,7 +39,7 @@ def check_claim(
     stated: Guarantee,
     noise: tuple[Noise, Noise],
     name_of: Callable[[int], str],
-    ensured: Sequence[Guarantee | None] = (),
+    ensured: Sequence[Guarantee] = (),
 ) -> tuple[tuple[Finding, ...], Guarantee]:
     """Returns a finding for each statement of a claim, and the guarantee of the claim with broken
     statements corrected.
@@ -161,7 +161,8 @@ def _amplified(claim: Claim, trace: Trace | ImportedTrace, noise: Noise) -> Guar
         return None
     rounds = PoissonSampling(claim.rounds or trace.committed_rounds, sampling.probability)
     event = sampled_release(strategy, rounds, noise.multiplier)
-    reason = f"each device is drawn with probability {sampling.probability:g}, independently"
+    reason = f"each device is drawn with probability {sampling.probability:g}, independently "
+    reason += "and in secret"
     return Guarantee("sampled", None, None, event, claim.delta, False, reason)
 
 

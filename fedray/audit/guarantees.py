@@ -320,6 +320,15 @@ def limits_at(
     return _limits_of_run(scenario, opened, started, closed)
 
 
+def limits_of_schedule(scenario: Scenario, rounds: int) -> Limits:
+    """Returns the limits in a number of rounds that draw stored uploads, whose windows end at known
+    times."""
+    uploads = scenario.rounds.uploads
+    assert uploads is not None
+    ends = uploads.seconds * np.arange(1, uploads.windows + 1, dtype=np.float64)
+    return _limits_of_uploads(scenario, np.repeat(ends, uploads.rounds_of_windows(rounds)))
+
+
 def _is_kept(participation: MinSep, patterns: Patterns) -> bool:
     return (
         patterns.min_sep >= participation.min_sep

@@ -487,11 +487,7 @@ class Ledger(Result):
                 f"trace {str(audit.path)!r} does not say who owns its devices, but the budget is "
                 "of persons; import the log with an owner column, or set population.owners"
             )
-        found = [used.enforced, used.filtered]
-        if self.unit == "person":
-            assert used.person is not None
-            found = list(used.person.guarantees)
-        ensured = [each.rho for each in found if each is not None and each.may_rest_on]
+        ensured = [each.rho for each in used.resting(self.unit)]
         ensured += [each.rho for each in promised.values()]
         enforced = min((each for each in ensured if each is not None), default=None)
         named = PERIODS[self.entries[0]["period"]]

@@ -6,35 +6,42 @@ A line that a trace cannot support says so.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import ClassVar
 
-from fedray.audit.assumptions import TUNING, UNSEEN
-from fedray.audit.audit import Audit, MechanismAudit
+from fedray.audit.assumptions import UNSEEN
+from fedray.audit.audit import Audit, MechanismAudit, other_tasks
 from fedray.audit.findings import broken_noise, headline
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
+from fedray.audit.questions import EMPTIED, OF_A_MODEL
 from fedray.audit.rules import rules_of
 from fedray.audit.tuning import Tuning
 from fedray.base.errors import InputError, shown
 from fedray.base.escaped import markdown_text
 from fedray.base.result import Result
-from fedray.base.rounding import counted, given, in_words, up
+from fedray.base.rounding import counted, given, given_delta, in_words, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed
 from fedray.scenario import Scenario
 from fedray.scenario.data import AssignedData, CustomData, FileData
-from fedray.trace.imported import ImportedTrace
+from fedray.trace.imported import Assumption, ImportedTrace
 from fedray.trace.reader import Trace
 
 CAVEAT = "Not covered, and assumed"
 """Name of the lines that limit the statement."""
+BY_SERVER = ("sampled", "filtered")
+"""Names of the guarantees that rest on a rule of the server."""
 FALSE_POSITIVE_RATE = 1e-3
 MOST_SHOWN = 8
 """Largest number of values of a parameter that are shown, since a long list would fill the line."""
 _THEOREMS = {
     "gdp": "the Gaussian mechanism, Balle and Wang 2018, Theorem 8",
     "zcdp": "rho alone, Canonne, Kamath and Steinke 2020, Corollary 13",
+    "pld": "privacy loss distributions, rounded up",
+    "monte-carlo": "an upper confidence bound by Monte Carlo",
+    "renyi": "Renyi DP, Mironov 2017",
+    "moments": "moments of the privacy loss, rounded up",
 }
 """Basis of an audit's epsilon, by the accountant that found it."""
 
@@ -90,9 +97,8 @@ class Statement(Result):
 def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
     """Returns the statement of an audited trace, for the first mechanism of the audit.
 
-    The figures are the enforced guarantee's, if a guarantee may rest on it. Else they belong to the
-    claimed guarantee, to limits that follow from only a claimed timer, or to the observed
-    guarantee, whichever is known first, and the lines say which.
+    The figures are those of the audit's verdict: of all that the run released. If no guarantee may
+    rest on any, they are the strongest known ones, and the lines say that.
 
     Args:
         audit: audit of the trace.
@@ -104,18 +110,16 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
             complete and no limits are claimed, or the claim has another mechanism or more noise
             than the run had.
     """
-    trace = audit.trace
-    if audit.no_guarantee:
-        remedy = "publish the audit" if audit.answers else "add noise (privacy.mechanism)"
-        raise InputError(
-            f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy to state "
-            f"here; {remedy}"
+    trace, stated = audit.trace, audit.basis.stated
+    if stated is None:
+        why = audit.no_guarantee or "no mechanism with a noise multiplier is known"
+        remedy = (
+            "add noise (privacy.mechanism)"
+            if audit.no_guarantee
+            else "give a claim, or a mechanism and a noise multiplier"
         )
-    if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(
-            f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no "
-            "privacy to state; give "
-            "a claim, or a mechanism and a noise multiplier"
+            f"trace {str(trace.path)!r}: {why}, so there is no privacy to state here; {remedy}"
         )
     if broken := broken_noise(audit.findings):
         raise InputError(
@@ -123,14 +127,6 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
             "so there is no such statement "
             f"to make; it should say {broken[0].should_say}"
         )
-    # The observed guarantee comes last, since it only covers this run.
-    mechanism = audit.mechanisms[0]
-    stated = mechanism.enforced
-    if not stated.may_rest_on:
-        put_right = audit.corrected_claim or mechanism.claimed
-        by_strength = (put_right, mechanism.enforced, mechanism.observed)
-        # The observed sensitivity is always known, so a guarantee is found.
-        stated = next(each for each in by_strength if each.sensitivity is not None)
     # Claimed limits hold for rows without a device too; what was observed does not.
     if audit.incompleteness and stated.name == "observed":
         raise InputError(
@@ -138,12 +134,15 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
             "get one, claim limits that were enforced and that no row breaks (min_sep, "
             "max_participations or timer_hours)"
         )
+    # A question may have been asked without a training.
+    mechanism = audit.mechanisms[0] if audit.mechanisms else None
     # A file name of a log is for its owner; readers of the statement know the release.
     named = isinstance(trace, Trace)
-    title = trace.scenario["name"] if named else f"{audit.rounds:,} rounds with {mechanism.title}"
+    by = "" if mechanism is None else f" with {mechanism.title}"
+    title = trace.scenario["name"] if named else f"{audit.rounds:,} rounds{by}"
     lines = (
         *_setting(trace, audit, mechanism),
-        *_mechanism(trace, audit, mechanism),
+        *([] if mechanism is None else _mechanism(trace, audit, mechanism)),
         *_participation(audit, mechanism, stated),
         *_guarantee(audit, mechanism, stated),
         *_person(audit, mechanism, stated),
@@ -155,44 +154,77 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
     return Statement(title, trace.run["written"][:10], _summary(audit, mechanism, stated), lines)
 
 
-def _summary(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> str:
-    assert stated.rho is not None
+def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -> str:
     assert stated.epsilon is not None
-    unit = _after_colon(audit.rests_on[0].text).rstrip(".")
+    answers, scenario = audit.basis.answers[:1], audit.scenario
+    of_model = [_after_colon(each.text).rstrip(".") for each in audit.basis.of_kind("unit")]
+    unit = next(filter(None, of_model), "one device") + (", and its answers" if answers else "")
+    noise = [f"{each.mechanism} of the answers (trust model {each.trust})" for each in answers]
+    if mechanism is not None:
+        own = f"{mechanism.title} ({mechanism.strategy.paper}) with noise multiplier "
+        noise.insert(0, own + given(mechanism.noise_multiplier or 0.0))
+    rho = "" if stated.rho is None else f", with rho {up(stated.rho, 6)} of zCDP"
     says = (
-        f"({up(stated.epsilon)}, {given(stated.delta)})-differential privacy, with rho "
-        f"{up(stated.rho, 6)} of zCDP, for {unit}, under zero-out adjacency, by the noise of "
-        f"{mechanism.title} ({mechanism.strategy.paper}) with noise multiplier "
-        f"{given(mechanism.noise_multiplier or 0.0)}."
+        f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy{rho}, for "
+        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}."
     )
-    limits = described(stated.participation) if stated.participation else "unlimited"
-    about = f" Participation is {stated.name}: {limits}. The figures are about {stated.scope}."
-    of = "" if audit.scenario is None else " of this simulation"
-    models = f"The models after {counted(audit.rounds, 'round')}{of}"
+    is_unlimited = stated.participation is None and not (answers or stated.name in BY_SERVER)
+    limits = "unlimited" if is_unlimited else audit.basis.condition
+    what = "The guarantee" if stated.name in BY_SERVER else "Participation"
+    about = f" {what} is {stated.name}: {limits}. The figures are about {stated.scope}."
+    if other_tasks(audit.trace):
+        about += " They are those of one task of several."
+    of = "" if scenario is None else " of this simulation"
+    models, have = f"The models after {counted(audit.rounds, 'round')}{of}", "have"
+    if mechanism is None:
+        models = f"The answers of {counted(audit.rounds, 'window')}{of}"
+    # Such a simulation trained its model with less noise than is stated, or none.
+    elif scenario is not None and (scenario.trains_a_sample or not scenario.training.enabled):
+        models, have = "A deployment with these rules and full noise", "would have"
     if not audit.is_of_run:
         return f"The run had another mechanism or noise. {models} would have {says}{about}"
     if stated.may_rest_on:
-        return f"{models} have {says}{about}"
-    if audit.scenario is None and stated.name != "observed":
+        return f"{models} {have} {says}{about}"
+    if scenario is None and stated.name != "observed":
         condition = f"If {limits} were enforced{audit.for_all_rows}, which this log cannot show"
         return f"{condition}, {models[0].lower()}{models[1:]} have {says}"
     return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}{about}"
 
 
-def _setting(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismAudit) -> list[Line]:
-    # `assumptions_of` returns these three first; the others end the statement.
-    unit, adjacency, trust = audit.rests_on[:3]
-    released = f"the model after each of {counted(audit.rounds, 'round')}"
-    if isinstance(mechanism.observed.event, Composed):
-        released += ", and the noised count of short updates of each"
-    elif audit.scenario is not None and audit.scenario.count_noise is not None:
-        released += "; also the noised counts of short updates, which these figures do not cover"
-    return [
-        Line("Unit of privacy", _after_colon(unit.text), unit.source),
-        Line("Adjacency", _after_colon(adjacency.text), adjacency.source),
-        Line("What is released", released, _rounds_source(trace)),
-        Line("Who is trusted", trust.text, trust.source),
+def _setting(
+    trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismAudit | None
+) -> list[Line]:
+    basis, scenario, released = audit.basis, audit.scenario, list[str]()
+    if mechanism is not None:
+        text = f"the model after each of {counted(audit.rounds, 'round')}"
+        if isinstance(mechanism.observed.event, Composed):
+            text += ", and the noised count of short updates of each"
+        elif scenario is not None and scenario.count_noise is not None:
+            text += "; also the noised counts of short updates, which these figures do not cover"
+        released.append(text)
+    if basis.answers:
+        is_question = scenario is not None and scenario.analytics is not None
+        released.append("the answer of each window" if is_question else "the vocabulary")
+    adjacency = basis.of_kind("adjacency")
+    if basis.answers:
+        adjacency += (Assumption(EMPTIED, "the definition that the privacy of answers uses"),)
+    of_answers = [
+        Line("Answers", f"{each.mechanism}, {counted(each.windows or 0, 'window')}", each.theorem)
+        for each in basis.answers[:1]
     ]
+    return [
+        _defined("Unit of privacy", basis.of_kind("unit", "unit of answers")),
+        _defined("Adjacency", adjacency),
+        Line("What is released", "; ".join(released), _rounds_source(trace)),
+        _defined("Who is trusted", basis.trust),
+        *of_answers,
+    ]
+
+
+def _defined(what: str, by: Sequence[Assumption]) -> Line:
+    """Returns the line of a term that assumptions define, without the term in front of them."""
+    says = " ".join(each.text.removeprefix(f"{what}: ") for each in by)
+    return Line(what, says, "; ".join(dict.fromkeys(each.source for each in by)))
 
 
 def _rounds_source(trace: Trace | ImportedTrace) -> str:
@@ -233,85 +265,79 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     ]
 
 
-def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
-    limits = _limits_text(stated)
-    others = [
-        f"{each.name}: {_limits_text(each) if each.participation else 'unknown'}"
-        for each in mechanism.guarantees
-        # Without a claim the line has no claimed participation.
-        if each is not stated and (each.name != "claimed" or audit.claim is not None)
-    ]
+def _participation(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -> list[Line]:
     rests = {
-        "enforced": stated.reason,
         "claimed": "claimed; whether it was enforced " + UNSEEN,
         "corrected": "the claim, its broken limits corrected; whether they were enforced " + UNSEEN,
         "observed": "counted in the trace; nothing says that it was enforced",
-    }[stated.name]
+    }.get(stated.name, stated.reason)
+    line = Line(f"Participation ({stated.name})", _limits_text(audit, stated), rests)
+    if mechanism is None:
+        return [line]
+    others = [
+        f"{each.name}: {_limits_text(audit, each) if each.participation else 'unknown'}"
+        for each in mechanism.guarantees
+        # Without a claim the line has no claimed participation.
+        if each.name != stated.name and (each.name != "claimed" or audit.claim is not None)
+    ]
     return [
-        Line(f"Participation ({stated.name})", limits, rests),
+        line,
         Line("Other participation", "; ".join(others), "the trace, the rules and the claim"),
-        _sampling(audit),
-        *_filter(mechanism),
+        _sampling(audit, mechanism),
+        *(
+            Line("Filter", each.reason, "the scenario's budget, and every device's rounds")
+            for each in mechanism.of_server
+            if each.name == "filtered"
+        ),
     ]
 
 
-def _filter(mechanism: MechanismAudit) -> list[Line]:
-    filtered = mechanism.filtered
-    if filtered is None:
-        return []
-    said = filtered.reason
-    if filtered.rho is not None and filtered.epsilon is not None:
-        said += (
-            f"; that gives rho {up(filtered.rho, 6)}, epsilon {up(filtered.epsilon)} at delta "
-            f"{given(filtered.delta)}, in every run"
-        )
-    return [Line("Filter", said, "the scenario's budget, and every device's rounds")]
-
-
-def _sampling(audit: Audit) -> Line:
+def _sampling(audit: Audit, mechanism: MechanismAudit) -> Line:
+    sampled = mechanism.sampled
     if audit.scenario is None:
         said = "none is assumed, so nothing is amplified"
         return Line("Sampling", said, f"how devices were chosen {UNSEEN}")
-    sampled = audit.mechanisms[0].sampled
-    if sampled is not None and sampled.epsilon is not None:
-        said = (
-            f"{sampled.reason}; where nobody learns who was drawn, that gives epsilon "
-            f"{up(sampled.epsilon)} at delta {given(sampled.delta)}"
-        )
-        return Line("Sampling", said, "run.json, the schedule, and the number drawn in every round")
     if sampled is not None:
-        said = f"nothing is amplified: {sampled.reason}"
-        return Line("Sampling", said, "the schedule of stored uploads")
+        nothing = "" if sampled.is_known else "nothing is amplified: "
+        return Line("Sampling", nothing + sampled.reason, "run.json, and the draws of every round")
     said = "none is used: devices choose when they come, so nothing is amplified"
     return Line("Sampling", said, "the simulation's rules")
 
 
-def _guarantee(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
-    sensitivity = stated.sensitivity
-    rho = stated.rho
-    mu = stated.mu
-    epsilon = stated.epsilon
-    # `privacy_statement` chose a guarantee that is known, of a mechanism with noise.
-    assert sensitivity is not None
-    assert rho is not None
+def _guarantee(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -> list[Line]:
+    sensitivity, rho, mu, epsilon = stated.sensitivity, stated.rho, stated.mu, stated.epsilon
+    # The basis of an audit is known, of a release with noise.
     assert stated.event is not None
     assert epsilon is not None
-    kind = "exact" if sensitivity.is_exact else "an upper bound"
-    basis = f"{stated.name} sensitivity {up(sensitivity.value, 6)} ({kind}): {sensitivity.theorem}"
+    basis = "all that a device contributed, in one composition"
+    if sensitivity is not None:
+        kind = "exact" if sensitivity.is_exact else "an upper bound"
+        basis = (
+            f"{stated.name} sensitivity {up(sensitivity.value, 6)} ({kind}): {sensitivity.theorem}"
+        )
+    only = " (the model only)" if audit.basis.answers else ""
+    of_model = [] if mechanism is None else [*mechanism.guarantees, *mechanism.of_server]
     others = [
-        f"{each.name}: rho {up(each.rho, 6)}, epsilon {up(each.epsilon)}"
-        for each in mechanism.guarantees
-        if each is not stated and each.rho is not None and each.epsilon is not None
+        f"{each.name}{only}: {of_rho}epsilon {up(each.epsilon)}"
+        for each in of_model
+        if each.event is not stated.event and each.epsilon is not None
+        for of_rho in ("" if each.rho is None else f"rho {up(each.rho, 6)}, ",)
+    ]
+    others += [
+        f"trust model {each.trust}: epsilon {up(each.epsilon or 0.0)} at {given_delta(each.delta)}"
+        for each in audit.basis.answers[1:]
     ]
     # Enforced figures are a guarantee; others say what they are wherever they stand.
     of = "" if stated.name == "enforced" else f" ({stated.name})"
-    lines = [Line("rho (zCDP)", up(rho, 6) + of, basis)]
+    lines = [] if rho is None else [Line("rho (zCDP)", up(rho, 6) + of, basis)]
     if mu is not None:
         # Only Gaussian noise has a mu.
         lines.append(Line("mu (Gaussian DP)", up(mu, 6) + of, "sensitivity / noise multiplier"))
     # The accountant that gave epsilon decides which theorem is cited.
     theorem = _THEOREMS[epsilon_of(stated.event, stated.delta).accountant]
-    spent = f"({up(epsilon)}, {given(stated.delta)}){of}"
+    if rho is None:
+        theorem += f", of {basis}"
+    spent = f"({up(epsilon)}, {given_delta(stated.delta)}){of}"
     lines.append(Line("(epsilon, delta)", spent, theorem))
     if mu is not None:
         rate = up(true_positive_rate(mu, FALSE_POSITIVE_RATE))
@@ -332,23 +358,26 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> li
     return lines
 
 
-def _person(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
-    if audit.persons is None or mechanism.person is None:
+def _person(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -> list[Line]:
+    if audit.persons is None:
         return []
-    person = mechanism.person.named(stated.name)
-    shown = [person]
-    if stated.name != "observed":
-        shown.append(mechanism.person.named("observed"))
+    what, evidence = "A person instead of a device", audit.persons.source
+    if mechanism is None or mechanism.person is None or audit.basis.answers:
+        return [Line(what, f"not known: {OF_A_MODEL}", evidence)]
+    by_name = {each.name: each for each in mechanism.person.guarantees}
+    shown = [by_name[name] for name in dict.fromkeys((stated.name, "observed")) if name in by_name]
     figures = [
         f"{each.name}: rho {up(each.rho, 6)}, epsilon {up(each.epsilon)} at delta "
         f"{given(each.delta)}"
         for each in shown
         if each.rho is not None and each.epsilon is not None
     ]
-    assert person.sensitivity is not None
+    if stated.name not in by_name:
+        figures.insert(0, f"{stated.name}: nothing is proven for a person")
+    sensitivity = shown[0].sensitivity
+    assert sensitivity is not None
     says = f"{audit.persons.assumption.text} {'; '.join(figures)}"
-    evidence = f"{audit.persons.source}; {person.sensitivity.theorem}"
-    return [Line("A person instead of a device", says, evidence)]
+    return [Line(what, says, f"{evidence}; {sensitivity.theorem}")]
 
 
 def _claim(audit: Audit) -> list[Line]:
@@ -369,24 +398,29 @@ def _tuning(audit: Audit, stated: Guarantee, tuning: Tuning | None) -> Line:
     if tuning.trace_digest != audit.digest:
         raise InputError("tuning: the grid was trained on another trace; name a grid of this one")
     # A claim is about the run, so the grid then has observed figures.
-    name = "enforced" if stated.name == "enforced" else "observed"
-    assert stated.event is not None
+    name = "enforced" if stated.may_rest_on and stated.name != "claimed" else "observed"
+    # Trainings are composed without amplification.
+    is_sampled = stated.name == "sampled"
+    event = audit.mechanisms[0].enforced.event if is_sampled else stated.event
     cost = tuning.cost(name, stated.delta)
-    with_this = tuning.cost(name, stated.delta, stated.event)
-    if cost is None:
-        raise InputError(f"tuning: a cell has no {name} guarantee, so the cost is unknown")
+    if cost is None or event is None or audit.basis.answers:
+        raise InputError(
+            f"tuning: a cell has no {name} guarantee of a model only, so the cost is unknown"
+        )
+    with_this = tuning.cost(name, stated.delta, event)
+    plain = ", without its sampling" if is_sampled else ""
     says = (
-        f"{tuning.trainings}: {cost} ({name}); together with the release stated above: {with_this}"
+        f"{tuning.trainings}: {cost} ({name}); together with the release stated above{plain}: "
+        f"{with_this}"
     )
     return Line("Tuning", says, tuning.basis)
 
 
 def _limits(audit: Audit, tuning: Tuning | None) -> list[Line]:
-    assumed = [each for each in audit.rests_on[3:] if tuning is None or each.text != TUNING]
+    assumed = [each for each in audit.basis.others if tuning is None or each.kind != "tuning"]
     return [
         _evaluation(audit.scenario),
         *_left_out(audit),
-        # The setting has the first three assumptions.
         *(Line(CAVEAT, each.text, each.source) for each in assumed),
     ]
 
@@ -442,8 +476,11 @@ def _described(mechanism: MechanismAudit) -> str:
     return f"{mechanism.title} ({mechanism.strategy.paper})" + (f"; {said}" if said else "")
 
 
-def _limits_text(guarantee: Guarantee) -> str:
-    participation = guarantee.participation
+def _limits_text(audit: Audit, guarantee: Guarantee) -> str:
+    participation, basis = guarantee.participation, audit.basis
+    by_server = guarantee.name in BY_SERVER
+    if guarantee is basis.stated and (by_server or (basis.answers and participation is None)):
+        return basis.condition
     if participation is None:
         return "a unit may contribute more than once to a round, so no min-sep describes it"
     text = described(participation)

@@ -20,10 +20,17 @@ from fedray.scenario.data import FormedData, VocabularyCost
 from fedray.trace.imported import Assumption
 
 ONLY_ANSWERS = "no model was trained; the answers of the windows are accounted for by themselves"
+EMPTIED = "A device's contribution to a window is replaced by an empty one."
+OF_A_MODEL = (
+    "it is about the model only: what a person spends on a question or a private vocabulary too is "
+    "not known"
+)
+"""Reason why no guarantee of a person may rest on figures of a model."""
 TOO_MANY = "the deltas of its parts add up to 1 or more, at which nothing is private"
 VOCABULARY = (
-    "The vocabulary was found by a private question. Only the rows on vocabulary and model include "
-    "what it cost; they are for a device that answered as often as the rules permit and trained."
+    "The vocabulary was found by a private question. Only the rows on vocabulary and model, or on "
+    "a question with the model, include what it cost; they are for a device that answered as often "
+    "as the rules permit and trained."
 )
 """Assumption of a training with a private vocabulary."""
 TRUSTED = {
@@ -80,10 +87,13 @@ def privacy_of_answers(
         scenario: scenario of the run.
         windows: largest number of windows of a device of the trace.
         enforced: limits of the rules in force, in windows.
-        model: observed and enforced guarantee of the model's training; None if none was trained.
+        model: observed and enforced guarantee of the model's training, without its vocabulary; None
+            if none was trained.
     """
     analytics = scenario.analytics
     assert analytics is not None
+    if (told := vocabulary_cost(scenario)) is not None and model is not None:
+        model = (_paid(model[0], told), _paid(model[1], told))
     limit = enforced.participation
     most = limit.max_participations if limit is not None else None
     seen = "the most windows of a device of this trace; it bounds this run only"
@@ -120,14 +130,19 @@ def privacy_of_vocabulary(
     rows: list[Any] = [
         ("vocabulary", told, cost.delta, True, "the rules of the run that found the words")
     ]
-    for each in model:
-        *_, (_, event, delta) = _spent("", told, cost.delta, each)
+    for each in (_paid(of, cost) for of in model):
         basis = f"vocabulary and model, {each.name}"
-        rows.append((basis, event, delta, each.may_rest_on, each.reason))
+        rows.append((basis, each.event, each.delta, each.may_rest_on, each.reason))
     return tuple(
         _below_1(AnswerPrivacy(cost.trust, cost.mechanism, cost.theorem, basis, cost.windows, *row))
         for basis, *row in rows
     )
+
+
+def _paid(model: Guarantee, cost: VocabularyCost) -> Guarantee:
+    """Returns the guarantee of a model and the private vocabulary that it was trained with."""
+    *_, (_, event, delta) = _spent("", read_event(cost.event), cost.delta, model)
+    return replace(model, event=event, delta=delta)
 
 
 def _spent(
@@ -158,13 +173,20 @@ def vocabulary_cost(scenario: Scenario | None) -> VocabularyCost | None:
 
 def assumptions_of_answers(scenario: Scenario | None) -> Sequence[Assumption]:
     """Returns the assumptions behind the privacy of answers and of a private vocabulary."""
-    if vocabulary_cost(scenario) is not None:
-        return [Assumption(VOCABULARY, "the scenario (data.vocabulary_cost)")]
+    found, source = list[Assumption](), "the scenario (data.vocabulary_cost)"
+    if (cost := vocabulary_cost(scenario)) is not None:
+        trust = f"The question that found the vocabulary had the trust model {cost.trust}."
+        found.append(Assumption(VOCABULARY, source))
+        found.append(Assumption(trust, source, f"trust {cost.trust}"))
     if scenario is None or scenario.analytics is None:
-        return []
+        return found
     plans = scenario.analytics.plans(scenario.rounds.least_accepted)
     trusted = [
-        f"Trust model {trust.kind}: {TRUSTED[trust.kind].format(least=plan.least_devices)}."
+        Assumption(
+            f"Trust model {trust.kind}: {TRUSTED[trust.kind].format(least=plan.least_devices)}.",
+            ASSUMED,
+            f"trust {trust.kind}",
+        )
         for trust, plan in zip(scenario.analytics.trust, plans, strict=True)
     ]
     unit = (
@@ -172,4 +194,4 @@ def assumptions_of_answers(scenario: Scenario | None) -> Sequence[Assumption]:
         "replaced by an empty one. That it came, and when, is not protected. Of the trust models "
         "one is used: figures of several do not add up."
     )
-    return [Assumption(text, ASSUMED) for text in (unit, *trusted)]
+    return [*found, Assumption(unit, ASSUMED, "unit of answers"), *trusted]

@@ -5,7 +5,7 @@ import numpy as np
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.monte_carlo import FALSE_ALARM
+from fedray.mechanisms.accounting.monte_carlo import BY_DRAWS
 from fedray.mechanisms.accounting.sampled import (
     PoissonSampling,
     largest_column,
@@ -28,12 +28,8 @@ LEAST_PROBABILITY = 1e-12
 the stated sampling is rejected."""
 SECRET = "Nobody but the server's trusted program learns who was drawn for a round, or how many."
 APART = (
-    "every round drew each stored upload with probability {:g}, independently, unless one of the "
-    "{:,} rounds before had it"
-)
-BY_DRAWS = (
-    "The epsilon is a bound by Monte Carlo; random draws leave it too small with a probability of "
-    f"at most {FALSE_ALARM:g}."
+    "every round drew each stored upload with probability {:g}, independently and in secret, "
+    "unless one of the {:,} rounds before had it"
 )
 ZERO_OUT = (
     "One device's upload is replaced by an empty one (zero-out). Removing it instead would move "
@@ -62,16 +58,18 @@ def sampled(
         strategy: the mechanism.
         noise: noise of the run.
         delta: delta of epsilon.
-        enforced: turns that the schedule and the rules ensure; None for any round.
+        enforced: turns that the schedule and the rules ensure, in the rounds to account for; None
+            for any of the recorded rounds.
 
     Returns:
         None for a trace without draws of stored uploads. If nothing is proven, a guarantee without
         sensitivity and event, with the reason.
     """
-    uploads, rounds = scenario.rounds.uploads, trace.committed_rounds
+    uploads = scenario.rounds.uploads
     # If all uploads take part, nothing is drawn that could amplify.
     if uploads is None or uploads.takes_all:
         return None
+    rounds = trace.committed_rounds if enforced is None else enforced.rounds
     turns = enforced or (MinSep(rounds, 1, rounds) if rounds else None)
     sensitivity, event, reason = None, None, _refusal(trace, scenario, noise)
     # Uploads that are assigned independently stay where they are when another one is removed.
@@ -81,6 +79,7 @@ def sampled(
     if not reason and turns is not None:
         assert isinstance(noise, ServerNoise)
         try:
+            strategy.check_rounds(rounds)
             if isinstance(uploads.schedule, MinSepSchedule):
                 b, p = uploads.schedule.min_sep, uploads.schedule.probability
                 sensitivity = strategy.participation_sensitivity(turns)
@@ -115,7 +114,7 @@ def sampled(
 
 def _drawn(turns: MinSep, probability: float) -> str:
     """Returns a clause on how rounds were drawn."""
-    how = f"with probability {probability:g}, independently"
+    how = f"with probability {probability:g}, independently and in secret"
     if turns.max_participations == turns.rounds:
         return (
             f"each of {turns.rounds:,} rounds drew every stored upload {how}, and a device has one "

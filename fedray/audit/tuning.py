@@ -106,7 +106,8 @@ class Tuning(Document):
         """Returns the cost under a guarantee, together with other releases."""
         used = [each.mechanisms[0] if each.mechanisms else None for each in self.cells]
         events: list[Any] = [each and getattr(each, guarantee).event for each in used]
-        if None in events:
+        # The events are those of models; what a question or vocabulary cost is not among them.
+        if None in events or any(each.answers for each in self.cells):
             return None
         if self.runs is not None:
             # Renyi divergences are in the order of rho, so the largest bounds every draw of cells.

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from fedray.base.errors import InputError
+import typer
+
+from fedray.base.errors import InputError, one_line
 from fedray.commands.audit_files import (
     check_evidence,
     write_evidence_file,
@@ -104,7 +106,13 @@ def audit(
         print_audit(opened, result, claim, "evidence" in written, verify is True, verbose)
     # The only file that may be refused comes last.
     if statement is not None:
-        written["statement"] = write_statement(result, statement, tuning)
+        try:
+            written["statement"] = write_statement(result, statement, tuning)
+        except InputError as error:
+            # The exit code says that the claim fails, whatever else cannot be written.
+            if result.claim_holds:
+                raise
+            typer.echo(f"fedray: {one_line(str(error))}", err=True)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
         # By default, columns that are not read are not checked.

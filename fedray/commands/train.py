@@ -79,6 +79,7 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
     from fedray.audit.audit import audit_trace
     from fedray.report.audits import guarantees_table
     from fedray.report.page import write_page
+    from fedray.report.table import Paragraph
     from fedray.report.terminal import training_text
     from fedray.report.trained_page import trained_page
     from fedray.trace.schema import REPORT_FILE
@@ -90,6 +91,7 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
         print_json({**trained.to_json(), "audit": audit.to_json(), "report": report})
         return
     title = f"Trained on {trace.path}"
-    print_pieces([*training_text(title, trained), guarantees_table(audit)])
+    verdict = Paragraph("", audit.verdict)
+    print_pieces([*training_text(title, trained), verdict, guarantees_table(audit)])
     print_line(f"`fedray audit {trained.path} --verbose` shows what these guarantees rest on.")
     print_line(f"model   {trained.path}", f"report  {report}")

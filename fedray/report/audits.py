@@ -167,6 +167,7 @@ def guarantees_table(audit: Audit) -> Table:
     noise = first.noise_multiplier
     known = "without noise multiplier" if noise is None else f"noise multiplier {given(noise)}"
     of_one = f" of {first.name}" if not others else ""
+    of_one += ", the model only" if audit.answers else ""
     rows = [
         (mechanism, name, guarantee)
         for mechanism in audit.mechanisms

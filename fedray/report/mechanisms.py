@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fedray.base.rounding import counted, down, exact, fine, given, in_words, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
-from fedray.mechanisms.figures import HYPOTHETICAL, Figures, Mechanisms, NoiseCost
+from fedray.mechanisms.figures import Figures, Mechanisms, NoiseCost
 from fedray.mechanisms.optimize.amplified import AmplifiedBands
 from fedray.mechanisms.participation import MinSep
 from fedray.report.table import Table
@@ -72,7 +72,7 @@ def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
     ]
     sampled, renyi = figures.amplified_epsilon, figures.amplified_renyi_epsilon
     if sampled is not None:
-        text = f"at most {up(sampled)} ({HYPOTHETICAL})"
+        text = f"at most {up(sampled)} ({figures.condition})"
         if renyi is not None:
             text += f"; by Renyi DP, as other tools have it, {up(renyi)}"
         facts.append(("hypothetical epsilon, sampled", text))
@@ -139,5 +139,5 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
         )
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
-        notes.append(f"A sampled epsilon holds {HYPOTHETICAL}.")
+        notes.append(f"A sampled epsilon holds {first.condition}.")
     return Table.of(f"Mechanisms over {title}", mechanisms.items(), cells, " ".join(notes))

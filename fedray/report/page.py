@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -112,10 +113,11 @@ def _telling_first(audit: Audit) -> list[Shown]:
 
 def _tables(audit: Audit) -> list[Table]:
     tables = []
-    has_noise = bool(audit.mechanisms) and audit.mechanisms[0].noise_multiplier is not None
     # A claim that does not hold is not printed as a statement.
-    if has_noise and audit.claim_holds:
-        tables += privacy_statement(audit).tables()
+    if audit.claim_holds:
+        # The verdict says why there is no privacy to state.
+        with suppress(InputError):
+            tables += privacy_statement(audit).tables()
     if audit.utility:
         tables.append(audits.utility_table(audit))
     if audit.mechanisms or audit.no_guarantee:

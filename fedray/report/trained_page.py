@@ -65,13 +65,12 @@ def trained_page(
 
 
 def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:
-    """Yields the guarantee that a training may state, else the observed one, and its epsilon. That
-    of answers or a vocabulary is of several guarantees, and in the verdict only."""
-    if audit is None or audit.answers or not audit.guarantees:
-        return
-    found = audit.supported or audit.guarantees[0]
-    if found.epsilon is not None and found.sensitivity is not None:
-        is_exact = found.sensitivity.is_exact and found.name != "sampled"
+    """Yields the guarantee that a training may state, else the strongest known one, and its
+    epsilon."""
+    found = None if audit is None else audit.basis.stated
+    if found is not None and found.epsilon is not None:
+        one = found.sensitivity
+        is_exact = one is not None and one.is_exact and found.name != "sampled"
         kind = f"{found.name}, {'exact' if is_exact else 'an upper bound'}"
         rest = "" if found.may_rest_on else "; no guarantee may rest on it"
         yield f"epsilon at delta {given(found.delta)}: {kind}{rest}", up(found.epsilon)

@@ -7,12 +7,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from fedray.audit.audit import audit_trace
+from fedray.audit.calibration import check_only_models
 from fedray.audit.claims import Claim
 from fedray.audit.ledger import Ledger, noise_of
 from fedray.audit.noise import ServerNoise, permitted_noise, released
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.runs.calibrated import check_only_models, worst_participation
+from fedray.runs.calibrated import worst_participation
 from fedray.runs.sustainable import last_report
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks

@@ -10,11 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-import numpy as np
-
-from fedray.audit.calibration import calibrate_trace
-from fedray.audit.guarantees import described, fitting, limits_at
-from fedray.audit.questions import vocabulary_cost
+from fedray.audit.calibration import calibrate_trace, check_only_models
+from fedray.audit.guarantees import described, fitting, limits_of_schedule
 from fedray.audit.rules import rules_of
 from fedray.base.errors import InputError
 from fedray.base.rounding import given, significant
@@ -58,8 +55,8 @@ def calibrated(
     key, most = scenario.privacy.target
     target, strategy = {key.removeprefix("target_"): most}, scenario.privacy.needed_strategy()
     delta = scenario.privacy.delta
+    check_only_models(scenario, f"privacy.{key}")
     if trace is None:
-        check_only_models(scenario, f"privacy.{key}")
         permitted = worst_participation(scenario)
         _demand_rules(scenario, permitted, trace)
         try:
@@ -68,7 +65,9 @@ def calibrated(
             raise InputError.caused_by(error) from None
         z = noise_multiplier_for(sensitivity, delta, **target)
     else:
-        both = calibrate_trace(trace, delta=delta, mechanism=strategy, claim=None, **target)
+        both = calibrate_trace(
+            trace, delta=delta, mechanism=strategy, claim=None, scenario=scenario, **target
+        )
         found = getattr(both, basis)
         permitted, z = found.guarantee.participation, found.noise_multiplier
         if basis == "enforced" or z is None:
@@ -92,11 +91,9 @@ def worst_participation(scenario: Scenario) -> MinSep:
     Upload windows end at known times, so that what an audit will enforce is known. The times of
     other rounds are not, so a timer only limits how often a device comes in the days of a run.
     """
-    n, uploads = scenario.rounds.count, scenario.rounds.uploads
-    if uploads is not None:
-        ends = uploads.seconds * np.arange(1, uploads.windows + 1, dtype=np.float64)
-        opened = np.repeat(ends, uploads.rounds_of_windows(n))
-        permitted = limits_at(scenario, opened, opened, opened).participation
+    n = scenario.rounds.count
+    if scenario.rounds.uploads is not None:
+        permitted = limits_of_schedule(scenario, n).participation
         assert permitted is not None, "stored uploads always have limits"
         return permitted
     rules = [each for each in rules_of(scenario.participation) if not each.unkept]
@@ -106,15 +103,6 @@ def worst_participation(scenario: Scenario) -> MinSep:
         caps += [each.most for each in contributions_of_a_device(scenario)]
     b = max((each.separation for each in rules), default=1)
     return fitting(n, min(max(1, b), n), min(caps, default=n))
-
-
-def check_only_models(scenario: Scenario, name: str) -> None:
-    """Raises InputError if a run releases more than updates of a model, which `name` counts."""
-    if scenario.analytics is not None or vocabulary_cost(scenario) is not None:
-        raise InputError(
-            f"{name} counts updates of models only, and the scenario has a question (analytics) or "
-            f"a private vocabulary; leave {name} out"
-        )
 
 
 def _mended(scenario: Scenario) -> str:

@@ -187,7 +187,7 @@ def recorded_scenario(directory: str | Path) -> Scenario | SeveralTasks:
         return SeveralTasks.of_document(document, str(directory), Path(directory))
     if (Path(directory) / RUN_FILE).exists():
         return learning.scenario_of(Trace.open(directory))
-    kind = SeveralTasks if is_unfinished_run_of_tasks(directory) else Scenario
+    kind = SeveralTasks if _is_unfinished_run_of_tasks(directory) else Scenario
     return read_unfinished_scenario(directory, None, kind)[1]
 
 

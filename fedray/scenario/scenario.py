@@ -409,6 +409,12 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _a_question_can_be_answered(self) -> Self:
         analytics, uploads = self.analytics, self.rounds.uploads
+        has_cost = getattr(self.data, "vocabulary_cost", None) is not None
+        if self.privacy.stop_at is not None and (analytics is not None or has_cost):
+            raise ValueError(
+                "privacy.stop_at: the budget counts updates of a model and not the answers of "
+                "analytics or of a private vocabulary; leave stop_at out"
+            )
         if analytics is None:
             return self
         if self.evaluation is not None:
@@ -435,11 +441,6 @@ class Scenario(Table):
             raise ValueError(
                 "analytics.values.kind='examples': the tokens or classes are counted over all "
                 "devices without noise; set data.vocabulary_file for text, or data.values"
-            )
-        if self.privacy.stop_at is not None:
-            raise ValueError(
-                "privacy.stop_at: the budget counts updates of a model and not the answers of "
-                "analytics; leave stop_at out"
             )
         return self
 

@@ -389,6 +389,11 @@ def _check(several: SeveralTasks, source: str) -> None:
                 "all tasks is added up, and without noise there is no such sum; add noise, or run "
                 "the task by itself"
             )
+        if getattr(task.scenario.data, "vocabulary_cost", None) is not None:
+            raise ScenarioError(
+                f"{source}, task {task.name}: data.vocabulary_file is private, and what it cost is "
+                "not in the sum over all tasks; run the task by itself"
+            )
         try:
             _check_evaluation(several, task)
         except InputError as error:

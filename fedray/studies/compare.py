@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.questions import vocabulary_cost
 from fedray.audit.tuning import Tuning
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
@@ -427,7 +428,7 @@ def comparison_of(
     spent: list[_Spent] = [{}] * len(firsts)
     assumptions: tuple[str, ...] = ()
     if found is not None:
-        spent, assumptions = _spent(firsts, labels, found, delta)
+        spent, delta, assumptions = _spent(firsts, labels, found, delta)
     groups = tuple(
         Group(
             label,
@@ -574,9 +575,9 @@ def _value(value: Any) -> str:
 
 def _spent(
     runs: Sequence[TrainedRun], labels: Sequence[str], trace: Trace, delta: float
-) -> tuple[list[_Spent], tuple[str, ...]]:
-    """Observed and enforced epsilon and rho of each run by the audit of the trace, and their
-    assumptions: each once, with the labels of its groups unless it holds for all."""
+) -> tuple[list[_Spent], float, tuple[str, ...]]:
+    """Observed and enforced epsilon and rho of each run by the audit of the trace, their delta, and
+    their assumptions: each once, with the labels of its groups unless it holds for all."""
     # The scenario is read back, so that the audit gets strategies and not tables.
     audits = audits_of([scenario_of_trained(run, trace) for run in runs], trace, delta)
     about = {
@@ -590,7 +591,9 @@ def _spent(
         sentence if len(names) == len(labels) else f"Of {'; '.join(names)}: {sentence}"
         for sentence, names in about.items()
     )
-    return [_figures_of(audit) for audit in audits], assumptions
+    # What was paid for a vocabulary adds to delta; an epsilon at a smaller one holds at it too.
+    deltas = (each.delta for audit in audits for each in audit.basis.by_name.values())
+    return [_figures_of(audit) for audit in audits], max(deltas, default=delta), assumptions
 
 
 def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list[Audit]:
@@ -599,7 +602,12 @@ def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list
     keys = []
     for each in scenarios:
         # An audit reads all participations, and other settings change nothing in it.
-        own = [each.to_tables()["privacy"], each.training.cohort_sample]
+        cost = vocabulary_cost(each)
+        own = [
+            each.to_tables()["privacy"],
+            each.training.cohort_sample,
+            cost and cost.model_dump(mode="json"),
+        ]
         keys.append(json.dumps(own, sort_keys=True))
         if keys[-1] not in audits:
             audits[keys[-1]] = audit_trace(trace, delta=delta, scenario=each)
@@ -608,11 +616,8 @@ def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list
 
 def _figures_of(audit: Audit) -> _Spent:
     # A run without noise has no guarantee, and so no figures.
-    used = audit.mechanisms[0] if audit.mechanisms else None
+    found = {kind: audit.basis.by_name.get(kind) for kind in ("observed", "enforced")}
     return {
-        name: {
-            kind: None if used is None else getattr(getattr(used, kind), name)
-            for kind in ("observed", "enforced")
-        }
+        name: {kind: each and getattr(each, name) for kind, each in found.items()}
         for name in ("epsilon", "rho")
     }

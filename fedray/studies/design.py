@@ -328,6 +328,10 @@ def _sampling(
             "random_rounds", True, "contradicts a fixed order", "leave one of the two out"
         )
     min_sep = participation.min_sep if has_random_rounds else 1
+    drawn, most = -(-participation.rounds // min_sep), participation.max_participations
+    if has_random_rounds and most < drawn:
+        rule = f"is less than random rounds may draw a device, {drawn:,}: nothing is proven for it"
+        raise InputError.of("max_participations", most, rule, f"give {drawn}")
     return PoissonSampling(
         participation.rounds, probability, 1 if partitions is None else partitions, min_sep
     )

@@ -73,7 +73,9 @@ def compare_mechanisms(
     assert isinstance(opened, Trace), "a log has no scenario"
     if not trust_code:
         own.demand_trust_of_training()
-    limits = calibrate_trace(opened, epsilon=epsilon, rho=rho, delta=delta, mechanism=Identity())
+    limits = calibrate_trace(
+        opened, epsilon=epsilon, rho=rho, delta=delta, mechanism=Identity(), scenario=own
+    )
     basis = "enforced" if ensures(limits.enforced.guarantee.participation) else "observed"
     target = f"target_epsilon={epsilon!r}" if rho is None else f"target_rho={rho!r}"
     participation = getattr(limits, basis).guarantee.participation

@@ -28,6 +28,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 import pyarrow as pa
 
+from fedray.audit.calibration import check_only_models
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
@@ -685,6 +686,7 @@ _NOT_PLANNED = {
 def _check(
     scenario: Scenario, timers: Sequence[float], seeds: int, scale: float, least: str
 ) -> None:
+    check_only_models(scenario, "epsilon")
     mode, devices = scenario.rounds.mode, scenario.population.devices
     if mode in _NOT_PLANNED:
         raise InputError.of("rounds.mode", mode, f"cannot be planned: {_NOT_PLANNED[mode]}")

@@ -34,6 +34,11 @@ from fedray.mechanisms.accounting.limits import check_delta
 
 FALSE_ALARM = 1e-6
 """Largest probability, over the draws, that a bound is below the true value."""
+BY_DRAWS = (
+    "The epsilon is a bound by Monte Carlo; random draws leave it too small with a probability of "
+    f"at most {FALSE_ALARM:g}."
+)
+"""Condition of a bound, as a sentence."""
 DRAWS = 1 << 18
 """Default number of draws in each direction."""
 BATCH = 2048

@@ -38,7 +38,8 @@ def test_the_command_has_the_figures_of_the_trace_with_its_mechanism_and_noise(
     assert document["guarantees"] == [each.to_json() for each in expected.guarantees]
     # Named as a what-if, they are not the run's; of the training they are.
     assert expected.supported_epsilon is None
-    assert document["supported_epsilon"] == expected.supported.epsilon
+    assert expected.basis.guarantee is not None
+    assert document["supported_epsilon"] == expected.basis.guarantee.epsilon
     assert document["digest"] == trained.trace_digest
     text = page.read_text()
     assert "(of the run)" in text

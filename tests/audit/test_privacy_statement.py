@@ -84,19 +84,44 @@ def test_a_statement_begins_with_a_paragraph_and_ends_with_what_limits_it(trace,
     """A figure that is no guarantee says so first, and wherever it stands."""
     enforced = privacy_statement(audit_trace(trace))
     spent = enforced.to_markdown().split("## Not covered, and assumed")[0]
-    assert enforced.summary.startswith("The models after 7 rounds of this simulation have (")
+    assert enforced.summary.startswith("A deployment with these rules and full noise would have (")
     assert "Participation is enforced: " in enforced.summary
     assert spent.count("\n* ") == 0
     other = privacy_statement(audit_trace(trace, noise_multiplier=9.0)).summary
     assert other.startswith(
-        "The run had another mechanism or noise. The models after 7 rounds of this simulation would "
+        "The run had another mechanism or noise. A deployment with these rules and full noise would "
     )
     claim = Claim.model_validate({"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0})
-    observed = privacy_statement(audit_trace(log, claim=claim))
+    claimed = privacy_statement(audit_trace(log, claim=claim)).summary
+    assert claimed.startswith("If min-sep 1 and at most 7 participations were enforced, which this")
+    observed = privacy_statement(audit_trace(log, 7.0, mechanism=Tree()))
     assert observed.summary.startswith("No guarantee may rest on this: ")
     lines = {line.what: line.says for line in observed.lines}
     for name in ("rho (zCDP)", "mu (Gaussian DP)", "(epsilon, delta)"):
         assert lines[name].endswith(" (observed)")
+
+
+@pytest.mark.parametrize(
+    ("sample", "begins"),
+    [
+        (200, "The models after 7 rounds of this simulation have ("),
+        (100, "A deployment with these rules and full noise would have ("),
+    ],
+)
+def test_a_statement_does_not_promise_what_a_model_of_a_sample_lacks(
+    trace_of, small, sample: int, begins: str
+) -> None:
+    """A round accepts 200 devices; of 100 that train, the noise is scaled down."""
+    value = small(
+        "training.enabled=true",
+        f"training.cohort_sample={sample}",
+        "participation.timer_hours=0.0694",
+        "privacy.mechanism.kind=tree",
+    )
+    found = privacy_statement(audit_trace(trace_of(PATTERNS, 7, value)))
+    assert found.summary.startswith(begins)
+    says = any("own model has no such guarantee" in line.says for line in found.lines)
+    assert says == (sample == 100)
 
 
 def lines_of(trace, **given) -> dict[str, Line]:
@@ -358,7 +383,8 @@ def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_comm
         "--statement",
         str(tmp_path),
     )
-    assert (code, "noise_multiplier is not that of the run" in err) == (2, True)
+    # The claim fails, whatever else cannot be written.
+    assert (code, "noise_multiplier is not that of the run" in err) == (1, True)
     code, _, err = fedray_command(
         "audit", str(trace.path), "--statement", str(tmp_path / "other.toml")
     )

@@ -32,7 +32,7 @@ from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.registry import Tree
 from fedray.runs.budgeted import charge_run, reserved, worst_rho
 from fedray.runs.pipeline import run_scenario
-from fedray.runs.simulation import simulate, simulate_tasks
+from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.trace.partial import Lock
@@ -602,7 +602,7 @@ def test_tasks_are_charged_together_and_none_by_itself(small, tmp_path: Path) ->
     several = SeveralTasks.from_tables({**tables, "tasks": {"a": own, "b": own}})
     path = Ledger.create(tmp_path / "ledger", 90.0, 1e-6, "year").path
     with reserved(path, several, OCTOBER):
-        found = simulate_tasks(several, HERE, tmp_path / "run")
+        found = simulate(several, HERE, tmp_path / "run")
     with pytest.raises(
         InputError, match="one of several tasks; charge the directory of the whole run"
     ):

@@ -186,7 +186,8 @@ def test_of_several_mechanisms_the_one_that_is_refused_is_named(
     assert "short.json': this toeplitz mechanism has 2 bands" in err
 
 
-SAMPLED = (*SETTING, "--random-rounds", "--noise-multiplier", "2", "--sampling")
+RANDOM = (*SETTING[:-1], "5", "--random-rounds")
+SAMPLED = (*RANDOM, "--noise-multiplier", "2", "--sampling")
 
 
 @pytest.mark.slow
@@ -219,8 +220,9 @@ def test_epsilon_of_random_rounds_does_not_depend_on_where_it_is_drawn(
         ((*SAMPLED[:-1],), "--random-rounds.*give the sampling probability"),
         ((*SAMPLED, "0.5", "--partitions", "2"), "--min-sep=12 must be 1 or more, and 1 with"),
         ((*SAMPLED, "1.5"), "probability=1.5 must be above 0 and at most 1"),
-        ((*SETTING, "--epsilon", "2", "--sampling", "1", "--random-rounds"), "cannot be met with"),
+        ((*RANDOM, "--epsilon", "2", "--sampling", "1"), "cannot be met with"),
         ((*SAMPLED, "0.5"), "band-fhu strategy of 30 bands with min_sep=12"),
+        ((*SAMPLED, "0.5", "--max-participations", "4"), "--max-participations=4 .*give 5"),
     ],
 )
 def test_random_rounds_are_refused_without_a_theorem(
@@ -442,3 +444,15 @@ def test_an_epsilon_near_709_is_a_number(fedray_command, tmp_path: Path, multipl
     )
     assert code == 0
     assert 709 < json.loads(out)["epsilon"] < 711
+
+
+@pytest.mark.slow
+def test_random_rounds_say_that_their_bound_is_drawn(fedray_command, tmp_path: Path) -> None:
+    """In the facts of one mechanism, the table of several, and JSON."""
+    write_strategy(Toeplitz(coefficients=(1.0, 0.5)), tmp_path / "short.json")
+    command = ("mechanism", "identity", *SAMPLED, "0.2")
+    several = ("mechanism", str(tmp_path / "short.json"), *command[1:])
+    for given in (command, several, (*command, "--json")):
+        code, out, _ = fedray_command(*given)
+        assert code == 0
+        assert "bound by Monte Carlo; random draws leave it too small with a probability of at most 1e-06" in " ".join(out.split())  # fmt: skip

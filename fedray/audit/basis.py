@@ -1,0 +1,108 @@
+"""The basis of a verdict: the guarantee that a run may state, and the conditions behind it.
+
+A run may have several guarantees, and release more than a model. Its verdict, statement, page, JSON
+and ledger all read the one guarantee chosen here, so that they agree.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fedray.audit.guarantees import Guarantee, described
+from fedray.audit.questions import AnswerPrivacy
+from fedray.trace.imported import Assumption
+
+SECRET_DRAWS = "only if the draws stay secret"
+"""Condition of a guarantee by sampling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The guarantee of all that a run released, and the assumptions that define its terms."""
+
+    guarantee: Guarantee | None
+    """The guarantee that may be published, under its condition; None if there is none."""
+    stated: Guarantee | None
+    """The same, or else the strongest known one, on which no guarantee may rest; None if no privacy
+    is known."""
+    answers: tuple[AnswerPrivacy, ...]
+    """Rows of the answers that the guarantee includes, one for each trust model; it is that of the
+    first, with the largest epsilon. Empty for a run that released only a model."""
+    by_name: Mapping[str, Guarantee]
+    """Guarantees of all that was released, `observed` and `enforced` among them, if they are
+    known."""
+    rests_on: tuple[Assumption, ...]
+    """Assumptions behind the figures."""
+
+    @property
+    def condition(self) -> str:
+        """Condition of the stated guarantee: its limits, or the rule of the server."""
+        found = self.stated
+        if found is None:
+            return ""
+        if found.name == "sampled":
+            return f"{SECRET_DRAWS}: {found.reason}"
+        return found.reason if found.participation is None else described(found.participation)
+
+    @property
+    def trust(self) -> tuple[Assumption, ...]:
+        """Parties that are trusted with the data behind the stated guarantee."""
+        return self.of_kind("trust", *(f"trust {each.trust}" for each in self.answers[:1]))
+
+    def of_kind(self, *kinds: str) -> tuple[Assumption, ...]:
+        """Returns the assumptions of some kinds, in the order of the kinds."""
+        return tuple(each for kind in kinds for each in self.rests_on if each.kind == kind)
+
+    @property
+    def others(self) -> tuple[Assumption, ...]:
+        """Assumptions that define none of the terms."""
+        terms = {*self.trust, *self.of_kind("unit", "unit of answers", "adjacency")}
+        return tuple(each for each in self.rests_on if each not in terms)
+
+
+def basis_of(
+    guarantees: Sequence[Guarantee],
+    answers: Sequence[AnswerPrivacy],
+    corrected: Guarantee | None,
+    rests_on: tuple[Assumption, ...],
+) -> Basis:
+    """Returns the basis of a run's verdict.
+
+    Args:
+        guarantees: guarantees of its model; empty without a model or noise.
+        answers: rows of its question or private vocabulary; empty without either.
+        corrected: guarantee of a claim with its broken statements corrected; None without a claim.
+        rests_on: assumptions behind all of them.
+    """
+    if answers:
+        named = ("enforced", "observed")
+        rows = {name: _all_released(answers, bool(guarantees), name) for name in named}
+        by_name = {name: _as_guarantee(name, of[0], guarantees) for name, of in rows.items() if of}
+        resting = tuple(each for each in rows["enforced"] if each.may_rest_on)
+        name = "enforced" if resting else "observed"
+        found = by_name.get(name)
+        return Basis(found if resting else None, found, resting or rows[name], by_name, rests_on)
+    known = [each for each in guarantees if each.epsilon is not None]
+    resting = [each for each in known if each.may_rest_on]
+    least = min(resting, key=lambda each: each.epsilon or 0.0, default=corrected)
+    if least is not None and least.epsilon is None:
+        least = None
+    by_name = {each.name: each for each in reversed(known)}
+    order = ("claimed", "enforced", "observed")
+    weaker = next((by_name[name] for name in order if name in by_name), None)
+    return Basis(least, least or weaker, (), by_name, rests_on)
+
+
+def _all_released(
+    answers: Sequence[AnswerPrivacy], has_model: bool, name: str
+) -> tuple[AnswerPrivacy, ...]:
+    """Returns the rows with all that a run released and a known epsilon, the largest first."""
+    rows = [each for each in answers if name in each.basis and has_model == ("model" in each.basis)]
+    known = [each for each in rows if each.epsilon is not None]
+    return tuple(sorted(known, key=lambda each: -(each.epsilon or 0.0)))
+
+
+def _as_guarantee(name: str, row: AnswerPrivacy, guarantees: Sequence[Guarantee]) -> Guarantee:
+    """Returns the guarantee of a row, with the participation of the model that it includes."""
+    of_model = next((each for each in guarantees if each.name == name), None)
+    found = Guarantee(name, None, None, row.event, row.delta, row.may_rest_on, row.reason)
+    return found if of_model is None else replace(found, participation=of_model.participation)
