@@ -207,6 +207,8 @@ def _clause(finding: Finding, has_noise: bool) -> str:
         return f"{text}; the supported ones give {supported}"
     if finding.found is None:
         return f"{finding.name} {finding.claimed_text} {FAILING[finding.verdict]}"
+    if finding.statement == "sampling":
+        return f"{finding.name} is not {finding.claimed_text} (p = {finding.found:.2g})"
     if finding.found == finding.claimed:
         return f"{finding.name} {finding.claimed_text} had other parameters"
     text = f"{finding.name} is {finding.found_text}, not {finding.claimed_text}"

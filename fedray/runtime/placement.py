@@ -22,7 +22,8 @@ class Placement:
         in-process if that is faster, as for simulations, whose shards are threads, for trainings on
         few CPUs, whose trainers are threads, and for trainings that end before Ray would have
         started.
-    address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None starts a local one.
+    address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None takes
+        that of the variable RAY_ADDRESS, else one that this process has joined, else a local one.
     object_store_megabytes: size of a local cluster's object store.
     worker_timeout_seconds: longest wait for one answer of a worker, which is then restarted. It
         must be longer than the work of one look-ahead window; starting does not count.
