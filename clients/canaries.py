@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from fedray.base.arrays import BoolArray
-from fedray.clients.data.source import Ids, Integers
-from fedray.clients.tasks.task import Vector
-from fedray.clients.trainer import GroupTrainer
-from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
+from .data.source import Ids, Integers
+from .tasks.task import Vector
+from .trainer import GroupTrainer
+from .work.work import WorkOrder, WorkResult
 
 MOST_LENGTHS = 10.0
 """Length of a canary's update in clip norms, unless such updates would count as zero."""

@@ -6,17 +6,17 @@ import numpy as np
 
 from fedray.base.arrays import BoolArray, UInt64Array
 from fedray.base.compiled import njit
-from fedray.clients.availability.intervals import DAY, Intervals, joined
-from fedray.clients.device_map import DeviceMap, value_of
-from fedray.clients.eligibility import Eligibility
-from fedray.clients.population import (
+from fedray.scenario import Scenario
+from fedray.wire.messages import NEVER, Census, CheckInOrder
+from .availability.intervals import DAY, Intervals, joined
+from .device_map import DeviceMap, value_of
+from .eligibility import Eligibility
+from .population import (
     DeviceModel,
     are_usable,
     devices_of_ranks,
     present_between,
 )
-from fedray.scenario import Scenario
-from fedray.wire.messages import NEVER, Census, CheckInOrder
 
 CENSUS_DEVICES = 65_536
 """Size of the sample of a population: every s-th device to join."""

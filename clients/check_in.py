@@ -22,16 +22,16 @@ from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt8Array, 
 from fedray.base.blocks import BLOCK_DEVICES
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, address_within, draw, exponential, uniform
-from fedray.clients.availability.intervals import Intervals
-from fedray.clients.device_map import DeviceMap, value_of
-from fedray.clients.population import (
+from fedray.wire.messages import CheckInOrder, Window
+from .availability.intervals import Intervals
+from .device_map import DeviceMap, value_of
+from .population import (
     DeviceModel,
     Presence,
     is_usable,
     joined_before,
     joined_in_block,
 )
-from fedray.wire.messages import CheckInOrder, Window
 
 _DIGIT_BITS = 11
 _DIGITS = 1 << _DIGIT_BITS

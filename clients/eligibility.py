@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from fedray.base.arrays import Float64Array, UInt32Array
-from fedray.clients.availability.factory import availability_of
-from fedray.clients.availability.intervals import Intervals
-from fedray.clients.availability.model import Availability
-from fedray.clients.population import Presence, present_between
 from fedray.scenario import Scenario
+from .availability.factory import availability_of
+from .availability.intervals import Intervals
+from .availability.model import Availability
+from .population import Presence, present_between
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import torch
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
-from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource, Ids, Integers
-from fedray.clients.tasks.layout import named, tensors
-from fedray.clients.tasks.task import Task, Vector
 from fedray.runtime import devices
 from fedray.scenario.training import Training
 from fedray.wire.messages import Evaluation, Measured
+from .data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource, Ids, Integers
+from .tasks.layout import named, tensors
+from .tasks.task import Task, Vector
 
 EXAMPLES_AT_ONCE = 2048
 

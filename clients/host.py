@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from fedray.clients.shard import PopulationShard
-from fedray.clients.tasks_shard import TasksShard, shard_of
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
 from fedray.wire.messages import (
@@ -25,6 +23,8 @@ from fedray.wire.messages import (
     ShardUse,
     settlements_of_devices,
 )
+from .shard import PopulationShard
+from .tasks_shard import TasksShard, shard_of
 
 T = TypeVar("T")
 _AnyShard = PopulationShard | TasksShard

@@ -15,10 +15,10 @@ import numpy as np
 
 from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 from fedray.base.compiled import njit
-from fedray.clients.data.source import ExampleSource
-from fedray.clients.population import DeviceModel, speed_of
 from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses, class_of, classes_of
+from .data.source import ExampleSource
+from .population import DeviceModel, speed_of
 
 MEDIAN_DEVICES = 4096
 """Number of devices, from id 0 on, whose median number of examples stands for that of all devices

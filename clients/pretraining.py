@@ -9,18 +9,18 @@ import torch
 from fedray.base.document import Key, Keys
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rng import Stream, stream_generator
-from fedray.clients.data.factory import source_of
-from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Ids, Integers
-from fedray.clients.evaluation import damage_refused, evaluate
-from fedray.clients.tasks.factory import task_of
-from fedray.clients.tasks.gradients import gradients_of
-from fedray.clients.tasks.initial import start_of
-from fedray.clients.tasks.layout import Named, named, tensors
-from fedray.clients.tasks.task import Vector
-from fedray.clients.work.local import optimizer_of
 from fedray.scenario import Scenario
 from fedray.scenario.pretraining import Pretraining
 from fedray.wire.messages import Evaluation, TaskDescription
+from .data.factory import source_of
+from .data.source import FIRST_HELD_OUT, ExampleSource, Ids, Integers
+from .evaluation import damage_refused, evaluate
+from .tasks.factory import task_of
+from .tasks.gradients import gradients_of
+from .tasks.initial import start_of
+from .tasks.layout import Named, named, tensors
+from .tasks.task import Vector
+from .work.local import optimizer_of
 
 
 class Step(NamedTuple):

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import Int64Array, UInt64Array
 from fedray.base.errors import RunFailed
-from fedray.clients.check_in import by_bits
 from fedray.wire.messages import Settlement
+from .check_in import by_bits
 
 CHUNK_ROWS = 1 << 21
 # The trace's columns that every settlement has, and their types.

@@ -7,12 +7,12 @@ import numpy as np
 
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.errors import InputError
-from fedray.clients.availability.factory import availability_of
-from fedray.clients.availability.intervals import DAY, Intervals, joined
-from fedray.clients.availability.model import Availability
-from fedray.clients.population import DeviceModel, Presence, are_usable, present_between
 from fedray.imports.sessions import Sessions
 from fedray.scenario import Scenario
+from .availability.factory import availability_of
+from .availability.intervals import DAY, Intervals, joined
+from .availability.model import Availability
+from .population import DeviceModel, Presence, are_usable, present_between
 
 BLOCK_DEVICE_DAYS = 1 << 18
 """Device-days in memory at once."""

@@ -20,32 +20,6 @@ from fedray.base.arrays import (
 )
 from fedray.base.blocks import BLOCK_DEVICES, part_ranges
 from fedray.base.rng import Stream, stream_key
-from fedray.clients.availability.intervals import Intervals, joined
-from fedray.clients.census import CensusSample, Remembered
-from fedray.clients.check_in import (
-    CheckInProcess,
-    FirstCheckIns,
-    ListedIntervals,
-    bits_of,
-    draw_again,
-    draw_candidates,
-    enumerate_check_ins,
-    first_of_each_interval,
-)
-from fedray.clients.data.factory import source_of
-from fedray.clients.device_map import DeviceMap
-from fedray.clients.eligibility import Eligibility
-from fedray.clients.latency import LatencyModel, upload_seconds, work_seconds
-from fedray.clients.population import (
-    DeviceModel,
-    TimerHabits,
-    joined_before,
-    joined_in_block,
-    present_between,
-    timer_seconds_of,
-    usable_among,
-)
-from fedray.clients.rows import RowStore
 from fedray.scenario import Scenario
 from fedray.scenario.participation import EVERYBODY
 from fedray.trace.writer import encode_part, write_part
@@ -62,6 +36,32 @@ from fedray.wire.messages import (
     ShardPart,
 )
 from fedray.wire.owners import OwnersOfDevices, owners_on
+from .availability.intervals import Intervals, joined
+from .census import CensusSample, Remembered
+from .check_in import (
+    CheckInProcess,
+    FirstCheckIns,
+    ListedIntervals,
+    bits_of,
+    draw_again,
+    draw_candidates,
+    enumerate_check_ins,
+    first_of_each_interval,
+)
+from .data.factory import source_of
+from .device_map import DeviceMap
+from .eligibility import Eligibility
+from .latency import LatencyModel, upload_seconds, work_seconds
+from .population import (
+    DeviceModel,
+    TimerHabits,
+    joined_before,
+    joined_in_block,
+    present_between,
+    timer_seconds_of,
+    usable_among,
+)
+from .rows import RowStore
 
 KNOWN_BYTES = 160 * 2**20
 """Memory of a shard for the constant data of devices, so that it is not drawn at every listing."""

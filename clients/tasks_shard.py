@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.blocks import part_ranges
-from fedray.clients.check_in import FirstCheckIns
-from fedray.clients.shard import PopulationShard
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.participation import Participation
 from fedray.scenario.several_tasks import tasks_of
 from fedray.wire.messages import CheckInOrder, CheckIns, Settlement, ShardPart
+from .check_in import FirstCheckIns
+from .shard import PopulationShard
 
 
 class TasksShard:

@@ -16,18 +16,6 @@ import torch
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import RunFailed
-from fedray.clients.clipping import Clipped, ClippedGroup, Clipper
-from fedray.clients.data.factory import source_of
-from fedray.clients.data.planted import with_phrases
-from fedray.clients.data.source import DamagedExamples, ExampleSource, Ids, Integers
-from fedray.clients.evaluation import EXAMPLES_AT_ONCE, device_sums, evaluate
-from fedray.clients.tasks.factory import task_of
-from fedray.clients.tasks.initial import start_of
-from fedray.clients.tasks.layout import Shapes, named, size_of
-from fedray.clients.tasks.task import Vector
-from fedray.clients.waiting import WaitingUpdates
-from fedray.clients.work.factory import work_of
-from fedray.clients.work.work import DeviceWork, WorkOrder, WorkResult
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.runtime import devices
@@ -41,6 +29,18 @@ from fedray.wire.messages import (
     TrainOrder,
     TrainReport,
 )
+from .clipping import Clipped, ClippedGroup, Clipper
+from .data.factory import source_of
+from .data.planted import with_phrases
+from .data.source import DamagedExamples, ExampleSource, Ids, Integers
+from .evaluation import EXAMPLES_AT_ONCE, device_sums, evaluate
+from .tasks.factory import task_of
+from .tasks.initial import start_of
+from .tasks.layout import Shapes, named, size_of
+from .tasks.task import Vector
+from .waiting import WaitingUpdates
+from .work.factory import work_of
+from .work.work import DeviceWork, WorkOrder, WorkResult
 
 LONG_ENOUGH = 2.0
 """Seconds of measuring, after which a device's time is known well enough."""

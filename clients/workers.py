@@ -7,8 +7,6 @@ from typing import Any
 from fedray.base.blocks import part_count, part_ranges, shard_ranges
 from fedray.base.errors import InputError, ShardLost, TrainerLost
 from fedray.base.threads import usable_cpus
-from fedray.clients.data.factory import build_index
-from fedray.clients.host import ShardHost
 from fedray.runtime.placement import Placement
 from fedray.runtime.workers import (
     ActorSpec,
@@ -29,6 +27,8 @@ from fedray.scenario.content import PythonFile
 from fedray.scenario.several_tasks import tasks_of
 from fedray.wire.messages import CheckInOrder
 from fedray.wire.protocols import History
+from .data.factory import build_index
+from .host import ShardHost
 
 SHARD_DEVICES = 2**31
 """Most devices of a shard by default, within a part of the trace; the limit is twice as many."""
@@ -254,6 +254,6 @@ def _has_no_state() -> None:
 
 def _make_trainer(scenario: Scenario, device: str, share: float) -> Any:
     # Loads torch, which only the worker's process needs.
-    from fedray.clients.trainer import LocalTrainer
+    from .trainer import LocalTrainer
 
     return LocalTrainer(scenario, device, share)

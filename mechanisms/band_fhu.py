@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms.toeplitz import ToeplitzStrategy
+from .toeplitz import ToeplitzStrategy
 
 
 class BandFHU(ToeplitzStrategy):

@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms.recurrence import Draws
-from fedray.mechanisms.toeplitz import ToeplitzStrategy, inverse_series
+from .recurrence import Draws
+from .toeplitz import ToeplitzStrategy, inverse_series
 
 
 class BISR(ToeplitzStrategy):

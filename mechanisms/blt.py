@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.mechanisms.recurrence import Buffers
-from fedray.mechanisms.toeplitz import ToeplitzStrategy
+from .recurrence import Buffers
+from .toeplitz import ToeplitzStrategy
 
 
 class BLT(ToeplitzStrategy):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
-from fedray.mechanisms.loss import errors
-from fedray.mechanisms.strategy import Strategy
-from fedray.mechanisms.workload import PREFIX, Workload, workload_of
+from .loss import errors
+from .strategy import Strategy
+from .workload import PREFIX, Workload, workload_of
 
 NOT_COMPARABLE = (
     "Noise multipliers of different kinds of mechanism cannot be compared, because each multiplies "

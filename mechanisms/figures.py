@@ -7,24 +7,24 @@ from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import given, up
-from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.calibration import (
+from .accounting.accountants import epsilon_of
+from .accounting.calibration import (
     check_one_target,
     least_noise_multiplier,
     noise_multiplier_for,
 )
-from fedray.mechanisms.accounting.events import Event, EventRefused, StrategyRelease
-from fedray.mechanisms.accounting.gdp import gdp_epsilon, mu_of
-from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
-from fedray.mechanisms.accounting.monte_carlo import BY_DRAWS
-from fedray.mechanisms.accounting.renyi import renyi_epsilon
-from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release
-from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.mechanisms.loss import Loss, loss
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import Strategy
-from fedray.mechanisms.triangular import MatrixFile
-from fedray.mechanisms.workload import PREFIX, Workload, workload_of
+from .accounting.events import Event, EventRefused, StrategyRelease
+from .accounting.gdp import gdp_epsilon, mu_of
+from .accounting.limits import check_delta, check_noise_multiplier
+from .accounting.monte_carlo import BY_DRAWS
+from .accounting.renyi import renyi_epsilon
+from .accounting.sampled import PoissonSampling, sampled_release
+from .accounting.zcdp import rho_of
+from .loss import Loss, loss
+from .participation import MinSep
+from .strategy import Strategy
+from .triangular import MatrixFile
+from .workload import PREFIX, Workload, workload_of
 
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"

@@ -13,10 +13,10 @@ from fedray.base.errors import InputError, shown
 from fedray.base.mistakes import classes_in, explain, nearest_first
 from fedray.base.parsing import parse_json
 from fedray.base.regular_file import read_input
-from fedray.mechanisms.named import PARAMETERS, named_mechanism
-from fedray.mechanisms.registry import AnyStrategy
-from fedray.mechanisms.strategy import Strategy
-from fedray.mechanisms.triangular import MatrixFile
+from .named import PARAMETERS, named_mechanism
+from .registry import AnyStrategy
+from .strategy import Strategy
+from .triangular import MatrixFile
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 _KINDS = tuple(each.model_fields["kind"].default for each in classes_in(AnyStrategy))

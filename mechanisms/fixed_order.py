@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, PatternSensitivities
-from fedray.mechanisms.strategy import Sensitivity, Strategy
+from .participation import MinSep
+from .sensitivity import MOST_CERTIFICATES, PatternSensitivities
+from .strategy import Sensitivity, Strategy
 
 
 def fixed_order_sensitivity(

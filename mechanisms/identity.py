@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.mechanisms.recurrence import Independent
-from fedray.mechanisms.toeplitz import ToeplitzStrategy
+from .recurrence import Independent
+from .toeplitz import ToeplitzStrategy
 
 
 class Identity(ToeplitzStrategy):

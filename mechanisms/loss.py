@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.base.errors import InputError
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.mechanisms.workload import PREFIX, Workload
+from .participation import MinSep
+from .strategy import Sensitivity, Strategy
+from .workload import PREFIX, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ finds, and matrices of users."""
 
 from typing import ClassVar, Literal
 
-from fedray.mechanisms.triangular import MatrixFile
+from .triangular import MatrixFile
 
 
 class Banded(MatrixFile):

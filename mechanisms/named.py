@@ -6,8 +6,8 @@ published in the code of google-parfait/federated-compute; the others are result
 `optimize_blt` at (4000, 100, 20) and (4000, 1000, 2), not printed ones.
 """
 
-from fedray.mechanisms.blt import BLT
-from fedray.mechanisms.strategy import Strategy
+from .blt import BLT
+from .strategy import Strategy
 
 PARAMETERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "blt-100": (

@@ -13,14 +13,14 @@ import numpy as np
 from fedray.base.arrays import UInt64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import given, up
-from fedray.mechanisms.accounting.calibration import largest_sensitivity
-from fedray.mechanisms.accounting.events import Gaussian
-from fedray.mechanisms.accounting.gdp import gdp_epsilon
-from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
-from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.mechanisms.files import read_strategy
-from fedray.mechanisms.running import RunningSensitivity, SensitivityFilter
-from fedray.mechanisms.strategy import Strategy
+from .accounting.calibration import largest_sensitivity
+from .accounting.events import Gaussian
+from .accounting.gdp import gdp_epsilon
+from .accounting.limits import check_delta, check_noise_multiplier
+from .accounting.zcdp import rho_of
+from .files import read_strategy
+from .running import RunningSensitivity, SensitivityFilter
+from .strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 import numpy as np
 
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import Strategy
-from fedray.mechanisms.tree import Tree
-from fedray.mechanisms.tree_nodes import tree_noise_map
-from fedray.mechanisms.workload import PREFIX, Workload
+from .participation import MinSep
+from .strategy import Strategy
+from .tree import Tree
+from .tree_nodes import tree_noise_map
+from .workload import PREFIX, Workload
 
 
 def noise_map(strategy: Strategy, rounds: int) -> Float64Array:

@@ -4,15 +4,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedray.mechanisms.band_fhu import BandFHU
-from fedray.mechanisms.bisr import BISR
-from fedray.mechanisms.blt import BLT
-from fedray.mechanisms.identity import Identity
-from fedray.mechanisms.matrix_files import Banded, Dense, Matrix
-from fedray.mechanisms.restarted import Restarted
-from fedray.mechanisms.toeplitz import Toeplitz
-from fedray.mechanisms.tree import Tree
-from fedray.mechanisms.tree_full import TreeFull
+from .band_fhu import BandFHU
+from .bisr import BISR
+from .blt import BLT
+from .identity import Identity
+from .matrix_files import Banded, Dense, Matrix
+from .restarted import Restarted
+from .toeplitz import Toeplitz
+from .tree import Tree
+from .tree_full import TreeFull
 
 __all__ = [
     "BISR",

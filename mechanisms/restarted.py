@@ -14,17 +14,17 @@ import numpy as np
 from pydantic import Field
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.mechanisms.band_fhu import BandFHU
-from fedray.mechanisms.bisr import BISR
-from fedray.mechanisms.blt import BLT
-from fedray.mechanisms.fixed_order import fixed_order_sensitivity
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.recurrence import Recurrence
-from fedray.mechanisms.restarts import Restarts, segments_of
-from fedray.mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
-from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.mechanisms.toeplitz import Toeplitz, ToeplitzStrategy
-from fedray.mechanisms.workload import PREFIX, Workload
+from .band_fhu import BandFHU
+from .bisr import BISR
+from .blt import BLT
+from .fixed_order import fixed_order_sensitivity
+from .participation import MinSep
+from .recurrence import Recurrence
+from .restarts import Restarts, segments_of
+from .sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
+from .strategy import Sensitivity, Strategy
+from .toeplitz import Toeplitz, ToeplitzStrategy
+from .workload import PREFIX, Workload
 
 PROGRAM_PARTICIPATIONS = 300
 """Number of participations up to which the exact program over the segments takes only seconds."""

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import down, up
-from fedray.mechanisms.sensitivity import (
+from .sensitivity import (
     MOST_CERTIFICATES,
     ROUNDING,
     LargestPattern,
     PatternSensitivities,
 )
-from fedray.mechanisms.strategy import Strategy
+from .strategy import Strategy
 
 LEAST_AHEAD, SHARE_AHEAD = 64, 8
 """Distance of a horizon in rounds: LEAST_AHEAD, or if larger, the number of rounds so far /

@@ -24,12 +24,12 @@ import numpy as np
 
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt8Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.gram import GramTable
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import Sensitivity, SensitivityUnknown
+from .gram import GramTable
+from .participation import MinSep
+from .strategy import Sensitivity, SensitivityUnknown
 
 if TYPE_CHECKING:
-    from fedray.mechanisms.strategy import Strategy
+    from .strategy import Strategy
 
 
 GRAM_TABLE_ROUNDS = 10_000

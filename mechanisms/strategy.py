@@ -12,10 +12,10 @@ from pydantic import ConfigDict
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.mistakes import Explained
-from fedray.mechanisms.gram import GramTable
-from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
-from fedray.mechanisms.recurrence import Recurrence
-from fedray.mechanisms.workload import PREFIX, Workload
+from .gram import GramTable
+from .participation import MOST_ROUNDS, MinSep
+from .recurrence import Recurrence
+from .workload import PREFIX, Workload
 
 LARGEST_NOISE_GROWTH = 1e6
 """Largest allowed weight of a draw in C^-1 Z; beyond it, the rounding of float32 would swamp the

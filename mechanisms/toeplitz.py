@@ -13,12 +13,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.mechanisms.fixed_order import fixed_order_sensitivity
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.recurrence import Outputs, Recurrence
-from fedray.mechanisms.sensitivity import any_strategy_sensitivity
-from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.mechanisms.workload import PREFIX, Workload
+from .fixed_order import fixed_order_sensitivity
+from .participation import MinSep
+from .recurrence import Outputs, Recurrence
+from .sensitivity import any_strategy_sensitivity
+from .strategy import Sensitivity, Strategy
+from .workload import PREFIX, Workload
 
 DIRECT_SUMS = 256
 """Number of columns, or of bands, up to which columns are summed one by one. Larger sums use an

@@ -19,13 +19,13 @@ from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.fixed_order import fixed_order_sensitivity
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.recurrence import Forest
-from fedray.mechanisms.restarts import Restarts, segments_of
-from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.mechanisms.tree_nodes import node_matrix, tree_nodes, tree_noise_map
-from fedray.mechanisms.workload import PREFIX, Workload
+from .fixed_order import fixed_order_sensitivity
+from .participation import MinSep
+from .recurrence import Forest
+from .restarts import Restarts, segments_of
+from .strategy import Sensitivity, Strategy
+from .tree_nodes import node_matrix, tree_nodes, tree_noise_map
+from .workload import PREFIX, Workload
 
 NO_ROUND = -(2**62)
 PROGRAM_PARTICIPATIONS = 300

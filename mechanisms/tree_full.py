@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import Sensitivity
-from fedray.mechanisms.tree import Segment, Tree, forest, forest_gram, forest_sensitivity
-from fedray.mechanisms.triangular import MOST_MATRIX_ROUNDS, TriangularStrategy, lower_factor
+from .participation import MinSep
+from .strategy import Sensitivity
+from .tree import Segment, Tree, forest, forest_gram, forest_sensitivity
+from .triangular import MOST_MATRIX_ROUNDS, TriangularStrategy, lower_factor
 
 
 class TreeFull(TriangularStrategy):

@@ -23,12 +23,12 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.mistakes import explain
 from fedray.base.regular_file import check_regular_file
-from fedray.mechanisms.fixed_order import fixed_order_sensitivity
-from fedray.mechanisms.gram import GramTable
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.recurrence import Outputs
-from fedray.mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
-from fedray.mechanisms.strategy import MOST_MATRIX_ROUNDS, Sensitivity, Strategy
+from .fixed_order import fixed_order_sensitivity
+from .gram import GramTable
+from .participation import MinSep
+from .recurrence import Outputs
+from .sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
+from .strategy import MOST_MATRIX_ROUNDS, Sensitivity, Strategy
 
 NPY_DAMAGE = (
     OSError,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import fedray
 from fedray.mechanisms import Identity
-from fedray.scenarios.reproduction import (
+from .reproduction import (
     Document,
     Progress,
     Reproduced,

@@ -17,7 +17,7 @@ import numpy as np
 
 import fedray
 from fedray.mechanisms import TreeFull
-from fedray.scenarios.reproduction import (
+from .reproduction import (
     Axis,
     Document,
     Figure,

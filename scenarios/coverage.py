@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import fedray
-from fedray.scenarios.reproduction import Progress, Reproduced, Reproduction
+from .reproduction import Progress, Reproduced, Reproduction
 
 SCENARIO = Path(__file__).with_name("coverage.toml")
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 import fedray
 from fedray import InputError
 from fedray.scenario import ConditionsAvailability, HabitAvailability, PoissonAvailability
-from fedray.scenarios import reproduction as public
-from fedray.scenarios.reproduction import Document, Figure, MeanInterval, Progress, Reproduced
+from . import reproduction as public
+from .reproduction import Document, Figure, MeanInterval, Progress, Reproduced
 
 STEPS, QUARTER = 48, 12
 """Half hours of a day and of its quarters, whose shares describe when a phone is eligible."""

@@ -8,8 +8,8 @@ from typing import TypedDict
 
 import fedray
 from fedray.mechanisms import Tree
-from fedray.scenarios.gboard_rows import PublishedRun, Rows, relative_pace, select
-from fedray.scenarios.reproduction import (
+from .gboard_rows import PublishedRun, Rows, relative_pace, select
+from .reproduction import (
     Document,
     InJson,
     PartDone,

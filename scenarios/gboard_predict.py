@@ -20,9 +20,9 @@ from scipy import special
 
 import fedray
 from fedray import InputError
-from fedray.scenarios.gboard_rows import PublishedRun, Rows, published_runs, select
-from fedray.scenarios.reproduction import Document, Progress, Reproduced, Reproduction, Table
-from fedray.scenarios.small_runs import SCALE, Outcome, outcomes_of
+from .gboard_rows import PublishedRun, Rows, published_runs, select
+from .reproduction import Document, Progress, Reproduced, Reproduction, Table
+from .small_runs import SCALE, Outcome, outcomes_of
 
 REACHES = (0.25, 0.5, 1.0)
 """Reaches that are simulated; values at other reaches are interpolated."""

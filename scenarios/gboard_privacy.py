@@ -8,8 +8,8 @@ from typing import TypedDict
 
 import fedray
 from fedray.mechanisms import Identity, Tree
-from fedray.scenarios.gboard_rows import PublishedRun, Rows, select
-from fedray.scenarios.reproduction import Document, InJson, Reproduced, Reproduction, Table, up
+from .gboard_rows import PublishedRun, Rows, select
+from .reproduction import Document, InJson, Reproduced, Reproduction, Table, up
 
 NOTES = (
     "Published min-seps count the rounds strictly between two participations, so the gap is one "

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 import fedray
-from fedray.scenarios.gboard_rows import PublishedRun, Rows, select
-from fedray.scenarios.reproduction import Document, Progress, Reproduced, Reproduction, Table
-from fedray.scenarios.small_runs import SCALE, outcomes_of
+from .gboard_rows import PublishedRun, Rows, select
+from .reproduction import Document, Progress, Reproduced, Reproduction, Table
+from .small_runs import SCALE, outcomes_of
 
 ROWS = "nwp-en-GB,nwp-pt-BR"
 """Default rows: one without and one with a fitted reach."""

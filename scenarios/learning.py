@@ -32,8 +32,8 @@ import fedray
 from fedray import InputError
 from fedray.mechanisms import Workload
 from fedray.scenario import NoNoise
-from fedray.scenarios.learning_page import reproduced
-from fedray.scenarios.learning_results import (
+from .learning_page import reproduced
+from .learning_results import (
     NO_NOISE,
     Comparison,
     LearningCurves,
@@ -41,7 +41,7 @@ from fedray.scenarios.learning_results import (
     Predictor,
     TrainedMechanism,
 )
-from fedray.scenarios.reproduction import (
+from .reproduction import (
     Float64Array,
     Metric,
     Progress,
@@ -176,7 +176,7 @@ def _seeds_of(scenario: "fedray.Scenario", count: int) -> range:
 
 def _of_plays(data: Path, directory: Path, overrides: Sequence[str]) -> "fedray.Scenario":
     """Returns the scenario on roles of plays, of which a tenth are held out."""
-    from fedray.scenarios.shakespeare import roles_of, write_split
+    from .shakespeare import roles_of, write_split
 
     folder = directory / PLAYS.stem / "data"
     write_split(roles_of(data, tuning=False), folder)
@@ -230,7 +230,7 @@ def study_learning(
 
 def _baselines(scenario: "fedray.Scenario", data: Path | None) -> "list[Table]":
     """Returns the accuracy of n-grams beside models of the characters of plays."""
-    from fedray.scenarios.shakespeare import ngram_table, ngrams_of, roles_of
+    from .shakespeare import ngram_table, ngrams_of, roles_of
 
     if data is None or scenario.name != PLAYS.stem:
         return []

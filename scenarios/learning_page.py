@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.scenarios.learning_results import (
+from .learning_results import (
     NO_NOISE,
     Comparison,
     LearningCurves,
     MetricResult,
     TrainedMechanism,
 )
-from fedray.scenarios.reproduction import (
+from .reproduction import (
     Axis,
     Figure,
     Mark,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypedDict
 
 import fedray
-from fedray.scenarios.reproduction import (
+from .reproduction import (
     Document,
     InJson,
     InPlace,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedray import InputError
-from fedray.scenarios.reproduction import decode_text, read_regular_file
+from .reproduction import decode_text, read_regular_file
 
 MOST_BYTES = 1 << 26
 """Most bytes of a play."""

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 
 import fedray
 from fedray import InputError
-from fedray.scenarios.plays import examples_of
-from fedray.scenarios.reproduction import (
+from .plays import examples_of
+from .reproduction import (
     CheckpointError,
     Document,
     Figure,

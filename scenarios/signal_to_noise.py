@@ -19,8 +19,8 @@ import numpy as np
 
 import fedray
 from fedray import InputError
-from fedray.scenarios import learning
-from fedray.scenarios.reproduction import (
+from . import learning
+from .reproduction import (
     Axis,
     Document,
     Figure,

@@ -11,7 +11,7 @@ import fedray
 from fedray import InputError
 from fedray.base.errors import Starved
 from fedray.mechanisms import Identity
-from fedray.scenarios.reproduction import PartDone, Progress
+from .reproduction import PartDone, Progress
 
 SCALE = 0.01
 """Default size of the runs, as a share of population and report goal."""

@@ -3,10 +3,10 @@
 import numpy as np
 
 from fedray.base.arrays import Float64Array, UInt64Array
-from fedray.clients.availability.intervals import Intervals
-from fedray.clients.availability.model import NothingKnown
 from fedray.scenario import Scenario
 from fedray.scenario.availability import AlwaysOn
+from .intervals import Intervals
+from .model import NothingKnown
 
 
 class AlwaysOnModel(NothingKnown):

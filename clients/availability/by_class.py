@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedray.base.arrays import Float64Array, UInt64Array
-from fedray.clients.availability.intervals import Intervals, joined
-from fedray.clients.availability.model import Availability
 from fedray.wire.device_classes import DeviceClasses, classes_on
+from .intervals import Intervals, joined
+from .model import Availability
 
 
 class AvailabilityByClass:

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.errors import ScenarioError
-from fedray.clients.availability.intervals import DAY, Intervals
-from fedray.clients.availability.model import NothingKnown
+from .intervals import DAY, Intervals
+from .model import NothingKnown
 
 
 class Request(NamedTuple):

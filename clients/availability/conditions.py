@@ -16,18 +16,18 @@ import numpy as np
 
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
-from fedray.clients.availability.compiled import CompiledModel, Request
-from fedray.clients.availability.habit_sessions import (
+from fedray.scenario import Scenario
+from fedray.scenario.availability import ConditionsAvailability, Uses
+from ..population import zone_of
+from .compiled import CompiledModel, Request
+from .habit_sessions import (
     LONGEST_DAYS,
     MAX_SESSIONS,
     intervals_between,
     intervals_within,
 )
-from fedray.clients.availability.habit_tables import HabitModel, HabitTables, habit_of
-from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals, merge
-from fedray.clients.population import zone_of
-from fedray.scenario import Scenario
-from fedray.scenario.availability import ConditionsAvailability, Uses
+from .habit_tables import HabitModel, HabitTables, habit_of
+from .intervals import DAY, HOUR, JOIN_SECONDS, Intervals, merge
 
 SHORTEST_USE_SECONDS = 2.0
 _MOST_MEANS = 22.9

@@ -4,11 +4,11 @@ import numpy as np
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
-from fedray.clients.availability.intervals import Intervals
-from fedray.clients.availability.model import NothingKnown
-from fedray.clients.python_file import function_in
 from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
+from ..python_file import function_in
+from .intervals import Intervals
+from .model import NothingKnown
 
 
 class CustomModel(NothingKnown):

@@ -2,11 +2,11 @@
 
 from pkgutil import resolve_name
 
-from fedray.clients.availability.by_class import AvailabilityByClass
-from fedray.clients.availability.model import Availability
-from fedray.clients.availability.slow_days import SlowDaysModel
 from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses
+from .by_class import AvailabilityByClass
+from .model import Availability
+from .slow_days import SlowDaysModel
 
 
 def availability_of(scenario: Scenario) -> Availability:

@@ -13,8 +13,10 @@ import numpy as np
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import draw_many, share_at, uniform
-from fedray.clients.availability.compiled import CompiledModel, Request
-from fedray.clients.availability.habit_sessions import (
+from fedray.scenario import Scenario
+from fedray.scenario.availability import HabitAvailability
+from .compiled import CompiledModel, Request
+from .habit_sessions import (
     DAY_SESSION,
     INTERRUPTION,
     MAX_SESSIONS,
@@ -33,7 +35,7 @@ from fedray.clients.availability.habit_sessions import (
     weekend_factor,
     within_reach,
 )
-from fedray.clients.availability.habit_tables import (
+from .habit_tables import (
     STATIC,
     Habit,
     HabitModel,
@@ -42,9 +44,7 @@ from fedray.clients.availability.habit_tables import (
     habit_from,
     room_for_habits,
 )
-from fedray.clients.availability.intervals import Intervals
-from fedray.scenario import Scenario
-from fedray.scenario.availability import HabitAvailability
+from .intervals import Intervals
 
 CHUNK = 256
 """Devices whose draws are made together, so that they stay in the processor's cache."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from fedray.base.compiled import njit
 from fedray.base.rng import draw, exponential, normal, poisson, uniform
-from fedray.clients.availability.habit_tables import MOST
-from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, merge_touching, prolong
+from .habit_tables import MOST
+from .intervals import DAY, HOUR, JOIN_SECONDS, merge_touching, prolong
 
 MAX_SESSIONS = 512
 LONGEST_DAYS = 60

@@ -20,9 +20,9 @@ from fedray.base.rng import (
     tabulated,
     tabulated_quantiles,
 )
-from fedray.clients.population import Zones
 from fedray.scenario import Scenario
 from fedray.scenario.availability import Habits
+from ..population import Zones
 
 # Address b within Stream.HABIT at (device, a = 0).
 STATIC = 0

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from fedray.base.arrays import Float64Array, UInt64Array
-from fedray.clients.availability.intervals import Intervals
+from .intervals import Intervals
 
 
 class Availability(Protocol):

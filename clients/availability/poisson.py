@@ -8,8 +8,10 @@ import numpy as np
 
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
-from fedray.clients.availability.compiled import CompiledModel, Request
-from fedray.clients.availability.intervals import (
+from fedray.scenario import Scenario
+from fedray.scenario.availability import PoissonAvailability
+from .compiled import CompiledModel, Request
+from .intervals import (
     DAY,
     HOUR,
     JOIN_SECONDS,
@@ -17,8 +19,6 @@ from fedray.clients.availability.intervals import (
     merge_touching,
     prolong,
 )
-from fedray.scenario import Scenario
-from fedray.scenario.availability import PoissonAvailability
 
 # A day of 20 sessions hardly ever has 100.
 MAX_SESSIONS = 512

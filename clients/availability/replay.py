@@ -13,11 +13,11 @@ import numpy as np
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
-from fedray.clients.availability.compiled import CompiledModel, Request
-from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals
-from fedray.clients.population import Zones, zone_of
 from fedray.scenario import Scenario
 from fedray.scenario.availability import ReplayAvailability
+from ..population import Zones, zone_of
+from .compiled import CompiledModel, Request
+from .intervals import DAY, HOUR, JOIN_SECONDS, Intervals
 
 
 class _Shifts(NamedTuple):

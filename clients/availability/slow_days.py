@@ -14,10 +14,10 @@ import numpy as np
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
-from fedray.clients.availability.intervals import DAY, Intervals
-from fedray.clients.availability.model import Availability
 from fedray.scenario import Scenario
 from fedray.scenario.availability import SlowDays
+from .intervals import DAY, Intervals
+from .model import Availability
 
 # Addresses b within Stream.SLOW_DAYS: spells at (spell, a = 0), intervals at (device, a = end in
 # whole seconds). Intervals of a device are more than a second apart, so their addresses differ.

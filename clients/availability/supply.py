@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fedray.base.arrays import Int64Array, UInt64Array
-from fedray.clients.availability.factory import availability_of
-from fedray.clients.availability.intervals import DAY, HOUR
-from fedray.clients.population import DeviceModel, Presence, are_usable, devices_of_ranks
 from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses, classes_on
+from ..population import DeviceModel, Presence, are_usable, devices_of_ranks
+from .factory import availability_of
+from .intervals import DAY, HOUR
 
 SAMPLE_DEVICES = 10_000
 """Smallest sample of a population that has more devices."""

@@ -18,13 +18,13 @@ from fedray.base.arrays import Float64Array
 from fedray.base.compiled import njit
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Key, Stream, draw, stream_generator, stream_key, uniform
-from fedray.clients.availability.habit import HabitAvailabilityModel
-from fedray.clients.data.source import FIRST_HELD_OUT, Ids, Integers
-from fedray.clients.population import DeviceModel, Zones, speed_of, zones_on
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 from fedray.scenario.data import AssignedData
 from fedray.wire.device_classes import DeviceClasses, classes_of, classes_on
+from ..availability.habit import HabitAvailabilityModel
+from ..population import DeviceModel, Zones, speed_of, zones_on
+from .source import FIRST_HELD_OUT, Ids, Integers
 
 QUANTILE_DEVICES = 16_384
 """Number of devices, from id 0 on, that serve as a sample of all zones, hours or speeds."""

@@ -19,10 +19,10 @@ from scipy import integrate, special
 from fedray.base.arrays import Float32Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Stream, draw, stream_generator, stream_key, uniform
-from fedray.clients.data.drawn import DrawnSource, fill_with_gammas, fill_with_normals
-from fedray.clients.data.source import Examples, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.data import ClassesData
+from .drawn import DrawnSource, fill_with_gammas, fill_with_normals
+from .source import Examples, Field, Ids, Integers
 
 
 class Classes(DrawnSource):

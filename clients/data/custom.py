@@ -7,9 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.errors import FedrayError, ScenarioError
-from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged
-from fedray.clients.data.recorded import RecordedExamples
-from fedray.clients.data.source import (
+from fedray.scenario import Scenario
+from fedray.scenario.data import CustomData
+from ..python_file import called, function_in
+from .readers.reader import Client, ClientFile, Column, Damaged
+from .recorded import RecordedExamples
+from .source import (
     DamagedExamples,
     Examples,
     ExampleSource,
@@ -18,9 +21,6 @@ from fedray.clients.data.source import (
     Ids,
     Integers,
 )
-from fedray.clients.python_file import called, function_in
-from fedray.scenario import Scenario
-from fedray.scenario.data import CustomData
 
 FUNCTION = "data"
 _ANY_CHECKED_DEVICE = np.arange(1, dtype=np.uint64)

@@ -6,9 +6,9 @@ import numpy as np
 
 from fedray.base.compiled import njit
 from fedray.base.rng import draw, gamma, normal
-from fedray.clients.data.source import FIRST_HELD_OUT, Fields, Ids, Integers
-from fedray.clients.population import ExampleModel, examples_on
 from fedray.scenario import Scenario
+from ..population import ExampleModel, examples_on
+from .source import FIRST_HELD_OUT, Fields, Ids, Integers
 
 
 class DrawnSource:

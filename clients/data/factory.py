@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
-from fedray.clients.data.source import ExampleSource, OnRead
 from fedray.scenario import Scenario
 from fedray.scenario.data import FileData, SourceCodeData
 from fedray.wire.messages import DataProgress, ProgressListener
+from .source import ExampleSource, OnRead
 
 TOLD_EVERY_SECONDS = 0.2
 """Least time between two reports of progress, seconds."""
@@ -29,7 +29,7 @@ def source_of(scenario: Scenario, on_read: OnRead | None = None) -> ExampleSourc
         # Checked first, so that no folder is made in the cache for a content that has changed.
         table.checked_path("file")
     if isinstance(table, FileData | SourceCodeData):
-        from fedray.clients.data.recorded import RecordedExamples
+        from .recorded import RecordedExamples
 
         make_reader = partial(resolve_name(table.implementation), table)
         return RecordedExamples(scenario, table, make_reader, table.sha256, on_read)

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from fedray.base.arrays import Float32Array
 from fedray.base.parsing import decode_text
 from fedray.base.regular_file import read_regular_file
-from fedray.clients.data.readers.reader import Column, Damaged
-from fedray.clients.data.source import Examples, Field, Fields, Integers
 from fedray.scenario.data import FormedData
+from .readers.reader import Column, Damaged
+from .source import Examples, Field, Fields, Integers
 
 PADDING, UNKNOWN, START, END, FIRST_WORD = range(5)
 MOST_CLIENT_NUMBERS = 1 << 28

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedray.base.kept import keep, read_kept
-from fedray.clients.data.readers.reader import Client, ClientFile, Damaged, damage
-from fedray.clients.data.source import Integers
+from .readers.reader import Client, ClientFile, Damaged, damage
+from .source import Integers
 
 _SCHEMA = pa.schema(
     [

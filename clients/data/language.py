@@ -11,10 +11,10 @@ import numpy as np
 
 from fedray.base.compiled import njit
 from fedray.base.rng import Stream, draw, stream_generator, stream_key, uniform
-from fedray.clients.data.drawn import DrawnSource, fill_with_gammas
-from fedray.clients.data.source import Examples, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.data import LanguageData
+from .drawn import DrawnSource, fill_with_gammas
+from .source import Examples, Field, Ids, Integers
 
 WORDS = 400
 TOPICS = 8

@@ -12,9 +12,9 @@ import numpy as np
 from fedray.base.arrays import BoolArray, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_generator
-from fedray.clients.data.source import Examples, ExampleSource, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.planted import Planted
+from .source import Examples, ExampleSource, Field, Ids, Integers
 
 
 @dataclass(frozen=True, slots=True)

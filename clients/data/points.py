@@ -11,10 +11,10 @@ import numpy as np
 from fedray.base.arrays import Float64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Stream, stream_generator, stream_key
-from fedray.clients.data.drawn import DrawnSource, fill_with_normals
-from fedray.clients.data.source import Examples, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.data import PointsData
+from .drawn import DrawnSource, fill_with_normals
+from .source import Examples, Field, Ids, Integers
 
 
 class Points(DrawnSource):

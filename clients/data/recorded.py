@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from fedray.base.errors import InputError, one_line
 from fedray.base.kept import keep, read_kept
-from fedray.clients.data.assignment import Assignment, drawn_order, held_out_places
-from fedray.clients.data.cache import content_cache
-from fedray.clients.data.form import Contents, Counting, Form
-from fedray.clients.data.index import Index, indexed
-from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged, damage
-from fedray.clients.data.source import (
+from fedray.scenario import Scenario
+from fedray.scenario.data import AnyRecordedData, AssignedData, CustomData, FormedData
+from fedray.scenario.data_file import PLACES
+from .assignment import Assignment, drawn_order, held_out_places
+from .cache import content_cache
+from .form import Contents, Counting, Form
+from .index import Index, indexed
+from .readers.reader import Client, ClientFile, Column, Damaged, damage
+from .source import (
     DamagedExamples,
     Examples,
     Fields,
@@ -25,9 +28,6 @@ from fedray.clients.data.source import (
     Integers,
     OnRead,
 )
-from fedray.scenario import Scenario
-from fedray.scenario.data import AnyRecordedData, AssignedData, CustomData, FormedData
-from fedray.scenario.data_file import PLACES
 
 DECODED_BYTES = 128 << 20
 """Memory for decoded clients, which are likely to be needed again, bytes."""

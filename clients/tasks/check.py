@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.clients.data.source import FIRST_HELD_OUT, Examples, ExampleSource, Ids
-from fedray.clients.tasks.custom import seeded
-from fedray.clients.tasks.gradients import gradients_of
-from fedray.clients.tasks.layout import Named, named, repeated, size_of, tensors
-from fedray.clients.tasks.task import Batch, Parameters, Task
+from ..data.source import FIRST_HELD_OUT, Examples, ExampleSource, Ids
+from .custom import seeded
+from .gradients import gradients_of
+from .layout import Named, named, repeated, size_of, tensors
+from .task import Batch, Parameters, Task
 
 DEVICES = np.array([0, 1, 7, 65_536, 2**39], np.uint64)
 SEED, BATCH = 3, 4

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedray.clients.data.source import Field, Fields
-from fedray.clients.tasks.initial import DrawnModel
-from fedray.clients.tasks.task import Batch, Measures, Parameters, misfit
 from fedray.wire.messages import Metric
+from ..data.source import Field, Fields
+from .initial import DrawnModel
+from .task import Batch, Measures, Parameters, misfit
 
 
 def classes_of(kind: str, fields: Fields) -> tuple[tuple[int, ...], int]:

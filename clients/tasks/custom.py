@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import ExampleSource, Fields
-from fedray.clients.python_file import called, function_in
-from fedray.clients.tasks.layout import size_of
-from fedray.clients.tasks.task import Batch, Measures, Parameters, Task, Vector
 from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.wire.messages import Metric
+from ..data.source import ExampleSource, Fields
+from ..python_file import called, function_in
+from .layout import size_of
+from .task import Batch, Measures, Parameters, Task, Vector
 
 T = TypeVar("T")
 METHODS = ("initial_parameters", "losses", "measure")

@@ -2,9 +2,9 @@
 
 from pkgutil import resolve_name
 
-from fedray.clients.data.source import Fields
-from fedray.clients.tasks.task import Task
 from fedray.scenario import Scenario
+from ..data.source import Fields
+from .task import Task
 
 
 def task_of(scenario: Scenario, fields: Fields) -> Task:

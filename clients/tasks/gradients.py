@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.tasks.layout import Named
-from fedray.clients.tasks.task import Batch, Parameters, Task
+from .layout import Named
+from .task import Batch, Parameters, Task
 
 
 def gradients_of(task: Task, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named]:

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import Fields
-from fedray.clients.tasks.classification import Classifier, classes_of
-from fedray.clients.tasks.initial import Draw, Parameter, by_fan_in, dense_parameters, glorot, zeros
-from fedray.clients.tasks.layers import dense
-from fedray.clients.tasks.task import Parameters
 from fedray.scenario.tasks import ImageCnnTask
+from ..data.source import Fields
+from .classification import Classifier, classes_of
+from .initial import Draw, Parameter, by_fan_in, dense_parameters, glorot, zeros
+from .layers import dense
+from .task import Parameters
 
 CHANNELS, UNITS = (32, 64), 128
 KERNEL = 3

@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from fedray.base.errors import ScenarioError
 from fedray.base.regular_file import check_regular_file
 from fedray.base.rng import Stream, stream_generator
-from fedray.clients.tasks.task import Task, Vector
 from fedray.scenario import Scenario
+from .task import Task, Vector
 
 # Limit of the safetensors format.
 _MOST_HEADER_BYTES = 100 << 20

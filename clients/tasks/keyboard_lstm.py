@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.clients.data.source import Fields
-from fedray.clients.tasks.initial import Parameter, glorot, orthogonal, uniform, zeros
-from fedray.clients.tasks.layers import dense, embedded
-from fedray.clients.tasks.recurrence import recur
-from fedray.clients.tasks.task import Parameters
-from fedray.clients.tasks.text import TextModel, tokens_of
 from fedray.scenario.tasks import KeyboardLstmTask
+from ..data.source import Fields
+from .initial import Parameter, glorot, orthogonal, uniform, zeros
+from .layers import dense, embedded
+from .recurrence import recur
+from .task import Parameters
+from .text import TextModel, tokens_of
 
 EMBEDDING_BOUND = 0.05
 

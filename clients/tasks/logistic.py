@@ -4,12 +4,12 @@ import math
 
 from torch import Tensor
 
-from fedray.clients.data.source import Fields
-from fedray.clients.tasks.classification import Classifier, classes_of
-from fedray.clients.tasks.initial import Parameter, zeros
-from fedray.clients.tasks.layers import dense
-from fedray.clients.tasks.task import Batch, Parameters
 from fedray.scenario.tasks import LogisticTask
+from ..data.source import Fields
+from .classification import Classifier, classes_of
+from .initial import Parameter, zeros
+from .layers import dense
+from .task import Batch, Parameters
 
 
 class Logistic(Classifier):

@@ -10,12 +10,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fedray.clients.data.source import Fields
-from fedray.clients.tasks.classification import Classifier, classes_of
-from fedray.clients.tasks.initial import Parameter, glorot, zeros
-from fedray.clients.tasks.layers import dense
-from fedray.clients.tasks.task import Parameters
 from fedray.scenario.tasks import MlpTask
+from ..data.source import Fields
+from .classification import Classifier, classes_of
+from .initial import Parameter, glorot, zeros
+from .layers import dense
+from .task import Parameters
 
 
 class Mlp(Classifier):

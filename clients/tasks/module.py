@@ -23,11 +23,11 @@ from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.base.errors import InputError, one_line
-from fedray.clients.data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
-from fedray.clients.python_file import called
-from fedray.clients.tasks.layout import Named
-from fedray.clients.tasks.task import Batch, Measures, Parameters, Vector
 from fedray.wire.messages import Metric
+from ..data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
+from ..python_file import called
+from .layout import Named
+from .task import Batch, Measures, Parameters, Vector
 
 Examples = tuple[Tensor, Tensor]
 """Inputs [B, ...] and targets [B, ...] of B examples."""

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.language import WORDS
-from fedray.clients.data.source import Fields
-from fedray.clients.tasks.initial import Draw, DrawnModel, Parameter, zeros
-from fedray.clients.tasks.layers import dense, embedded
-from fedray.clients.tasks.recurrence import recur
-from fedray.clients.tasks.task import Batch, Measures, Parameters
 from fedray.scenario.tasks import NextWordTask
 from fedray.wire.messages import Metric
+from ..data.language import WORDS
+from ..data.source import Fields
+from .initial import Draw, DrawnModel, Parameter, zeros
+from .layers import dense, embedded
+from .recurrence import recur
+from .task import Batch, Measures, Parameters
 
 EMBEDDING, HIDDEN = 32, 48
 

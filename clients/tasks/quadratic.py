@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.clients.data.source import Field, Fields
-from fedray.clients.tasks.initial import DrawnModel, Parameter, zeros
-from fedray.clients.tasks.task import Batch, Measures, Parameters, misfit
 from fedray.scenario.tasks import QuadraticTask
 from fedray.wire.messages import Metric
+from ..data.source import Field, Fields
+from .initial import DrawnModel, Parameter, zeros
+from .task import Batch, Measures, Parameters, misfit
 
 
 class Quadratic(DrawnModel):

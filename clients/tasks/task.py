@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import Fields
 from fedray.wire.messages import Metric
+from ..data.source import Fields
 
 if TYPE_CHECKING:
     from torch import Tensor

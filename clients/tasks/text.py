@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fedray.clients.data.source import Field, Fields
-from fedray.clients.tasks.initial import DrawnModel, Parameter
-from fedray.clients.tasks.task import Batch, Measures, Parameters, misfit
 from fedray.wire.messages import Metric
+from ..data.source import Field, Fields
+from .initial import DrawnModel, Parameter
+from .task import Batch, Measures, Parameters, misfit
 
 SCORES_AT_ONCE = 1 << 23
 """Largest number of logits in memory during a measurement: 32 MiB of float32."""

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedray.clients.data.source import Fields
-from fedray.clients.tasks.initial import (
+from fedray.scenario.tasks import TransformerLmTask
+from ..data.source import Fields
+from .initial import (
     Parameter,
     by_fan_in,
     constant,
@@ -26,10 +27,9 @@ from fedray.clients.tasks.initial import (
     uniform,
     zeros,
 )
-from fedray.clients.tasks.layers import dense, embedded
-from fedray.clients.tasks.task import Parameters
-from fedray.clients.tasks.text import TextModel, tokens_of
-from fedray.scenario.tasks import TransformerLmTask
+from .layers import dense, embedded
+from .task import Parameters
+from .text import TextModel, tokens_of
 
 EMBEDDING_BOUND = 0.05
 LONGEST_WAVE = 10_000.0

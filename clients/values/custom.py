@@ -6,10 +6,10 @@ import numpy as np
 
 from fedray.base.arrays import UInt64Array
 from fedray.base.errors import ScenarioError
-from fedray.clients.python_file import called, function_in
 from fedray.mechanisms.questions.question import Items
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import CustomValues
+from ..python_file import called, function_in
 
 
 class CustomItems:

@@ -7,11 +7,11 @@ import numpy as np
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Stream, draw, normal, poisson, stream_key, uniform
-from fedray.clients.population import habits_on, zone_offsets_on
-from fedray.clients.values.values import occurrences
 from fedray.mechanisms.questions.question import Items
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import NumberValues, WordValues
+from ..population import habits_on, zone_offsets_on
+from .values import occurrences
 
 
 class Numbers:

@@ -4,14 +4,14 @@ import numpy as np
 
 from fedray.base.arrays import UInt64Array
 from fedray.base.errors import InputError
-from fedray.clients.data.factory import source_of
-from fedray.clients.data.form import FIRST_WORD
-from fedray.clients.data.source import DamagedExamples
-from fedray.clients.values.values import occurrences
 from fedray.mechanisms.questions.question import Items
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import ExampleValues
 from fedray.scenario.data import LanguageData
+from ..data.factory import source_of
+from ..data.form import FIRST_WORD
+from ..data.source import DamagedExamples
+from .values import occurrences
 
 
 class ExampleItems:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import ExampleSource, Field, Ids, Integers
 from fedray.scenario.training import FedAvg, FedSGD
+from ..data.source import ExampleSource, Field, Ids, Integers
 
 READ_AT_ONCE = 1024
 """Number of a device's examples that are read at once to count their tokens."""

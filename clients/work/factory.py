@@ -2,11 +2,11 @@
 
 from pkgutil import resolve_name
 
-from fedray.clients.data.source import ExampleSource
-from fedray.clients.tasks.task import Task
-from fedray.clients.work.caps import demand_tokens
-from fedray.clients.work.work import DeviceWork
 from fedray.scenario import Scenario
+from ..data.source import ExampleSource
+from ..tasks.task import Task
+from .caps import demand_tokens
+from .work import DeviceWork
 
 
 def work_of(scenario: Scenario, task: Task, source: ExampleSource) -> DeviceWork:

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from fedray.base.rng import Stream, stream_key
-from fedray.clients.data.source import ExampleSource, Integers
-from fedray.clients.tasks.gradients import gradients_of
-from fedray.clients.tasks.layout import Named, named, repeated, tensors
-from fedray.clients.tasks.task import Task
-from fedray.clients.work.caps import usable_examples
-from fedray.clients.work.orders import example_orders
-from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.scenario.pretraining import Pretraining
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
+from ..data.source import ExampleSource, Integers
+from ..tasks.gradients import gradients_of
+from ..tasks.layout import Named, named, repeated, tensors
+from ..tasks.task import Task
+from .caps import usable_examples
+from .orders import example_orders
+from .work import WorkOrder, WorkResult
 
 MOST_EXAMPLES_HELD = 8192
 """Largest number of a group's examples in memory at once, so that long epochs need no more than a

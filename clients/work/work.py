@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedray.clients.data.source import Ids, Integers
+from ..data.source import Ids, Integers
 
 
 @dataclass(frozen=True, slots=True)

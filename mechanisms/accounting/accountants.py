@@ -6,13 +6,13 @@ To add one: docs/extending.md.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fedray.mechanisms.accounting.events import Event, EventRefused
-from fedray.mechanisms.accounting.gdp import gdp_epsilon
-from fedray.mechanisms.accounting.moments import moments_epsilon
-from fedray.mechanisms.accounting.monte_carlo import monte_carlo_epsilon
-from fedray.mechanisms.accounting.pld import pld_epsilon
-from fedray.mechanisms.accounting.renyi import renyi_epsilon
-from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
+from .events import Event, EventRefused
+from .gdp import gdp_epsilon
+from .moments import moments_epsilon
+from .monte_carlo import monte_carlo_epsilon
+from .pld import pld_epsilon
+from .renyi import renyi_epsilon
+from .zcdp import zcdp_epsilon
 
 ACCOUNTANTS: dict[str, Callable[[Event, float], float]] = {
     "gdp": gdp_epsilon,

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable
 
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.events import Gaussian
-from fedray.mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon
-from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
-from fedray.mechanisms.accounting.zcdp import rho_of
+from .events import Gaussian
+from .gdp import gaussian_epsilon, gdp_epsilon
+from .limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
+from .zcdp import rho_of
 
 PRECISION = 1e-7
 """Relative precision; the noise multiplier is rounded up by this much."""

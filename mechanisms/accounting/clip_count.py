@@ -18,8 +18,8 @@ between two restarts of C.
 import math
 
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.events import Composed, StrategyRelease
-from fedray.mechanisms.accounting.limits import check_noise_multiplier
+from .events import Composed, StrategyRelease
+from .limits import check_noise_multiplier
 
 COUNTS = "count of short updates"
 """Query that a round of adaptive clipping releases in addition to the sum of updates."""

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms.accounting.gdp import gaussian_epsilon
+from .gdp import gaussian_epsilon
 
 TIGHTNESS = 2.5e-4
 """Approximate relative increase of epsilon allowed for the rounding of losses."""

@@ -33,11 +33,11 @@ from pydantic import (
 
 from fedray.base.errors import InputError
 from fedray.base.mistakes import Explained, explain
-from fedray.mechanisms.accounting.limits import check_noise_multiplier
-from fedray.mechanisms.files import strategy_of
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import AnyStrategy
-from fedray.mechanisms.strategy import MOST_MATRIX_ROUNDS, Sensitivity, Strategy
+from ..files import strategy_of
+from ..participation import MinSep
+from ..registry import AnyStrategy
+from ..strategy import MOST_MATRIX_ROUNDS, Sensitivity, Strategy
+from .limits import check_noise_multiplier
 
 MOST_SENSITIVITY = 1e148
 """Sensitivity from which on epsilon is not finite at any noise multiplier."""

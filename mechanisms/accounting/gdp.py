@@ -15,7 +15,7 @@ import numpy as np
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.events import (
+from .events import (
     ApproximateDP,
     Composed,
     DiscreteGaussianSum,
@@ -27,7 +27,7 @@ from fedray.mechanisms.accounting.events import (
     Repeated,
     StrategyRelease,
 )
-from fedray.mechanisms.accounting.limits import check_delta
+from .limits import check_delta
 
 SLACK = 1e-12
 """Allowance for rounding in log delta, whose error is below 1e-13: epsilon is computed for a delta

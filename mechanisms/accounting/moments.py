@@ -10,16 +10,16 @@ import math
 import numpy as np
 
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms.accounting.events import (
+from .events import (
     Composed,
     Event,
     PoissonSampled,
     PostProcessed,
     Repeated,
 )
-from fedray.mechanisms.accounting.gdp import sampled_noise
-from fedray.mechanisms.accounting.limits import check_delta
-from fedray.mechanisms.accounting.zcdp import rho_of
+from .gdp import sampled_noise
+from .limits import check_delta
+from .zcdp import rho_of
 
 LAMBDAS = np.arange(1, 33)
 """Orders of the moments."""

@@ -29,8 +29,8 @@ from typing import Protocol
 import numpy as np
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.mechanisms.accounting.events import Event, EventRefused, MinSepSampled
-from fedray.mechanisms.accounting.limits import check_delta
+from .events import Event, EventRefused, MinSepSampled
+from .limits import check_delta
 
 FALSE_ALARM = 1e-6
 """Largest probability, over the draws, that a bound is below the true value."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from fedray.mechanisms.accounting.events import (
+from .events import (
     ApproximateDP,
     Composed,
     DiscreteGaussianSum,
@@ -16,9 +16,9 @@ from fedray.mechanisms.accounting.events import (
     PostProcessed,
     Repeated,
 )
-from fedray.mechanisms.accounting.gdp import mu_of, sampled_noise
-from fedray.mechanisms.accounting.limits import check_delta
-from fedray.mechanisms.accounting.zcdp import rho_of
+from .gdp import mu_of, sampled_noise
+from .limits import check_delta
+from .zcdp import rho_of
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fedray.mechanisms.accounting.composition import composed_epsilon
-from fedray.mechanisms.accounting.events import (
+from .composition import composed_epsilon
+from .events import (
     ApproximateDP,
     Composed,
     Event,
@@ -22,14 +22,14 @@ from fedray.mechanisms.accounting.events import (
     PostProcessed,
     Repeated,
 )
-from fedray.mechanisms.accounting.gdp import (
+from .gdp import (
     gaussian_deltas,
     gaussian_epsilon,
     gdp_epsilon,
     mu_of,
     sampled_noise,
 )
-from fedray.mechanisms.accounting.limits import LEAST_DELTA, check_delta, check_noise_multiplier
+from .limits import LEAST_DELTA, check_delta, check_noise_multiplier
 
 MOST_LOSSES = 1 << 16
 """Most losses of stated guarantees together whose composition is computed, in 0.1 to 0.5 s."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms.accounting.events import Event, EventRefused, MinSepSampled
-from fedray.mechanisms.accounting.limits import check_delta
-from fedray.mechanisms.accounting.monte_carlo import allocation_gram, columns_of
-from fedray.mechanisms.accounting.peer import peer_event
+from .events import Event, EventRefused, MinSepSampled
+from .limits import check_delta
+from .monte_carlo import allocation_gram, columns_of
+from .peer import peer_event
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

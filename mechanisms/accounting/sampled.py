@@ -16,17 +16,17 @@ import numpy as np
 
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
-from fedray.mechanisms.accounting.events import (
+from ..participation import MinSep
+from ..strategy import Strategy
+from .events import (
     Event,
     Gaussian,
     MinSepSampled,
     PoissonSampled,
     Repeated,
 )
-from fedray.mechanisms.accounting.limits import check_noise_multiplier
-from fedray.mechanisms.accounting.monte_carlo import loss_sampler
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import Strategy
+from .limits import check_noise_multiplier
+from .monte_carlo import loss_sampler
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from fedray.mechanisms.accounting.events import (
+from .events import (
     ApproximateDP,
     Composed,
     DiscreteGaussianSum,
@@ -19,7 +19,7 @@ from fedray.mechanisms.accounting.events import (
     PostProcessed,
     Repeated,
 )
-from fedray.mechanisms.accounting.limits import check_delta
+from .limits import check_delta
 
 ORDERS = np.exp(np.linspace(-12.0, 30.0, 4201))
 """Values of alpha - 1 to try. Every order gives an upper bound; neighbours differ by 1 %, and the

@@ -12,12 +12,12 @@ from typing import Protocol
 
 from fedray.base.document import Document
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.sampled import PoissonSampling, largest_column
-from fedray.mechanisms.figures import Figures, calibrated_figures
-from fedray.mechanisms.optimize.design import MechanismRequest, best_number
-from fedray.mechanisms.optimize.objective import Progress
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import Strategy
+from ..accounting.sampled import PoissonSampling, largest_column
+from ..figures import Figures, calibrated_figures
+from ..participation import MinSep
+from ..strategy import Strategy
+from .design import MechanismRequest, best_number
+from .objective import Progress
 
 
 class MakeStrategy(Protocol):

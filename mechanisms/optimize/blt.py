@@ -19,16 +19,16 @@ from scipy.optimize import minimize
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
-from fedray.mechanisms.blt import BLT
-from fedray.mechanisms.loss import loss
-from fedray.mechanisms.optimize.objective import (
+from ..blt import BLT
+from ..loss import loss
+from ..workload import PREFIX, Workload
+from .objective import (
     Objective,
     Progress,
     Target,
     error_form,
     error_weights,
 )
-from fedray.mechanisms.workload import PREFIX, Workload
 
 ValueAndGradient = Callable[[Float64Array], tuple[float, Float64Array]]
 

@@ -20,14 +20,14 @@ from pydantic import ValidationError
 
 from fedray.base.errors import InputError
 from fedray.base.kept import keep, read_kept
-from fedray.mechanisms.files import document_of, strategy_of
-from fedray.mechanisms.loss import loss
-from fedray.mechanisms.named import named_mechanism
-from fedray.mechanisms.optimize.objective import Objective, Progress, Target
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import BISR, BLT, BandFHU, Identity, Tree, TreeFull
-from fedray.mechanisms.strategy import Strategy
-from fedray.mechanisms.workload import PREFIX, Workload
+from ..files import document_of, strategy_of
+from ..loss import loss
+from ..named import named_mechanism
+from ..participation import MinSep
+from ..registry import BISR, BLT, BandFHU, Identity, Tree, TreeFull
+from ..strategy import Strategy
+from ..workload import PREFIX, Workload
+from .objective import Objective, Progress, Target
 
 Kind = Literal[
     "blt",
@@ -214,7 +214,7 @@ def _named(request: MechanismRequest, on_progress: Progress | None) -> BLT:
 
 def _blt(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
     # Optimisers are imported only when used: scipy.optimize takes 0.3 s, jax 0.8 s.
-    from fedray.mechanisms.optimize.blt import optimize_blt
+    from .blt import optimize_blt
 
     targets = request.targets or (Target(request.participation),)
     buffers = DEFAULT_BUFFERS if request.buffers is None else request.buffers
@@ -222,7 +222,7 @@ def _blt(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
 
 
 def _toeplitz(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
-    from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
+    from .toeplitz import optimize_toeplitz
 
     objective = request.used_objective
     return optimize_toeplitz(
@@ -231,7 +231,7 @@ def _toeplitz(request: MechanismRequest, on_progress: Progress | None) -> Strate
 
 
 def _banded(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
-    from fedray.mechanisms.optimize.gram import optimize_banded
+    from .gram import optimize_banded
 
     objective = request.used_objective
     return optimize_banded(
@@ -240,7 +240,7 @@ def _banded(request: MechanismRequest, on_progress: Progress | None) -> Strategy
 
 
 def _dense(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
-    from fedray.mechanisms.optimize.gram import optimize_dense
+    from .gram import optimize_dense
 
     return optimize_dense(
         request.participation, request.used_objective, on_progress, request.workload

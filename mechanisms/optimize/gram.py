@@ -19,13 +19,13 @@ from scipy.optimize import minimize
 
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError, OptimizationFailed
-from fedray.mechanisms.band_fhu import BandFHU
-from fedray.mechanisms.matrix_files import Banded, Dense
-from fedray.mechanisms.optimize.objective import Objective, Progress
-from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.triangular import MOST_MATRIX_ROUNDS, lower_factor
-from fedray.mechanisms.workload import PREFIX, Workload
+from ..band_fhu import BandFHU
+from ..matrix_files import Banded, Dense
+from ..participation import MinSep
+from ..triangular import MOST_MATRIX_ROUNDS, lower_factor
+from ..workload import PREFIX, Workload
+from .objective import Objective, Progress
+from .toeplitz import optimize_toeplitz
 
 Kind = TypeVar("Kind", Banded, Dense)
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)

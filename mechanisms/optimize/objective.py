@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.files import read_json
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import MOST_MATRIX_ROUNDS
-from fedray.mechanisms.workload import Workload
+from ..files import read_json
+from ..participation import MinSep
+from ..strategy import MOST_MATRIX_ROUNDS
+from ..workload import Workload
 
 Objective = Literal["max", "rms"]
 """Loss to minimise: that of the worst round, or the root mean square over rounds."""

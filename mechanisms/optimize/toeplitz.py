@@ -17,17 +17,17 @@ from scipy.optimize import minimize
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
-from fedray.mechanisms.band_fhu import BandFHU
-from fedray.mechanisms.loss import loss
-from fedray.mechanisms.optimize.objective import (
+from ..band_fhu import BandFHU
+from ..loss import loss
+from ..participation import MinSep
+from ..toeplitz import Toeplitz
+from ..workload import PREFIX, Workload
+from .objective import (
     Objective,
     Progress,
     error_form,
     error_weights,
 )
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.toeplitz import Toeplitz
-from fedray.mechanisms.workload import PREFIX, Workload
 
 LEAST_LOG_RATIO = -30.0
 MOST_LOG_LOSS = 20.0

@@ -17,16 +17,16 @@ from pydantic import Field
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.calibration import least_noise_multiplier
-from fedray.mechanisms.accounting.events import (
+from ..accounting.calibration import least_noise_multiplier
+from ..accounting.events import (
     MOST_COUNT,
     ApproximateDP,
     DiscreteGaussianSum,
     Event,
     Repeated,
 )
-from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
-from fedray.mechanisms.questions.trust import (
+from ..accounting.zcdp import zcdp_epsilon
+from .trust import (
     Budget,
     NoisySums,
     PairRefused,

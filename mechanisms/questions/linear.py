@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.mechanisms.questions.central import Central
-from fedray.mechanisms.questions.question import Answer, Items, Plan, Question, Truth, answer_of
-from fedray.mechanisms.questions.trust import (
+from .central import Central
+from .question import Answer, Items, Plan, Question, Truth, answer_of
+from .trust import (
     Budget,
     NoisySums,
     PairRefused,

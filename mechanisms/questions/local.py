@@ -23,9 +23,9 @@ import numpy as np
 from pydantic import Field
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.mechanisms.accounting.events import MOST_COUNT, ApproximateDP
-from fedray.mechanisms.accounting.shuffling import largest_local_epsilon
-from fedray.mechanisms.questions.trust import (
+from ..accounting.events import MOST_COUNT, ApproximateDP
+from ..accounting.shuffling import largest_local_epsilon
+from .trust import (
     Budget,
     NoisySums,
     PairRefused,

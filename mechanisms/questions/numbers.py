@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.questions.linear import (
+from .linear import (
     LEAST_RANGE,
     MOST_NUMBER,
     MOST_SIZE,
@@ -16,8 +16,8 @@ from fedray.mechanisms.questions.linear import (
     LinearQuestion,
     rounded,
 )
-from fedray.mechanisms.questions.question import Answer, Items, Truth
-from fedray.mechanisms.questions.trust import NoisySums, Shape, Vectors
+from .question import Answer, Items, Truth
+from .trust import NoisySums, Shape, Vectors
 
 
 class _Numbers(LinearQuestion):

@@ -15,11 +15,11 @@ from pydantic import Field, model_validator
 
 from fedray.base.arrays import Int64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.events import ApproximateDP, Composed
-from fedray.mechanisms.questions.central import AddedNoise, DiscreteGaussian, DiscreteLaplace
-from fedray.mechanisms.questions.linear import KEYS, MostKeys, check_central
-from fedray.mechanisms.questions.question import Answer, Items, Plan, Question, Truth, answer_of
-from fedray.mechanisms.questions.trust import (
+from ..accounting.events import ApproximateDP, Composed
+from .central import AddedNoise, DiscreteGaussian, DiscreteLaplace
+from .linear import KEYS, MostKeys, check_central
+from .question import Answer, Items, Plan, Question, Truth, answer_of
+from .trust import (
     Budget,
     NoisySums,
     PairRefused,

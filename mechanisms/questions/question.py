@@ -20,8 +20,8 @@ import numpy as np
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.events import Event
-from fedray.mechanisms.questions.trust import (
+from ..accounting.events import Event
+from .trust import (
     Budget,
     Claim,
     NoisySums,

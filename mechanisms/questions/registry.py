@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedray.mechanisms.questions.central import Central, Distributed
-from fedray.mechanisms.questions.linear import Count, Distinct, Histogram, Sum
-from fedray.mechanisms.questions.local import Local, Shuffled
-from fedray.mechanisms.questions.numbers import Mean, Quantiles
-from fedray.mechanisms.questions.open_domain import OpenHistogram, PrefixTree
+from .central import Central, Distributed
+from .linear import Count, Distinct, Histogram, Sum
+from .local import Local, Shuffled
+from .numbers import Mean, Quantiles
+from .open_domain import OpenHistogram, PrefixTree
 
 __all__ = [
     "Central",

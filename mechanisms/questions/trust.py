@@ -15,8 +15,8 @@ from pydantic import ConfigDict
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.mistakes import Explained
-from fedray.mechanisms.accounting.events import MOST_STATED_EPSILON, Event
-from fedray.mechanisms.accounting.limits import LEAST_DELTA
+from ..accounting.events import MOST_STATED_EPSILON, Event
+from ..accounting.limits import LEAST_DELTA
 
 LEAST_EPSILON, MOST_DELTA = 1e-4, 0.1
 Claim = Literal["exact", "bound", "estimate"]

@@ -22,12 +22,12 @@ from fedray.encoding.factory import encoding_of
 from fedray.runtime.devices import device_of, kind_of_device
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
-from fedray.server.learning.clip_rule import clip_rule_of
-from fedray.server.learning.estimator import estimator_of
-from fedray.server.learning.noise import NoiseStream, noise_stream
-from fedray.server.learning.optimizers import optimizer_of
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import TrainReport
+from .clip_rule import clip_rule_of
+from .estimator import estimator_of
+from .noise import NoiseStream, noise_stream
+from .optimizers import optimizer_of
 
 
 class ModelAggregator:

@@ -13,9 +13,9 @@ from fedray.base.rng import Stream
 from fedray.mechanisms.recurrence import Independent
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import AdaptiveClipping, AnyClipping, Clip
-from fedray.server.learning.noise import noise_stream
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import TrainReport
+from .noise import noise_stream
 
 LEAST_NORM, MOST_NORM = 1e-6, 1e6
 """Limits of a clip norm, the same as for `privacy.clip_norm`."""

@@ -30,7 +30,7 @@ from fedray.base.errors import InputError
 from fedray.base.rng import Stream
 from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
 from fedray.mechanisms.strategy import Strategy
-from fedray.server.learning.draws import VIRTUAL, NormalDraws
+from .draws import VIRTUAL, NormalDraws
 
 R = TypeVar("R", bound=Restarting)
 

@@ -10,7 +10,7 @@ import torch
 from fedray.base.errors import InputError
 from fedray.mechanisms.figures import Figures, NoiseCost
 from fedray.mechanisms.strategy import Strategy
-from fedray.server.learning.noise import noise_stream
+from .noise import noise_stream
 
 MEASURED_ROUNDS = 5
 MOST_BYTES = 8 << 30

@@ -52,7 +52,7 @@ def start_aggregator(scenario: Scenario, placement: Placement) -> AggregatorWork
 
 
 def _make_aggregator(scenario: Scenario, device: str) -> Any:
-    from fedray.server.learning.aggregator import (
+    from .aggregator import (
         ModelAggregator,  # loads torch, in the worker's process alone
     )
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
 from fedray.wire.messages import NEVER
+from .policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)

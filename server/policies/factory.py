@@ -4,10 +4,10 @@ from pkgutil import resolve_name
 
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation, TimerPolicy
-from fedray.server.policies.cap import Cap
-from fedray.server.policies.policy import ParticipationPolicy, Policies
-from fedray.server.policies.round_separation import RoundSeparation
 from fedray.wire.history import HistoryLosses
+from .cap import Cap
+from .policy import ParticipationPolicy, Policies
+from .round_separation import RoundSeparation
 
 
 def policies_of(scenario: Scenario) -> Policies:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from fedray.base.arrays import BoolArray
 from fedray.scenario.participation import MinSepPolicy, Participation
-from fedray.server.policies.policy import Attempt, ParticipationPolicy
+from .policy import Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)

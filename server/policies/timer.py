@@ -6,7 +6,7 @@ import numpy as np
 
 from fedray.base.arrays import BoolArray, Float64Array
 from fedray.scenario.participation import Participation, TimerPolicy
-from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
+from .policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.scenario.participation import Participation, WithoutReplacementPolicy
-from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
+from .policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,12 @@ from fedray.base.compiled import njit
 from fedray.base.errors import InputError
 from fedray.base.rng import Key, address_within, draw
 from fedray.scenario import Scenario
-from fedray.server.policies.factory import policies_of
-from fedray.server.policies.policy import Attempt, Policies
-from fedray.server.rounds.arrivals import (
+from fedray.trace.checkpoints import prefixed, under
+from fedray.wire.device_classes import class_of
+from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Outcome, Settlement, Window
+from ..policies.factory import policies_of
+from ..policies.policy import Attempt, Policies
+from .arrivals import (
     EMPTY,
     Arrivals,
     Slots,
@@ -39,10 +42,7 @@ from fedray.server.rounds.arrivals import (
     push,
     table_of,
 )
-from fedray.server.rounds.rounds import FateModel, fate, outages_of
-from fedray.trace.checkpoints import prefixed, under
-from fedray.wire.device_classes import class_of
-from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Outcome, Settlement, Window
+from .rounds import FateModel, fate, outages_of
 
 EXHAUSTED, RELEASED = 0, 1
 _UNSETTLED = 2

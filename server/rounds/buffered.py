@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from fedray.base.rng import Stream, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.several_tasks import tasks_of
-from fedray.server.rounds.buffer import EXHAUSTED, Buffer, BufferRules
-from fedray.server.rounds.coordinator import ClosedRound, RoundLoop
-from fedray.server.rounds.pace import Pace
-from fedray.server.rounds.rounds import without_commit
-from fedray.server.rounds.task import TaskRounds
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import CheckIns, Outcome, RoundRecord
 from fedray.wire.protocols import Shard
+from .buffer import EXHAUSTED, Buffer, BufferRules
+from .coordinator import ClosedRound, RoundLoop
+from .pace import Pace
+from .rounds import without_commit
+from .task import TaskRounds
 
 
 class BufferedCoordinator(RoundLoop):

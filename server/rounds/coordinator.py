@@ -22,22 +22,6 @@ from fedray.base.errors import Starved
 from fedray.base.rng import Stream, stream_key
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import TaskScenario, sharing_timer, tasks_of
-from fedray.server.policies.policy import Policies
-from fedray.server.rounds.budget import filter_of
-from fedray.server.rounds.pace import Pace, Samplers
-from fedray.server.rounds.reservoir import drawn_cohort
-from fedray.server.rounds.rounds import (
-    Reporting,
-    RoundRules,
-    Selected,
-    draw_fates,
-    exclusion,
-    resolve_reporting,
-    withheld,
-)
-from fedray.server.rounds.selection import DOWN, EXHAUSTED, FULL, Selection
-from fedray.server.rounds.shards import Shards
-from fedray.server.rounds.task import Supply, TaskRounds
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import (
     NO_WINDOW,
@@ -49,6 +33,22 @@ from fedray.wire.messages import (
     Window,
 )
 from fedray.wire.protocols import Shard
+from ..policies.policy import Policies
+from .budget import filter_of
+from .pace import Pace, Samplers
+from .reservoir import drawn_cohort
+from .rounds import (
+    Reporting,
+    RoundRules,
+    Selected,
+    draw_fates,
+    exclusion,
+    resolve_reporting,
+    withheld,
+)
+from .selection import DOWN, EXHAUSTED, FULL, Selection
+from .shards import Shards
+from .task import Supply, TaskRounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.server.rounds.buffered import BufferedCoordinator
-from fedray.server.rounds.coordinator import Coordinator, RoundLoop
-from fedray.server.rounds.stored import StoredCoordinator
 from fedray.wire.protocols import Shard
+from .buffered import BufferedCoordinator
+from .coordinator import Coordinator, RoundLoop
+from .stored import StoredCoordinator
 
 
 def coordinator_of(scenario: Scenario | SeveralTasks, shards: Sequence[Shard]) -> RoundLoop:

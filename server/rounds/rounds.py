@@ -23,11 +23,11 @@ from fedray.base.arrays import (
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
-from fedray.server.policies.factory import policies_of
-from fedray.server.policies.policy import Attempt, Policies
-from fedray.server.rounds.closing import ClosingRule, closing_rule_of
 from fedray.wire.device_classes import DeviceClasses, class_of, classes_of
 from fedray.wire.messages import NEVER, Outcome, Settlement
+from ..policies.factory import policies_of
+from ..policies.policy import Attempt, Policies
+from .closing import ClosingRule, closing_rule_of
 
 
 class FateModel(NamedTuple):

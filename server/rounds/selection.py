@@ -31,7 +31,9 @@ from fedray.base.arrays import (
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, address_within, draw, exponential, stream_key, stream_seed
 from fedray.scenario.several_tasks import TASK_BITS
-from fedray.server.rounds.arrivals import (
+from fedray.trace.checkpoints import prefixed, under
+from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Window
+from .arrivals import (
     EMPTY,
     Arrivals,
     Slots,
@@ -44,9 +46,7 @@ from fedray.server.rounds.arrivals import (
     push,
     table_of,
 )
-from fedray.server.rounds.rounds import RoundRules, Selected
-from fedray.trace.checkpoints import prefixed, under
-from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Window
+from .rounds import RoundRules, Selected
 
 EXHAUSTED, FULL, TIMED_OUT, DOWN = 0, 1, 2, 3
 _READY = 4

@@ -22,12 +22,6 @@ from fedray.base.errors import Starved
 from fedray.scenario import Scenario
 from fedray.scenario.several_tasks import tasks_of
 from fedray.scenario.uploads import most_unresolved
-from fedray.server.rounds.closing import Closing
-from fedray.server.rounds.coordinator import ClosedRound, RoundLoop, Settled, WindowOver
-from fedray.server.rounds.pace import UploadPace
-from fedray.server.rounds.rounds import RoundRules, Selected, draw_fates, resolve_reporting
-from fedray.server.rounds.schedules import Unresolved, schedule_of
-from fedray.server.rounds.task import Supply, TaskRounds
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import (
     NEVER,
@@ -38,6 +32,12 @@ from fedray.wire.messages import (
     Settlement,
 )
 from fedray.wire.protocols import Shard
+from .closing import Closing
+from .coordinator import ClosedRound, RoundLoop, Settled, WindowOver
+from .pace import UploadPace
+from .rounds import RoundRules, Selected, draw_fates, resolve_reporting
+from .schedules import Unresolved, schedule_of
+from .task import Supply, TaskRounds
 
 MOST_FAILURES = 100
 """Largest number of consecutive attempts at a round that may fail because of unreadable uploads."""

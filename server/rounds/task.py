@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fedray.base.arrays import UInt64Array
 from fedray.base.rounding import simulated_time
 from fedray.scenario.several_tasks import TaskScenario
-from fedray.server.rounds.budget import Budget
-from fedray.server.rounds.records import records_array, records_of
 from fedray.wire.messages import Census, RoundRecord, Window
+from .budget import Budget
+from .records import records_array, records_of
 
 STARVING_SECONDS = 20 * 3600.0
 """Simulated time without a round after which a run counts as starving: shorter than a day, and

@@ -60,3 +60,19 @@ def test_a_circle_of_local_and_typing_imports_is_found() -> None:
     assert graph["fedray.b"] == {"fedray.c.__init__"}
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("package", ["clients", "server", "mechanisms", "scenarios"])
+def test_a_linked_folder_imports_itself_relatively(package: str) -> None:
+    """Tools that do not follow the link see these walls too."""
+    nodes = [
+        (file.name, node)
+        for file in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+    ]
+    found = [
+        f"{name}:{node.lineno}"
+        for name, node in nodes
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"fedray.{package}.")
+    ]
+    assert not found

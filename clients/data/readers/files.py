@@ -5,8 +5,8 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedray.clients.data.readers.reader import Damaged
 from fedray.scenario.data_file import files_below
+from .reader import Damaged
 
 _OF_HUGGING_FACE = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}")
 

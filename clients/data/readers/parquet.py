@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedray.base.quiet_duckdb import connected
-from fedray.clients.data.cache import made_once
-from fedray.clients.data.readers.files import split_files
-from fedray.clients.data.readers.reader import (
+from fedray.scenario.data import ParquetData
+from ..cache import made_once
+from .files import split_files
+from .reader import (
     MOST_CLIENT_BYTES,
     Client,
     ClientFile,
@@ -29,7 +30,6 @@ from fedray.clients.data.readers.reader import (
     Damaged,
     damage,
 )
-from fedray.scenario.data import ParquetData
 
 SUFFIXES = (".parquet",)
 _SORT_MEMORY = "1GiB"

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedray.base.errors import InputError
-from fedray.clients.data.readers.reader import Client, ClientFile, Column, damage
 from fedray.scenario.data import SourceCodeData
 from fedray.scenario.standard_library import standard_library
+from .reader import Client, ClientFile, Column, damage
 
 _WORD = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]")
 

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.clients.data.cache import made_once
-from fedray.clients.data.readers.files import read_only_sqlite, read_only_uri
-from fedray.clients.data.readers.reader import (
+from fedray.scenario.data import TffSqliteData
+from ..cache import made_once
+from .files import read_only_sqlite, read_only_uri
+from .reader import (
     MOST_CLIENT_BYTES,
     Client,
     ClientFile,
@@ -27,8 +28,7 @@ from fedray.clients.data.readers.reader import (
     Damaged,
     damage,
 )
-from fedray.clients.data.readers.tf_example import Feature, decode_example
-from fedray.scenario.data import TffSqliteData
+from .tf_example import Feature, decode_example
 
 _ROWS = "SELECT split_name, client_id, rowid FROM examples ORDER BY rowid"
 _OF_CLIENT = (
