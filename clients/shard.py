@@ -249,10 +249,10 @@ class PopulationShard:
                 continue
             self._settled = settlement.attempt
             local = (settlement.device_ids - np.uint64(self.first_device)).astype(np.int64)
-            self._open_times.raise_to(local, settlement.reopen_times)
+            self._open_times.raise_to(local, settlement.open_times)
             # Listed intervals carry their own open times, which must be updated.
             if self._listed is not None:
-                self._moved.append(local[settlement.reopen_times > 0])
+                self._moved.append(local[settlement.open_times > 0])
             # A round that draws stored uploads does not involve their devices.
             if settlement.is_of_uploads == self._uploads_are_stored:
                 self._remember(local, settlement)

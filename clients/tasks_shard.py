@@ -99,7 +99,7 @@ class TasksShard:
                         settlement,
                         round_index=Settlement.NO_ROUND,
                         # The first timer counts: a device may come as soon as one task admits it.
-                        reopen_times=open_times.min(axis=0),
+                        open_times=open_times.min(axis=0),
                     )
                 ]
             )

@@ -49,7 +49,7 @@ _COLUMNS = (
     "check_in_times",
     "report_times",
     "outcomes",
-    "reopen_times",
+    "open_times",
     "remembers_round",
     "forget_times",
     "versions",

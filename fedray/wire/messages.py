@@ -83,7 +83,7 @@ class Settlement:
     check_in_times: last check-in of each before it was selected, seconds since start.
     report_times: time of each report; NaN if the device did not report.
     outcomes: codes of `Outcome`.
-    reopen_times: whole second from which the device's timer is open again; 0 if no timer was
+    open_times: whole second from which the device's timer is open again; 0 if no timer was
         started, NEVER if the device has reached its cap.
     remembers_round: whether the device stores the round as its last one.
     forget_times: whole second at which a device loses the history that contains this attempt; empty
@@ -102,7 +102,7 @@ class Settlement:
     check_in_times: Float64Array
     report_times: Float64Array
     outcomes: UInt8Array
-    reopen_times: UInt32Array
+    open_times: UInt32Array
     remembers_round: BoolArray
     forget_times: UInt32Array
     versions: UInt32Array = field(default_factory=lambda: np.empty(0, np.uint32))

@@ -119,7 +119,7 @@ class Policies:
         """The largest separation; 0 for none."""
         return max((policy.separation for policy in self.each), default=0)
 
-    def reopen_times(self, attempt: Attempt) -> UInt32Array:
+    def open_times(self, attempt: Attempt) -> UInt32Array:
         """The latest times [S] over all policies, as in `fedray.wire.messages.Settlement`."""
         times = np.zeros(attempt.size)
         for policy in self.each:

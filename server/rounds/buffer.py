@@ -60,7 +60,7 @@ _ENTRY = np.dtype(
     [
         ("device_id", np.uint64),
         ("busy_until", np.float64),
-        ("reopen_time", np.float64),
+        ("open_time", np.float64),
         ("known_from", np.int32),
         ("last_round", np.int32),
         ("accepted_round", np.int32),
@@ -72,7 +72,7 @@ _ENTRY = np.dtype(
 """An entry of the hash table of devices that the shards' lists do not account for.
 
 busy_until: end of its training.
-reopen_time: time at which the timer opens.
+open_time: time at which the timer opens.
 known_from: first window whose lists account for timer, last round and contributions.
 last_round: last round that it remembers; -1 for none.
 accepted_round: last round that accepted its report; -1 for none.
@@ -171,7 +171,7 @@ class _Settled(NamedTuple):
     are as in `fedray.wire.messages.Settlement`."""
 
     rows: NDArray[np.void]
-    reopen_times: UInt32Array
+    open_times: UInt32Array
     remembers_round: BoolArray
     forget_times: UInt32Array
 
@@ -268,7 +268,7 @@ class Buffer:
             check_in_times=rows["start_time"].copy(),
             report_times=np.where(is_report, rows["end_time"], np.nan),
             outcomes=rows["outcome"].copy(),
-            reopen_times=np.concatenate([each.reopen_times for each in settled])[order],
+            open_times=np.concatenate([each.open_times for each in settled])[order],
             remembers_round=np.concatenate([each.remembers_round for each in settled])[order],
             forget_times=forget_times[order] if forget_times.size else forget_times,
             versions=rows["version"].copy(),
@@ -290,7 +290,7 @@ class Buffer:
             **prefixed("entries.", columns_of(entries)),
             **prefixed("training.", columns_of(self._training.records[self._training.used])),
             **prefixed("settled.", columns_of(rows)),
-            "reopen_times": _joined([each.reopen_times for each in settled], np.uint32),
+            "open_times": _joined([each.open_times for each in settled], np.uint32),
             "remembers_round": _joined([each.remembers_round for each in settled], np.bool_),
             "forget_times": _joined([each.forget_times for each in settled], np.uint32),
             "counts": np.array([self._round_index, self._ended.counts[1]]),
@@ -335,13 +335,13 @@ class Buffer:
             timer_seconds=rows["timer_seconds"],
             contributions=rows["contributions"],
         )
-        reopen_times = self._policies.reopen_times(attempt)
+        open_times = self._policies.open_times(attempt)
         remembers = self._policies.remembers_round(attempt)
         forget_times = self._policies.forget_times(attempt)
         last_rounds = np.where(remembers, self._round_index, -1).astype(np.int32)
         contributions = rows["contributions"] + is_accepted.astype(np.uint32)
-        _note(self._table, rows["device_id"], reopen_times, last_rounds, contributions)
-        self._settled.append(_Settled(rows, reopen_times, remembers, forget_times))
+        _note(self._table, rows["device_id"], open_times, last_rounds, contributions)
+        self._settled.append(_Settled(rows, open_times, remembers, forget_times))
 
 
 def _joined(parts: list[NDArray], kind: type) -> NDArray:
@@ -357,7 +357,7 @@ def _stays(table, window, window_start, round_index):
         if entry.device_id == EMPTY:
             continue
         is_known = entry.known_from <= window
-        is_open = entry.reopen_time <= window_start
+        is_open = entry.open_time <= window_start
         is_in_buffer = entry.accepted_round == round_index
         remembers_nothing = entry.last_round < 0 and entry.contributions == 0
         holds_nothing = is_open and remembers_nothing and not is_in_buffer
@@ -366,12 +366,12 @@ def _stays(table, window, window_start, round_index):
 
 
 @njit(cache=True, nogil=True)
-def _note(table, device_ids, reopen_times, last_rounds, contributions):
+def _note(table, device_ids, open_times, last_rounds, contributions):
     """Enters the devices' memory of an attempt."""
     for settled in range(device_ids.size):
         entry = table[find(table, device_ids[settled])]
         entry.is_unsettled = False
-        entry.reopen_time = max(entry.reopen_time, np.float64(reopen_times[settled]))
+        entry.open_time = max(entry.open_time, np.float64(open_times[settled]))
         entry.last_round = max(entry.last_round, last_rounds[settled])
         entry.contributions = contributions[settled]
 
@@ -455,8 +455,8 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
             elif entry.is_unsettled:
                 # The check-in stays in place until the device's memory is decided.
                 return _UNSETTLED, time
-            elif entry.reopen_time > time:
-                free_time = entry.reopen_time
+            elif entry.open_time > time:
+                free_time = entry.open_time
         if is_next:
             pop(counts, next_times, next_rows)
         else:

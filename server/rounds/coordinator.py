@@ -432,7 +432,7 @@ class Coordinator(RoundLoop):
             task,
             selected,
             reporting.busy_until,
-            settlement.reopen_times,
+            settlement.open_times,
             round_or_none.astype(np.int32),
             selected.contributions + settlement.has_arrived.astype(np.uint32),
         )
@@ -446,15 +446,15 @@ class Coordinator(RoundLoop):
         if not task.sharing:
             return ()
         ids = reporting.settlement.device_ids
-        reopen_times = task.shared.reopen_times(reporting.attempted)
+        open_times = task.shared.open_times(reporting.attempted)
         # Only the timer is shared: the other tasks learn nothing about rounds and counts.
         no_round, none = np.full(ids.size, -1, np.int32), np.zeros(ids.size, np.uint32)
         for other in task.sharing:
-            self._selection.remember(other, ids, reopen_times, no_round, none)
+            self._selection.remember(other, ids, open_times, no_round, none)
         of_timers = replace(
             reporting.settlement,
             round_index=Settlement.NO_ROUND,
-            reopen_times=reopen_times,
+            open_times=open_times,
             remembers_round=np.zeros(ids.size, np.bool_),
         )
         return tuple(replace(of_timers, task=other) for other in task.sharing)
@@ -500,7 +500,7 @@ class Coordinator(RoundLoop):
         task: CohortTask,
         selected: Selected,
         busy_until: Float64Array,
-        reopen_times: UInt32Array,
+        open_times: UInt32Array,
         remembered: Int32Array | None = None,
         contributions: UInt32Array | None = None,
     ) -> None:
@@ -510,7 +510,7 @@ class Coordinator(RoundLoop):
         if contributions is None:
             contributions = selected.contributions
         self._selection.remember(
-            task.place, selected.device_ids, reopen_times, remembered, contributions
+            task.place, selected.device_ids, open_times, remembered, contributions
         )
         self._selection.let_go(selected, busy_until)
 
@@ -532,6 +532,6 @@ class Coordinator(RoundLoop):
         self._exclusions += 1
         # Selection learns of it at once, the shards with the next order.
         busy_until = np.full(excluded.device_ids.size, time)
-        self._let_go(task, excluded, busy_until, settlement.reopen_times)
+        self._let_go(task, excluded, busy_until, settlement.open_times)
         self._shards.tell(settlement)
         return Settled((settlement,))

@@ -302,7 +302,7 @@ def resolve_reporting(
         check_in_times=selected.check_in_times,
         report_times=np.where(reports, report_times, np.nan),
         outcomes=outcomes,
-        reopen_times=rules.policies.reopen_times(attempted),
+        open_times=rules.policies.open_times(attempted),
         remembers_round=rules.policies.remembers_round(attempted),
         forget_times=rules.policies.forget_times(attempted),
         task=task,
@@ -360,7 +360,7 @@ def exclusion(
         check_in_times=excluded.check_in_times,
         report_times=np.full(size, np.nan),
         outcomes=np.full(size, Outcome.EXCLUDED, np.uint8),
-        reopen_times=np.full(size, NEVER, np.uint32),
+        open_times=np.full(size, NEVER, np.uint32),
         remembers_round=np.zeros(size, np.bool_),
         # The device stores nothing that could be lost.
         forget_times=np.zeros(size if keeps_losses else 0, np.uint32),

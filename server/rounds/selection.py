@@ -56,7 +56,7 @@ _ENTRY = np.dtype(
     [
         ("device_id", np.uint64),
         ("busy_until", np.float64),
-        ("reopen_time", np.float64),
+        ("open_time", np.float64),
         ("known_from", np.int32),
         ("last_round", np.int32),
         ("contributions", np.uint32),
@@ -72,7 +72,7 @@ device_id: device and task together: see `_key`.
 busy_until: end of waiting, training or reporting, for any task; only in entries of the first
     task. No list accounts for it.
 is_waiting: whether it waits, and so may be free sooner; only in entries of the first task.
-reopen_time: time at which the task's timer opens.
+open_time: time at which the task's timer opens.
 known_from: first window whose lists account for the timer, the last round and the contributions.
 last_round: last round of the task; -1 for none.
 contributions: number of reports to the task that arrived in time.
@@ -284,7 +284,7 @@ class Selection:
         self,
         task: int,
         device_ids: UInt64Array,
-        reopen_times: UInt32Array,
+        open_times: UInt32Array,
         remembered_rounds: Int32Array,
         contributions: UInt32Array,
     ) -> None:
@@ -293,7 +293,7 @@ class Selection:
         Args:
             task: task of the memory.
             device_ids: [S].
-            reopen_times: [S]; time from which the task admits the device again.
+            open_times: [S]; time from which the task admits the device again.
             remembered_rounds: [S]; -1 if the device remembers no round.
             contributions: [S]; number of its reports that arrived in time, the last round's
                 included.
@@ -309,7 +309,7 @@ class Selection:
             self._table,
             task,
             device_ids,
-            reopen_times,
+            open_times,
             remembered_rounds,
             contributions,
             next_window,
@@ -389,26 +389,26 @@ def _stays(table, window, window_start, has_several_tasks):
             continue
         is_busy = entry.busy_until > window_start
         is_known = entry.known_from <= window
-        is_open = entry.reopen_time <= window_start
+        is_open = entry.open_time <= window_start
         holds_nothing = is_open and entry.last_round < 0 and entry.contributions == 0
         stays[slot] = is_busy or not (is_known or holds_nothing)
         # With several tasks only the lists count, once they know: a busy device may have lost its
         # history.
         if has_several_tasks and is_busy and is_known:
-            entry.reopen_time = 0.0
+            entry.open_time = 0.0
             entry.last_round = -1
             entry.contributions = 0
     return stays
 
 
 @njit(cache=True, nogil=True)
-def _note(table, task, device_ids, reopen_times, remembered_rounds, contributions, known_from):
+def _note(table, task, device_ids, open_times, remembered_rounds, contributions, known_from):
     for chosen in range(device_ids.size):
         key = _key(device_ids[chosen], task)
         entry = table[find(table, key)]
         entry.device_id = key
         # The latest time counts, as in the maps of the shards.
-        entry.reopen_time = max(entry.reopen_time, np.float64(reopen_times[chosen]))
+        entry.open_time = max(entry.open_time, np.float64(open_times[chosen]))
         # A task that only shares the timer notes 0 and -1, which must not overwrite known values.
         entry.contributions = max(entry.contributions, contributions[chosen])
         entry.last_round = max(entry.last_round, remembered_rounds[chosen])
@@ -441,7 +441,7 @@ def _come_again(
             key = _key(device, task)
             entry = table[find(table, key)]
             if entry.device_id == key:
-                opens = max(opens, entry.reopen_time)
+                opens = max(opens, entry.open_time)
             admitted = min(admitted, opens)
         free_time = max(busy_until[chosen], admitted)
         end = arrivals.interval_ends[row]
@@ -544,7 +544,7 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
                 # window.
                 noted_contributions = np.uint32(0)
                 if noted.device_id == key:
-                    opens = max(opens, noted.reopen_time)
+                    opens = max(opens, noted.open_time)
                     last_round = max(last_round, np.int64(noted.last_round))
                     noted_contributions = noted.contributions
                 # If no task takes the device now, it may come when the first of its timers opens.

@@ -217,7 +217,7 @@ class StoredCoordinator(RoundLoop):
         self._attempt += 1
         return replace(
             settlement,
-            reopen_times=np.maximum(settlement.reopen_times, again),
+            open_times=np.maximum(settlement.open_times, again),
             # The schedule forms the rounds, so devices that upload remember none.
             remembers_round=np.zeros(again.size, np.bool_),
         )
@@ -338,7 +338,7 @@ class StoredCoordinator(RoundLoop):
             check_in_times=stored.check_in_times[drawn],
             report_times=stored.report_times[drawn],
             outcomes=outcomes,
-            reopen_times=np.zeros(drawn.size, np.uint32),
+            open_times=np.zeros(drawn.size, np.uint32),
             remembers_round=np.zeros(drawn.size, np.bool_),
             forget_times=np.zeros(drawn.size if has_losses else 0, np.uint32),
         )

@@ -50,7 +50,7 @@ def settled(check_ins: CheckIns, attempt: int) -> Settlement:
         check_in_times=np.full(size, HOUR * attempt),
         report_times=np.full(size, HOUR * attempt + 60.0),
         outcomes=np.full(size, Outcome.ACCEPTED, np.uint8),
-        reopen_times=np.full(size, 4 * 3600 * (attempt + 1), np.uint32),
+        open_times=np.full(size, 4 * 3600 * (attempt + 1), np.uint32),
         remembers_round=np.ones(size, np.bool_),
         forget_times=np.zeros(size, np.uint32),
     )

@@ -65,7 +65,7 @@ def settlement(device_ids: np.ndarray, reopen: int) -> Settlement:
         check_in_times=np.zeros(size),
         report_times=np.ones(size),
         outcomes=np.full(size, Outcome.ACCEPTED, np.uint8),
-        reopen_times=np.full(size, reopen, np.uint32),
+        open_times=np.full(size, reopen, np.uint32),
         remembers_round=np.ones(size, bool),
         forget_times=np.empty(0, np.uint32),
     )
@@ -141,9 +141,7 @@ def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
         assert answer.times.size > 1000
         chosen = np.unique(answer.device_ids)[::2]
         opens = int((window + 1) * HOUR) + (chosen % np.uint64(5400)).astype(np.uint32)
-        settled = (
-            dataclasses.replace(settlement(chosen, 0), reopen_times=opens.astype(np.uint32)),
-        )
+        settled = (dataclasses.replace(settlement(chosen, 0), open_times=opens.astype(np.uint32)),)
 
 
 FORGETFUL = (
@@ -176,7 +174,7 @@ def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(
         for devices in (chosen[::3], chosen[1::3]):
             opens = int((window + 1) * HOUR) + (devices % np.uint64(9000)).astype(np.uint32)
             settled.append(
-                dataclasses.replace(settlement(devices, 0), reopen_times=opens.astype(np.uint32))
+                dataclasses.replace(settlement(devices, 0), open_times=opens.astype(np.uint32))
             )
 
 

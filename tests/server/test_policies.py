@@ -35,7 +35,7 @@ ATTEMPT = Attempt(
 
 
 def reopen(*policies, losses: HistoryLosses = NO_LOSSES) -> list[int]:
-    return Policies(policies, losses).reopen_times(ATTEMPT).tolist()
+    return Policies(policies, losses).open_times(ATTEMPT).tolist()
 
 
 def test_an_upload_starts_the_timer_if_the_server_does_not_abort_it() -> None:
@@ -51,7 +51,7 @@ def test_exactly_the_period_of_swor_is_not_enough() -> None:
 def test_a_time_beyond_what_settlements_hold_is_never() -> None:
     """A report after centuries does not wrap around to a time at which the device may come again."""
     late = replace(ATTEMPT, report_times=np.full(4, 1e11))
-    assert Policies((Timer("reported"),), NO_LOSSES).reopen_times(late).tolist() == [
+    assert Policies((Timer("reported"),), NO_LOSSES).open_times(late).tolist() == [
         *3 * [NEVER],
         0,
     ]
@@ -77,7 +77,7 @@ def test_which_rounds_are_remembered() -> None:
 @pytest.mark.parametrize("policy", [Timer("upload"), WithoutReplacement(9e9, False), Cap(1)])
 def test_what_is_lost_holds_nobody_back(policy) -> None:
     attempt = replace(ATTEMPT, timer_seconds=np.full(4, 9e9))
-    found = Policies((policy,), OFTEN).reopen_times(attempt)
+    found = Policies((policy,), OFTEN).open_times(attempt)
     since = policy.absence(attempt).since
     expected = np.ceil(first_loss_after(OFTEN, attempt.device_ids, since))
     remembered = policy.absence(attempt).until > 0
@@ -115,8 +115,8 @@ def test_a_report_decades_after_the_end_of_a_run_costs_no_walk_to_it() -> None:
     policies = Policies((Timer("upload"),), OFTEN, end_seconds=1e6)
     uploads = np.array([120.0, 131.5, 1e15, 1e15])
     late = replace(ATTEMPT, upload_times=uploads, has_uploaded=np.full(4, True))
-    found = policies.reopen_times(late)
-    expected = Policies((Timer("upload"),), OFTEN).reopen_times(ATTEMPT)
+    found = policies.open_times(late)
+    expected = Policies((Timer("upload"),), OFTEN).open_times(ATTEMPT)
     assert found[:2].tolist() == expected[:2].tolist()
     assert (found[2:] > 1e6).all()
     assert (policies.forget_times(late)[2:] > 1e6).all()

@@ -108,7 +108,7 @@ def test_a_round_closes_with_the_goal_and_later_reports_are_late() -> None:
     assert reporting.closed == 130.0
     assert outcomes(reporting) == ["ACCEPTED", "ACCEPTED", "ACCEPTED", "LATE"]
     assert reporting.accepted_device_ids.tolist() == [0, 1, 2]
-    assert reporting.settlement.reopen_times.tolist() == [1130, 1110, 1120, 0]
+    assert reporting.settlement.open_times.tolist() == [1130, 1110, 1120, 0]
     assert reporting.busy_until.tolist() == [130, 110, 120, 140]
     assert reporting.reported == 4
 
@@ -126,7 +126,7 @@ def test_an_abandoned_round_accepts_nobody_but_its_timers_stand() -> None:
     assert not reporting.is_committed
     assert reporting.closed == 100.0
     assert outcomes(reporting) == ["ABANDONED", "ABANDONED", "LATE"]
-    assert reporting.settlement.reopen_times.tolist() == [1030, 1010, 0]
+    assert reporting.settlement.open_times.tolist() == [1030, 1010, 0]
     assert reporting.accepted_device_ids.size == 0
 
 
@@ -140,12 +140,12 @@ def test_an_abandoned_round_accepts_nobody_but_its_timers_stand() -> None:
 )
 def test_what_resets_the_timer(resets_on: str, expected: list[int]) -> None:
     reporting = resolve([30, 10, 20, 40], [999] * 4, 0.0, rules=with_policies(Timer(resets_on)))
-    assert reporting.settlement.reopen_times.tolist() == expected
+    assert reporting.settlement.open_times.tolist() == expected
 
 
 def test_timers_are_rounded_up_to_whole_seconds_never_down() -> None:
     reporting = resolve([10.2] * 3, [999] * 3, 0.0)
-    assert reporting.settlement.reopen_times.tolist() == [1011] * 3
+    assert reporting.settlement.open_times.tolist() == [1011] * 3
 
 
 def test_equal_report_times_count_in_order_of_device() -> None:
@@ -168,7 +168,7 @@ def test_reports_that_arrive_in_an_outage_are_lost() -> None:
 def test_devices_wait_as_long_as_their_own_timers_say() -> None:
     waits = np.array([0.0, 999.5, 1000.0])
     reporting = resolve([10, 20, 30], [999] * 3, 0.0, timer_seconds=waits)
-    assert reporting.settlement.reopen_times.tolist() == [0, 1020, 1030]
+    assert reporting.settlement.open_times.tolist() == [0, 1020, 1030]
 
 
 def test_the_accepted_report_that_reaches_the_cap_closes_the_timer_for_good_even_in_an_abandoned_round() -> (
@@ -177,14 +177,14 @@ def test_the_accepted_report_that_reaches_the_cap_closes_the_timer_for_good_even
     rules = with_policies(Timer("accepted"), Cap(3))
     before = np.array([2, 1, 2, 2], np.uint32)
     committed = resolve([30, 10, 20, 40], [999] * 4, 100.0, rules=rules, contributions=before)
-    assert committed.settlement.reopen_times.tolist() == [
+    assert committed.settlement.open_times.tolist() == [
         NEVER,
         1110,
         NEVER,
         0,
     ]  # the last one was late
     abandoned = resolve([30, 10, 200], [999] * 3, 0.0, rules=rules, contributions=before[:3])
-    assert abandoned.settlement.reopen_times.tolist() == [NEVER, 1010, 0]
+    assert abandoned.settlement.open_times.tolist() == [NEVER, 1010, 0]
 
 
 def test_fates_follow_their_laws() -> None:
@@ -246,7 +246,7 @@ def test_an_upload_counts_if_it_was_lost_on_the_way_before_the_round_closed() ->
         upload_seconds=upload,
     )
     assert outcomes(reporting) == ["ACCEPTED"] * 3 + ["LATE", "DROPPED", "DROPPED"]
-    assert reporting.settlement.reopen_times.tolist() == [1122, 1102, 1112, 0, 1117, 0]
+    assert reporting.settlement.open_times.tolist() == [1122, 1102, 1112, 0, 1117, 0]
     failed = resolve(
         [30, 10, 20, 40],
         [999] * 4,
@@ -256,4 +256,4 @@ def test_an_upload_counts_if_it_was_lost_on_the_way_before_the_round_closed() ->
         upload_seconds=upload[:4],
     )
     assert not failed.is_committed
-    assert failed.settlement.reopen_times.tolist() == [1122, 1102, 1112, 1132]
+    assert failed.settlement.open_times.tolist() == [1122, 1102, 1112, 1132]
