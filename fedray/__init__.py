@@ -20,6 +20,6 @@ input, arguments of wrong types included, raises a `FedrayError`.
 
 from fedray.base.facade import lazily
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__ = lazily(__name__)

@@ -437,7 +437,7 @@ class _Parts:
         self._repeats = repeats
         self._entries: list[dict[str, Any]] = []
         self._pending: list[tuple[NDArray, ...]] = []
-        """Batches of columns that are not written yet; none of them is empty."""
+        """Batches of columns that are not written yet, without empty ones."""
         self._pending_rows = 0
         self._first_device = 0
         self._schema = IMPORTED_SCHEMA

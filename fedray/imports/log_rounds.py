@@ -172,7 +172,7 @@ def _table(file: Path, separator: str, round_column: str) -> pa.Table:
             _check_distinct(parquet.schema_arrow.names, file)
             return parquet.read()
     names = csv_names(file, separator)
-    # Of a first line that is neither digits nor names, it is unknown whether it has a round.
+    # A first line that is neither digits nor names may or may not be a round.
     if len(names) == 1 and names[0].strip().removeprefix("-").isdigit():
         if names[0] == round_column:
             raise _refused(

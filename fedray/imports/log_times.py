@@ -326,7 +326,7 @@ def _is_outside(seconds: Any) -> Any:
 
 
 def _are_most(flags: pa.Array) -> bool:
-    """Whether most flags [N] are set; if as many are not, the first one decides."""
+    """Whether most flags [N] are set; the first one decides a tie."""
     return 2 * int(np.asarray(flags).sum()) + bool(flags[0].as_py()) > len(flags)
 
 

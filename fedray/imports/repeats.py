@@ -1,6 +1,6 @@
 """Rows of a log that name the same device and round as another row: copies, and repeats.
 
-A copy is equal to another row in every column of the log, and its time tells the rows of its round
+A copy is equal to another row in every column of the log, and its time sets the rows of its round
 apart, so it is a second record of the same contribution. All other rows are repeats, which may be
 contributions of their own (a retry, a sampler that draws with replacement): without a time, or with
 one time for a whole round, equal rows may be those too.
@@ -63,7 +63,7 @@ class Repeats:
         return ~is_same["device"], is_copy, is_again
 
     def _is_next(self, name: str, batch: pa.RecordBatch) -> BoolArray:
-        """Returns whether values [B] of a column are equal to those of the row before."""
+        """Returns whether values [B] of a column are equal to the row before."""
         values = batch.column(name)
         found = np.zeros(len(values), np.bool_)
         # Null is equal to nothing: it is a time that an inspection could not read.

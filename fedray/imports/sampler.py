@@ -68,12 +68,12 @@ def record_sampler(name: str, rounds: int, folder: Path) -> ImportedTrace:
 
 
 def _rounds_of(name: str, rounds: int) -> list[list[int | str]]:
-    """Runs the sampler, and undoes what it may change for the rest of the command."""
+    """Runs the sampler, and undoes its changes to the rest of the command."""
     place, path = os.getcwd(), list(sys.path)
     # As for `python -m`, users' modules are found where they work.
     sys.path.insert(0, place)
     try:
-        # What it prints is no result of the command.
+        # Its output is not a result of the command.
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(), np.errstate():
             sampler: Any = resolve_name(name)
             # A class of rounds has the method too, but only its objects are iterable.
