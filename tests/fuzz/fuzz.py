@@ -666,19 +666,20 @@ ODD_TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 class Pipes:
-    """A pipe in place of a file, which nobody writes to: it is refused, and nothing waits for it."""
+    """A pipe in place of a file, which nobody writes to: it is refused, and nothing waits for it.
+
+    Scenarios, claims and mechanisms are left out: a shell may hand them over by a pipe.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         make_own(folder / "own", 1)
         make_imported(folder / "imported", 1)
         (folder / "log.csv").write_text("dev,round\na,0\nb,1\n")
-        (folder / "s.toml").write_text(Scenario.from_tables(SCENARIO).to_toml())
-        (folder / "c.toml").write_text(CLAIM)
-        (folder / "m.json").write_text('{"kind": "tree"}')
         (folder / "r.txt").write_text("0\n1\n")
         (folder / "imported.csv").unlink()
         self._files = sorted(file for file in folder.rglob("*") if file.is_file())
+        (folder / "c.toml").write_text(CLAIM)
 
     def _read(self, file: Path) -> None:
         place = self._folder
@@ -689,14 +690,7 @@ class Pipes:
             if isinstance(trace, ImportedTrace):
                 trace.verify()
                 trace.name_of(0)
-            return
-        if top == "s.toml":
-            Scenario.from_toml(file)
-        elif top == "c.toml":
-            read_claim(file)
-        elif top == "m.json":
-            evaluate_mechanisms([file], 8, 2, 2, 1.0, 1e-6)
-        elif top in ("log.csv", "r.txt"):
+        else:
             inspect_log(place / "log.csv", {"device": ["dev"]})
             try:
                 import_log(place / "log.csv", "dev", "round", None, place / "out", rounds_file=place / "r.txt")  # fmt: skip
