@@ -1133,7 +1133,7 @@ def _with_server_rules(
     by_filter = filtered(scenario, patterns, exclusions, strategy, noise, delta)
     if is_longer:
         reason = f"it covers the recorded rounds, and {n:,} are claimed"
-        enforced = replace(enforced, may_rest_on=False, reason=reason)
+        enforced = replace(enforced, sensitivity=None, event=None, may_rest_on=False, reason=reason)
     # A filter charges a participation for all rounds of the run.
     if by_filter is not None and n > scenario.rounds.count:
         reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"

@@ -26,6 +26,7 @@ import hashlib
 import io
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ from fedray.audit.audit import Audit
 from fedray.audit.distribution import device_sensitivities
 from fedray.audit.ledger_lines import (
     MOST_RHO,
+    NAME,
     Budget,
     Cancelled,
     Charged,
@@ -390,7 +392,8 @@ class Ledger(Result):
                 charged release and has no name.
         """
         with self._locked() as now:
-            line = now.reservation_of(_run_of(audits[0]), start)
+            # A training has noise of its own, so it leaves the reservation to its run.
+            line = None if trained else now.reservation_of(_run_of(audits[0]), start)
             promised = {} if line is None else now.reservations[line].windows
             charges = now.charges.values()
             starts = {e.start for e in charges if e.noise and e.trace == audits[0].digest}
@@ -421,6 +424,9 @@ class Ledger(Result):
             is_own = {n for n, each in self.reservations.items() if each.run == new.run}
             self._check_noise(new.noise, {*same, *is_own})
             return "" if same else new.name
+        if given and not re.search(NAME, given):
+            rule = "must be up to 100 letters, digits and . : - _, the first a letter or digit"
+            raise InputError.of("release", given, rule)
         alike = [n for n, each in self.charges.items() if each.may_be(new)]
         for number, each in self.charges.items():
             if given == each.name and number not in alike:
@@ -481,6 +487,11 @@ class Ledger(Result):
             raise InputError(
                 f"trace {str(audit.path)!r} has no known mechanism and noise, so what it spent is "
                 "unknown; give its claim"
+            )
+        if audit.incompleteness:
+            raise InputError(
+                f"trace {str(audit.path)!r} cannot be charged: {audit.incompleteness} What devices "
+                "spent in those rows is unknown; find out whose they are"
             )
         if self.unit == "person" and used.person is None:
             raise InputError(

@@ -16,6 +16,8 @@ MOST_RHO = 1e100
 """Largest rho that a ledger takes; sums of larger ones might overflow."""
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Rho = Annotated[float, Field(ge=0, le=MOST_RHO)]
+NAME = r"^\w[\w.:-]{0,99}$"
+"""Pattern of the name of a release."""
 Window = Annotated[str, Field(pattern=r"^\d{4}(-\d\d(-\d\d)?|-W\d\d|-Q[1-4])?$")]
 
 
@@ -74,7 +76,7 @@ class Charged(_Line):
     """A version of a release. A unit spent the largest rho of its versions."""
 
     kind: Literal["charged"] = "charged"
-    name: Annotated[str, Field(pattern=r"^\w[\w.:-]{0,99}$")]
+    name: Annotated[str, Field(pattern=NAME)]
     """Name of the release, which its versions share."""
     run: Digest
     """Digest of the scenario of a run or training, or of a log's mechanism and noise."""

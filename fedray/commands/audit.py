@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import typer
-
 from fedray.base.errors import InputError, one_line
 from fedray.commands.audit_files import (
     check_evidence,
@@ -12,7 +10,7 @@ from fedray.commands.audit_files import (
 )
 from fedray.commands.audit_sampler import trace_of_sampler
 from fedray.commands.auditing import audited, exit_by_claim, print_audit
-from fedray.commands.output import print_files, print_json, write_shown
+from fedray.commands.output import print_files, print_json, print_line, write_shown
 from fedray.commands.progress import progress_line
 
 
@@ -112,7 +110,7 @@ def audit(
             # The exit code says that the claim fails, whatever else cannot be written.
             if result.claim_holds:
                 raise
-            typer.echo(f"fedray: {one_line(str(error))}", err=True)
+            print_line(f"fedray: {one_line(str(error))}", err=True)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
         # By default, columns that are not read are not checked.

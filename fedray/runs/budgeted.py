@@ -23,7 +23,7 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.learned_from import is_trained_run, opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun, is_of_tasks
-from fedray.trace.trained import TrainedRun
+from fedray.trace.trained import TRAINING, TrainedRun
 
 
 @contextmanager
@@ -144,9 +144,12 @@ def charge_run(
     opened = Ledger.open(ledger)
     if isinstance(run, TrainedRun) or (isinstance(run, str | Path) and is_trained_run(run)):
         trained, trace, scenario = opened_training(run)
-        audit = audit_trace(trace, claim=claim, scenario=scenario)
-        return opened.charge([audit], start, release, trained)
-    if isinstance(run, str | Path) and is_of_tasks(run):
+        if trained.path.resolve() != (trace.path / TRAINING).resolve():
+            audit = audit_trace(trace, claim=claim, scenario=scenario)
+            return opened.charge([audit], start, release, trained)
+        # The run's own model is the release of the run.
+        run = trace
+    elif isinstance(run, str | Path) and is_of_tasks(run):
         run = TasksRun.open(run)
     traces = run.traces.values() if isinstance(run, TasksRun) else [run]
     released_any = [e for e in traces if not isinstance(e, Trace) or e.committed_rounds]

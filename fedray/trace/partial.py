@@ -5,6 +5,7 @@ directory is ever removed. If its process fails, a directory with a checkpoint i
 """
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import json
@@ -97,13 +98,20 @@ class Lock:
     partial: the directory, such as a partial one.
     seconds: longest wait for another process; a run is not waited for, since it may take hours.
 
-    Raises InputError if another process holds it, OSError if its file cannot be made.
+    Raises InputError if another process holds it, or its file is a link or pipe, and OSError if the
+    file cannot be made.
     """
 
     def __init__(self, partial: Path, seconds: float = 0.0) -> None:
         # A pipe under this name would wait for a reader, and a link may lead anywhere.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._file = os.fdopen(os.open(partial / LOCK_FILE, flags, 0o666), "ab")
+        file = partial / LOCK_FILE
+        try:
+            self._file = os.fdopen(os.open(file, flags, 0o666), "ab")
+        except OSError as error:
+            if error.errno in (errno.ENXIO, errno.ELOOP):
+                raise InputError(f"{str(file)!r} is not a regular file; remove it") from None
+            raise
         end = time.monotonic() + seconds
         while not self._is_taken():
             if time.monotonic() >= end:

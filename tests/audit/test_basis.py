@@ -33,7 +33,7 @@ from fedray.report.page import audit_page
 from fedray.report.terminal import short_audit_text
 from fedray.runs.calibrated import calibrated
 from fedray.runs.learning import scenario_to_train
-from fedray.runs.simulation import simulate, simulate_tasks
+from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.studies.compare import audits_of
@@ -190,7 +190,7 @@ def persons(each: Drawn) -> Audit:
 def several_tasks(each: Drawn) -> Audit:
     tasks = {"a": {"weight": 1.0}, "b": {"weight": 2.0, "privacy": {"noise_multiplier": 3.0}}}
     several = SeveralTasks.from_tables({**each.tables, "tasks": tasks})
-    run = simulate_tasks(several, HERE, each.folder / "t")
+    run = simulate(several, HERE, each.folder / "t")
     return audit_tasks(run).audits[each.pick("a", "b")]
 
 

@@ -444,7 +444,8 @@ def test_a_file_of_a_ledger_that_is_no_regular_file_is_refused_at_once(
             Ledger.open(ledger.path)
             return
         with pytest.raises(
-            FedrayError, match="is not a ledger|cannot be written|is missing or was changed"
+            FedrayError,
+            match="is not a ledger|cannot be written|is missing or was changed|is not a regular file",
         ):
             ledger.charge([trained])
         with pytest.raises(FedrayError):
@@ -613,3 +614,34 @@ def test_tasks_are_charged_together_and_none_by_itself(small, tmp_path: Path) ->
     assert len(charged.charges) == 2
     of_tasks = audit_tasks(found)
     assert charged.windows[0].recorded == pytest.approx(of_tasks.composition.rho, rel=1e-9)
+
+
+def test_a_training_closes_no_reservation(run: Trace, trained_of, tmp_path: Path) -> None:
+    """The reservation is of the run's own noise, which is not charged yet."""
+    ledger = Ledger.create(tmp_path / "ledger", 90.0, 1e-6, "year")
+    audit = audit_trace(run)
+    assert audit.scenario is not None
+    with reserved(ledger.path, audit.scenario, OCTOBER) as begun:
+        begun()
+    trained = trained_of("t50", run, {}, "training.seed=50", knows_trace=True)
+    charged = ledger.charge([audit], OCTOBER, "", trained)
+    assert len(charged.charges) == len(charged.reservations) == 1
+
+
+def test_an_incomplete_log_cannot_be_charged(tmp_path: Path) -> None:
+    """Rows without a device may be participations of any device."""
+    rows = "".join(f"d{i},{r},2026-10-{1 + r:02}T00:00:00Z\n" for i in range(5) for r in range(2))
+    (tmp_path / "log.csv").write_text(f"device,round,time\n{rows},1,2026-10-02T00:00:00Z\n")
+    log = import_log(
+        tmp_path / "log.csv",
+        "device",
+        "round",
+        2,
+        tmp_path / "log",
+        time_column="time",
+        leave_out_invalid=True,
+    )
+    ledger = Ledger.create(tmp_path / "ledger", 90.0, 1e-6, "year")
+    with pytest.raises(InputError, match="cannot be charged"):
+        ledger.charge([audit_trace(log, noise_multiplier=4.0, mechanism=Tree())])
+    assert not Ledger.open(ledger.path).charges

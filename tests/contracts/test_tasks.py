@@ -19,7 +19,7 @@ from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.module import ModuleTask
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.tables import FIXED_POINT_BITS
-from fedray.runs import simulation
+from fedray.runs import pipeline, simulation
 from fedray.runs.learning import scenario_of, train
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runs.simulation import read_unfinished_scenario, simulate
@@ -398,7 +398,8 @@ def test_a_resumed_run_asks_before_it_runs_a_task(tmp_path: Path, monkeypatch) -
     partial = tmp_path / "t.partial"
     partial.mkdir()
     document = {"scenario_digest": scenario.digest, "scenario": scenario.to_tables()}
-    monkeypatch.setattr(simulation, "read_unfinished", lambda directory: (partial, document, "run"))
+    for module in (simulation, pipeline):
+        monkeypatch.setattr(module, "read_unfinished", lambda directory: (partial, document, "run"))
     (partial / f"{scenario.training.task.sha256}.py").write_text("raise SystemExit('executed')")  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(InputError, match="trust_code=True"):
         resume_run(tmp_path / "t", HERE)

@@ -714,6 +714,7 @@ class Pipes:
         try:
             self._read(file)
         finally:
+            faulthandler.cancel_dump_traceback_later()
             signal.alarm(0)
             signal.signal(signal.SIGALRM, before)
             file.unlink()

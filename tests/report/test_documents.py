@@ -109,7 +109,9 @@ def without_drawing(monkeypatch) -> None:
 @pytest.fixture
 def log(tmp_path: Path, fedray_command: Command) -> dict[str, Any]:
     """What is printed of an imported log with rows that are left out."""
-    (tmp_path / "log.csv").write_text("dev,round,t,p\nx,1,10,1\n,2,20,1\ny,3,30,2\n")
+    (tmp_path / "log.csv").write_text(
+        "dev,round,t,p\nx,1,10,1\nx,1,11,1\nX,1,10,1\n,2,20,1\ny,3,30,2\n"
+    )
     columns = ("--column", "device=dev", "--column", "round=round", "--column", "time=t")
     columns = (*columns, "--column", "owner=p")
     others = (
@@ -118,6 +120,8 @@ def log(tmp_path: Path, fedray_command: Command) -> dict[str, Any]:
         "--time-format",
         "seconds",
         "--leave-out-invalid",
+        "--repeats",
+        "once",
         "--out",
         str(tmp_path / "log"),
         "--json",
@@ -137,8 +141,9 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     devices."""
     counts = dict.fromkeys(ClassCounts._fields, 1)
     yield {"classes": [{"name": "all", "share": 1.0, "eligible_share": 0.1, **counts}]}
-    yield {"violations": Violations(1, 2, 0, 0, 0, 0).to_json()}
+    yield {"violations": Violations(1, 2, 0, 0).to_json()}
     yield {"exclusions": Exclusions(np.array([3, 5]), 2.0, 1.5, 0).to_json()}
+    yield {"supported_delta": 1e-8}
     yield {"no_guarantee": "no guarantee: no noise was added"}
     told = AnswerPrivacy("local", "reports", "a theorem", "window", 1, None, 1e-9, True, "it is so")
     yield {"answers": [told.to_json()]}

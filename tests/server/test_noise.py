@@ -301,6 +301,7 @@ def test_a_state_of_another_kind_of_device_is_refused(aggregator) -> None:
 
 def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) -> None:
     """Whatever the node has. One that reserves a GPU is left what Ray gives it, and refuses to run where torch has none."""
+    from fedray.base.source import source_digest
     from fedray.runtime.workers import ActorSpec, _ActorBody
 
     def body_of(device: str) -> _ActorBody:
@@ -309,7 +310,7 @@ def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) ->
         spec = ActorSpec(
             "Aggregator", "the aggregator", ModelAggregator, (), AggregatorLost, gpus=gpus
         )
-        return _ActorBody(spec, scenario, device)
+        return _ActorBody(source_digest(), spec, scenario, device)
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     body = body_of("cuda")

@@ -118,7 +118,7 @@ def test_several_tasks_are_verified_together(small, tmp_path: Path) -> None:
     tasks = simulate(several(scenario, a={}, b={}), HERE, tmp_path / "tasks")
     found = verify_run(tasks.path, HERE)
     assert found.is_equal
-    assert found.compared == 2 * 13
+    assert found.compared == 2 * 12
     with pytest.raises(ValueError, match="one of several tasks"):
         verify_run(tasks.path / "a", HERE)
 
