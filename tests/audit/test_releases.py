@@ -128,7 +128,7 @@ def test_a_log_without_times_is_charged_again_only_by_a_name(
     assert add("--start", "2026-04-01", "--release", "second")[0] == 0
     assert Ledger.open("ledger").windows[0].recorded == pytest.approx(2 * one)
     head = Ledger.open("ledger").head
-    assert "Charged: name = 'no name'" in add("--start", "2026-04-01", "--release", "no name")[1]
+    assert "--release='no name' must be" in add("--start", "2026-04-01", "--release", "no name")[1]
     assert Ledger.open("ledger").head == head
 
 
