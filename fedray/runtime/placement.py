@@ -23,7 +23,7 @@ class Placement:
         few CPUs, whose trainers are threads, and for trainings that end before Ray would have
         started.
     address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None takes
-        that of the variable RAY_ADDRESS, else one that this process has joined, else a local one.
+        the one that this process has joined, else that of RAY_ADDRESS, else a local one.
     object_store_megabytes: size of a local cluster's object store.
     worker_timeout_seconds: longest wait for one answer of a worker, which is then restarted. It
         must be longer than the work of one look-ahead window; starting does not count.

@@ -1,8 +1,8 @@
 """The Ray session of a command, which all of its runs and tasks share.
 
-Only `session` connects to Ray. It takes the placement's address, else RAY_ADDRESS, else the cluster
-to which this process is already connected, else it starts a local one, which listens only on the
-loopback interface and, by Ray's default, requires a token from every client.
+Only `session` connects to Ray: to the placement's address, else RAY_ADDRESS, else a local cluster
+that it starts, which listens only on the loopback interface and, by Ray's default, requires a token
+from every client. A process that is connected stays where it is; another address is refused.
 """
 
 import contextlib
