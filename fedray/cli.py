@@ -141,8 +141,7 @@ def command() -> int:
             # Names of files and devices need not be text.
             stream.reconfigure(errors="backslashreplace")
     # In its standalone mode, click would print errors and end the process itself.
-    with one_session():
-        return exit_code(lambda: app(standalone_mode=False))
+    return exit_code(one_session()(lambda: app(standalone_mode=False)))
 
 
 def _interrupt(number: int, frame: Any) -> None:

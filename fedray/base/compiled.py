@@ -6,6 +6,9 @@ from typing import Any
 from fedray.base.errors import InputError
 from fedray.base.kept import cache_folder, can_write
 
+# numba would read it, and load compiled code from the folder that it names.
+if os.path.lexists(".numba_config.yaml"):
+    raise InputError("the working directory has a .numba_config.yaml; start in another directory")
 try:
     from numba import njit
     from numba.core import config

@@ -63,9 +63,11 @@ REPEATS = ("refuse", "once", "each")
 _SORTING = "sorting"
 """Directory for rows that do not fit in memory."""
 ROUNDS = (
-    "SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
+    "SELECT round, min({time}) AS first, max({time}) AS last, {own} AS own FROM staged"
     " GROUP BY round ORDER BY round"
 )
+_OWN_TIMES = "count(DISTINCT {time}) >= count(DISTINCT device)"
+"""Whether no two devices of a round share a time. Times of batches tell no contributions apart."""
 _OWNERS = (
     "SELECT device, min(owner), max(owner) FROM staged GROUP BY device"
     " HAVING min(owner) <> max(owner) ORDER BY device"
@@ -175,7 +177,9 @@ def import_log(
         # DuckDB may need all the memory that reading used.
         pa.default_memory_pool().release_unused()
         time = "NULL::DOUBLE" if time_column is None else "time"
-        seen = queried(ROUNDS.format(time=time), staged, memory_mebibytes)
+        # Only with "each" does a copy that is none hide a contribution.
+        own = _OWN_TIMES.format(time=time) if repeats == "each" else "true"
+        seen = queried(ROUNDS.format(time=time, own=own), staged, memory_mebibytes)
         log_rounds = LogRounds(pa.Table.from_batches(seen), source)
         parts = _Parts(writer, source.schema, log_rounds, repeats)
         for batch in queried(SORTED, staged, memory_mebibytes):
@@ -365,7 +369,8 @@ class LogRounds:
     """The rounds of the trace: their numbers in the log, and their times.
 
     Args:
-        seen: staged round, first and last time of each round that occurs, sorted.
+        seen: staged round, first and last time of each round that occurs, and whether its devices
+            have times of their own, sorted.
         source: the log; InputError is raised if it contradicts the stated rounds.
     """
 
@@ -392,7 +397,8 @@ class LogRounds:
         first_times, last_times, _ = self._times = times - self.origin
         # Comparisons with NaN are false.
         self.is_timed_apart = first_times < last_times
-        """Whether the participations of a round have more than one time, [n]."""
+        """Whether equal rows of a round are copies, since its rows have more than one time, [n]."""
+        self.is_timed_apart[places] &= seen["own"].to_numpy()
         # Rounds without times have no place in the order.
         known = np.flatnonzero(~np.isnan(first_times))
         self.late = known[1:][last_times[known[1:]] < first_times[known[:-1]]]

@@ -338,7 +338,9 @@ class _Rows:
         if not self.source.staged_rows:
             raise InputError("no row is a participation")
         time = "NULL::DOUBLE" if self.source.times is None else "time"
-        rounds = pa.Table.from_batches(queried(ROUNDS.format(time=time), staged, memory))
+        rounds = pa.Table.from_batches(
+            queried(ROUNDS.format(time=time, own="true"), staged, memory)
+        )
         log_rounds = LogRounds(rounds, self.source)
         repeats, devices = Repeats(log_rounds.numbers, log_rounds.is_timed_apart), 0
         for batch in filter(len, queried(SORTED, staged, memory)):

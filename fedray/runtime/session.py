@@ -27,6 +27,8 @@ from fedray.runtime.placement import Placement
 SECONDS_OF_SILENCE = 10.0
 """Time to wait for a free CPU before saying so."""
 
+_joined: set[str] = set()
+"""Address of the cluster that a `session` of this process has joined."""
 _COMMAND: ContextVar[contextlib.ExitStack | None] = ContextVar("command", default=None)
 
 
@@ -80,12 +82,14 @@ def _connected(placement: Placement) -> Iterator[None]:
         _start(placement)
     else:
         _join(address)
+        _joined.add(address)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_termination)
     try:
         yield
     finally:
         ray.shutdown()
+        _joined.clear()
 
 
 def _start(placement: Placement) -> None:
@@ -136,7 +140,8 @@ def _check_same(address: str | None) -> None:
     """Raises InputError if `address` names another cluster than that of this process."""
     import ray
 
-    if address in (None, "auto", "local"):
+    # Ray replaces names such as localhost, and does not say where a client of it has connected.
+    if address in (None, "auto", "local", *_joined):
         return
     joined = ray.get_runtime_context().gcs_address
     if _host_and_port(address) != _host_and_port(joined):

@@ -119,33 +119,38 @@ def run_tasks(
         at_once = 2 * max(1, int(cpus))
         for place, job in itertools.islice(waiting, at_once):
             under_way[task(job)] = place
-        while under_way:
-            # One at a time, so that each result is yielded immediately.
-            ready, _ = ray.wait(list(under_way), num_returns=1)
-            place = under_way.pop(ready[0])
-            try:
-                result = _value(ready[0])
-            except RayTaskError:
-                raise
-            except RayError as error:
-                losses[place] += 1
-                lost += 1
-                # Otherwise a job that kills its process would be restarted for ever.
-                if losses[place] > placement.most_restarts:
-                    reason = str(error).splitlines()[0]
-                    raise RunFailed(
-                        f"job {place} of {len(jobs)} was lost ({reason}); run again: finished "
-                        "jobs are kept"
-                    ) from None
-                under_way[task(jobs[place])] = place
+        try:
+            while under_way:
+                # One at a time, so that each result is yielded immediately.
+                ready, _ = ray.wait(list(under_way), num_returns=1)
+                place = under_way.pop(ready[0])
+                try:
+                    result = _value(ready[0])
+                except RayTaskError:
+                    raise
+                except RayError as error:
+                    losses[place] += 1
+                    lost += 1
+                    # Otherwise a job that kills its process would be restarted for ever.
+                    if losses[place] > placement.most_restarts:
+                        reason = str(error).splitlines()[0]
+                        raise RunFailed(
+                            f"job {place} of {len(jobs)} was lost ({reason}); run again: finished "
+                            "jobs are kept"
+                        ) from None
+                    under_way[task(jobs[place])] = place
+                    report(len(under_way))
+                    continue
+                done += 1
+                # One job is started for each that ends.
+                for next_place, job in itertools.islice(waiting, 1):
+                    under_way[task(job)] = next_place
                 report(len(under_way))
-                continue
-            done += 1
-            # One job is started for each that ends.
-            for next_place, job in itertools.islice(waiting, 1):
-                under_way[task(job)] = next_place
-            report(len(under_way))
-            yield place, result
+                yield place, result
+        finally:
+            # After an error, an interruption, or if the caller wants no more results.
+            for reference in under_way:
+                ray.cancel(reference, force=True)
 
 
 def _work(source: str, work: Callable[[_Job], _Done], job: _Job) -> _Done:
@@ -162,6 +167,9 @@ def _value(reference: Any) -> Any:
         # fedray's own errors are raised as if the task had run here.
         if isinstance(error.cause, FedrayError):
             raise error.cause from None
-        if "failed to import on the worker" in str(error):
+        if (
+            "failed to import on the worker" in str(error)
+            and "fedray" in str(error).splitlines()[-1]
+        ):
             raise another_source(str(error).strip().splitlines()[-1]) from None
         raise

@@ -182,3 +182,15 @@ def test_without_docstrings_commands_have_no_help_and_the_same_digest(
         assert (done.returncode, done.stderr) == (0, ""), done.stderr[-1000:]
         digests.append(json.loads(done.stdout)["digest"])
     assert digests[0] == digests[1]
+
+
+def test_a_configuration_of_numba_in_the_working_directory_is_refused(tmp_path: Path) -> None:
+    """numba would load compiled code from the folder that it names."""
+    (tmp_path / ".numba_config.yaml").write_text("cache_dir: theirs\n")
+    program = "from fedray.base import compiled"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "has a .numba_config.yaml" in done.stderr
+    assert not (tmp_path / "theirs").exists()

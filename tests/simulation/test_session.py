@@ -100,15 +100,6 @@ def test_the_digest_of_the_source_is_that_of_its_installation(tmp_path: Path) ->
     assert done.stdout.split() == [str(tmp_path), source_digest()]
 
 
-def test_python_m_fedray_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("raise SystemExit(7)")
-    done = subprocess.run(
-        [sys.executable, "-m", "fedray", "--version"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0
-
-
 JOINED = """
 import logging, numpy as np, ray, fedray
 from ray.cluster_utils import Cluster

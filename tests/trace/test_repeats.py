@@ -133,17 +133,25 @@ def test_copies_and_repeats_are_what_counting_by_hand_gives(tmp_path: Path, monk
                 for start in range(0, batch.num_rows, size)
             ),
         )
-        times_of = {}
-        for _, number, second, _ in rows:
+        times_of, devices_of = {}, {}
+        for device, number, second, _ in rows:
             times_of.setdefault(number, set()).add(second)
-        kept = [
-            row
-            for row, count in Counter(rows).items()
-            for _ in range(1 if len(times_of[row[1]]) > 1 else count)
-        ]
-        pairs = Counter(row[:2] for row in kept)
+            devices_of.setdefault(number, set()).add(device)
+        pairs = Counter(row[:2] for row in rows)
         text = "device,round,time,size\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
-        for repeats, expected in (("each", len(kept)), ("once", len(pairs))):
+        for repeats in ("each", "once"):
+            # With "each", two devices that share a time show that times are not their own.
+            has_copies = {
+                number: len(times) > 1
+                and (repeats == "once" or len(times) >= len(devices_of[number]))
+                for number, times in times_of.items()
+            }
+            kept = [
+                row
+                for row, count in Counter(rows).items()
+                for _ in range(1 if has_copies[row[1]] else count)
+            ]
+            expected = len(kept) if repeats == "each" else len(pairs)
             (tmp_path / f"{case}{repeats}").mkdir()
             trace = imported(
                 tmp_path / f"{case}{repeats}", text, repeats=repeats, time_unit="seconds"
@@ -163,3 +171,15 @@ def test_copies_and_repeats_are_what_counting_by_hand_gives(tmp_path: Path, monk
                     for of_pair in ([row[2] for row in rows if row[:2] == pair] for pair in pairs)
                 )
         monkeypatch.undo()
+
+
+def test_times_of_batches_hide_no_contributions(tmp_path: Path) -> None:
+    """Draws with replacement, whose rows have the time of their batch: each is a contribution."""
+    rows = "".join(
+        f"{device},{number},2026-03-01T1{number}:0{int(device == 'e')}:00Z,1\n"
+        for number in range(2)
+        for device in "aaabcde"
+    )
+    trace = imported(tmp_path, HEADER + rows, repeats="each")
+    assert read_patterns(trace).participations == 14
+    assert trace.left_out == []
