@@ -76,7 +76,7 @@ class LogFiles:
         """Names of all columns of the first file."""
         self.types = _types(schema, columns)
         """Types of the columns in all files, as `_plain` has them."""
-        self._is_whole = is_whole
+        self._is_whole, self._columns = is_whole, columns
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows in order. Raises InputError for damaged files and for differing types."""
@@ -84,6 +84,7 @@ class LogFiles:
             with self._readable():
                 if self._is_csv:
                     names = csv_names(file, self._separator) if self._is_whole else self.types
+                    self._check_names(list(names), self._columns)
                     yield from open_csv(file, list(names), self._separator)
                     continue
                 with open_parquet(file) as parquet:
