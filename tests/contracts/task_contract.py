@@ -11,7 +11,7 @@ result, the expected one, and a remedy. Omit `check_the_metric_loss_is_the_loss`
 Shapes: G devices, B examples of each.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedray.clients.data.source import ExampleSource
+from fedray.clients.tasks.check import BATCH, SEED, _moved, _of, _only
 from fedray.clients.tasks.custom import seeded
 from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.tasks.layout import Named, named, repeated, size_of, tensors
@@ -26,13 +27,9 @@ from fedray.clients.tasks.task import Batch, Measures, Parameters, Task
 
 MakeTask = Callable[[int], tuple[Task, ExampleSource]]
 DEVICES = np.array([0, 1, 7, 65_536, 2**40 - 1], np.uint64)
-SEED, BATCH = 3, 4
 TOLERANCE = 1e-5
 """Relative error allowed in a loss computed in another group, where float32 sums may be rounded in
 another order."""
-APART = 0.01
-"""Standard deviation between the parameters of devices: far above TOLERANCE, and small enough to
-keep a model within its range."""
 
 
 class _Case(NamedTuple):
@@ -350,24 +347,6 @@ def _batch(source: ExampleSource, device_ids: np.ndarray) -> Named:
 def _start(task: Task, devices: int) -> Named:
     flat = torch.from_numpy(task.initial_parameters())
     return repeated(named(flat[None, :], task.shapes), devices)
-
-
-def _moved(parameters: Parameters) -> Named:
-    draws = torch.Generator().manual_seed(SEED)
-    return {
-        name: part + APART * torch.randn(part.shape, generator=draws)
-        for name, part in parameters.items()
-    }
-
-
-def _only(batch: Batch, j: int) -> Named:
-    """Returns example j of each device, as batches of one."""
-    return {name: part[:, j : j + 1] for name, part in batch.items()}
-
-
-def _of(parts: Mapping[str, Tensor], g: int) -> Named:
-    """Returns the parts of device g, as a group of one."""
-    return {name: part[g : g + 1] for name, part in parts.items()}
 
 
 def _first_two(part: Tensor) -> Tensor:
