@@ -72,7 +72,6 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     monkeypatch.setattr(small_runs, "outcome_of", lawful)
     # The other mechanisms of the BLT paper take a minute.
     monkeypatch.setattr(blt, "PRINTED", (*blt.PRINTED[:3], blt.PRINTED[8]))
-    monkeypatch.setattr(blt, "ESTIMATES", ((400, 300),))
     assert name in EXAMPLES, f"{name} has no quick run: add one to EXAMPLES"
     given = dict(EXAMPLES[name])
     if "data" in given:
