@@ -125,7 +125,6 @@ def own(monkeypatch, fedray_command) -> Any:
         **reproduce.reproductions(),
         "own": Reproduction("Twice two is four.", _thrice, has_figures=True),
     }
-    monkeypatch.setattr("fedray.commands.group.reproductions", lambda: known)
     monkeypatch.setattr(reproduce, "reproductions", lambda: known)
     return lambda *arguments: fedray_command("reproduce", *arguments)
 
