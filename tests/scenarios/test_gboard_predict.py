@@ -282,7 +282,6 @@ def test_the_command_varies_every_setting(fedray_command, monkeypatch) -> None:
         ("gboard-predict", "--seeds", "0"),
         ("gboard-predict", "--scale", "2"),
         ("gboard", "--scale", "0.1"),
-        ("learning", "--rows", "en-GB"),
     ],
 )
 def test_stray_and_impossible_options_are_refused_in_one_line(
