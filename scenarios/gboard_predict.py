@@ -127,7 +127,7 @@ class PredictionStudy(Document):
     predictions: tuple[Prediction, ...]
     """Predictions of the requested runs."""
     scores: tuple[Score, ...]
-    """A line per method; published runs only."""
+    """A line per method, over all published runs."""
     renewal: tuple[float, float]
     """(e, w hours) of the renewal formula, fitted on all published runs."""
     scale: float
@@ -162,15 +162,11 @@ def run(
         raise InputError.of("seeds", seeds, "must be from 1 to 100", "the number of runs per case")
     wanted = select(rows)
     published = published_runs()
-    # A user's runs are predicted, but nothing is fitted on them.
-    runs = [*published, *(each for each in wanted if each.is_users)]
-    curves = _simulated_curves(runs, overrides, scale, seeds, placement, on_progress)
-    predictions = [predict(each, published, curves) for each in runs]
-    by_row = dict(zip(runs, predictions, strict=True))
+    curves = _simulated_curves(published, overrides, scale, seeds, placement, on_progress)
+    by_row = {each: predict(each, published, curves) for each in published}
     study = PredictionStudy(
         predictions=tuple(by_row[each] for each in wanted),
-        # Published runs come first, and only they have scores.
-        scores=scores_of(predictions[: len(published)]),
+        scores=scores_of([*by_row.values()]),
         renewal=fit_renewal(published),
         scale=scale,
         seeds=seeds,

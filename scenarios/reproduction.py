@@ -34,6 +34,7 @@ from fedray.report.table import Table as Table
 from fedray.studies.habits.observed import on_grid as on_grid
 from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval
+from fedray.studies.simulated import simulated as simulated
 
 Progress = Callable[[str], None]
 """Listener for lines of progress; a `PartDone` also says how much is done."""

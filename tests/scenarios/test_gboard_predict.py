@@ -1,4 +1,4 @@
-"""Predictions of published runs: nothing of a locale reaches its own prediction; rows of users."""
+"""Predictions of published runs: nothing of a locale reaches its own prediction"""
 
 import json
 import math
@@ -22,7 +22,7 @@ from fedray.scenarios.gboard_predict import (
     predict,
     scores_of,
 )
-from fedray.scenarios.gboard_rows import FITTED_ROWS, published_runs, select
+from fedray.scenarios.gboard_rows import FITTED_ROWS, published_runs
 from fedray.scenarios.small_runs import Outcome, outcome_of
 
 
@@ -134,69 +134,10 @@ def test_rows_say_whether_their_reach_was_fitted_on_them() -> None:
         assert sum(rows) == (reach < 1)
 
 
-HEADING = (
-    "task,locale,population,rounds,report_goal,timer_hours,rounds_between,max_participations,"
-    "noise_multiplier,zcdp,epsilon_at_delta_1e-10"
-)
-ROW = "MINE,fr-FR,2000000,500,5000,48,100,4,7,0.5,"
-
-
-def test_rows_of_a_user_have_the_defaults_and_what_they_say(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
-    file.write_text(f"{HEADING},note\n{ROW},first\n{ROW.replace('fr', 'nl')}8.5,\n")
-    first, second = select(str(file))
-    assert (first.name, first.min_sep, first.epsilon) == ("mine-fr-FR", 101, None)
-    assert second.epsilon == 8.5
-    assert not first.is_fitted
-    scenario = first.scenario(["seed=4"])
-    assert (scenario.population.devices, scenario.population.reach) == (2_000_000, 1.0)
-    assert (scenario.rounds.count, scenario.rounds.report_goal) == (500, 5000)
-    assert (scenario.participation.timer_hours, scenario.seed) == (48.0, 4)
-    assert scenario.privacy.mechanism.kind == "tree"
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "no rows"),
-        (HEADING, "no rows"),
-        (f"{HEADING.replace('zcdp', 'rho')}\n{ROW}", "row 1: zcdp='' must"),
-        (
-            f"{HEADING}\n{ROW.replace('2000000', '2e6')}",
-            "row 1: population='2e6' must be a valid integer",
-        ),
-        (f"{HEADING}\n{ROW.replace(',48,', ',-48,')}", "timer_hours='-48' must be greater than 0"),
-        (f"{HEADING}\n{ROW.replace(',48,', ',nan,')}", "timer_hours='nan'"),
-        (f"{HEADING}\n{ROW.replace('fr-FR', '../x')}", "locale='../x' must match"),
-        (f"{HEADING}\n{ROW.replace(',4,7', ',1,7')}", "took part twice"),
-        (f"{HEADING}\n{ROW}\n{ROW}", "mine-fr-FR more than once"),
-        (f"{HEADING}\nMINE,fr-FR", "population='' must be"),
-        (f"{HEADING}\n{ROW},more,cells\n{ROW}", "mine-fr-FR more than once"),
-        (f'{HEADING}\n"MINE', "not a CSV file"),
-        (f"{HEADING}\n{ROW}\n\xff", "not UTF-8"),
-    ],
-)
-def test_a_bad_file_of_rows_is_refused_in_one_line(
-    tmp_path: Path, fedray_command, text: str, reason: str
-) -> None:
-    file = tmp_path / "bad.csv"
-    file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(InputError, match=reason) as caught:
-        select(str(file))
-    assert "\n" not in str(caught.value)
-    code, out, err = fedray_command("reproduce", "gboard", "--rows", str(file))
-    assert (code, out) == (2, "")
-    assert "Traceback" not in err
-
-
 @pytest.mark.slow
-def test_the_command_predicts_published_rows_and_those_of_a_user(
-    tmp_path: Path, fedray_command, monkeypatch
-) -> None:
+def test_the_command_predicts_published_rows(tmp_path: Path, fedray_command, monkeypatch) -> None:
     monkeypatch.setattr(small_runs, "outcome_of", lawful)
-    file = tmp_path / "mine.csv"
-    file.write_text(f"{HEADING}\n{ROW}\n")
-    given = ("--place", "backend=in-process", "--seeds", "1", "--rows", str(file))
+    given = ("--place", "backend=in-process", "--seeds", "1", "--rows", "nwp-es-AR")
     code, out, err = fedray_command(
         "reproduce", "gboard-predict", *given, "--out", str(tmp_path / "o"), "--json"
     )
@@ -204,16 +145,16 @@ def test_the_command_predicts_published_rows_and_those_of_a_user(
     document = json.loads(out)
     assert document == json.loads((tmp_path / "o" / "results.json").read_text())
     (row,) = document["predictions"]
-    assert (row["name"], row["transferred"]) == ("mine-fr-FR", None)
+    assert (row["name"], row["transferred"]) == ("nwp-es-AR", None)
     assert row["low"] < row["min_sep"] < row["high"]
     assert {score["runs"] for score in document["scores"]} == {13, 8}
     page = (tmp_path / "o" / "report.html").read_text()
-    assert "mine-fr-FR" in page
+    assert "nwp-es-AR" in page
     assert "Leave one locale out" in page
-    (result,) = gboard_predict.run(str(file), seeds=1, placement=Placement(backend="in-process"))
+    (result,) = gboard_predict.run("nwp-es-AR", seeds=1, placement=Placement(backend="in-process"))
     assert json.loads(json.dumps(result.to_json())) == document
     tables = result.tables()
-    assert [row[0] for row in tables[0].rows] == ["mine-fr-FR"]
+    assert [row[0] for row in tables[0].rows] == ["nwp-es-AR"]
     assert result.verdict.startswith("Of 1 runs")
     # No column is lost, and a table of 13 rows fits 100 columns.
     for table in tables:
