@@ -166,7 +166,6 @@ LOG = ["--column", "device=dev", "--column", "round=round", "--rounds", "logged"
         ["fit-log", "MISSING.csv"],
         ["population", "MISSING.toml"],
         ["population", "MISSING", "--kind", "flash"],
-        ["reproduce", "learning", "--scenario", "MISSING.toml"],
     ],
     ids=lambda arguments: arguments[0],
 )
