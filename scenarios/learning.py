@@ -295,7 +295,6 @@ def made(requests: Requests, directory: Path, placement: "fedray.Placement | Non
     files = {name: directory / f"{name.replace(' ', '-')}.json" for name in requests}
     missing = [name for name, file in files.items() if not file.exists()]
     wanted = [requests[name] for name in missing]
-    # In workers, since threads of jax in this process would not survive the fork of a cluster.
     for place, strategy in fedray.run_jobs(fedray.optimize_mechanism, wanted, placement):
         fedray.write_strategy(strategy, files[missing[place]])
     return {name: fedray.read_strategy(file) for name, file in files.items()}
