@@ -102,7 +102,7 @@ class PlanTarget:
                 "must be positive",
                 "Xu et al. 2023 have 7 / 6500",
             )
-        # This import loads jax, which takes 0.8 s.
+        # This import loads scipy.optimize, which takes 0.3 s.
         from fedray.mechanisms.optimize.blt import MOST_BUFFERS
 
         if not 1 <= self.buffers <= MOST_BUFFERS:
