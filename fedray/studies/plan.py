@@ -656,7 +656,7 @@ class _Planner:
         outcome = "starves" if is_possible else "cannot sustain"
         if not notes:
             rules = self.scenario.participation
-            candidate = _with_limits(candidate, self.seeds, before, rules)
+            candidate = with_limits(candidate, self.seeds, before, rules)
             sensitivity = _sensitivity(candidate.planned_limits, self.target, self.has_cache)
             epsilon = epsilon_of(sensitivity, z, self.target.delta)
             candidate = replace(
@@ -757,7 +757,7 @@ def _larger_goal(full: Candidate) -> int | None:
     return math.ceil(full.report_goal * min(1.5, max(1.01, ratio)))
 
 
-def _with_limits(
+def with_limits(
     candidate: Candidate, seeds: int, before: Candidate | None, rules: Participation | None = None
 ) -> Candidate:
     """Plans the limits: a lower prediction bound of one more run's min-sep (Student's t), and the
