@@ -94,6 +94,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "mechanism": lambda each: each.mechanism,
         "made for b, k": lambda each: (
             f"{each.estimated_min_sep:,}, {each.estimated_participations:,}"
+            f"{' *' if each in best else ''}"
         ),
         "runs": lambda each: f"{each.runs:,}",
         "quantile": lambda each: percent(each.quantile),
@@ -104,7 +105,6 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "excess": lambda each: _share(each.mean_excess),
         "regret": lambda each: _share(each.mean_regret),
         "regret 95 %": lambda each: _share(each.regrets and each.regrets[2]),
-        "note": lambda each: "recommended" if each in best else "",
     }
     known = {each.mechanism for each in shown}
     reasons = {row.mechanism: row.note for row in result.rows if row.mechanism not in known}
@@ -113,7 +113,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "Quantile: share of runs with a smaller min-sep. Exceed: share of runs that spend more "
         "than the target. Excess: RMS error at the noise that was chosen, over that of the same "
         "kind made for each truth with its own noise, minus 1; regret: the same at equal epsilon. "
-        "Both are means over the runs. Recommended: the least excess of the estimates with which "
+        "Both are means over the runs. * recommended: the least excess of the estimates with which "
         "at most 5 % of the runs exceed the target.",
         f"Runs that starved, of {counted(len(starved), 'seed')}, do not count." if starved else "",
         *(f"{name}: {note}." for name, note in reasons.items()),
@@ -121,11 +121,11 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     details = ("runs", "factor 95 %", "rms error")
     tables = [Table.of(_title(result), shown, cells, *notes, details=details)]
     # A mechanism that cannot run in every truth is a row too.
-    without = [(name, *"-" * (len(cells) - 2), "see below") for name in reasons]
+    without = [(name, "see below", *"-" * (len(cells) - 2)) for name in reasons]
     tables[0] = replace(tables[0], rows=(*tables[0].rows, *without))
     for name in dict.fromkeys(each.what_if for each in result.outcomes_by_what_if):
         of_name = [each for each in result.outcomes_by_what_if if each.what_if == name]
-        tables.append(Table.of(f"If {name}", of_name, cells, details=(*details, "note")))
+        tables.append(Table.of(f"If {name}", of_name, cells, details=details))
     return tables
 
 

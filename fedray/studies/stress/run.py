@@ -1,6 +1,7 @@
 """Stress tests: an estimate, and the truths that it meets. Truths are settings, what really
 happened in a trace, or simulated runs of a scenario."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -283,12 +284,15 @@ def _planned(
 
 
 def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, ...]:
-    """Returns the (b, k) of the runs as estimates: all, or as many quantiles."""
-    truths = [run.truth.participation for run in runs]
-    distinct = sorted({(t.min_sep, t.max_participations) for t in truths if t is not None})
-    count = min(MOST_CANDIDATES, len(distinct))
-    places = np.linspace(0, len(distinct) - 1, count).round().astype(int)
-    return tuple(MinSep(scenario.rounds.count, *distinct[place]) for place in places)
+    """Returns every b with every k of the runs as estimates; of many b as many quantiles."""
+    n = scenario.rounds.count
+    truths = [run.truth.participation for run in runs if run.truth.participation is not None]
+    most = sorted({each.max_participations for each in truths})
+    min_seps = sorted({each.min_sep for each in truths})
+    count = min(max(1, MOST_CANDIDATES // len(most)), len(min_seps))
+    chosen = np.linspace(0, len(min_seps) - 1, count).round().astype(int)
+    pairs = itertools.product((min_seps[place] for place in chosen), most)
+    return tuple(MinSep(n, b, k) for b, k in pairs if k <= -(-n // b))
 
 
 def _with_mechanisms(
