@@ -1,24 +1,109 @@
-"""Sessions of a population's devices, block by block, for other programs to replay."""
+"""Sessions of a population's devices, or of a published trace, for other programs to replay."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from fedray.base.arrays import Float64Array, UInt64Array
+from fedray.base.document import Document
 from fedray.base.errors import InputError
-from fedray.imports.sessions import Sessions
+from fedray.imports.foreign_sessions import read_fedscale, read_flash
+from fedray.imports.sessions import Sessions, form_of, write_sessions
 from fedray.scenario import Scenario
+from fedray.scenario.shipped import find_scenario
 from .availability.factory import availability_of
 from .availability.intervals import DAY, Intervals, joined
 from .availability.model import Availability
+from .availability.supply import Supply, eligible_at_once
 from .population import DeviceModel, Presence, are_usable, present_between
 
+PUBLISHED = ("flash", "flash-locked", "fedscale")
+"""Kinds of published traces."""
+MOST_DEVICES = 100_000
+"""Most devices whose sessions are written by default."""
+DAYS = 28
+"""Simulated days that are written by default."""
 BLOCK_DEVICE_DAYS = 1 << 18
 """Device-days in memory at once."""
 _WINDOW_DAYS = 7
 """Number of days of one listing, since models refuse too many sessions of a device in one listing.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFile(Document):
+    """A file of sessions."""
+
+    path: str
+    """The file that was written."""
+    devices: int
+    """Devices whose sessions are in it."""
+    days: int
+    """Days that it covers: simulated days, or days until the last session ends, rounded up."""
+    sessions: int
+    """Sessions that were written."""
+    format: str
+    """Format of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationSupply(Document):
+    """Devices of a population or a published trace, and the file that was written."""
+
+    devices: int
+    """Devices of the population at the start, or of the published trace."""
+    eligible_at_once: Supply | None
+    """Devices that are eligible at once at the full hours of the first week: estimates from a fixed
+    sample; None for a published trace."""
+    file: SessionFile | None
+    """The file that was written; None without `--sessions`."""
+
+
+def of_scenario(
+    source: str,
+    overrides: Sequence[str],
+    out: Path | None,
+    devices: int | None,
+    days: int | None,
+) -> PopulationSupply:
+    """Returns the supply of a scenario's population, and writes its sessions.
+
+    Args:
+        source: file or name of the scenario.
+        overrides: keys to set, as "table.key=value".
+        out: file of sessions; None for no file.
+        devices: number of devices to write; None for all, up to `MOST_DEVICES`.
+        days: simulated days to write; None for `DAYS`.
+    """
+    value = Scenario.from_toml(find_scenario(source), overrides)
+    written = min(value.device_ids, MOST_DEVICES) if devices is None else devices
+    days = DAYS if days is None else days
+    # Impossible numbers are refused before the supply is estimated.
+    blocks = population_sessions(value, written, days)
+    supply = eligible_at_once(value)
+    file = _written(blocks, out, written, days)
+    return PopulationSupply(value.population.devices, supply, file)
+
+
+def of_trace(source: Path, kind: str, out: Path | None) -> PopulationSupply:
+    """Reads a published trace of devices, and writes its sessions.
+
+    Args:
+        source: file of the trace.
+        kind: one of `PUBLISHED`.
+        out: file of sessions; None for no file.
+    """
+    if kind == "fedscale":
+        found = read_fedscale(source)
+    else:
+        found = read_flash(source, "locked" if kind == "flash-locked" else "screen-off")
+    # A recording is replayed with a period of whole days.
+    days = int(-(-found.end.max() // DAY))
+    file = _written([found], out, found.end_device, days)
+    return PopulationSupply(found.end_device, None, file)
 
 
 def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
@@ -98,3 +183,12 @@ def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
         is_left = (end > start) & (start < until)
         chosen = ids[local[is_left]].astype(np.int64)
         yield Sessions(first, end_device, chosen, start[is_left], end[is_left])
+
+
+def _written(
+    blocks: Iterable[Sessions], out: Path | None, devices: int, days: int
+) -> SessionFile | None:
+    if out is None:
+        return None
+    total = write_sessions(blocks, out)
+    return SessionFile(str(out), devices, days, total, form_of(out))

@@ -19,11 +19,12 @@ from fedray.commands.calibrate import calibrate
 from fedray.commands.canary import canary
 from fedray.commands.compare import compare
 from fedray.commands.compare_mechanisms import compare_mechanisms
-from fedray.commands.declaring import declared
-from fedray.commands.exit_codes import INTERRUPTED, exit_code
 from fedray.commands.fit_log import fit_log
 from fedray.commands.fit_min_sep import fit_min_sep
-from fedray.commands.group import Command, Commands, Reproductions
+from fedray.commands.frame.declaring import declared
+from fedray.commands.frame.exit_codes import INTERRUPTED, exit_code
+from fedray.commands.frame.group import Command, Commands
+from fedray.commands.frame.progress import IS_QUIET
 from fedray.commands.import_log import import_
 from fedray.commands.init import init
 from fedray.commands.mechanism import mechanism
@@ -31,9 +32,8 @@ from fedray.commands.optimize import optimize
 from fedray.commands.plan import plan
 from fedray.commands.population import population
 from fedray.commands.pretrain import pretrain
-from fedray.commands.progress import IS_QUIET
 from fedray.commands.report import report
-from fedray.commands.reproduce import list_reproductions
+from fedray.commands.reproduce import Reproductions, list_reproductions
 from fedray.commands.run import run
 from fedray.commands.schema import schema
 from fedray.commands.status import status

@@ -10,10 +10,10 @@ from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
 from fedray.base.document import DocumentKey, keys_of
-from fedray.commands import printed, printed_audit
-from fedray.commands.described import Schema
+from fedray.clients.sessions import PopulationSupply
+from fedray.commands.frame import printed
+from fedray.commands.frame.described import Schema
 from fedray.commands.init import NewScenario, ShippedScenarios
-from fedray.commands.sessions import PopulationSupply
 from fedray.commands.stress import ShippedSweeps
 from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.runs.pretraining import Pretrained
@@ -71,9 +71,7 @@ class Row:
 AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A trained run"
 DOCUMENTS: Mapping[str, Document] = {
     AUDIT: Document(Audit, where="Every audited trace."),
-    "fedray audit": Document(
-        printed_audit.WithAudit, printed_audit.Verified, printed.Written, base=AUDIT
-    ),
+    "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
     "fedray verify": Document(Verification),
     "fedray budget": Document(Ledger),
     "A privacy statement": Document(
@@ -82,7 +80,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray report": Document(printed.Written, files="The key page is always there."),
     AUDIT_OF_TASKS: Document(TasksAudit, where="Every audited run of several tasks."),
     "fedray audit, of several tasks": Document(
-        printed_audit.Verified, printed.Written, base=AUDIT_OF_TASKS
+        printed.Verified, printed.Written, base=AUDIT_OF_TASKS
     ),
     "fedray run, of several tasks": Document(
         printed.Costs, printed.WithTasksRun, base=AUDIT_OF_TASKS

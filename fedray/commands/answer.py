@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedray.commands.output import print_files, print_result, write_shown
+from fedray.commands.frame.output import print_files, print_result, write_shown
 
 
 def answer(

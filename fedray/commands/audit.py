@@ -1,17 +1,20 @@
 """`fedray audit`: audit a trace, or check a claim."""
 
+import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from fedray.base.errors import InputError, one_line
-from fedray.commands.audit_files import (
-    check_evidence,
-    write_evidence_file,
-    write_statement,
+from fedray.base.errors import InputError, demanded, one_line
+from fedray.commands.frame.auditing import WHOLE, audited, exit_by_claim, open_tasks, print_audit
+from fedray.commands.frame.output import (
+    print_files,
+    print_json,
+    print_line,
+    print_pieces,
+    write_shown,
 )
-from fedray.commands.audit_sampler import trace_of_sampler
-from fedray.commands.auditing import audited, exit_by_claim, print_audit
-from fedray.commands.output import print_files, print_json, print_line, write_shown
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.progress import progress_line
 
 
 def audit(
@@ -68,7 +71,6 @@ def audit(
         verbose: print the whole audit
         show_devices: name the devices of a log, instead of a keyed hash
     """
-    from fedray.commands.audit_tasks import audit_run_of_tasks
     from fedray.trace.several_tasks import is_of_tasks
 
     # The folder of a sampler's trace is removed when this function returns.
@@ -119,3 +121,140 @@ def audit(
     else:
         print_files(written)
     exit_by_claim(result)
+
+
+def write_statement(audit: Any, folder: Path, tuning: Path | None) -> str:
+    """Writes the privacy statement of an audit, as Markdown and JSON.
+
+    Args:
+        audit: the audit, in which the devices of a log are not named.
+        folder: folder of both files, created if it is missing.
+        tuning: directory of a grid whose cost is stated; None for no grid.
+
+    Returns:
+        Path of the folder.
+
+    Raises:
+        InputError: the audit has no noise to state, the grid is of another trace, or the
+            folder cannot be written.
+    """
+    from fedray.audit.privacy_statement import privacy_statement
+    from fedray.base.atomic import write_whole
+
+    grid = None
+    if tuning is not None:
+        from fedray.studies.grid import read_tuning
+
+        grid = read_tuning(tuning, audit.trace)
+    found = privacy_statement(audit, grid)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"cannot be made ({error.strerror or error})"
+        raise InputError.of("statement", str(folder), reason, "name another folder") from None
+    # Publication needs both forms: one for people, one for programs.
+    document = json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
+    for name, content in (("statement.md", found.to_markdown()), ("statement.json", document)):
+        write_whole(folder / name, content.encode(), f"{name} in {str(folder)!r}", InputError)
+    return str(folder)
+
+
+def check_evidence(evidence: Path | None, claim: Path | None) -> None:
+    """Checks that evidence can be written, before a trace is read for it. Raises InputError."""
+    from fedray.audit.claims import read_claim
+    from fedray.audit.evidence import check_evidence_file
+
+    if evidence is not None:
+        check_evidence_file(evidence, read_claim(claim) if claim is not None else None)
+
+
+def write_evidence_file(audit: Any, file: Path, show_devices: bool) -> str:
+    """Writes every participation that breaks the claim, and returns the path."""
+    from fedray.audit.evidence import write_evidence
+
+    with progress_line("writing evidence"):
+        write_evidence(audit, file, show_devices)
+    return str(file)
+
+
+def trace_of_sampler(
+    trace: Path | None,
+    sampler: str | None,
+    assume: Path | None,
+    rounds: int | None,
+    claim: Path | None,
+) -> tuple[Path, Path | None, TemporaryDirectory | None]:
+    """Returns the trace to audit, the claim to check, and the folder of a trace that was made.
+
+    Args:
+        trace: trace of the command; without a sampler it is returned as it is.
+        sampler: sampler to run, as module:object.
+        assume: claim about the sampler.
+        rounds: number of rounds; None for that of the claim.
+        claim: claim about the trace.
+
+    Raises:
+        InputError: options contradict each other, or the sampler fails.
+    """
+    if sampler is None:
+        if assume is not None or rounds is not None:
+            raise InputError("--assume and --rounds are about a sampler; give --sampler too")
+        if trace is None:
+            raise InputError("TRACE is missing; name a trace, or give --sampler and --assume")
+        return trace, claim, None
+    if trace is not None or claim is not None:
+        raise InputError("--sampler makes its own trace; leave out TRACE, and --claim for --assume")
+    from fedray.audit.claims import read_claim
+    from fedray.imports.sampler import record_sampler
+
+    claimed = read_claim(demanded("assume", assume, "must be given with --sampler"))
+    rule = "must be given, because the claim has no `rounds`"
+    count = demanded("rounds", claimed.rounds if rounds is None else rounds, rule)
+    if count < 1:
+        raise InputError.of("rounds", count, "must be at least 1")
+    folder = TemporaryDirectory(prefix="fedray-sampler-")
+    with progress_line("sampling"):
+        made = record_sampler(sampler, count, Path(folder.name))
+    return made.path, assume, folder
+
+
+def audit_run_of_tasks(
+    directory: Path,
+    about_one: dict[str, Any],
+    delta: float | None,
+    page: Path | None,
+    figures: Path | None,
+    verify: bool | None,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Audits the traces of several tasks and their composition.
+
+    Args:
+        directory: directory of the run.
+        about_one: options that are about one trace, by flag; they must not be given.
+        delta: delta of every epsilon; None for that of the run.
+        page: file of the page, if any.
+        figures: folder of the figures, if any.
+        verify: see `open_checked`.
+        verbose: whether to print whole audits.
+        as_json: whether to print one JSON object.
+    """
+    from fedray.report.terminal import tasks_text
+
+    # Refused before the traces are read, which may take long.
+    given = [flag for flag, value in about_one.items() if value]
+    if given:
+        raise InputError(
+            f"{given[0]} is about one trace, and {str(directory)!r} has the traces of several "
+            f"tasks; leave it out, or name the trace of one, as {str(directory / 'TASK')!r}"
+        )
+    opened, audit = open_tasks(directory, delta, verify)
+    written = write_shown(audit, page, figures)
+    if as_json:
+        print_json({**audit.to_json(), "digest_verified": verify is True, **written})
+        return
+    print_pieces([*tasks_text(audit, verbose), *(() if verbose else (WHOLE,))])
+    if verify:
+        print_line(f"every column has its recorded digest; the run is {opened.digest}")
+    print_files(written)

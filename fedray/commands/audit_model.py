@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fedray.commands.output import print_files, print_result, write_shown
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.output import print_files, print_result, write_shown
+from fedray.commands.frame.progress import progress_line
 
 
 def audit_model(

@@ -8,8 +8,8 @@ import typer
 
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError, demanded
-from fedray.commands.output import print_result
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.output import print_result
+from fedray.commands.frame.progress import progress_line
 
 
 def day_of(text: str | None) -> date | None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fedray.commands.output import print_json, print_pieces
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.output import print_json, print_pieces
+from fedray.commands.frame.progress import progress_line
 
 
 def calibrate(

@@ -5,9 +5,9 @@ from pathlib import Path
 import typer
 
 from fedray.base.errors import InputError
-from fedray.commands.auditing import open_checked
-from fedray.commands.output import print_result
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.auditing import open_checked
+from fedray.commands.frame.output import print_result
+from fedray.commands.frame.progress import progress_line
 
 
 def canary(

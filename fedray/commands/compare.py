@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from fedray.commands.output import print_files, print_pieces, print_result, write_shown
+from fedray.commands.frame.output import print_files, print_pieces, print_result, write_shown
 
 
 def compare(

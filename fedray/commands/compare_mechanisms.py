@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedray.base.errors import demanded
 from fedray.commands.compare import print_comparison
-from fedray.commands.output import print_line
-from fedray.commands.placing import placement_of
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.output import print_line
+from fedray.commands.frame.placing import placement_of
+from fedray.commands.frame.progress import progress_line
 
 
 def compare_mechanisms(

@@ -7,12 +7,12 @@ from pathlib import Path
 import typer
 
 from fedray.base.errors import InputError
-from fedray.commands.log_options import (
+from fedray.commands.frame.log_options import (
     columns_of,
     time_form,
 )
-from fedray.commands.output import print_result, write_shown
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.output import print_result, write_shown
+from fedray.commands.frame.progress import progress_line
 
 _ROLES = ("device", "start", "end", "time", "round", "state")
 UNKNOWN = "unknown"

@@ -6,9 +6,9 @@ from typing import Any
 
 from fedray.base.errors import InputError
 from fedray.base.part_done import PartDone
-from fedray.commands.output import print_line, print_result
-from fedray.commands.placing import placement_of
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.output import print_line, print_result
+from fedray.commands.frame.placing import placement_of
+from fedray.commands.frame.progress import progress_line
 
 KEYS = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
 """Keys that can be fitted, by the value of `--vary`."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.base.document import Document
-from fedray.commands.output import print_json, print_line, refuse_existing
+from fedray.commands.frame.output import print_json, print_line, refuse_existing
 
 _HEAD = """\
 # A scenario of fedray. `fedray run FILE` runs it, within half a minute on two CPUs; the

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import InputError
-from fedray.commands.output import print_files, print_result, write_shown
-from fedray.commands.placing import placement_of
+from fedray.commands.frame.output import print_files, print_result, write_shown
+from fedray.commands.frame.placing import placement_of
 
 
 def mechanism(

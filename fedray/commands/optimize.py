@@ -1,14 +1,15 @@
 """`fedray optimize`: optimize or build a mechanism."""
 
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import typer
 
-from fedray.commands.output import print_json, print_line, print_pieces
-from fedray.commands.progress import progress_line
-from fedray.commands.search import Search
+from fedray.commands.frame.output import print_json, print_line, print_pieces
+from fedray.commands.frame.progress import progress_line
 
 
 def _kinds(begun: str) -> list[str]:
@@ -94,3 +95,37 @@ def optimize(
     # The mechanism is printed and written by now; the exit code reports the interruption.
     if search.is_interrupted:
         raise KeyboardInterrupt("interrupted; the mechanism is the best that was found so far")
+
+
+class Search:
+    """Listener of a search, which ends with its best result so far at the first interrupt.
+
+    The search ends at its next line of progress. A second interrupt does not wait for that.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.is_interrupted = False
+        self._show = show
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A background job of a shell ignores SIGINT, and must continue to.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._interrupt)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _interrupt(self, number: int, frame: Any) -> None:
+        self.is_interrupted = True
+        # The next interrupt ends the process, as in every other command.
+        self.__exit__()
+
+    def __call__(self, line: str) -> None:
+        self._show(line)
+        if self.is_interrupted:
+            # The optimizers end with the best result so far.
+            raise StopIteration

@@ -9,9 +9,9 @@ from pathlib import Path
 import typer
 
 from fedray.base.errors import InputError, shown
-from fedray.commands.output import print_line, print_result, refuse_existing, write_shown
-from fedray.commands.placing import placement_of
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.output import print_line, print_result, refuse_existing, write_shown
+from fedray.commands.frame.placing import placement_of
+from fedray.commands.frame.progress import progress_line
 
 PLANNED = {
     "rounds.report_goal": "leave it out; docs/timer.md says how to find noise for a given goal",

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import InputError
-from fedray.commands.output import print_json, print_pieces
+from fedray.commands.frame.output import print_json, print_pieces
+from fedray.commands.frame.progress import progress_line
 from fedray.report.table import Table
 
 
@@ -35,10 +36,11 @@ def population(
         devices (N): number of devices to write; default: all, at most 100,000
         days (D): simulated days to write; default: 28
     """
-    from fedray.commands.sessions import PUBLISHED, of_scenario, of_trace
+    from fedray.clients.sessions import PUBLISHED, of_scenario, of_trace
 
     if kind == "scenario":
-        found = of_scenario(source, overrides or (), sessions, devices, days)
+        with progress_line("measuring the population"):
+            found = of_scenario(source, overrides or (), sessions, devices, days)
     elif kind in PUBLISHED:
         # A published trace is read as it is: nothing of it is drawn or simulated.
         given = {"--devices": devices, "--days": days, "--set": overrides}

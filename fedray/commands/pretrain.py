@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedray.commands.output import print_json, print_line, print_pieces
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.output import print_json, print_line, print_pieces
+from fedray.commands.frame.progress import progress_line
 
 
 def pretrain(

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fedray.commands.auditing import open_checked, open_tasks
-from fedray.commands.output import print_json, print_line, write_shown
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.auditing import open_checked, open_tasks
+from fedray.commands.frame.output import print_json, print_line, write_shown
+from fedray.commands.frame.progress import progress_line
 
 
 def report(

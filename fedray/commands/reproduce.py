@@ -1,8 +1,11 @@
 """`fedray reproduce`: each module of `scenarios/` with a reproduction is a subcommand."""
 
+import contextlib
 import importlib
 import inspect
+import json
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -10,9 +13,12 @@ from typing import Any
 
 import typer
 
-from fedray.commands.declaring import command_of
-from fedray.commands.described_options import Described
-from fedray.commands.output import print_line
+from fedray.commands.frame.declaring import Described, command_of
+from fedray.commands.frame.group import Command, Commands
+from fedray.commands.frame.output import print_json, print_line, print_pieces, refuse_existing
+from fedray.commands.frame.placing import placement_of
+from fedray.commands.frame.progress import progress_line
+from fedray.report.table import Paragraph
 
 GIVEN: Mapping[str, tuple[str, Any]] = {
     "overrides": ("overrides", list[str] | None),
@@ -49,7 +55,6 @@ def list_reproductions(context: typer.Context) -> None:
 
 def subcommand_of(name: str) -> Callable[..., None]:
     """Returns the function of a subcommand, whose parameters are the options of a reproduction."""
-    from fedray.commands.reproduced import reproduce
 
     reproduction = reproductions()[name]
     options: list[inspect.Parameter] = []
@@ -71,3 +76,81 @@ def subcommand_of(name: str) -> Callable[..., None]:
 
 def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def reproduce(reproduction: Any, given: dict[str, Any]) -> None:
+    """Runs a reproduction, writes its results as they come, and prints the last ones.
+
+    Args:
+        reproduction: a Reproduction.
+        given: options by parameter; None for one that was not given.
+
+    Raises:
+        Exit: a result contradicts the publication.
+    """
+    from fedray.report.files import write_figures
+
+    out, as_json = given.pop("out"), given.pop("as_json")
+    figures = given.pop("figures", None)
+    # An existing output is refused now, because reproductions take long.
+    if not reproduction.is_resumable:
+        refuse_existing(out)
+    arguments = {name: value for name, value in given.items() if value is not None}
+    parameters = inspect.signature(reproduction.run).parameters
+    if "placement" in parameters:
+        arguments["placement"] = placement_of(arguments.pop("place", None))
+    if "out" in parameters:
+        arguments["out"] = out
+    results: list[Any] = []
+    # Ray prints reports about workers on stdout, which may have to be only JSON.
+    with progress_line("reproducing") as show, contextlib.redirect_stdout(sys.stderr):
+        if "on_progress" in parameters:
+            arguments["on_progress"] = show
+        for result in reproduction.run(**arguments):
+            results.append(result)
+            # Each result is written at once, so that a later error does not lose it.
+            if out is not None:
+                _write(result, out / result.folder)
+            if figures is not None:
+                write_figures(result, figures / result.folder)
+    last_of = {each.folder: each for each in results}
+    if as_json:
+        print_json(results[-1].document)
+    else:
+        for folder, result in last_of.items():
+            _print(result, out and out / folder)
+    if not all(each.agrees for each in last_of.values()):
+        raise typer.Exit(1)
+
+
+def _write(result: Any, folder: Path) -> None:
+    from fedray.report.page import write_page, write_report
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_report(result, folder / "report.html")
+    write_page(json.dumps(result.to_json(), indent=2) + "\n", folder / "results.json")
+
+
+def _print(result: Any, folder: Path | None) -> None:
+    print_pieces(result.tables())
+    print_pieces(Paragraph("", each) for each in (*result.notes, result.verdict))
+    if folder is not None:
+        print_line(f"report  {folder / 'report.html'}", f"figures {folder / 'results.json'}")
+
+
+class Reproductions(Commands):
+    """The subcommands of `reproduce`, each of which is a module that is imported on demand."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(reproductions())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in reproductions():
+            ctx.fail(f"unknown reproduction {cmd_name!r}; choose from {', '.join(reproductions())}")
+        if cmd_name not in self.commands:
+            # An app of one command is that command.
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            function = subcommand_of(cmd_name)
+            app.command(cmd_name, cls=Command, short_help=function.__doc__)(function)
+            self.commands[cmd_name] = typer.main.get_command(app)
+        return self.commands[cmd_name]

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any
 
-from fedray.commands.output import print_json, print_pieces
+from fedray.commands.frame.output import print_json, print_pieces
 
 
 def _names(begun: str) -> list[str]:
-    from fedray.commands.described import known_names
+    from fedray.commands.frame.described import known_names
 
     return [name for name in known_names() if name.startswith(begun)]
 
@@ -25,7 +25,7 @@ def schema(
             pretraining or sweep
         kind (KIND): only this kind of the table, such as parquet of data
     """
-    from fedray.commands.described import described
+    from fedray.commands.frame.described import described
     from fedray.scenario.several_tasks import scenario_schema
 
     # A JSON schema is JSON already, so --json makes no difference here.

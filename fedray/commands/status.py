@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedray.commands.output import print_json, print_pieces
+from fedray.commands.frame.output import print_json, print_pieces
 
 
 def status(directory: Path = Path("runs"), *, as_json: bool = False) -> None:

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 from fedray.base.atomic import write_directory
 from fedray.base.document import Document
 from fedray.base.errors import InputError
-from fedray.commands.output import (
+from fedray.commands.frame.output import (
     print_json,
     print_line,
     print_result,
     refuse_existing,
     write_shown,
 )
-from fedray.commands.placing import placement_of
-from fedray.commands.progress import progress_line
+from fedray.commands.frame.placing import placement_of
+from fedray.commands.frame.progress import progress_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import InputError
-from fedray.commands.output import print_json, print_line, print_pieces
-from fedray.commands.placing import placement_of
-from fedray.commands.progress import progress_of_run
-from fedray.commands.run_start import say_noise
+from fedray.commands.frame.output import print_json, print_line, print_pieces
+from fedray.commands.frame.placing import placement_of
+from fedray.commands.frame.progress import progress_of_run
+from fedray.commands.frame.run_start import say_noise
 
 
 def train(

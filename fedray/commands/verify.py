@@ -6,9 +6,9 @@ from pathlib import Path
 
 import typer
 
-from fedray.commands.output import print_line, print_result
-from fedray.commands.placing import placement_of
-from fedray.commands.progress import IS_QUIET
+from fedray.commands.frame.output import print_line, print_result
+from fedray.commands.frame.placing import placement_of
+from fedray.commands.frame.progress import IS_QUIET
 
 
 def verify(

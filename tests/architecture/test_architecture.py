@@ -153,7 +153,7 @@ def strings_of(source: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_library_names_arguments_and_never_flags_of_the_command() -> None:
-    """`fedray/commands/flags.py` has the flags."""
+    """`fedray/commands/frame/flags.py` has the flags."""
     files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
     library = [file for file in files if not any(map(file.is_relative_to, SPEAK_OF_FLAGS))]
     assert len(library) > 100

@@ -7,7 +7,7 @@ import pytest
 
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.supply import eligible_at_once
-from fedray.commands.run_start import say_supply
+from fedray.commands.frame.run_start import say_supply
 
 
 @pytest.mark.slow

@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 
 import fedray
 from fedray.cli import GROUPS, app
-from fedray.commands.declaring import declared
-from fedray.commands.described_options import Described, parsed
-from fedray.commands.placing import placement_of
-from fedray.commands.shared import FLAGS, SHARED
+from fedray.commands.frame.declaring import Described, declared, parsed
+from fedray.commands.frame.placing import placement_of
+from fedray.commands.frame.shared import FLAGS, SHARED
 
 FOLDER = Path(fedray.__file__).parent / "commands"
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]

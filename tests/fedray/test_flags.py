@@ -8,8 +8,8 @@ import typer.main
 import fedray
 from fedray.base.errors import FedrayError, InputError
 from fedray.cli import app
-from fedray.commands.flags import OTHER_NAMES, in_flags
-from fedray.commands.numbers import check_numbers
+from fedray.commands.frame.flags import OTHER_NAMES, in_flags
+from fedray.commands.frame.numbers import check_numbers
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 

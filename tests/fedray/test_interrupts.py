@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.commands.exit_codes import INTERRUPTED, exit_code
+from fedray.commands.frame.exit_codes import INTERRUPTED, exit_code
 from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism

@@ -211,8 +211,8 @@ def test_hostile_npy_headers_get_one_line(fedray_command, tmp_path: Path, shape:
 
 
 def test_names_are_text_and_not_markup(capsys) -> None:
-    from fedray.commands.output import print_pieces
-    from fedray.commands.progress import progress_line
+    from fedray.commands.frame.output import print_pieces
+    from fedray.commands.frame.progress import progress_line
     from fedray.report.table import Table
 
     print_pieces([Table.headed("[/red] :smile:", [["a"], ["[bold]x[/nothing]"]])])

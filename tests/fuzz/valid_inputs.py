@@ -33,7 +33,7 @@ from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.several_tasks import audit_tasks
 from fedray.base.errors import InputError, ScenarioError, Starved
 from fedray.cli import app
-from fedray.commands.exit_codes import exit_code
+from fedray.commands.frame.exit_codes import exit_code
 from fedray.imports.importer import import_log
 from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.figures import Figures

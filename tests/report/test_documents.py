@@ -21,8 +21,8 @@ from fedray.audit.rules import Violations
 from fedray.audit.several_tasks import audit_tasks
 from fedray.audit.tuning import Tuning
 from fedray.cli import app
-from fedray.commands.audit_tasks import audit_run_of_tasks
-from fedray.commands.run_results import print_run_of_tasks
+from fedray.commands.audit import audit_run_of_tasks
+from fedray.commands.run import print_run_of_tasks
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.registry import Identity
@@ -319,7 +319,7 @@ def test_documents_of_several_tasks_match_their_types(
     check("An audit of several tasks", audit.to_json())
     print_run_of_tasks(opened, as_json=True)
     check("fedray run, of several tasks", json.loads(capsys.readouterr().out))
-    monkeypatch.setattr("fedray.commands.audit_tasks.open_tasks", lambda *_: (opened, audit))
+    monkeypatch.setattr("fedray.commands.audit.open_tasks", lambda *_: (opened, audit))
     files = (tmp_path / "page.html", tmp_path / "figures")
     audit_run_of_tasks(opened.path, {}, None, *files, verify=None, verbose=False, as_json=True)
     check("fedray audit, of several tasks", json.loads(capsys.readouterr().out))

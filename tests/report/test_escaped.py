@@ -7,7 +7,7 @@ import pytest
 
 import fedray
 from fedray.base.escaped import html_text, markdown_text, printable, printable_lines
-from fedray.commands.output import print_line, print_pieces
+from fedray.commands.frame.output import print_line, print_pieces
 from fedray.report.page import render_fragment
 from fedray.report.progress import show_progress
 from fedray.report.table import Paragraph, Table

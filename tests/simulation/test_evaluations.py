@@ -20,7 +20,7 @@ from fedray.base.errors import CheckpointError, InputError, ScenarioError, Trace
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.factory import source_of
 from fedray.clients.workers import start_trainers
-from fedray.commands.run_results import print_run_of_tasks
+from fedray.commands.run import print_run_of_tasks
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import ApproximateDP, Composed, Gaussian, Repeated
 from fedray.runs.evaluations import versions_at

@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from fedray.commands.output import print_line
-from fedray.commands.progress import IS_QUIET
+from fedray.commands.frame.output import print_line
+from fedray.commands.frame.progress import IS_QUIET
 
 
 def say_compiling() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from fedray.base.errors import one_line
-from fedray.commands.output import print_line, print_pieces
+from fedray.commands.frame.output import print_line, print_pieces
 
 WHOLE = "--verbose and --page FILE give reasons, evidence, comparisons and assumptions"
 

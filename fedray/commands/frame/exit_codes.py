@@ -12,7 +12,7 @@ import typer
 
 from fedray.base.errors import FedrayError, InputError, one_line
 from fedray.base.extras import missing_extra
-from fedray.commands.group import ClickError, Interrupted, UsageError
+from fedray.commands.frame.group import ClickError, Interrupted, UsageError
 
 CLOSED_PIPE = 141
 """Exit code if the reader of the output closed it, as `head` does: never 1, which says that a claim

@@ -7,9 +7,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedray.base.errors import FedrayError, InputError
 from fedray.base.removed import removed
-from fedray.commands.flags import as_key, as_placement, in_flags, with_set
-from fedray.commands.numbers import check_numbers
-from fedray.commands.reproduce import reproductions, subcommand_of
+from fedray.commands.frame.flags import as_key, as_placement, in_flags, with_set
+from fedray.commands.frame.numbers import check_numbers
 
 # Some releases of typer carry their own click, so its classes are reached through typer.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -92,24 +91,6 @@ class Command(TyperCommand):
                 heading = heading or f"{param.param_type_name.title()}s"
                 sections.setdefault(heading, []).append(record)
         _write_sections(formatter, sections)
-
-
-class Reproductions(Commands):
-    """The subcommands of `reproduce`, each of which is a module that is imported on demand."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(reproductions())
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in reproductions():
-            ctx.fail(f"unknown reproduction {cmd_name!r}; choose from {', '.join(reproductions())}")
-        if cmd_name not in self.commands:
-            # An app of one command is that command.
-            app = typer.Typer(add_completion=False, rich_markup_mode=None)
-            function = subcommand_of(cmd_name)
-            app.command(cmd_name, cls=Command, short_help=function.__doc__)(function)
-            self.commands[cmd_name] = typer.main.get_command(app)
-        return self.commands[cmd_name]
 
 
 def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from fedray.commands.output import print_line
+from fedray.commands.frame.output import print_line
 
 # Every command may show progress, so the option stands before the command, and functions of
 # commands need no parameter for it.

@@ -1,0 +1,1 @@
+"""What every command has: declared options, checks, output, progress and exit codes."""
