@@ -676,7 +676,7 @@ class _Planner:
 
 _NOT_PLANNED = {
     "buffered": "min-sep then counts buffers and follows from rounds.buffer.concurrency, which a "
-    "plan does not vary; compare runs with `fedray stress`",
+    "plan does not vary; compare runs with `fedray sweep`",
     "upload-then-train": "min-sep is then that of rounds.uploads.schedule, so no simulation is "
     "needed to find it; take `fedray mechanism` with an epsilon",
 }

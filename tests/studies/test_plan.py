@@ -31,8 +31,8 @@ from fedray.studies.plan import (
     Plan,
     PlanTarget,
     _first_goal,
-    with_limits,
     make_plan,
+    with_limits,
 )
 from fedray.studies.plan_page import (
     plan_figures,
@@ -143,9 +143,7 @@ def test_what_is_planned_for_lies_below_what_was_seen() -> None:
         candidate(200, rounds=200, min_seps=(50, 50, 50), max_participations=(2, 3, 3)), 3, None
     )
     assert (same.planned_min_sep, same.planned_max_participations) == (48, 4)
-    full = with_limits(
-        candidate(200, rounds=200, min_seps=(49,), max_participations=(3,)), 3, same
-    )
+    full = with_limits(candidate(200, rounds=200, min_seps=(49,), max_participations=(3,)), 3, same)
     assert full.planned_min_sep < 49
     once = with_limits(
         candidate(

@@ -13,6 +13,7 @@ the sensitivity under the truth, B = A C^-1 and z the noise that was chosen:
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -164,6 +165,26 @@ class Stressed:
             found += [self._row(mechanism, estimate, best) for estimate in self.estimates]
         return found
 
+    def strategies(self, estimate: MinSep) -> dict[str, Strategy]:
+        """Returns the mechanisms that can run, made for the estimate and for the truth, by name;
+        those that are the same for both once."""
+        assert self.truth.participation is not None
+        found: dict[str, Strategy] = {}
+        for mechanism in self.mechanisms:
+            name = Path(mechanism.name).stem
+            with suppress(ValueError, ArithmeticError):
+                planned = self._planned(mechanism, estimate)
+                planned.check_rounds(self.truth.participation.rounds)
+                request = mechanism.made_for(self.truth.participation)
+                best = planned if request is None else self._made(request)
+                same = {name: planned}
+                found |= (
+                    same
+                    if best == planned
+                    else {f"{name}-estimated": planned, f"{name}-true": best}
+                )
+        return found
+
     def _row(
         self, mechanism: Judged, estimate: MinSep, best: Callable[[], tuple[float, float] | None]
     ) -> StressRow:
@@ -183,9 +204,7 @@ class Stressed:
         if true is None:
             return row
         try:
-            strategy = mechanism.given
-            if not isinstance(strategy, Strategy):
-                strategy = self._made(MechanismRequest(strategy, estimate))
+            strategy = self._planned(mechanism, estimate)
             planned = strategy.participation_sensitivity(estimate)
             z = self._least_noise(planned.value)
             row = replace(row, noise_multiplier=z)
@@ -225,6 +244,12 @@ class Stressed:
         sensitivity = self._sensitivity(strategy).value
         max_error, rms_error = errors(strategy, true.rounds)
         return sensitivity * max_error, sensitivity * rms_error
+
+    def _planned(self, mechanism: Judged, estimate: MinSep) -> Strategy:
+        """Returns the mechanism that is used if the estimate is believed."""
+        if isinstance(mechanism.given, Strategy):
+            return mechanism.given
+        return self._made(MechanismRequest(mechanism.given, estimate))
 
     def _made(self, request: MechanismRequest) -> Strategy:
         if request in self.too_slow:

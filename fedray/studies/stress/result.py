@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from fedray.base.document import Document, InJson, NotInJson, json_of
+from fedray.base.document import Document, IfAny, InJson, NotInJson, json_of
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, given, up
 from fedray.mechanisms.participation import MinSep
@@ -74,8 +74,8 @@ class StressResult(DrawnResult):
     """Given estimates; rows of simulated truths also have candidates."""
     rows: tuple[StressRow, ...]
     """A row for each truth, mechanism and estimate."""
-    comparison: NotInJson[Comparison | None] = None
-    """Models trained at equal epsilon; None without a training."""
+    comparison: IfAny[Comparison] = None
+    """Models trained at equal epsilon; absent without a training."""
     warnings: NotInJson[tuple[str, ...]] = ()
     """Damaged cache entries, which were computed again."""
 

@@ -3,6 +3,7 @@ happened in a trace, or simulated runs of a scenario."""
 
 import itertools
 import math
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from fedray.base.kept import cache_folder
 from fedray.base.parsing import parse_toml
 from fedray.base.regular_file import read_input
 from fedray.mechanisms.accounting.limits import check_delta
+from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.optimize.design import MechanismRequest, is_kept, made_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.learning import scenario_of
@@ -24,6 +26,8 @@ from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_tasks
 from fedray.scenario import Scenario
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
+from fedray.studies.compare import Comparison
+from fedray.studies.equal_privacy import compare_mechanisms
 from fedray.studies.plan import Candidate, PlanTarget, with_limits
 from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated
 from fedray.studies.stress.judged import MATRIX_KINDS, Judged, Stressed
@@ -57,8 +61,11 @@ def stress(
     mechanisms: Sequence[str] = MECHANISMS,
     seeds: int | None = None,
     what_ifs: Sequence[str] = (),
+    train: bool = False,
+    out: str | Path | None = None,
     placement: Placement | None = None,
     has_cache: bool = True,
+    trust_code: bool = False,
     on_progress: Listener = lambda _: None,
 ) -> StressResult:
     """Returns the cost of a misestimated min-sep for each mechanism.
@@ -78,11 +85,16 @@ def stress(
         epsilon: target of the noise, under the estimate.
         delta: delta of epsilon; default: that of the trace or scenario, else 1e-10.
         mechanisms: kinds, files of mechanisms, or names such as blt-400.
-        seeds: runs of a scenario, with seeds from its own on; default: 20.
+        seeds: runs of a scenario, with seeds from its own on, 20 by default; or trainings of each
+            mechanism, 3 by default.
         what_ifs: overrides of the scenario, "table.key=value", each with as many runs.
+        train: whether models are trained on the trace at equal epsilon, with every mechanism made
+            for the first estimate and for the truth, and without noise.
+        out: directory of the trainings, which an interrupted one continues; default: a new one.
         placement: cluster for runs and mechanisms; default: a local one for a scenario, else this
             process.
         has_cache: whether to keep simulated runs and mechanisms, and to use kept ones.
+        trust_code: whether code of a custom task that came with the trace may be run.
         on_progress: called with lines of progress.
 
     Raises:
@@ -105,9 +117,10 @@ def stress(
     blank = Stressed(judged, (), Truth(None), epsilon, delta, designs)
     settings = {"actual": actual, "actual_participations": actual_participations}
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
+    trainings = {"train": train, "out": out, "trust_code": trust_code}
     estimate = estimated, estimated_participations
     if isinstance(opened, Scenario):
-        _refuse("a scenario", rounds=rounds, **settings)
+        _refuse("a scenario", rounds=rounds, **settings, **trainings)
         runs = _simulated(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
         )
@@ -115,14 +128,15 @@ def stress(
         tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs))))
         jobs = [replace(each, estimates=tried) for each in runs]
     elif opened is not None:
-        _refuse("a trace", **settings, **simulations)
+        # Without a training there is one truth.
+        _refuse("a trace", **settings, **({"what_ifs": what_ifs} if train else simulations))
         planned = scenario.rounds.count if isinstance(scenario, Scenario) else None
         estimates = _participations(rounds or planned or opened.committed_rounds, *estimate)
         if not estimates:
-            raise InputError.of("estimated", (), "must be given: the min-sep that was planned")
+            raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
         jobs = [replace(blank, truth=_happened(opened), estimates=estimates)]
     else:
-        _refuse("settings", **simulations)
+        _refuse("settings", **simulations, **trainings)
         given = (rounds, *estimate, *settings.values())
         pairs = _settings(*given) if any(given) else _printed()
         estimates = tuple(dict.fromkeys(each for several, _ in pairs for each in several))
@@ -140,9 +154,43 @@ def stress(
     rows = [row for _, found in done for row in found]
     # One truth has the rows of an estimate together.
     ordered = tuple(row for case in grouped(rows, case_of) for row in case)
-    return StressResult(
-        _name(opened), epsilon, delta, estimates, ordered, warnings=tuple(cache.warnings)
-    )
+    comparison = None
+    if train:
+        assert isinstance(opened, Trace | ImportedTrace), "others were refused above"
+        comparison = _trained(
+            opened, jobs[0], estimates[0], seeds, out, placement, on_progress, trust_code
+        )
+    warnings = tuple(cache.warnings)
+    return StressResult(_name(opened), epsilon, delta, estimates, ordered, comparison, warnings)
+
+
+def _trained(
+    trace: Trace | ImportedTrace,
+    job: Stressed,
+    estimate: MinSep,
+    seeds: int | None,
+    out: str | Path | None,
+    placement: Placement | None,
+    on_progress: Listener,
+    trust_code: bool,
+) -> Comparison:
+    """Trains with each mechanism that can run, made for the estimate and for the truth."""
+    with tempfile.TemporaryDirectory(prefix="fedray-stress-") as folder:
+        files = []
+        for name, strategy in job.strategies(estimate).items():
+            files.append(str(Path(folder) / f"{name}.json"))
+            write_strategy(strategy, files[-1])
+        return compare_mechanisms(
+            trace,
+            [*files, "none"],
+            out,
+            epsilon=job.epsilon,
+            delta=job.delta,
+            seeds=3 if seeds is None else seeds,
+            placement=placement,
+            on_progress=on_progress,
+            trust_code=trust_code,
+        )
 
 
 def _opened(
@@ -197,7 +245,7 @@ def _settings(
     """Returns the estimates of each truth."""
     for name, value in {"rounds": rounds, "estimated": estimated, "actual": actual}.items():
         if not value:
-            raise InputError.of(name, value, "must be given, with the other two, or none of them")
+            raise InputError.of(name, None, "must be given; so must rounds, estimated and actual")
     assert rounds is not None
     estimates = _participations(rounds, estimated, estimated_participations)
     truths = _participations(rounds, actual, actual_participations)
@@ -266,7 +314,7 @@ def _planned(
     known = [truth for truth in found if truth.participation is not None]
     if len(known) < 2:
         rule = "must be given, because a plan estimates it from at least two runs"
-        raise InputError.of("estimated", (), rule)
+        raise InputError.of("estimated", None, rule)
     candidate = Candidate(
         target=target,
         rounds=n,
