@@ -128,13 +128,19 @@ def row_of(result: StressResult, mechanism: str, min_sep: int | None = None):
     return found
 
 
+OF_100 = BLT(
+    theta=(0.9999999999999, 0.9838976607498795, 0.9838969011892937, 0.6048919411567695),
+    omega=(0.005007194344314008, 0.014448667235478819, 0.2163815575661362, 0.26798721011629095),
+)
+"""The BLT of least MaxLoss at 4000 rounds, min-sep 100 and 20 participations."""
+
 # Another program of the same library printed epsilon and the noise factor of these settings.
 PRINTED = [
     (
         430,
         100,
         90,
-        {"blt-100": (6.29, 1.044), "banded-toeplitz": (6.56, 1.085), "tree": (6.26, 1.040)},
+        {"blt": (6.29, 1.044), "banded-toeplitz": (6.56, 1.085), "tree": (6.26, 1.040)},
     ),
     (
         1280,
@@ -155,12 +161,15 @@ PRINTED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "estimated", "actual", "printed"), PRINTED)
 def test_published_pairs_cost_as_much_as_another_program_says(
-    n, estimated, actual, printed
+    n, estimated, actual, printed, tmp_path: Path
 ) -> None:
-    """The BLTs are the shipped ones; half a unit of the last digit is the tolerance."""
-    result = stress(rounds=n, estimated=[estimated], actual=[actual], mechanisms=[*printed])
+    """Half a unit of the last digit is the tolerance."""
+    file = tmp_path / "blt.json"
+    fedray.write_strategy(OF_100, file)
+    names = {name: str(file) if name == "blt" else name for name in printed}
+    result = stress(rounds=n, estimated=[estimated], actual=[actual], mechanisms=[*names.values()])
     for name, (epsilon, factor) in printed.items():
-        row = row_of(result, name)
+        row = row_of(result, names[name])
         assert row.epsilon == pytest.approx(epsilon, abs=0.0051), name
         assert row.noise_factor == pytest.approx(factor, abs=0.00051), name
 
@@ -452,3 +461,84 @@ def test_a_trace_needs_an_estimate_and_no_truth(trace: fedray.Trace) -> None:
         stress(trace)
     with pytest.raises(InputError, match="does not apply to a trace"):
         stress(trace, estimated=[20], actual=[10])
+
+
+@pytest.mark.slow
+def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
+    small, tmp_path: Path
+) -> None:
+    keys = (
+        "training.enabled=true",
+        "training.task.kind=quadratic",
+        "data={kind='points', dimension=2}",
+        "rounds={count=12, report_goal=20}",
+        "training.cohort_sample=20",
+        "training.evaluation_devices=8",
+        "participation={timer_hours=0, round_separation=3}",
+    )
+    trace = fedray.simulate(small(*keys), HERE, tmp_path / "trace")
+    result = stress(
+        trace,
+        estimated=[6],
+        mechanisms=["blt", "tree"],
+        epsilon=4.0,
+        train=True,
+        seeds=2,
+        out=tmp_path / "out",
+        placement=HERE,
+    )
+    assert result.comparison is not None
+    groups = {each.label: each for each in result.comparison.groups}
+    assert {*groups} == {"blt-estimated", "blt-true", "tree", "none"}
+    basis = result.comparison.basis
+    for name, group in groups.items():
+        assert [*group.runs] == [1, 2], "seeds are pairs"
+        if name != "none":
+            assert 3.99 < group.epsilon[basis] <= 4.0
+    assert result.comparison.answer in result.verdict
+    assert json.loads(json.dumps(result.to_json()))["comparison"]["groups"]
+    assert "stress-epsilon" in [each.name for each in result.figures()]
+    with pytest.raises(InputError, match="does not apply to a trace"):
+        stress(trace, estimated=[6], seeds=2)
+
+
+def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
+    trace: fedray.Trace, tmp_path: Path, fedray_command
+) -> None:
+    given = ("stress", str(trace.path), "--estimated", "45,20", "--mechanisms", "tree,identity")
+    written = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
+    code, out, _ = fedray_command(*given, *written)
+    assert code == 0
+    assert out.startswith("The worst of 2 cases: min-sep 45 was estimated in 40 rounds, and it was")
+    assert {"stress-epsilon.svg", "stress-noise.csv"} < {
+        each.name for each in (tmp_path / "figures").iterdir()
+    }
+    code, out, _ = fedray_command(*given, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["verdict"] in (tmp_path / "page.html").read_text()
+    assert len(document["rows"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["timer"], "'timer' is a sweep of parameters; run `fedray sweep timer`"),
+        (["--rounds", "9"], "--estimated must be given"),
+        (["--rounds", "9", "--estimated", "3.5", "--actual", "3"], "must be whole numbers"),
+        (["--rounds", "9", "--estimated", "3", "--actual", "-1"], "must be at least 1"),
+        (
+            ["--rounds", "9", "--estimated", "3", "--actual", "3", "--train"],
+            "--train does not apply",
+        ),
+        (["--epsilon", "nan"], "--epsilon=nan must be positive"),
+        (["--mechanisms", "chess"], "is neither a file nor one of the kinds"),
+        (["small", "--what-if", "no"], "must have the form table.key=value"),
+        (["small", "--what-if", "population.devices=-1"], "population.devices"),
+    ],
+)
+def test_bad_usage_of_the_command_exits_with_2(arguments: list[str], told, fedray_command) -> None:
+    code, out, err = fedray_command("stress", *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1

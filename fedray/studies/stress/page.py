@@ -33,7 +33,8 @@ def stress_page(result: StressResult) -> str:
 
 def stress_tables(result: StressResult) -> list[Table]:
     """The rows of each truth, or their distribution over simulated runs; then trained models."""
-    trained = [] if result.comparison is None else comparison_tables(result.comparison)
+    # The other tables of a comparison are those of `fedray compare`.
+    trained = [] if result.comparison is None else comparison_tables(result.comparison)[:1]
     own = _outcome_tables(result) if _is_simulated(result) else [_rows_table(result)]
     return [*own, *trained]
 

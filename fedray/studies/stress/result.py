@@ -123,7 +123,11 @@ class StressResult(DrawnResult):
 
     @property
     def verdict(self) -> InJson[str]:
-        """The answer in a sentence."""
+        """The answer in a sentence; with a training, and what it showed."""
+        said = self._said()
+        return said if self.comparison is None else f"{said} {self.comparison.answer}"
+
+    def _said(self) -> str:
         target = given(self.epsilon)
         best = min(self.recommended, key=lambda each: each.rms_error, default=None)
         if best is None or best.mean_excess is None:
