@@ -55,9 +55,9 @@ class StressRow(Document):
     kind: str | None = None
     """Kind of which one is made for the truth; None for a matrix of no kind."""
     min_sep: int | None = None
-    """True b, the number of rounds if no device took part twice; None if the run starved."""
+    """b that came about, the number of rounds if no device took part twice; None if the run starved."""
     max_participations: int | None = None
-    """True k; None if the run starved."""
+    """k that came about; None if the run starved."""
     seed: int | None = None
     """Seed of a simulated truth; None for others."""
     what_if: str | None = None

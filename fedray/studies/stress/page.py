@@ -7,7 +7,7 @@ import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import counted, given, significant, up
-from fedray.report.figure import COLORS, Axis, Figure, Mark, Series
+from fedray.report.figure import COLORS, Axis, Figure, Mark, Series, Shown
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.compare_page import comparison_figures, comparison_tables
@@ -130,7 +130,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     return tables
 
 
-def stress_figures(result: StressResult) -> list[Figure]:
+def stress_figures(result: StressResult) -> list[Shown]:
     """Epsilon spent, noise factor and regret of each mechanism; over the truth or, if truths are
     simulated, over the estimate; then trained models."""
     panels = (

@@ -372,7 +372,7 @@ def _with_mechanisms(
     return [replace(job, too_slow=frozenset(too_slow)) for job in jobs]
 
 
-def _make(designs: Path, request: MechanismRequest) -> None:
+def _make(designs: Path | None, request: MechanismRequest) -> None:
     # A mechanism that cannot be made becomes the note of its rows.
     with suppress(ValueError, ArithmeticError):
         made_mechanism(request, designs)
