@@ -30,7 +30,8 @@ from fedray.mechanisms.optimize.design import KINDS, RECIPES, Kind, MechanismReq
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.studies.design import mechanism_over
+from fedray.mechanisms.workload import PREFIX
+from fedray.studies.design import mechanism_over, other_workload
 from fedray.studies.simulated import Truth
 
 MATRIX_KINDS = ("banded", "dense")
@@ -55,7 +56,7 @@ class StressRow(Document):
     kind: str | None = None
     """Kind of which one is made for the truth; None for a matrix of no kind."""
     min_sep: int | None = None
-    """b that came about, the number of rounds if no device took part twice; None if the run starved."""
+    """b that came about, all rounds if no device took part twice; None if the run starved."""
     max_participations: int | None = None
     """k that came about; None if the run starved."""
     seed: int | None = None
@@ -84,7 +85,7 @@ class StressRow(Document):
     """RmsLoss over that of the same kind made for the truth, minus 1; below 0 if that one has
     another objective."""
     note: str = ""
-    """Why figures are missing."""
+    """Why figures are missing, or what else to know."""
 
     @property
     def rms_excess(self) -> InJson[float | None]:
@@ -103,6 +104,8 @@ class Judged:
     """Name in tables."""
     given: Kind | Strategy
     """The kind, or the strategy of a file or of a name such as blt-400."""
+    workload: str | None = None
+    """Workload that the file was made for, if it is not prefix sums."""
 
     @classmethod
     def named(cls, name: str) -> "Judged":
@@ -110,7 +113,7 @@ class Judged:
         for kind in KINDS:
             if name == kind and name not in PARAMETERS and not Path(name).is_file():
                 return cls(name, kind)
-        return cls(name, mechanism_over(Path(name), 1))
+        return cls(name, mechanism_over(Path(name), 1), other_workload(name, PREFIX))
 
     @property
     def kind(self) -> Kind | None:
@@ -199,7 +202,9 @@ class Stressed:
             None if true is None else true.max_participations,
             self.seed,
             self.what_if,
-            note=self.truth.note,
+            note=self.truth.note
+            or (mechanism.workload and f"made for the workload {mechanism.workload}")
+            or "",
         )
         if true is None:
             return row
