@@ -89,6 +89,8 @@ from fedray.studies.on_devices import evaluate_on_devices as evaluate_on_devices
 from fedray.studies.plan import Plan as Plan
 from fedray.studies.plan import PlanTarget as PlanTarget
 from fedray.studies.plan import make_plan as make_plan
+from fedray.studies.stress.result import StressResult as StressResult
+from fedray.studies.stress.run import stress as stress
 from fedray.studies.sweep.run import SweepResult as SweepResult
 from fedray.studies.sweep.run import run_sweep as run_sweep
 from fedray.studies.sweep.sweep import Estimate as Estimate

@@ -38,6 +38,7 @@ from fedray.commands.run import run
 from fedray.commands.schema import schema
 from fedray.commands.status import status
 from fedray.commands.stress import stress
+from fedray.commands.sweep import sweep
 from fedray.commands.train import train
 from fedray.commands.verify import verify
 from fedray.runtime.session import one_session
@@ -45,7 +46,7 @@ from fedray.runtime.session import one_session
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Simulate and train": (run, train, pretrain, compare, compare_mechanisms, answer),
     "Audit": (import_, audit, verify, budget, report, calibrate, canary, audit_model),
-    "Design mechanisms and runs": (optimize, mechanism, plan, stress),
+    "Design mechanisms and runs": (optimize, mechanism, stress, plan, sweep),
     "Model populations": (population, fit_log, fit_min_sep),
     "Files and running jobs": (init, schema, status),
 }

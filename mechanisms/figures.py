@@ -96,6 +96,8 @@ class Figures(DrawnResult):
     workload: NotInJson[Workload] = PREFIX
     noise_cost: IfAny[NoiseCost] = None
     """Memory and time of the noise; only with a number of parameters."""
+    made_for: IfAny[str] = None
+    """Workload that the mechanism's file was made for; absent if it is that of the errors."""
 
     def __repr__(self) -> str:
         setting = self.participation

@@ -17,8 +17,11 @@ from .named import PARAMETERS, named_mechanism
 from .registry import AnyStrategy
 from .strategy import Strategy
 from .triangular import MatrixFile
+from .workload import Workload
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
+WORKLOAD = "workload"
+"""Key of a file for the workload that the mechanism was made for."""
 _KINDS = tuple(each.model_fields["kind"].default for each in classes_in(AnyStrategy))
 
 
@@ -43,6 +46,9 @@ def read_strategy(file: str | Path) -> Strategy:
         document = {"kind": "matrix", "file": path.name}
     else:
         document = read_json(path, "mechanism file")
+    if isinstance(document, dict):
+        # It tells what the mechanism was made for, and is no part of it.
+        document.pop(WORKLOAD, None)
     try:
         return strategy_of(document, path.parent)
     except ValidationError as error:
@@ -87,16 +93,35 @@ def _of_kind(kind: str, directory: Path) -> Strategy:
         ) from None
 
 
-def write_strategy(strategy: Strategy, file: str | Path) -> None:
+def recorded_workload(file: Path) -> str | None:
+    """Returns the workload that a mechanism file records, as text; None if it records none. Raises
+    InputError."""
+    document = read_json(file, "mechanism file")
+    workload = document.get(WORKLOAD) if isinstance(document, dict) else None
+    if not isinstance(workload, str | None):
+        rule = "of a mechanism file must be text, such as prefix"
+        raise InputError.of(WORKLOAD, workload, rule, f"correct {str(file)!r}")
+    return workload
+
+
+def write_strategy(strategy: Strategy, file: str | Path, workload: Workload | None = None) -> None:
     """Writes the JSON of a strategy to `file`, after its matrix, whose file is named after its
     content.
 
-    The JSON is replaced atomically, and always names a complete matrix. Raises InputError if the
-    file cannot be written.
+    The JSON is replaced atomically, and always names a complete matrix.
+
+    Args:
+        strategy: the mechanism.
+        file: path of the JSON file.
+        workload: workload that the mechanism was made for, which the file records; None for none.
+
+    Raises:
+        InputError: the file cannot be written.
     """
     path = Path(file)
+    recorded = {} if workload is None else {WORKLOAD: str(workload)}
     try:
-        write_json(document_of(strategy, path), path)
+        write_json({**document_of(strategy, path), **recorded}, path)
     except (OSError, ValueError) as error:
         # ValueError: the path is not a valid file name, such as one with a zero byte.
         raise InputError(

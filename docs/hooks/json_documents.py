@@ -14,7 +14,7 @@ from fedray.clients.sessions import PopulationSupply
 from fedray.commands.frame import printed
 from fedray.commands.frame.described import Schema
 from fedray.commands.init import NewScenario, ShippedScenarios
-from fedray.commands.stress import ShippedSweeps
+from fedray.commands.sweep import ShippedSweeps
 from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.runs.pretraining import Pretrained
 from fedray.runs.verified import Verification
@@ -34,6 +34,7 @@ from fedray.studies.fit import Fit
 from fedray.studies.habits.fit import HabitFit
 from fedray.studies.model_audit import ModelAudit
 from fedray.studies.plan import Plan
+from fedray.studies.stress.result import StressResult
 from fedray.studies.sweep.run import SweepResult
 from fedray.trace.imported import ImportDocument
 from fedray.trace.trained import TrainedDocument
@@ -111,8 +112,9 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray plan": Document(
         Plan, files="The file plan.json has these keys and `command`, the command that made it."
     ),
-    "fedray stress": Document(SweepResult, files="The file results.json is the same."),
-    "fedray stress, without a sweep": Document(ShippedSweeps),
+    "fedray stress": Document(StressResult, printed.Written),
+    "fedray sweep": Document(SweepResult, files="The file results.json is the same."),
+    "fedray sweep, without a name": Document(ShippedSweeps),
     "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
     "fedray reproduce coverage": Document(Answers, files="The file results.json is the same."),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import typer
-
 from fedray.commands.frame.output import print_json, print_line, print_pieces
 from fedray.commands.frame.progress import progress_line
 
@@ -29,7 +27,7 @@ def optimize(
     buffers: int | None = None,
     bands: int | None = None,
     objective: str | None = None,
-    workload: str | None = None,
+    workload: str = "prefix",
     epsilon: float | None = None,
     delta: float | None = None,
     sampling: float | None = None,
@@ -52,9 +50,8 @@ def optimize(
         buffers (D): buffers of a blt; default: 4
         bands (B): bands; default: min-sep, or those of least loss for band-fhu and bisr
         objective (max|rms): loss to minimize; default: max for a blt, else rms
-        workload (W): SCENARIO.toml for its server; prefix; or parts joined by commas:
-            momentum=0.9, decay=0.95, schedule=SCENARIO.toml; default: momentum=0.9,decay=0.95,
-            a default server's
+        workload (W): prefix, for prefix sums; SCENARIO.toml for its server; or parts joined by
+            commas: momentum=0.9, decay=0.95, schedule=SCENARIO.toml
         out (FILE): mechanism as JSON, with a matrix as .npy beside it
     Privacy, of the kind best:
         epsilon (E): largest epsilon allowed
@@ -88,8 +85,6 @@ def optimize(
             print_pieces(figures.tables())
         if found.tried:
             print_pieces([bands_table(found.tried)])
-        if workload is None:
-            typer.echo(f"workload   {request.workload}, a default server's; see --workload")
         if out is not None:
             print_line(f"mechanism  {out}")
     # The mechanism is printed and written by now; the exit code reports the interruption.

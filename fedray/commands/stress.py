@@ -1,117 +1,101 @@
-"""`fedray stress`: sweep settings, and compare mechanisms in each."""
+"""`fedray stress`: the cost of a misestimated min-sep."""
 
 import contextlib
 import sys
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
 
-from fedray.base.atomic import write_directory
-from fedray.base.document import Document
 from fedray.base.errors import InputError
+from fedray.commands.frame.numbers import whole_number_rule
 from fedray.commands.frame.output import (
+    print_files,
     print_json,
     print_line,
-    print_result,
-    refuse_existing,
+    print_pieces,
     write_shown,
 )
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
 
 
-@dataclass(frozen=True, slots=True)
-class ShippedSweep:
-    """A sweep that ships with fedray."""
-
-    name: str
-    """Argument of `fedray stress`."""
-    description: str
-    """One sentence for people."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShippedSweeps(Document):
-    """All sweeps that ship with fedray."""
-
-    sweeps: list[ShippedSweep]
-    """The sweeps that ship with fedray."""
-
-
-def _names(begun: str) -> list[str]:
-    from fedray.studies.sweep.sweep import shipped_sweeps
-
-    return [name for name in shipped_sweeps() if name.startswith(begun)]
-
-
 def stress(
-    sweep: Annotated[str | None, _names] = None,
+    truth: str | None = None,
     *,
+    rounds: int | None = None,
+    estimated: str | None = None,
+    actual: str | None = None,
+    estimated_participations: str | None = None,
+    actual_participations: str | None = None,
+    epsilon: float = 6.0,
+    delta: float | None = None,
+    mechanisms: str = "blt,banded-toeplitz,banded,tree",
+    seeds: int | None = None,
+    what_if: list[str] | None = None,
+    train: bool = False,
     out: Path | None = None,
-    figures: Path | None = None,
     place: list[str] | None = None,
+    page: Path | None = None,
+    figures: Path | None = None,
     has_cache: bool = True,
     trust_code: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Sweep settings or simulated runs, and compare how well mechanisms do in each.
+    """Show what a wrong min-sep costs: privacy, noise and error, mechanism by mechanism.
 
-    A sweep with a trace trains a model in every cell, and keeps the models in --out. An interrupted
-    sweep continues when it is run again. Without SWEEP, list the sweeps that ship.
+    Every mechanism is made for the estimate, with the least noise for --epsilon under it. The truth
+    is --actual at --rounds, a trace, or runs of a scenario, which recommend an estimate too.
+    Without arguments: four published pairs. `fedray sweep` runs sweeps of parameters.
 
     Args:
-        sweep: sweep that ships, or a TOML file
-        out (DIR): new directory for results.parquet, results.json and report.html
+        truth: trace, for what really happened; or scenario to simulate; default: --actual
+        rounds (N): rounds n; of a trace, the planned rounds
+        estimated (B,B): estimated min-seps; for a scenario by default what a plan would take
+        actual (B,B): true min-seps
+        estimated_participations (K,K): estimated participations; default: as many as fit
+        actual_participations (K,K): true participations; default: as many as fit
+        epsilon (E): target of the noise
+        mechanisms (A,B): kinds of `fedray optimize`, files, or names such as blt-400
+        seeds (S): runs of a scenario, by default 20; or trainings with --train, by default 3
+        what_if (KEY=VALUE): key of the scenario to change, with as many runs; repeatable
+        train: train on a trace at equal epsilon, with mechanisms for the estimate and the truth
+        out (DIR): directory of the trained runs; default: a new one under runs/
     """
-    from fedray.studies.sweep.sweep import find_sweep
+    from fedray.report.table import Paragraph
+    from fedray.studies.stress.run import stress as stressed
 
-    if sweep is None:
-        _print_shipped(as_json)
-        return
-    value, scenario = find_sweep(sweep)
-    placement = placement_of(place)
-    run: Any
-    if value.trace is not None:
-        from fedray.studies.grid import run_grid
-
-        if out is None:
-            raise InputError("--out is missing; name the directory that keeps the trained models")
-        run = partial(run_grid, value, out, placement, trust_code=trust_code)
-    else:
-        # An output that exists is refused now, because the sweep takes long.
-        refuse_existing(out)
-        # Modules that load slowly are imported once the request is known to be possible.
-        from fedray.studies.sweep.run import run_sweep
-
-        run = partial(run_sweep, value, scenario, placement, has_cache)
-    with progress_line(f"sweeping {value.name}") as show, contextlib.redirect_stdout(sys.stderr):
-        result = run(on_progress=show)
-    if value.trace is None:
-        # Warnings go to stderr, so that stdout has only JSON.
-        for warning in result.warnings:
-            print_line(f"fedray: warning: {warning}", err=True)
-        if out is not None:
-            from fedray.studies.sweep.run import result_files
-
-            write_directory(out, result_files(result, result.page()))
-    write_shown(result, None, figures)
-    print_result(result, as_json)
-    if out is not None and not as_json:
-        print_line(f"report  {out / 'report.html'}", f"table   {out / 'results.parquet'}")
-
-
-def _print_shipped(as_json: bool) -> None:
-    from fedray.studies.sweep.sweep import Sweep, shipped_sweeps
-
-    found = ShippedSweeps(
-        [
-            ShippedSweep(name, Sweep.from_toml(path)[0].description)
-            for name, path in shipped_sweeps().items()
-        ]
-    )
+    with progress_line("stressing") as show, contextlib.redirect_stdout(sys.stderr):
+        result = stressed(
+            truth,
+            rounds=rounds,
+            estimated=_numbers("estimated", estimated),
+            actual=_numbers("actual", actual),
+            estimated_participations=_numbers("estimated_participations", estimated_participations),
+            actual_participations=_numbers("actual_participations", actual_participations),
+            epsilon=epsilon,
+            delta=delta,
+            mechanisms=[each.strip() for each in mechanisms.split(",")],
+            seeds=seeds,
+            what_ifs=what_if or (),
+            train=train,
+            out=out,
+            placement=placement_of(place) if place else None,
+            has_cache=has_cache,
+            trust_code=trust_code,
+            on_progress=show,
+        )
+    for warning in result.warnings:
+        print_line(f"fedray: warning: {warning}", err=True)
+    written = write_shown(result, page, figures)
     if as_json:
-        print_json(found.to_json())
-        return
-    for each in found.sweeps:
-        print_line(f"{each.name}  {each.description}")
+        print_json({**result.to_json(), **written})
+    else:
+        print_pieces([Paragraph("", result.verdict), "", *result.tables()])
+        print_files(written)
+
+
+def _numbers(name: str, text: str | None) -> list[int]:
+    """Reads whole numbers with commas between."""
+    try:
+        return [int(each) for each in (text or "").split(",") if text]
+    except ValueError:
+        rule = f"must be whole numbers with commas between, each {whole_number_rule('')}"
+        raise InputError.of(name, text, rule) from None

@@ -2,7 +2,7 @@
 differ."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Literal
@@ -81,6 +81,8 @@ class Series:
     unknown."""
     high: Float64Array | None = None
     """[m]: upper end of that range."""
+    place: int | None = None
+    """Place of its colour and dash; None: its position in the figure."""
 
     @property
     def has_markers(self) -> bool:
@@ -161,6 +163,12 @@ class Figure:
     """Series in the order of drawing."""
     marks: tuple[Mark, ...] = ()
     """Lines and zones across the figure."""
+
+    @property
+    def looks(self) -> Iterator[tuple[Series, int]]:
+        """Each series with the place of its look."""
+        for position, each in enumerate(self.series):
+            yield each, position if each.place is None else each.place
 
     def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
         """Returns the numbers on a logarithmic axis of the figure. Bars are drawn from below one,

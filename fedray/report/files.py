@@ -180,7 +180,7 @@ def figure_svg(figure: Shown) -> str:
 
 
 def _draw(axes: Any, figure: Figure) -> None:
-    for place, series in enumerate(figure.series):
+    for series, place in figure.looks:
         _draw_series(axes, figure, series, place)
     _dress(axes.xaxis, axes.set_xscale, figure.x, figure.log_ticks("x"))
     _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))

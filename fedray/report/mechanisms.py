@@ -37,6 +37,8 @@ def figures_tables(figures: Figures) -> list[Table]:
         ("MaxLoss / RmsLoss", f"{found.max_loss:.6f} / {found.rms_loss:.6f}"),
         *_privacy_facts(figures),
     ]
+    if figures.made_for is not None:
+        facts.append(("made for another workload", figures.made_for))
     if figures.noise_cost is not None:
         facts.append(("noise state, exact; time, measured", _cost_text(figures.noise_cost)))
     facts += [(name, in_words(each, MOST_SHOWN)) for name, each in figures.parameters().items()]
@@ -110,6 +112,11 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
     title += _order(setting)
     cells: dict[str, Callable[[tuple[str, Figures]], str]] = {
         "mechanism": lambda row: row[0],
+        **(
+            {"made for": lambda row: row[1].made_for or str(row[1].workload)}
+            if any(each.made_for for each in mechanisms.values())
+            else {}
+        ),
         "sensitivity": lambda row: fine(row[1].loss.sensitivity.value),
         "is": lambda row: "exact" if row[1].loss.sensitivity.is_exact else "upper bound",
         "MaxLoss": lambda row: f"{row[1].loss.max_loss:.6f}",

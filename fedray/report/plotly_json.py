@@ -45,7 +45,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
     # A single series needs no legend, because the title describes it.
     has_legend = sum(not each.is_reference for each in figure.series) > 1
     data = []
-    for place, each in enumerate(figure.series):
+    for each, place in figure.looks:
         # A band comes before its line, so that the line is drawn over it.
         data += _bands(each, place)
         data.append(_trace(figure, each, place))

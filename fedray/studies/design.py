@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -14,7 +14,7 @@ from fedray.base.mistakes import nearest_first
 from fedray.mechanisms.accounting.monte_carlo import MAPPED
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
-from fedray.mechanisms.files import read_strategy, write_strategy
+from fedray.mechanisms.files import read_strategy, recorded_workload, write_strategy
 from fedray.mechanisms.optimize.amplified import Amplification, AmplifiedBands, best_bands
 from fedray.mechanisms.optimize.design import (
     FOLLOWING_KINDS,
@@ -65,11 +65,10 @@ def read_request(
     bands: int | None,
     objective: str | None,
     targets: Path | None,
-    workload: str | None = None,
+    workload: str = "prefix",
     is_fixed_order: bool = False,
 ) -> MechanismRequest:
-    """Makes a request from the options of `fedray optimize`; the default workload is that of the
-    default server.
+    """Makes a request from the options of `fedray optimize`.
 
     Raises:
         InputError: the options contradict each other, or some are missing.
@@ -161,7 +160,7 @@ def find_mechanism(
         if amplification is not None:
             best, tried = best_bands(amplification, request, make, on_progress)
             if out is not None:
-                write_strategy(best.strategy, out)
+                write_strategy(best.strategy, out, request.workload)
             return Found(best, (), tried)
         strategy = make(request, on_progress=on_progress)
         participations = [target.participation for target in request.targets] or [
@@ -175,7 +174,7 @@ def find_mechanism(
         )
         # The file comes last, so that a mechanism whose figures fail leaves none.
         if out is not None:
-            write_strategy(strategy, out)
+            write_strategy(strategy, out, request.workload)
         return Found(first, tuple(others))
 
 
@@ -226,7 +225,8 @@ def evaluate_mechanisms(
             for name, strategy in strategies.items():
                 setting = participation, noise_multiplier, delta, sampling, matrix
                 try:
-                    found[name] = mechanism_figures(strategy, *setting)
+                    figures = mechanism_figures(strategy, *setting)
+                    found[name] = replace(figures, made_for=other_workload(name, matrix))
                 except InputError as error:
                     raise InputError(f"mechanism {name!r}: {error}") from None
         return found
@@ -256,9 +256,10 @@ def calibrate_mechanism(
         matrix = read_workload(workload, participation.rounds)
         strategy = _strategy(given, participation, matrix)
         target = {"epsilon": epsilon, "rho": rho}
-        return calibrated_figures(
+        found = calibrated_figures(
             strategy, participation, delta, **target, sampling=sampling, workload=matrix
         )
+        return replace(found, made_for=other_workload(given, matrix))
 
 
 def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None) -> Strategy:
@@ -288,6 +289,13 @@ def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None
                 f"{n:,}; make a longer one"
             )
         return found
+
+
+def other_workload(given: str | Path, workload: Workload) -> str | None:
+    """Returns the workload that the mechanism of a file was made for, if it is another one."""
+    path = Path(given)
+    made_for = recorded_workload(path) if path.is_file() and path.suffix != ".npy" else None
+    return made_for if made_for != str(workload) else None
 
 
 def _strategy(given: Path, at: MinSep, workload: Workload = PREFIX, *others: str) -> Strategy:

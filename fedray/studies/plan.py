@@ -611,7 +611,7 @@ class _Planner:
         outcome = "starves" if is_possible else "cannot sustain"
         if not notes:
             rules = self.scenario.participation
-            candidate = _with_limits(candidate, self.seeds, before, rules)
+            candidate = with_limits(candidate, self.seeds, before, rules)
             sensitivity = _sensitivity(candidate.planned_limits, self.target, self.has_cache)
             epsilon = epsilon_of(sensitivity, z, self.target.delta)
             candidate = replace(
@@ -629,7 +629,7 @@ class _Planner:
 
 _NOT_PLANNED = {
     "buffered": "min-sep then counts buffers and follows from rounds.buffer.concurrency, which a "
-    "plan does not vary; compare runs with `fedray stress`",
+    "plan does not vary; compare runs with `fedray sweep`",
     "upload-then-train": "min-sep is then that of rounds.uploads.schedule, so no simulation is "
     "needed to find it; take `fedray mechanism` with an epsilon",
 }
@@ -710,7 +710,7 @@ def _larger_goal(full: Candidate) -> int | None:
     return math.ceil(full.report_goal * min(1.5, max(1.01, ratio)))
 
 
-def _with_limits(
+def with_limits(
     candidate: Candidate, seeds: int, before: Candidate | None, rules: Participation | None = None
 ) -> Candidate:
     """Plans the limits: a lower prediction bound of one more run's min-sep (Student's t), and the

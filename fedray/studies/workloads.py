@@ -10,19 +10,17 @@ correct the rest. Of the shares from 0.9 to 1, those from 0.9 to 0.95 order mech
 data sets (docs/published.md)."""
 
 
-def read_workload(text: str | None, rounds: int) -> Workload:
+def read_workload(text: str, rounds: int) -> Workload:
     """Reads a workload for a number of rounds, such as "momentum=0.9,schedule=run.toml".
 
     Args:
         text: text of `Workload.parse`; `schedule=FILE` names the scenario of the schedule, and
-            FILE.toml a scenario whose server determines all; None for the default server.
+            FILE.toml a scenario whose server determines all.
         rounds: number of rounds of the schedule.
 
     Raises:
         InputError: the text is not a workload, or the file is not a scenario.
     """
-    if text is None:
-        return _of_server(Training(), rounds)
     if text.endswith(".toml") and "=" not in text:
         return _of_server(Scenario.from_toml(text).training, rounds)
     parts = text.split(",")

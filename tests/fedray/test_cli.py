@@ -177,7 +177,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
             ["run", "quikstart"],
             "is neither a file nor a shipped scenario; choose from quickstart, ",
         ),
-        (["stress", "timers"], "is no file and none of timer, "),
+        (["sweep", "timers"], "is no file and none of timer, "),
         (["run", "BAD.toml"], "is not valid TOML"),
         (["run", "GOOD.toml", "--set", "rounds.goal=1"], "unknown key rounds.goal"),
         (

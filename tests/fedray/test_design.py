@@ -14,7 +14,7 @@ from fedray.mechanisms.accounting.events import MinSepSampled
 from fedray.mechanisms.accounting.monte_carlo import monte_carlo_epsilon
 from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.files import read_strategy, write_strategy
-from fedray.mechanisms.optimize.design import KINDS
+from fedray.mechanisms.optimize.design import KINDS, MechanismRequest, optimize_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Banded, BandFHU, Identity, Matrix, Toeplitz, Tree
 from fedray.mechanisms.triangular import lower_factor
@@ -54,8 +54,7 @@ def test_every_kind_is_optimised_written_and_read_with_the_same_figures(
     assert code == 0
     found = json.loads(text)
     assert set(KEYS) <= found.keys()
-    own = ("--workload", found["workload"])
-    code, text, _ = fedray_command("mechanism", str(out), *SETTING, *own, "--json")
+    code, text, _ = fedray_command("mechanism", str(out), *SETTING, "--json")
     assert code == 0
     again = json.loads(text)
     assert {k: v for k, v in again.items() if k != "parameters"} == {
@@ -113,14 +112,39 @@ def test_several_mechanisms_have_the_figures_that_each_has_alone(
         assert line.split()[-2:] == [f"{figures[key]:.6f}" for key in ("max_loss", "rms_loss")]
 
 
-def test_without_a_workload_the_default_server_has_its_own_and_a_line_says_so(
-    fedray_command,
+def test_prefix_sums_are_the_workload_everywhere_and_a_row_says_where_a_file_has_another(
+    fedray_command, tmp_path: Path, monkeypatch
 ) -> None:
-    own = "momentum=0.9,decay=0.95"
-    _, out, _ = fedray_command("optimize", "tree", *SETTING)
-    assert f"workload   {own}, a default server's" in out
-    _, named, _ = fedray_command("optimize", "tree", *SETTING, "--workload", own)
-    assert named == "".join(line for line in out.splitlines(True) if "a default server" not in line)
+    """What `optimize` makes by default is compared like with like by `mechanism`."""
+    monkeypatch.chdir(tmp_path)
+    assert fedray_command("optimize", "blt", *SETTING, "--out", "a.json")[0] == 0
+    assert json.loads((tmp_path / "a.json").read_text())["workload"] == "prefix"
+    made = optimize_mechanism(MechanismRequest("blt", MinSep(60, 12, 4)))
+    assert read_strategy(tmp_path / "a.json") == made
+    _, out, _ = fedray_command("mechanism", "a.json", "tree", *SETTING)
+    assert "made for" not in out
+    given = (*SETTING, "--workload", "momentum=0.9", "--out", "b.json")
+    assert fedray_command("optimize", "blt", *given)[0] == 0
+    _, out, _ = fedray_command("mechanism", "a.json", "b.json", *SETTING)
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines() if ".json" in line}
+    assert rows == {"a.json": "prefix", "b.json": "momentum=0.9"}
+    assert "made for another workload" in fedray_command("mechanism", "b.json", *SETTING)[1]
+    stressed = (
+        "--rounds",
+        "16",
+        "--estimated",
+        "4",
+        "--actual",
+        "4",
+        "--mechanisms",
+        "a.json,b.json",
+    )
+    rows = json.loads(fedray_command("stress", *stressed, "--json")[1])["rows"]
+    assert [row["note"] for row in rows] == ["", "made for the workload momentum=0.9"]
+    (tmp_path / "b.json").write_text('{"kind": "tree", "workload": 3}')
+    code, _, err = fedray_command("mechanism", "b.json", *SETTING)
+    assert code == 2
+    assert "workload=3 of a mechanism file must be text" in err
 
 
 def test_figures_and_optima_of_a_workload(fedray_command, tmp_path: Path) -> None:

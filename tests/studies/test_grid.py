@@ -329,11 +329,11 @@ def test_the_command_trains_a_grid_beside_its_file_and_the_audit_states_it(
     file.write_text(
         f'name = "g"\ntrace = "{trace.path}"\nx = "{NOISE}"\nseeds = 1\n[vary]\n"{NOISE}" = [2.0, 3.0]\n'
     )
-    code, _, told = fedray_command("stress", str(file))
+    code, _, told = fedray_command("sweep", str(file))
     assert code == 2
     assert "--out is missing" in told
     out = tmp_path / "out"
-    trained = ("stress", str(file), "--out", str(out), "--place", "backend=in-process", "--json")
+    trained = ("sweep", str(file), "--out", str(out), "--place", "backend=in-process", "--json")
     code, shown, _ = fedray_command(*trained)
     assert code == 0
     assert json.loads(shown)["tuning"]["trainings"] == "2 trainings of 2 cells"

@@ -31,8 +31,8 @@ from fedray.studies.plan import (
     Plan,
     PlanTarget,
     _first_goal,
-    _with_limits,
     make_plan,
+    with_limits,
 )
 from fedray.studies.plan_page import (
     plan_figures,
@@ -126,7 +126,7 @@ def test_what_is_planned_for_lies_below_what_was_seen() -> None:
     draws = np.random.default_rng(7).normal(1000.0, 15.0, (4000, 4))
     above = 0
     for *seen, fresh in draws:
-        planned = _with_limits(
+        planned = with_limits(
             candidate(
                 200,
                 rounds=2000,
@@ -139,15 +139,13 @@ def test_what_is_planned_for_lies_below_what_was_seen() -> None:
         assert planned.planned_min_sep <= min(map(round, seen))
         above += fresh >= planned.planned_min_sep
     assert above / 4000 >= 0.935
-    same = _with_limits(
+    same = with_limits(
         candidate(200, rounds=200, min_seps=(50, 50, 50), max_participations=(2, 3, 3)), 3, None
     )
     assert (same.planned_min_sep, same.planned_max_participations) == (48, 4)
-    full = _with_limits(
-        candidate(200, rounds=200, min_seps=(49,), max_participations=(3,)), 3, same
-    )
+    full = with_limits(candidate(200, rounds=200, min_seps=(49,), max_participations=(3,)), 3, same)
     assert full.planned_min_sep < 49
-    once = _with_limits(
+    once = with_limits(
         candidate(
             200,
             rounds=200,
@@ -304,8 +302,8 @@ def test_rules_of_the_scenario_that_are_stricter_than_the_margin_are_planned_for
         "participation.round_separation=49", "participation.max_participations=2"
     ).participation
     seen = candidate(200, rounds=200, min_seps=(50, 52, 54), max_participations=(3, 3, 3))
-    assert _with_limits(seen, 3, None).planned_min_sep < 49
-    planned = _with_limits(seen, 3, None, rules)
+    assert with_limits(seen, 3, None).planned_min_sep < 49
+    planned = with_limits(seen, 3, None, rules)
     assert (planned.planned_min_sep, planned.planned_max_participations) == (49, 2)
 
 

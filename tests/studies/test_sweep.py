@@ -363,7 +363,7 @@ def test_the_command_writes_all_its_results(tmp_path: Path, fedray_command) -> N
     out = tmp_path / "out"
     figures = tmp_path / "figures"
     code, stdout, _ = fedray_command(
-        "stress",
+        "sweep",
         str(tmp_path / "sweep.toml"),
         "--out",
         str(out),
@@ -378,9 +378,9 @@ def test_the_command_writes_all_its_results(tmp_path: Path, fedray_command) -> N
     assert [row["rms_loss"] for row in table] == [row["rms_loss"] for row in document["rows"]]
     assert "settings" in (out / "report.html").read_text()
     assert {file.name for file in figures.iterdir()} == {"lines.svg", "lines.csv"}
-    assert fedray_command("stress", str(tmp_path / "sweep.toml"), "--out", str(out))[0] == 2
-    assert "min-sep-fixed" in fedray_command("stress")[1]
-    assert "is no file and none of " in fedray_command("stress", "nothing")[2]
+    assert fedray_command("sweep", str(tmp_path / "sweep.toml"), "--out", str(out))[0] == 2
+    assert "min-sep-fixed" in fedray_command("sweep")[1]
+    assert "is no file and none of " in fedray_command("sweep", "nothing")[2]
 
 
 def test_mechanisms_of_a_cell_are_compared_at_one_rho_and_sorted_by_their_error(
@@ -484,7 +484,7 @@ def test_a_changed_digit_in_the_cache_is_computed_anew_with_a_warning(
     assert any(one.name in warning for warning in again.warnings)  # in order of cells, not of names
     assert run_sweep(sweep, scenario, HERE).warnings == ()
     one.write_bytes(content[:-9])
-    code, _, stderr = fedray_command("stress", str(tmp_path / "sweep.toml"))
+    code, _, stderr = fedray_command("sweep", str(tmp_path / "sweep.toml"))
     assert code == 0
     assert f"fedray: warning: cache entry {one.name} is not what was written" in stderr
 
@@ -503,7 +503,7 @@ def test_without_a_cache_nothing_is_read_or_written(tmp_path: Path, monkeypatch)
 def test_markup_in_a_sweep_s_name_is_printed_as_it_is(tmp_path: Path, fedray_command) -> None:
     name = "[/red]bold[bold]"
     read(tmp_path, QUICK.replace('"quick"', f'"{name}"'))
-    code, stdout, _ = fedray_command("stress", str(tmp_path / "sweep.toml"))
+    code, stdout, _ = fedray_command("sweep", str(tmp_path / "sweep.toml"))
     assert code == 0
     assert name in stdout
 

@@ -60,7 +60,3 @@ def test_a_scenario_file_stands_for_its_server_with_the_contraction(tmp_path: Pa
     file.write_text(SCENARIO.partition("[training.server")[0] + kind)
     # Constant steps only scale the error.
     assert read_workload(str(file), 11) == Workload(0.8, CONTRACTION)
-
-
-def test_the_default_is_that_of_the_default_server() -> None:
-    assert read_workload(None, 11) == Workload(0.9, 0.95)

@@ -1,0 +1,277 @@
+"""One mechanism under a truth that is not the estimate.
+
+Before a run the estimate (n, b, k) decides twice: the mechanism is made for it, and the noise
+multiplier is the least at which epsilon is E under it. Then devices participate as they do. With s
+the sensitivity under the truth, B = A C^-1 and z the noise that was chosen:
+
+    spent     epsilon of s / z
+    factor    z', the least noise multiplier that keeps E at s, over z
+    error     z ||B||, the noise that the run had
+    loss      s ||B||, the noise at mu = 1 (McMahan, Xu, Zhang 2024, section 3)
+    regret    loss over that of the same kind made for the truth, minus 1: at equal epsilon
+    excess    error over that of the same kind made for the truth with its noise for E, minus 1
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.base.document import Document, InJson
+from fedray.base.errors import InputError
+from fedray.mechanisms.accounting.calibration import noise_multiplier_for
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.loss import errors
+from fedray.mechanisms.named import PARAMETERS
+from fedray.mechanisms.optimize.design import KINDS, RECIPES, Kind, MechanismRequest, made_mechanism
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BLT
+from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.workload import PREFIX
+from fedray.studies.design import mechanism_over, other_workload
+from fedray.studies.simulated import Truth
+
+MATRIX_KINDS = ("banded", "dense")
+"""Kinds whose optimisation takes time in proportion to the cube of the rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StressRow(Document):
+    """One mechanism, made for an estimate, under one truth.
+
+    A figure is None if it is unknown, or if the mechanism cannot run; the note says why.
+    """
+
+    mechanism: str
+    """Kind or file, as it was named."""
+    rounds: int
+    """n of the estimate, for which the mechanism is made."""
+    estimated_min_sep: int
+    """b of the estimate."""
+    estimated_participations: int
+    """k of the estimate."""
+    kind: str | None = None
+    """Kind of which one is made for the truth; None for a matrix of no kind."""
+    min_sep: int | None = None
+    """b that came about, all rounds if no device took part twice; None if the run starved."""
+    max_participations: int | None = None
+    """k that came about; None if the run starved."""
+    seed: int | None = None
+    """Seed of a simulated truth; None for others."""
+    what_if: str | None = None
+    """Key of the scenario that a simulated truth changes, with its value; None for none."""
+    noise_multiplier: float | None = None
+    """z, the least for the target under the estimate."""
+    epsilon: float | None = None
+    """Epsilon spent at that noise; an upper bound unless `is_exact`."""
+    noise_factor: float | None = None
+    """Factor on the noise multiplier that keeps the target; below 1 if there was too much."""
+    is_exact: bool | None = None
+    """Whether the true sensitivity is exact; False: it is an upper bound."""
+    max_error: float | None = None
+    """Standard deviation of the noise of the worst prefix sum, at clip norm 1 and that noise."""
+    rms_error: float | None = None
+    """The same, root mean square over the rounds."""
+    max_loss: float | None = None
+    """MaxLoss under the truth: error of the worst round at mu = 1."""
+    rms_loss: float | None = None
+    """RmsLoss under the truth."""
+    max_regret: float | None = None
+    """MaxLoss over that of the same kind made for the truth, minus 1: at equal epsilon."""
+    rms_regret: float | None = None
+    """RmsLoss over that of the same kind made for the truth, minus 1; below 0 if that one has
+    another objective."""
+    note: str = ""
+    """Why figures are missing, or what else to know."""
+
+    @property
+    def rms_excess(self) -> InJson[float | None]:
+        """`rms_error` over that of the same kind made for the truth with its noise for the target,
+        minus 1; below 0 if the run spends more than the target."""
+        if self.rms_regret is None or self.noise_factor is None:
+            return None
+        return (1.0 + self.rms_regret) / self.noise_factor - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A mechanism to judge: a kind, which is made for an estimate, or a finished strategy."""
+
+    name: str
+    """Name in tables."""
+    given: Kind | Strategy
+    """The kind, or the strategy of a file or of a name such as blt-400."""
+    workload: str | None = None
+    """Workload that the file was made for, if it is not prefix sums."""
+
+    @classmethod
+    def named(cls, name: str) -> "Judged":
+        """Returns the mechanism of a kind, a file or a name. Raises InputError."""
+        for kind in KINDS:
+            if name == kind and name not in PARAMETERS and not Path(name).is_file():
+                return cls(name, kind)
+        return cls(name, mechanism_over(Path(name), 1), other_workload(name, PREFIX))
+
+    @property
+    def kind(self) -> Kind | None:
+        """Kind of which one is made for the truth; None for a matrix of no kind."""
+        if not isinstance(self.given, Strategy):
+            return self.given
+        known = {"toeplitz": "banded-toeplitz"}
+        kind = known.get(self.given.kind, self.given.kind)
+        return next((each for each in KINDS if each == kind), None)
+
+    def made_for(self, participation: MinSep) -> MechanismRequest | None:
+        """Returns the request of the same kind for a participation."""
+        if self.kind is None:
+            return None
+        buffers = len(self.given.theta) if isinstance(self.given, BLT) else None
+        return MechanismRequest(self.kind, participation, buffers)
+
+    def searched_for(
+        self, estimates: Sequence[MinSep], truths: Sequence[MinSep]
+    ) -> list[MechanismRequest]:
+        """Returns the requests that need a numerical search, each once."""
+        if self.kind is None or RECIPES[self.kind].searched != "everything":
+            return []
+        planned = () if isinstance(self.given, Strategy) else estimates
+        requests = [self.made_for(each) for each in (*planned, *truths)]
+        return [each for each in dict.fromkeys(requests) if each is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stressed:
+    """A task: mechanisms made for each estimate, under one truth."""
+
+    mechanisms: tuple[Judged, ...]
+    estimates: tuple[MinSep, ...]
+    truth: Truth
+    epsilon: float
+    """Target E."""
+    delta: float
+    designs: Path | None
+    """Folder of the cache of mechanisms; None for no cache."""
+    too_slow: frozenset[MechanismRequest] = frozenset()
+    """Mechanisms whose optimisation would take too long."""
+    seed: int | None = None
+    what_if: str | None = None
+
+    def rows(self) -> list[StressRow]:
+        """Returns a row for each mechanism and estimate."""
+        found = []
+        for mechanism in self.mechanisms:
+            # One mechanism is made for the truth, and compared with those of all estimates.
+            best = lru_cache(partial(self._losses_of_best, mechanism))
+            found += [self._row(mechanism, estimate, best) for estimate in self.estimates]
+        return found
+
+    def strategies(self, estimate: MinSep) -> dict[str, Strategy]:
+        """Returns the mechanisms that can run, made for the estimate and for the truth, by name;
+        those that are the same for both once."""
+        assert self.truth.participation is not None
+        found: dict[str, Strategy] = {}
+        for mechanism in self.mechanisms:
+            name = Path(mechanism.name).stem
+            with suppress(ValueError, ArithmeticError):
+                planned = self._planned(mechanism, estimate)
+                planned.check_rounds(self.truth.participation.rounds)
+                request = mechanism.made_for(self.truth.participation)
+                best = planned if request is None else self._made(request)
+                same = {name: planned}
+                found |= (
+                    same
+                    if best == planned
+                    else {f"{name}-estimated": planned, f"{name}-true": best}
+                )
+        return found
+
+    def _row(
+        self, mechanism: Judged, estimate: MinSep, best: Callable[[], tuple[float, float] | None]
+    ) -> StressRow:
+        true = self.truth.participation
+        row = StressRow(
+            mechanism.name,
+            estimate.rounds,
+            estimate.min_sep,
+            estimate.max_participations,
+            mechanism.kind,
+            None if true is None else true.min_sep,
+            None if true is None else true.max_participations,
+            self.seed,
+            self.what_if,
+            note=self.truth.note
+            or (mechanism.workload and f"made for the workload {mechanism.workload}")
+            or "",
+        )
+        if true is None:
+            return row
+        try:
+            strategy = self._planned(mechanism, estimate)
+            planned = strategy.participation_sensitivity(estimate)
+            z = self._least_noise(planned.value)
+            row = replace(row, noise_multiplier=z)
+            strategy.check_rounds(true.rounds)
+            used = self._sensitivity(strategy)
+            released = Gaussian(noise_multiplier=z, sensitivity=used.value)
+            max_error, rms_error = errors(strategy, true.rounds)
+            row = replace(
+                row,
+                epsilon=gdp_epsilon(released, self.delta),
+                noise_factor=self._least_noise(used.value) / z,
+                is_exact=used.is_exact,
+                max_error=z * max_error,
+                rms_error=z * rms_error,
+                max_loss=used.value * max_error,
+                rms_loss=used.value * rms_error,
+            )
+            if (losses := best()) is None:
+                return row
+            max_loss, rms_loss = losses
+            return replace(
+                row,
+                max_regret=used.value * max_error / max_loss - 1.0,
+                rms_regret=used.value * rms_error / rms_loss - 1.0,
+            )
+        except (ValueError, ArithmeticError) as error:
+            # A mechanism that cannot run is a result too.
+            return replace(row, note=" ".join(str(error).split()))
+
+    def _losses_of_best(self, mechanism: Judged) -> tuple[float, float] | None:
+        """Returns (MaxLoss, RmsLoss) of the same kind made for the truth."""
+        true = self.truth.participation
+        assert true is not None
+        if (request := mechanism.made_for(true)) is None:
+            return None
+        strategy = self._made(request)
+        sensitivity = self._sensitivity(strategy).value
+        max_error, rms_error = errors(strategy, true.rounds)
+        return sensitivity * max_error, sensitivity * rms_error
+
+    def _planned(self, mechanism: Judged, estimate: MinSep) -> Strategy:
+        """Returns the mechanism that is used if the estimate is believed."""
+        if isinstance(mechanism.given, Strategy):
+            return mechanism.given
+        return self._made(MechanismRequest(mechanism.given, estimate))
+
+    def _made(self, request: MechanismRequest) -> Strategy:
+        if request in self.too_slow:
+            setting = request.participation
+            raise InputError(
+                f"a matrix of {setting.rounds:,} rounds takes long to optimise; run `fedray "
+                f"optimize {request.kind} --rounds {setting.rounds} --min-sep {setting.min_sep} "
+                f"--max-participations {setting.max_participations}` once, and this again"
+            )
+        return made_mechanism(request, self.designs)
+
+    def _sensitivity(self, strategy: Strategy) -> Sensitivity | TraceSensitivity:
+        """Returns the sensitivity under the truth: that of the trace if there is one."""
+        if self.truth.patterns is not None:
+            return trace_sensitivity(strategy, self.truth.patterns)
+        assert self.truth.participation is not None
+        return strategy.participation_sensitivity(self.truth.participation)
+
+    def _least_noise(self, sensitivity: float) -> float:
+        return noise_multiplier_for(sensitivity, self.delta, epsilon=self.epsilon)

@@ -1,0 +1,215 @@
+"""Stress tests as tables, figures and a page."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from fedray.audit.assumptions import OF_EVERY_AUDIT
+from fedray.base.rounding import counted, given, significant, up
+from fedray.report.figure import COLORS, Axis, Figure, Mark, Series, Shown
+from fedray.report.page import render_study
+from fedray.report.table import Table
+from fedray.studies.compare_page import comparison_figures, comparison_tables
+from fedray.studies.stress.judged import StressRow
+from fedray.studies.stress.result import Outcome, StressResult, case_of, percent
+
+LOOKS = ("blt", "banded-toeplitz", "banded", "tree", "band-fhu", "bisr", "dense", "identity")
+"""Mechanisms in the order of colours and dashes, wherever they appear."""
+_Cells = dict[str, Callable[[StressRow], str]]
+
+
+def stress_page(result: StressResult) -> str:
+    """Returns the page of a stress test: the verdict, figures, tables."""
+    return render_study(
+        f"Misestimated min-sep{f', {result.subject}' if result.subject else ''}",
+        result.verdict,
+        stress_figures(result),
+        stress_tables(result),
+        result.to_json(),
+        OF_EVERY_AUDIT,
+    )
+
+
+def stress_tables(result: StressResult) -> list[Table]:
+    """The rows of each truth, or their distribution over simulated runs; then trained models."""
+    # The other tables of a comparison are those of `fedray compare`.
+    trained = [] if result.comparison is None else comparison_tables(result.comparison)[:1]
+    own = _outcome_tables(result) if _is_simulated(result) else [_rows_table(result)]
+    return [*own, *trained]
+
+
+def _is_simulated(result: StressResult) -> bool:
+    return any(row.seed is not None for row in result.rows)
+
+
+def _title(result: StressResult) -> str:
+    target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
+    return f"Made for the estimate, with the noise for {target} under it"
+
+
+def _rows_table(result: StressResult) -> Table:
+    cells: _Cells = {
+        "mechanism": lambda row: row.mechanism,
+        "rounds": lambda row: f"{row.rounds:,}",
+        "estimate b, k": lambda row: f"{row.estimated_min_sep:,}, {row.estimated_participations:,}",
+        "truth b, k": lambda row: f"{row.min_sep:,}, {row.max_participations:,}",
+        "epsilon": lambda row: _bounded(row, row.epsilon, 2),
+        "noise factor": lambda row: _bounded(row, row.noise_factor, 3),
+        "MaxLoss": lambda row: significant(row.max_loss),
+        "RmsLoss": lambda row: significant(row.rms_loss),
+        "max error": lambda row: significant(row.max_error),
+        "rms error": lambda row: significant(row.rms_error),
+        "max regret": lambda row: _share(row.max_regret),
+        "rms regret": lambda row: _share(row.rms_regret),
+    }
+    notes = [
+        "The noise factor keeps the target under the truth. Errors are those of prefix sums, at "
+        "clip norm 1 and the noise that was chosen; losses are errors at mu = 1. Regret: the loss "
+        "over that of the same kind made for the truth, minus 1, which is at equal epsilon."
+    ]
+    if any(row.is_exact is False for row in result.rows):
+        notes.append("With <=: an upper bound of the sensitivity, because no exact one is known.")
+    reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
+    details = ("MaxLoss", "RmsLoss", "max error", "max regret")
+    return Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
+
+
+def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
+    if value is None:
+        return "-"
+    return f"{'<= ' if row.is_exact is False else ''}{up(value, decimals)}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100.0 * value:+.1f} %"
+
+
+def _outcome_tables(result: StressResult) -> list[Table]:
+    """A row for each mechanism made for a given estimate, and for its recommended one, over all
+    runs; then for the given estimates over the runs of each what-if."""
+    best = result.recommended
+    shown = [each for each in result.outcomes if result.is_given(each) or each in best]
+    shown.sort(key=lambda each: [*_places(result)].index(each.mechanism))
+    cells: dict[str, Callable[[Outcome], str]] = {
+        "mechanism": lambda each: each.mechanism,
+        "made for b, k": lambda each: (
+            f"{each.estimated_min_sep:,}, {each.estimated_participations:,}"
+            f"{' *' if each in best else ''}"
+        ),
+        "runs": lambda each: f"{each.runs:,}",
+        "quantile": lambda each: percent(each.quantile),
+        "exceed": lambda each: percent(each.exceeding),
+        "epsilon 50, 95 %": lambda each: ", ".join(up(one, 2) for one in each.epsilons[1:]),
+        "factor 95 %": lambda each: up(each.noise_factors[2], 3),
+        "rms error": lambda each: significant(each.rms_error),
+        "excess": lambda each: _share(each.mean_excess),
+        "regret": lambda each: _share(each.mean_regret),
+        "regret 95 %": lambda each: _share(each.regrets and each.regrets[2]),
+    }
+    known = {each.mechanism for each in shown}
+    reasons = {row.mechanism: row.note for row in result.rows if row.mechanism not in known}
+    starved = {row.seed for row in result.rows if row.max_participations is None}
+    notes = (
+        "Quantile: share of runs with a smaller min-sep. Exceed: share of runs that spend more "
+        "than the target. Excess: RMS error at the noise that was chosen, over that of the same "
+        "kind made for each truth with its own noise, minus 1; regret: the same at equal epsilon. "
+        "Both are means over the runs. * recommended: the least excess of the estimates with which "
+        "at most 5 % of the runs exceed the target.",
+        f"Runs that starved, of {counted(len(starved), 'seed')}, do not count." if starved else "",
+        *(f"{name}: {note}." for name, note in reasons.items()),
+    )
+    details = ("runs", "factor 95 %", "rms error")
+    tables = [Table.of(_title(result), shown, cells, *notes, details=details)]
+    # A mechanism that cannot run in every truth is a row too.
+    without = [(name, "see below", *"-" * (len(cells) - 2)) for name in reasons]
+    tables[0] = replace(tables[0], rows=(*tables[0].rows, *without))
+    for name in dict.fromkeys(each.what_if for each in result.outcomes_by_what_if):
+        of_name = [each for each in result.outcomes_by_what_if if each.what_if == name]
+        tables.append(Table.of(f"If {name}", of_name, cells, details=details))
+    return tables
+
+
+def stress_figures(result: StressResult) -> list[Shown]:
+    """Epsilon spent, noise factor and regret of each mechanism; over the truth or, if truths are
+    simulated, over the estimate; then trained models."""
+    panels = (
+        ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
+        ("noise_factor", f"Factor on the noise that keeps epsilon {given(result.epsilon)}", 1.0),
+        ("rms_regret", "Regret: RmsLoss over that made for the truth, minus 1", 0.0),
+    )
+    draw = _over_estimates if _is_simulated(result) else _over_truths
+    trained = [] if result.comparison is None else comparison_figures(result.comparison)
+    return [*(draw(result, *panel) for panel in panels), *trained]
+
+
+def _places(result: StressResult) -> dict[str, int]:
+    """Returns the place of the colour and dash of each mechanism: that of its kind, with the next
+    dash for each further one."""
+    places: dict[str, int] = {}
+    for row in result.rows:
+        place = LOOKS.index(row.kind) if row.kind in LOOKS else len(LOOKS)
+        while row.mechanism not in places and place in places.values():
+            place += len(COLORS)
+        places.setdefault(row.mechanism, place)
+    return places
+
+
+def _over_truths(result: StressResult, key: str, title: str, target: float) -> Figure:
+    estimates = {case_of(row)[:3] for row in result.rows}
+    is_single = len(estimates) == 1
+
+    def x_of(row: StressRow) -> float:
+        true = float(row.min_sep or 0)
+        return true if is_single else true / row.estimated_min_sep
+
+    series = []
+    for name, place in _places(result).items():
+        rows = [row for row in result.rows if row.mechanism == name]
+        known = sorted((row for row in rows if getattr(row, key) is not None), key=x_of)
+        x = np.array([x_of(row) for row in known])
+        y = np.array([getattr(row, key) for row in known], np.float64)
+        # Labels of several mechanisms would cover one another.
+        labels = tuple(
+            f"{row.rounds:,}: {row.estimated_min_sep:,} to {row.min_sep:,}"
+            for row in known
+            if not (is_single or series)
+        )
+        series.append(Series(name, "points", x, y, labels=labels, place=place))
+    marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
+    if is_single:
+        marks.append(Mark(float(result.rows[0].estimated_min_sep), "estimate"))
+    x_axis = Axis("true min-sep" if is_single else "true over estimated min-sep", False, False)
+    note = "Each point is a mechanism made for the estimate, with the noise for the target."
+    return _figure(key, title, note, x_axis, series, marks)
+
+
+def _over_estimates(result: StressResult, key: str, title: str, target: float) -> Figure:
+    series = []
+    for name, place in _places(result).items():
+        own = [each for each in result.outcomes if each.mechanism == name]
+        own.sort(key=lambda each: each.estimated_min_sep)
+        triples = [_TRIPLES[key](each) for each in own]
+        known = np.array([each or (np.nan,) * 3 for each in triples]).reshape(-1, 3)
+        x = np.array([float(each.estimated_min_sep) for each in own])
+        low, median, high = known.T
+        series.append(Series(name, "line", x, median, low=low, high=high, place=place))
+    marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
+    note = "Median over the simulated runs; the band is from the 5 % to the 95 % quantile."
+    return _figure(key, title, note, Axis("estimated min-sep", False, False), series, marks)
+
+
+_TRIPLES: dict[str, Callable[[Outcome], tuple[float, float, float] | None]] = {
+    "epsilon": lambda each: each.epsilons,
+    "noise_factor": lambda each: each.noise_factors,
+    "rms_regret": lambda each: each.regrets,
+}
+
+
+def _figure(
+    key: str, title: str, note: str, x: Axis, series: list[Series], marks: list[Mark]
+) -> Figure:
+    name = f"stress-{key.removeprefix('rms_').removesuffix('_factor')}"
+    y = Axis(title.partition(",")[0].partition(":")[0], starts_at_zero=False)
+    drawn = tuple(each for each in series if each.x.size)
+    return Figure(name, title, note, x, y, drawn, tuple(marks))

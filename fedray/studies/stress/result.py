@@ -1,0 +1,240 @@
+"""The result of a stress test: its rows, their distribution over simulated truths, the recommended
+estimate, and the verdict in a sentence."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from fedray.base.document import Document, IfAny, InJson, NotInJson, json_of
+from fedray.base.result import DrawnResult
+from fedray.base.rounding import counted, given, up
+from fedray.mechanisms.participation import MinSep
+from fedray.studies.compare import Comparison
+from fedray.studies.stress.judged import StressRow
+
+MOST_EXCEEDING = 0.05
+"""Largest share of runs beyond the target with which an estimate is recommended."""
+QUANTILES = (0.05, 0.5, 0.95)
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Document):
+    """A mechanism made for one estimate, over simulated truths."""
+
+    mechanism: str
+    """Kind or file, as it was named."""
+    rounds: int
+    """n of the estimate."""
+    estimated_min_sep: int
+    """b of the estimate."""
+    estimated_participations: int
+    """k of the estimate."""
+    what_if: str | None
+    """Key of the scenario that the truths change; None for all runs."""
+    runs: int
+    """Number of truths; runs that starved are left out."""
+    quantile: float
+    """Share of runs whose min-sep is below the estimate."""
+    exceeding: float
+    """Share of runs that spend more than the target."""
+    epsilons: tuple[float, float, float]
+    """Quantiles 0.05, 0.5 and 0.95 of the epsilon spent."""
+    noise_factors: tuple[float, float, float]
+    """The same quantiles of the factor on the noise that keeps the target."""
+    regrets: tuple[float, float, float] | None
+    """The same quantiles of `rms_regret`, at equal epsilon; None if it is unknown in a truth."""
+    mean_regret: float | None
+    """Mean of `rms_regret`."""
+    mean_excess: float | None
+    """Mean of `rms_excess`, at the noise that was chosen."""
+    rms_error: float
+    """Mean noise of the prefix sums at that noise, root mean square over the rounds."""
+
+
+@dataclass(frozen=True)
+class StressResult(DrawnResult):
+    """What a misestimated min-sep costs, mechanism by mechanism."""
+
+    TABLES: ClassVar[str] = "fedray.studies.stress.page:stress_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.stress.page:stress_figures"
+    PAGE: ClassVar[str] = "fedray.studies.stress.page:stress_page"
+
+    subject: str
+    """Trace or scenario; empty for settings."""
+    epsilon: float
+    """Target E, under the estimate."""
+    delta: float
+    """delta of every epsilon."""
+    estimates: tuple[MinSep, ...]
+    """Given estimates; rows of simulated truths also have candidates."""
+    rows: tuple[StressRow, ...]
+    """A row for each truth, mechanism and estimate."""
+    comparison: IfAny[Comparison] = None
+    """Models trained at equal epsilon; absent without a training."""
+    warnings: NotInJson[tuple[str, ...]] = ()
+    """Damaged cache entries, which were computed again."""
+
+    def __repr__(self) -> str:
+        return f"<StressResult: {self.verdict}>"
+
+    def to_arrow(self) -> pa.Table:
+        """The rows, with a column per key."""
+        return pa.Table.from_pylist(json_of(self.rows))
+
+    @property
+    def outcomes(self) -> InJson[list[Outcome]]:
+        """Every mechanism made for every estimate, over all simulated runs; empty for other truths,
+        and without mechanisms that cannot run in all of them."""
+        return _outcomes((row for row in self.rows if row.seed is not None), self.epsilon)
+
+    @property
+    def outcomes_by_what_if(self) -> InJson[list[Outcome]]:
+        """The same for the given estimates, over the runs of each what-if."""
+        names = dict.fromkeys(row.what_if for row in self.rows if row.what_if is not None)
+        return [
+            each
+            for name in names
+            for each in _outcomes((row for row in self.rows if row.what_if == name), self.epsilon)
+            if self.is_given(each)
+        ]
+
+    @property
+    def recommended(self) -> InJson[list[Outcome]]:
+        """The estimate to design for, of each mechanism: of those with which at most 5 % of the
+        runs exceed the target, the one of least `mean_excess`; if all are riskier, the one with
+        which the fewest runs do."""
+
+        def cost(outcome: Outcome) -> tuple[float, float, int]:
+            risk = outcome.exceeding if outcome.exceeding > MOST_EXCEEDING else 0.0
+            return risk, outcome.mean_excess or 0.0, -outcome.estimated_min_sep
+
+        comparable = [each for each in self.outcomes if each.mean_excess is not None]
+        return [min(each, key=cost) for each in grouped(comparable, lambda each: each.mechanism)]
+
+    def is_given(self, outcome: Outcome) -> bool:
+        """Whether the estimate of an outcome was given, and is not only a candidate."""
+        given_ones = {(each.min_sep, each.max_participations) for each in self.estimates}
+        return (outcome.estimated_min_sep, outcome.estimated_participations) in given_ones
+
+    @property
+    def verdict(self) -> InJson[str]:
+        """The answer in a sentence; with a training, and what it showed."""
+        said = self._said()
+        return said if self.comparison is None else f"{said} {self.comparison.answer}"
+
+    def _said(self) -> str:
+        target = given(self.epsilon)
+        best = min(self.recommended, key=lambda each: each.rms_error, default=None)
+        if best is None or best.mean_excess is None:
+            cases = grouped(self.rows, case_of)
+            worst = max(cases, key=lambda case: max(_known(case, "epsilon"), default=0.0))
+            text = _sentence(worst, self.epsilon)
+            return (
+                text[:1].upper() + text[1:]
+                if len(cases) == 1
+                else f"The worst of {len(cases)} cases: {text}"
+            )
+        of_best = [each for each in self.outcomes if each.mechanism == best.mechanism]
+        said = [
+            f"{percent(each.exceeding)} of {counted(each.runs, 'run')} exceed epsilon {target} "
+            f"with a {each.mechanism} made for min-sep {each.estimated_min_sep:,}"
+            for each in of_best
+            if self.is_given(each)
+        ]
+        more = "more" if best.mean_excess >= 0 else "less"
+        return (
+            f"{', '.join(said)}; design a {best.mechanism} for {best.estimated_min_sep:,}, the "
+            f"{percent(best.quantile)} quantile: {percent(abs(best.mean_excess))} {more} error "
+            f"in the mean than made for each truth, {percent(best.exceeding)} chance to exceed "
+            f"{target}."
+        )
+
+
+def _outcomes(rows: Iterable[StressRow], target: float) -> list[Outcome]:
+    # A run that starved has no truth, whatever the mechanism.
+    known = [row for row in rows if row.max_participations is not None]
+    groups = grouped(known, lambda row: (row.mechanism, _estimate(row)))
+    # A mechanism that cannot run in some truths has no distribution.
+    whole = [each for each in groups if all(row.epsilon is not None for row in each)]
+    return [_outcome(each, target) for each in whole]
+
+
+def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
+    first, (rounds, min_sep, most) = rows[0], _estimate(rows[0])
+    what_ifs = {row.what_if for row in rows}
+    epsilons = _known(rows, "epsilon")
+    regrets, excesses = _known(rows, "rms_regret"), _known(rows, "rms_excess")
+    return Outcome(
+        *(first.mechanism, rounds, min_sep, most),
+        what_if=first.what_if if len(what_ifs) == 1 else None,
+        runs=len(rows),
+        quantile=sum(each < min_sep for each in _known(rows, "min_sep")) / len(rows),
+        exceeding=sum(each > target for each in epsilons) / len(rows),
+        epsilons=_quantiles(epsilons),
+        noise_factors=_quantiles(_known(rows, "noise_factor")),
+        regrets=_quantiles(regrets) if len(regrets) == len(rows) else None,
+        mean_regret=fmean(regrets) if len(regrets) == len(rows) else None,
+        mean_excess=fmean(excesses) if len(excesses) == len(rows) else None,
+        rms_error=fmean(_known(rows, "rms_error")),
+    )
+
+
+def _known(rows: Iterable[StressRow], name: str) -> list[float]:
+    return [value for row in rows if (value := getattr(row, name)) is not None]
+
+
+def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
+    low, median, high = np.quantile(values, QUANTILES).tolist()
+    return low, median, high
+
+
+def _estimate(row: StressRow) -> tuple[int, int, int]:
+    return row.rounds, row.estimated_min_sep, row.estimated_participations
+
+
+def case_of(row: StressRow) -> tuple[object, ...]:
+    """Returns the estimate and the truth of a row."""
+    return (*_estimate(row), row.min_sep, row.max_participations)
+
+
+def _sentence(rows: Sequence[StressRow], target: float) -> str:
+    """Returns what mechanisms made for one estimate cost under one truth, in a sentence."""
+    first = rows[0]
+    true = f"it was {first.min_sep:,}"
+    if first.max_participations == 1:
+        true = "no device took part twice"
+    lead = (
+        f"min-sep {first.estimated_min_sep:,} was estimated in {first.rounds:,} rounds, and {true}"
+    )
+    judged = [row for row in rows if row.epsilon is not None]
+    if not judged:
+        return f"{lead}: no mechanism can run ({first.note})."
+    spent = [f"{row.mechanism} {up(row.epsilon or 0.0, 2)}" for row in judged]
+    factors = [up(each, 3) for each in sorted(_known(judged, "noise_factor"))]
+    needed = " to ".join(dict.fromkeys((factors[0], factors[-1])))
+    text = f"{lead}: instead of epsilon {given(target)}, {', '.join(spent)} are spent; {needed} "
+    text += f"times the noise keeps {given(target)}"
+    worst = max(judged, key=lambda row: row.rms_regret or 0.0)
+    if worst.rms_regret is not None and worst.rms_regret > 0:
+        cost = percent(worst.rms_regret)
+        text += f"; at equal epsilon the wrong design costs at most {cost} of error"
+        text += f" ({worst.mechanism})"
+    return f"{text}."
+
+
+def percent(share: float) -> str:
+    """Returns a share as a percentage with at most one decimal."""
+    return f"{round(100.0 * share, 1):g} %"
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], object]) -> list[list[_Item]]:
+    """Returns items of equal keys together, in the order of their first ones."""
+    groups: dict[object, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())

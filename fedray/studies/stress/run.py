@@ -1,0 +1,378 @@
+"""Stress tests: an estimate, and the truths that it meets. Truths are settings, what really
+happened in a trace, or simulated runs of a scenario."""
+
+import itertools
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedray.audit.participation import read_patterns
+from fedray.base.errors import InputError, Starved
+from fedray.base.kept import cache_folder
+from fedray.base.parsing import parse_toml
+from fedray.base.regular_file import read_input
+from fedray.mechanisms.accounting.limits import check_delta
+from fedray.mechanisms.files import write_strategy
+from fedray.mechanisms.optimize.design import MechanismRequest, is_kept, made_mechanism
+from fedray.mechanisms.participation import MinSep
+from fedray.runs.learning import scenario_of
+from fedray.runtime.placement import Placement
+from fedray.runtime.tasks import run_tasks
+from fedray.scenario import Scenario
+from fedray.scenario.shipped import find_scenario, shipped_scenario_files
+from fedray.studies.compare import Comparison
+from fedray.studies.equal_privacy import compare_mechanisms
+from fedray.studies.plan import Candidate, PlanTarget, with_limits
+from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated
+from fedray.studies.stress.judged import MATRIX_KINDS, Judged, Stressed
+from fedray.studies.stress.result import StressResult, case_of, grouped
+from fedray.studies.sweep.sweep import shipped_sweeps
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.reader import Trace
+
+MECHANISMS = ("blt", "banded-toeplitz", "banded", "tree")
+"""Mechanisms that are judged by default."""
+PRINTED = ((430, 100, 90), (1280, 400, 300), (2350, 400, 440), (2000, 1000, 2001))
+"""Rounds, estimated and actual min-sep of runs of McMahan, Xu, Zhang 2024, Table 4."""
+SEEDS = 20
+MATRIX_WORK = 2 * 500**3
+"""Sum of rounds^3 of the matrices that are optimised on the way: minutes on two cores."""
+MOST_CANDIDATES = 20
+"""Most estimates that are tried for a recommendation."""
+Listener = Callable[[str], None]
+
+
+def stress(
+    subject: Trace | ImportedTrace | Scenario | str | Path | None = None,
+    *,
+    rounds: int | None = None,
+    estimated: Sequence[int] = (),
+    actual: Sequence[int] = (),
+    estimated_participations: Sequence[int] = (),
+    actual_participations: Sequence[int] = (),
+    epsilon: float = 6.0,
+    delta: float | None = None,
+    mechanisms: Sequence[str] = MECHANISMS,
+    seeds: int | None = None,
+    what_ifs: Sequence[str] = (),
+    train: bool = False,
+    out: str | Path | None = None,
+    placement: Placement | None = None,
+    has_cache: bool = True,
+    trust_code: bool = False,
+    on_progress: Listener = lambda _: None,
+) -> StressResult:
+    """Returns the cost of a misestimated min-sep for each mechanism.
+
+    Each mechanism is made for the estimate (n, b, k), and its noise multiplier is the least for
+    `epsilon` under it. Truths are settings (`rounds` and `actual`); a trace, whose sensitivities
+    are exact; or simulated runs of a scenario, which also recommend an estimate. Without arguments
+    the settings are four published ones.
+
+    Args:
+        subject: trace, opened or as its directory; or scenario, its file, or its shipped name.
+        rounds: n of settings; for a trace the planned rounds, by default those of its scenario.
+        estimated: estimated min-seps; for a scenario, by default the one that a plan would take.
+        actual: true min-seps of settings.
+        estimated_participations: estimated participations k; default: ceil(n / b).
+        actual_participations: true participations of settings; default: ceil(n / b).
+        epsilon: target of the noise, under the estimate.
+        delta: delta of epsilon; default: that of the trace or scenario, else 1e-10.
+        mechanisms: kinds, files of mechanisms, or names such as blt-400.
+        seeds: runs of a scenario, with seeds from its own on, 20 by default; or trainings of each
+            mechanism, 3 by default.
+        what_ifs: overrides of the scenario, "table.key=value", each with as many runs.
+        train: whether models are trained on the trace at equal epsilon, with every mechanism made
+            for the first estimate and for the truth, and without noise.
+        out: directory of the trainings, which an interrupted one continues; default: a new one.
+        placement: cluster for runs and mechanisms; default: a local one for a scenario, else this
+            process.
+        has_cache: whether to keep simulated runs and mechanisms, and to use kept ones.
+        trust_code: whether code of a custom task that came with the trace may be run.
+        on_progress: called with lines of progress.
+
+    Raises:
+        InputError: an argument is missing, out of range, or does not apply to the subject.
+        TraceError: the trace cannot be read.
+        Starved: no run of the scenario commits its rounds.
+        RunFailed: a task dies for good.
+    """
+    if not 0 < epsilon < math.inf:
+        raise InputError.of("epsilon", epsilon, "must be positive and finite")
+    if not mechanisms or len(set(mechanisms)) < len(mechanisms):
+        raise InputError.of("mechanisms", ",".join(mechanisms), "must name each once")
+    judged = tuple(map(Judged.named, mechanisms))
+    opened = _opened(subject)
+    scenario = scenario_of(opened) if isinstance(opened, Trace) else opened
+    own = scenario.privacy.delta if isinstance(scenario, Scenario) else 1e-10
+    check_delta(delta := own if delta is None else delta)
+    designs = cache_folder("designs") if has_cache else None
+    cache = StudyCache(has_cache)
+    blank = Stressed(judged, (), Truth(None), epsilon, delta, designs)
+    settings = {"actual": actual, "actual_participations": actual_participations}
+    simulations = {"seeds": seeds, "what_ifs": what_ifs}
+    trainings = {"train": train, "out": out, "trust_code": trust_code}
+    estimate = estimated, estimated_participations
+    if isinstance(opened, Scenario):
+        _refuse("a scenario", rounds=rounds, **settings, **trainings)
+        runs = _simulated(
+            opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
+        )
+        estimates = _planned(opened, runs, PlanTarget(epsilon, delta), *estimate)
+        tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs))))
+        jobs = [replace(each, estimates=tried) for each in runs]
+    elif opened is not None:
+        # Without a training there is one truth.
+        _refuse("a trace", **settings, **({"what_ifs": what_ifs} if train else simulations))
+        planned = scenario.rounds.count if isinstance(scenario, Scenario) else None
+        estimates = _participations(rounds or planned or opened.committed_rounds, *estimate)
+        if not estimates:
+            raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
+        jobs = [replace(blank, truth=_happened(opened), estimates=estimates)]
+    else:
+        _refuse("settings", **simulations, **trainings)
+        given = (rounds, *estimate, *settings.values())
+        pairs = _settings(*given) if any(given) else _printed()
+        estimates = tuple(dict.fromkeys(each for several, _ in pairs for each in several))
+        jobs = [replace(blank, estimates=each, truth=Truth(true)) for each, true in pairs]
+    # Settings and a trace take less time than a cluster to start.
+    where = placement or (
+        Placement() if isinstance(opened, Scenario) else Placement(1, "in-process")
+    )
+    jobs = _with_mechanisms(jobs, where, on_progress)
+    done = sorted(
+        run_tasks(
+            Stressed.rows, jobs, where, lambda counts: on_progress(counts.line("truths judged"))
+        )
+    )
+    rows = [row for _, found in done for row in found]
+    # One truth has the rows of an estimate together.
+    ordered = tuple(row for case in grouped(rows, case_of) for row in case)
+    comparison = None
+    if train:
+        assert isinstance(opened, Trace | ImportedTrace), "others were refused above"
+        comparison = _trained(
+            opened, jobs[0], estimates[0], seeds, out, placement, on_progress, trust_code
+        )
+    warnings = tuple(cache.warnings)
+    return StressResult(_name(opened), epsilon, delta, estimates, ordered, comparison, warnings)
+
+
+def _trained(
+    trace: Trace | ImportedTrace,
+    job: Stressed,
+    estimate: MinSep,
+    seeds: int | None,
+    out: str | Path | None,
+    placement: Placement | None,
+    on_progress: Listener,
+    trust_code: bool,
+) -> Comparison:
+    """Trains with each mechanism that can run, made for the estimate and for the truth."""
+    with tempfile.TemporaryDirectory(prefix="fedray-stress-") as folder:
+        files = []
+        for name, strategy in job.strategies(estimate).items():
+            files.append(str(Path(folder) / f"{name}.json"))
+            write_strategy(strategy, files[-1])
+        return compare_mechanisms(
+            trace,
+            [*files, "none"],
+            out,
+            epsilon=job.epsilon,
+            delta=job.delta,
+            seeds=3 if seeds is None else seeds,
+            placement=placement,
+            on_progress=on_progress,
+            trust_code=trust_code,
+        )
+
+
+def _opened(
+    subject: Trace | ImportedTrace | Scenario | str | Path | None,
+) -> Trace | ImportedTrace | Scenario | None:
+    if subject is None or not isinstance(subject, str | Path):
+        return subject
+    if Path(subject).is_dir():
+        return open_trace(subject)
+    name = str(subject)
+    is_sweep = name in shipped_sweeps() and name not in shipped_scenario_files()
+    if Path(subject).is_file():
+        # A file that is no TOML is refused as a scenario.
+        with suppress(OSError, ValueError):
+            is_sweep = "vary" in parse_toml(read_input(Path(subject)))
+    if is_sweep:
+        raise InputError(f"{name!r} is a sweep of parameters; run `fedray sweep {name}`")
+    return Scenario.from_toml(find_scenario(subject))
+
+
+def _name(opened: Trace | ImportedTrace | Scenario | None) -> str:
+    if opened is None:
+        return ""
+    return opened.name if isinstance(opened, Scenario) else str(opened.path)
+
+
+def _refuse(subject: str, **unused: object) -> None:
+    for name, value in unused.items():
+        if value:
+            raise InputError.of(name, value, f"does not apply to {subject}", "leave it out")
+
+
+def _participations(
+    rounds: int, min_seps: Sequence[int], participations: Sequence[int]
+) -> tuple[MinSep, ...]:
+    """Returns every combination; by default with as many participations as fit."""
+    return tuple(
+        MinSep(rounds, min_sep, most)
+        for min_sep in min_seps
+        # A min-sep of 0 has no quotient, and is refused with any participations.
+        for most in participations or (-(-rounds // max(1, min_sep)),)
+    )
+
+
+def _settings(
+    rounds: int | None,
+    estimated: Sequence[int],
+    estimated_participations: Sequence[int],
+    actual: Sequence[int],
+    actual_participations: Sequence[int],
+) -> list[tuple[tuple[MinSep, ...], MinSep]]:
+    """Returns the estimates of each truth."""
+    for name, value in {"rounds": rounds, "estimated": estimated, "actual": actual}.items():
+        if not value:
+            raise InputError.of(name, None, "must be given; so must rounds, estimated and actual")
+    assert rounds is not None
+    estimates = _participations(rounds, estimated, estimated_participations)
+    truths = _participations(rounds, actual, actual_participations)
+    return [(estimates, true) for true in truths]
+
+
+def _printed() -> list[tuple[tuple[MinSep, ...], MinSep]]:
+    return [pair for n, b, true in PRINTED for pair in _settings(n, (b,), (), (true,), ())]
+
+
+def _happened(trace: Trace | ImportedTrace) -> Truth:
+    """Returns the participation of a trace, with every device's rounds."""
+    patterns = read_patterns(trace)
+    if patterns.min_sep == 0:
+        raise InputError(
+            f"trace {str(trace.path)!r} has devices that contributed twice to a round, so it has "
+            "no min-sep to estimate; audit it with `fedray audit`"
+        )
+    limits = MinSep(patterns.committed_rounds, patterns.min_sep, patterns.max_participations)
+    return Truth(limits, patterns)
+
+
+def _simulated(
+    scenario: Scenario,
+    seeds: int | None,
+    what_ifs: Sequence[str],
+    blank: Stressed,
+    placement: Placement,
+    cache: StudyCache,
+    on_progress: Listener,
+) -> list[Stressed]:
+    """Returns a job for each seed of the scenario, and of each what-if."""
+    count = SEEDS if seeds is None else seeds
+    if not 1 <= count <= 1000:
+        raise InputError.of("seeds", count, "must be from 1 to 1000", "20 show a 5 % quantile")
+    bases = {None: scenario, **{each: scenario.with_overrides(each) for each in what_ifs}}
+    jobs, scenarios = [], []
+    for what_if, base in bases.items():
+        for seed in range(scenario.seed, scenario.seed + count):
+            jobs.append(replace(blank, seed=seed, what_if=what_if))
+            scenarios.append(base.with_overrides(f"seed={seed}", "training.enabled=false"))
+    truths = simulate_runs(
+        scenarios,
+        simulated,
+        placement,
+        cache,
+        lambda counts: on_progress(counts.line("runs simulated")),
+    )
+    if all(truth.participation is None for truth in truths):
+        raise Starved(f"no run commits its rounds; the first one: {truths[0].note}")
+    return [replace(job, truth=truth) for job, truth in zip(jobs, truths, strict=True)]
+
+
+def _planned(
+    scenario: Scenario,
+    runs: Sequence[Stressed],
+    target: PlanTarget,
+    estimated: Sequence[int],
+    participations: Sequence[int],
+) -> tuple[MinSep, ...]:
+    """Returns the given estimates, or the one that a plan makes from the runs."""
+    n = scenario.rounds.count
+    if estimated:
+        return _participations(n, estimated, participations)
+    found = [run.truth for run in runs if run.what_if is None]
+    known = [truth for truth in found if truth.participation is not None]
+    if len(known) < 2:
+        rule = "must be given, because a plan estimates it from at least two runs"
+        raise InputError.of("estimated", None, rule)
+    candidate = Candidate(
+        target=target,
+        rounds=n,
+        report_goal=scenario.rounds.report_goal,
+        timer_hours=0.0,
+        scale=1.0,
+        population_over_goal=scenario.population.devices // scenario.rounds.report_goal,
+        min_seps=tuple(truth.min_sep for truth in known),
+        max_participations=tuple(
+            truth.participation.max_participations for truth in known if truth.participation
+        ),
+    )
+    limits = with_limits(candidate, len(known), None, scenario.participation).planned_limits
+    return _participations(n, (limits.min_sep,), participations or (limits.max_participations,))
+
+
+def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, ...]:
+    """Returns every b with every k of the runs as estimates; of many b as many quantiles."""
+    n = scenario.rounds.count
+    truths = [run.truth.participation for run in runs if run.truth.participation is not None]
+    most = sorted({each.max_participations for each in truths})
+    min_seps = sorted({each.min_sep for each in truths})
+    count = min(max(1, MOST_CANDIDATES // len(most)), len(min_seps))
+    chosen = np.linspace(0, len(min_seps) - 1, count).round().astype(int)
+    pairs = itertools.product((min_seps[place] for place in chosen), most)
+    return tuple(MinSep(n, b, k) for b, k in pairs if k <= -(-n // b))
+
+
+def _with_mechanisms(
+    jobs: list[Stressed], placement: Placement, on_progress: Listener
+) -> list[Stressed]:
+    """Makes all mechanisms that are searched for, each once, so that no two jobs do; returns the
+    jobs with the matrices that would take too long."""
+    wanted: dict[MechanismRequest, None] = {}
+    for job in jobs:
+        truths = () if job.truth.participation is None else (job.truth.participation,)
+        for mechanism in job.mechanisms:
+            wanted |= dict.fromkeys(mechanism.searched_for(job.estimates, truths))
+    designs = jobs[0].designs
+    work, too_slow = 0, set()
+    for request in sorted(wanted, key=lambda each: each.participation.rounds):
+        is_made = designs is not None and is_kept(request, designs)
+        if request.kind in MATRIX_KINDS and not is_made:
+            work += request.participation.rounds**3
+            if work > MATRIX_WORK:
+                too_slow.add(request)
+    making = [each for each in wanted if each not in too_slow] if designs is not None else []
+    for _ in run_tasks(
+        partial(_make, designs),
+        making,
+        placement,
+        lambda counts: on_progress(counts.line("mechanisms made")),
+    ):
+        pass
+    return [replace(job, too_slow=frozenset(too_slow)) for job in jobs]
+
+
+def _make(designs: Path | None, request: MechanismRequest) -> None:
+    # A mechanism that cannot be made becomes the note of its rows.
+    with suppress(ValueError, ArithmeticError):
+        made_mechanism(request, designs)

@@ -1,0 +1,544 @@
+"""What a misestimated min-sep costs: published pairs, an oracle of matrices, traces, and simulated truths."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedray
+from fedray.base.errors import InputError
+from fedray.mechanisms import BLT
+from fedray.mechanisms.named import PARAMETERS
+from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
+from fedray.mechanisms.participation import MinSep
+from fedray.scenario import Scenario
+from fedray.studies.simulated import Truth
+from fedray.studies.stress import run as running
+from fedray.studies.stress.judged import Judged, Stressed
+from fedray.studies.stress.result import MOST_EXCEEDING, StressResult
+from fedray.studies.stress.run import stress
+
+HERE = fedray.Placement(1, "in-process")
+DELTA = 1e-10
+
+
+# The oracle has matrices, NumPy and the error function, and no code of fedray.
+
+
+def blt_matrix(theta: tuple[float, ...], omega: tuple[float, ...], n: int) -> np.ndarray:
+    """C of a BLT: 1 on the diagonal, sum_j omega_j theta_j^(i - 1) at lag i."""
+    lags = np.arange(n - 1)
+    column = np.r_[1.0, sum(w * t**lags for t, w in zip(theta, omega, strict=True))]
+    return np.array([[column[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
+
+
+def tree_matrix(n: int) -> np.ndarray:
+    """C of a binary tree: a row per complete dyadic node, with ones in its rounds."""
+    rows = []
+    for size in (1 << height for height in range(n.bit_length())):
+        for start in range(0, n - size + 1, size):
+            rows.append(np.zeros(n))
+            rows[-1][start : start + size] = 1.0
+    return np.array(rows)
+
+
+def blt_errors(C: np.ndarray) -> np.ndarray:
+    """Standard deviations of the noise of the prefix sums: norms of the rows of A C^-1."""
+    B = np.tril(np.ones_like(C)) @ np.linalg.inv(C)
+    return np.linalg.norm(B, axis=1)
+
+
+def tree_errors(n: int) -> np.ndarray:
+    """Of Honaker's estimates: a node of two children has the variance 1 / (1 + 1 / (2 v))."""
+    variances = [1.0]
+    while len(variances) < n.bit_length():
+        variances.append(1.0 / (1.0 + 1.0 / (2.0 * variances[-1])))
+    return np.array(
+        [math.sqrt(sum(v for h, v in enumerate(variances) if t >> h & 1)) for t in range(1, n + 1)]
+    )
+
+
+def norm_of(C: np.ndarray, pattern: tuple[int, ...]) -> float:
+    return float(np.linalg.norm(C[:, list(pattern)].sum(axis=1)))
+
+
+def exhaustive(C: np.ndarray, b: int, k: int) -> float:
+    """The sensitivity: the largest norm of a sum of at most k columns at least b apart."""
+    n = C.shape[1]
+    return max(
+        norm_of(C, pattern)
+        for count in range(1, k + 1)
+        for pattern in itertools.combinations(range(n), count)
+        if all(later - earlier >= b for earlier, later in itertools.pairwise(pattern))
+    )
+
+
+def searched(C: np.ndarray, b: int, k: int) -> float:
+    """The largest norm that a search finds among k columns at least b apart: from every shift of the
+    regular pattern, one round moves at a time for as long as that gains."""
+    n = C.shape[1]
+    gram = C.T @ C
+    best = 0.0
+    for start in range(0, max(1, n - (k - 1) * b), max(1, b // 8)):
+        pattern = list(range(start, n, b))[:k]
+        gained = True
+        while gained:
+            gained = False
+            for place in range(len(pattern)):
+                others = [each for each in pattern if each != pattern[place]]
+                gains = np.diag(gram) + 2.0 * gram[:, others].sum(axis=1)
+                allowed = np.all(np.abs(np.arange(n)[:, None] - others) >= b, axis=1)
+                moved = int(np.where(allowed, gains, -np.inf).argmax())
+                if gains[moved] > gains[pattern[place]] * (1 + 1e-12):
+                    pattern[place], gained = moved, True
+        best = max(best, norm_of(C, tuple(pattern)))
+    return best
+
+
+def epsilon_of(mu: float, delta: float = DELTA) -> float:
+    """Epsilon of a Gaussian release (Balle and Wang 2018, Theorem 8), by bisection."""
+
+    def excess(epsilon: float) -> float:
+        first = math.erfc((epsilon / mu - mu / 2) / math.sqrt(2)) / 2
+        second = math.erfc((epsilon / mu + mu / 2) / math.sqrt(2)) / 2
+        return first - math.exp(epsilon) * second - delta
+
+    low, high = 0.0, 50.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return high
+
+
+def noise_for(sensitivity: float, epsilon: float) -> float:
+    low, high = 1e-3, 1e3
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if epsilon_of(sensitivity / middle) > epsilon else (low, middle)
+    return high
+
+
+def row_of(result: StressResult, mechanism: str, min_sep: int | None = None):
+    (found,) = (
+        row for row in result.rows if row.mechanism == mechanism and min_sep in (None, row.min_sep)
+    )
+    return found
+
+
+OF_100 = BLT(
+    theta=(0.9999999999999, 0.9838976607498795, 0.9838969011892937, 0.6048919411567695),
+    omega=(0.005007194344314008, 0.014448667235478819, 0.2163815575661362, 0.26798721011629095),
+)
+"""The BLT of least MaxLoss at 4000 rounds, min-sep 100 and 20 participations."""
+
+# Another program of the same library printed epsilon and the noise factor of these settings.
+PRINTED = [
+    (
+        430,
+        100,
+        90,
+        {"blt": (6.29, 1.044), "banded-toeplitz": (6.56, 1.085), "tree": (6.26, 1.040)},
+    ),
+    (
+        1280,
+        400,
+        300,
+        {"blt-400": (7.21, 1.182), "banded-toeplitz": (7.55, 1.232), "tree": (7.16, 1.175)},
+    ),
+    (2000, 400, 300, {"blt-400": (7.72, 1.258), "tree": (7.50, 1.225)}),
+    (
+        2000,
+        1000,
+        2000,
+        {"blt-1000": (3.92, 0.675), "banded-toeplitz": (4.12, 0.707), "tree": (3.93, 0.677)},
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "estimated", "actual", "printed"), PRINTED)
+def test_published_pairs_cost_as_much_as_another_program_says(
+    n, estimated, actual, printed, tmp_path: Path
+) -> None:
+    """Half a unit of the last digit is the tolerance."""
+    file = tmp_path / "blt.json"
+    fedray.write_strategy(OF_100, file)
+    names = {name: str(file) if name == "blt" else name for name in printed}
+    result = stress(rounds=n, estimated=[estimated], actual=[actual], mechanisms=[*names.values()])
+    for name, (epsilon, factor) in printed.items():
+        row = row_of(result, names[name])
+        assert row.epsilon == pytest.approx(epsilon, abs=0.0051), name
+        assert row.noise_factor == pytest.approx(factor, abs=0.00051), name
+
+
+@pytest.mark.slow
+def test_banded_of_the_smallest_printed_pair() -> None:
+    """A matrix of 430 rounds takes half a minute."""
+    row = row_of(stress(rounds=430, estimated=[100], actual=[90], mechanisms=["banded"]), "banded")
+    assert row.epsilon == pytest.approx(6.57, abs=0.0051)
+    assert row.noise_factor == pytest.approx(1.087, abs=0.00051)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("estimated", "regret"), [(188, -0.007), (750, 0.042)], ids=["too small", "too large"]
+)
+def test_a_blt_made_for_half_or_twice_the_min_sep_has_the_printed_regret(estimated, regret) -> None:
+    result = stress(rounds=1500, estimated=[estimated], actual=[375], mechanisms=["blt"], epsilon=4)
+    row = row_of(result, "blt")
+    assert row.rms_regret == pytest.approx(regret, abs=0.00051)
+    if estimated == 750:
+        assert row.epsilon == pytest.approx(6.58, abs=0.0051)
+
+
+@pytest.mark.parametrize(("n", "b", "true"), [(430, 100, 90), (1280, 400, 300)])
+def test_an_oracle_of_matrices_spends_and_errs_as_much(n: int, b: int, true: int) -> None:
+    """At these sizes the oracle finds the worst pattern by a search; the next test tries all."""
+    result = stress(rounds=n, estimated=[b], actual=[true], mechanisms=["blt-400", "tree"])
+    blt = blt_matrix(*PARAMETERS["blt-400"], n)
+    oracles = {"blt-400": (blt, blt_errors(blt)), "tree": (tree_matrix(n), tree_errors(n))}
+    for name, (C, errors) in oracles.items():
+        row = row_of(result, name)
+        planned, spent = searched(C, b, -(-n // b)), searched(C, true, -(-n // true))
+        z = noise_for(planned, 6.0)
+        # Noise is rounded up by a relative 1e-7 at most.
+        assert row.noise_multiplier == pytest.approx(z, rel=2e-7)
+        assert row.epsilon == pytest.approx(epsilon_of(spent / z), rel=1e-6)
+        assert row.noise_factor == pytest.approx(noise_for(spent, 6.0) / z, rel=1e-6)
+        assert row.max_error == pytest.approx(z * errors.max(), rel=1e-6)
+        assert row.rms_error == pytest.approx(z * math.sqrt((errors**2).mean()), rel=1e-6)
+        assert row.rms_loss == pytest.approx(spent * math.sqrt((errors**2).mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize(("b", "k", "true", "most"), [(6, 3, 4, 5), (5, 4, 9, 2), (9, 2, 5, 4)])
+def test_an_oracle_that_tries_every_pattern_spends_as_much(b, k, true, most) -> None:
+    n, theta, omega = 18, (0.97, 0.6), (0.12, 0.3)
+    file_of = {"tree": Judged.named("tree"), "mine": Judged("mine", BLT(theta=theta, omega=omega))}
+    matrices = {"tree": tree_matrix(n), "mine": blt_matrix(theta, omega, n)}
+    job = Stressed(
+        tuple(file_of.values()), (MinSep(n, b, k),), Truth(MinSep(n, true, most)), 6.0, DELTA, None
+    )
+    for row in job.rows():
+        C = matrices[row.mechanism]
+        z = noise_for(exhaustive(C, b, k), 6.0)
+        assert row.epsilon == pytest.approx(epsilon_of(exhaustive(C, true, most) / z), rel=1e-6)
+
+
+def test_regret_is_the_loss_over_that_of_the_same_kind_made_for_the_truth() -> None:
+    n, estimate, true = 60, MinSep(60, 20, 3), MinSep(60, 12, 5)
+    result = stress(rounds=n, estimated=[20], actual=[12], mechanisms=["blt", "banded", "tree"])
+    for kind in ("blt", "banded", "tree"):
+        row = row_of(result, kind)
+        made, best = (
+            fedray.mechanism_figures(
+                optimize_mechanism(MechanismRequest(kind, each)), true, None, DELTA
+            )
+            for each in (estimate, true)
+        )
+        assert row.max_regret == pytest.approx(
+            made.loss.max_loss / best.loss.max_loss - 1, abs=1e-12
+        )
+        assert row.rms_regret == pytest.approx(
+            made.loss.rms_loss / best.loss.rms_loss - 1, abs=1e-12
+        )
+        # At the noise that was chosen, the run errs by so much more than one that knew the truth.
+        knew = fedray.calibrated_figures(best.strategy, true, DELTA, epsilon=6.0)
+        least = knew.noise_multiplier * knew.loss.rms_error
+        assert row.rms_excess == pytest.approx(row.rms_error / least - 1, rel=1e-6)
+    assert row_of(result, "tree").rms_regret == 0.0
+
+
+def test_without_an_error_of_the_estimate_exactly_the_target_is_spent() -> None:
+    for row in stress(rounds=60, estimated=[20], actual=[20], mechanisms=["blt", "tree"]).rows:
+        assert row.epsilon <= 6.0
+        assert row.epsilon == pytest.approx(6.0, rel=1e-6)
+        assert row.noise_factor == pytest.approx(1.0)
+        assert row.rms_regret == 0.0
+
+
+def small(tmp_path: Path, **tables) -> Scenario:
+    return Scenario.from_tables(
+        {
+            "name": "small",
+            "seed": 3,
+            "population": {"devices": 3_000},
+            "participation": {"timer_hours": 24.0},
+            "rounds": {"count": 40, "report_goal": 60},
+            "training": {"enabled": False},
+            **tables,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> fedray.Trace:
+    folder = tmp_path_factory.mktemp("stress")
+    return fedray.simulate(small(folder), HERE, folder / "trace")
+
+
+def test_a_trace_spends_exactly_what_its_audit_says(trace: fedray.Trace, tmp_path: Path) -> None:
+    result = stress(trace.path, estimated=[45], mechanisms=["blt", "tree", "identity"])
+    assert {row.rounds for row in result.rows} == {40}
+    for row in result.rows:
+        strategy = optimize_mechanism(MechanismRequest(row.mechanism, MinSep(40, 45, 1)))
+        (audited,) = fedray.audit_trace(
+            trace, mechanism=strategy, noise_multiplier=row.noise_multiplier
+        ).mechanisms
+        assert row.epsilon == audited.observed.epsilon
+        assert row.is_exact is audited.trace.is_exact
+        assert row.epsilon != pytest.approx(6.0, rel=0.01), "the estimate is wrong here"
+        # With the needed noise the audit says the target.
+        needed = row.noise_multiplier * row.noise_factor
+        again = fedray.audit_trace(trace, mechanism=strategy, noise_multiplier=needed)
+        assert again.mechanisms[0].observed.epsilon == pytest.approx(6.0, rel=1e-6)
+
+
+def test_what_cannot_run_is_a_row_with_its_reason(
+    trace: fedray.Trace, tmp_path: Path, monkeypatch
+) -> None:
+    short = tmp_path / "short.json"
+    strategy = optimize_mechanism(MechanismRequest("banded", MinSep(30, 5, 2)))
+    fedray.write_strategy(strategy, short)
+    monkeypatch.setattr(running, "MATRIX_WORK", 50**3)
+    names = [str(short), "banded", "tree"]
+    result = stress(trace, rounds=71, estimated=[20], mechanisms=names)
+    assert "is more than this banded strategy has (30)" in row_of(result, str(short)).note
+    assert "run `fedray optimize banded --rounds 71" in row_of(result, "banded").note
+    assert row_of(result, "banded").epsilon is None
+    assert row_of(result, "tree").epsilon is not None
+    text = " ".join(str(table) for table in result.tables())
+    assert "banded: a matrix of 71 rounds takes long" in " ".join(text.split())
+    assert "<html" in result.page()
+    # Nothing else can run, and the verdict says so.
+    alone = stress(trace, rounds=71, estimated=[20], mechanisms=["banded"])
+    assert "no mechanism can run (a matrix of 71 rounds takes long" in alone.verdict
+
+
+SEEDS = 6
+
+
+@pytest.fixture(scope="module")
+def simulated_result(tmp_path_factory) -> StressResult:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    try:
+        return stress(
+            small(tmp_path_factory.mktemp("scenario")),
+            epsilon=4.0,
+            seeds=SEEDS,
+            mechanisms=["blt", "banded", "tree"],
+            what_ifs=["participation.timer_hours=12"],
+            placement=HERE,
+        )
+    finally:
+        patch.undo()
+
+
+@pytest.mark.slow
+def test_the_recommended_estimate_is_the_best_of_all_candidates(
+    simulated_result: StressResult, tmp_path: Path
+) -> None:
+    """Brute force: every candidate is made and calibrated, and every run simulated and audited again."""
+    result = simulated_result
+    traces = []
+    for keys in ((), ("participation.timer_hours=12",)):
+        for seed in range(3, 3 + SEEDS):
+            run = small(tmp_path).with_overrides(f"seed={seed}", *keys)
+            traces.append(fedray.simulate(run, HERE, tmp_path / f"{len(traces)}"))
+    audits = [fedray.audit_trace(each) for each in traces]
+    truths = [
+        MinSep(40, each.patterns.min_sep, each.patterns.max_participations) for each in audits
+    ]
+    candidates = {
+        MinSep(40, b, k)
+        for b in {each.min_sep for each in truths}
+        for k in {each.max_participations for each in truths}
+        if k <= -(-40 // b)
+    } | set(result.estimates)
+    assert len(candidates) > 2, "there is something to choose from"
+    for kind in ("blt", "banded", "tree"):
+        costs = {}
+        for estimate in candidates:
+            strategy = optimize_mechanism(MechanismRequest(kind, estimate))
+            made = fedray.calibrated_figures(strategy, estimate, DELTA, epsilon=4.0)
+            z, error = made.noise_multiplier, made.loss.rms_error
+            spent, excess = [], []
+            for trace, true in zip(traces, truths, strict=True):
+                knew = optimize_mechanism(MechanismRequest(kind, true))
+                found = fedray.audit_trace(trace, z, mechanism=[strategy, knew]).mechanisms
+                spent.append(found[0].observed.epsilon)
+                least = noise_for(found[1].trace.value, 4.0)
+                of_best = fedray.mechanism_figures(knew, true, None, DELTA).loss.rms_error
+                excess.append(z * error / (least * of_best) - 1)
+            chance = np.mean(np.array(spent) > 4.0)
+            costs[estimate] = (chance if chance > MOST_EXCEEDING else 0.0, np.mean(excess))
+        best = min(costs.values())
+        (ours,) = (each for each in result.recommended if each.mechanism == kind)
+        assert ours.runs == 2 * SEEDS
+        chosen = costs[MinSep(40, ours.estimated_min_sep, ours.estimated_participations)]
+        assert chosen[0] == best[0]
+        assert chosen[1] == pytest.approx(best[1], abs=1e-6)
+        assert ours.mean_excess == pytest.approx(best[1], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
+    simulated_result: StressResult,
+) -> None:
+    result = simulated_result
+    assert result.to_arrow().num_rows == len(result.rows)
+    assert json.loads(json.dumps(result.to_json()))["verdict"] == result.verdict
+    assert "chance to exceed 4." in result.verdict
+    (estimate,) = result.estimates
+    given = [each for each in result.outcomes if result.is_given(each)]
+    for each in given:
+        own = [
+            row
+            for row in result.rows
+            if row.mechanism == each.mechanism
+            and row.estimated_min_sep == estimate.min_sep
+            and row.estimated_participations == estimate.max_participations
+        ]
+        assert len(own) == each.runs
+        assert each.exceeding == np.mean([row.epsilon > 4.0 for row in own])
+        assert each.epsilons[1] == pytest.approx(np.median([row.epsilon for row in own]))
+    # The planned limits are meant to hold, so the runs of the scenario itself keep the target.
+    assert all(
+        row.epsilon <= 4.0
+        for row in result.rows
+        if row.what_if is None
+        and row.estimated_min_sep == estimate.min_sep
+        and row.estimated_participations == estimate.max_participations
+    )
+    assert len(result.tables()) == 2, "one for all runs, and one for the what-if"
+    assert [each.name for each in result.figures()] == [
+        "stress-epsilon",
+        "stress-noise",
+        "stress-regret",
+    ]
+    assert result.verdict.replace("'", "&#39;") in result.page()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"rounds": 100}, "estimated"),
+        ({"rounds": 100, "estimated": [0], "actual": [3]}, "must be at least 1"),
+        (
+            {"rounds": 100, "estimated": [9], "actual": [3], "seeds": 2},
+            "does not apply to settings",
+        ),
+        ({"epsilon": 0.0}, "must be positive"),
+        ({"epsilon": math.nan}, "must be positive"),
+        ({"delta": 2.0}, "must be from"),
+        ({"mechanisms": ["bltt"]}, "the nearest is 'blt'"),
+        ({"mechanisms": ["blt", "blt"]}, "must name each once"),
+        ({"mechanisms": []}, "must name each once"),
+        ({"subject": "timer"}, "run `fedray sweep timer`"),
+        ({"subject": "no-such-scenario"}, "is neither a file nor a shipped scenario"),
+        ({"subject": "small", "seeds": 0}, "must be from 1"),
+        ({"subject": "small", "actual": [3]}, "does not apply to a scenario"),
+        ({"subject": "small", "what_ifs": ["nothing.at.all=1"]}, "nothing"),
+    ],
+)
+def test_impossible_arguments_are_refused(arguments: dict, told: str) -> None:
+    with pytest.raises(InputError, match=told.replace("`", ".").replace("(", ".")):
+        stress(**{"placement": HERE, **arguments})
+
+
+def test_a_sweep_file_is_refused_with_the_command_that_runs_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('name = "mine"\nvary = {min_sep = [3]}\n')
+    with pytest.raises(InputError, match=r"run `fedray sweep .*mine\.toml`"):
+        stress(file)
+
+
+def test_a_trace_needs_an_estimate_and_no_truth(trace: fedray.Trace) -> None:
+    with pytest.raises(InputError, match="estimated"):
+        stress(trace)
+    with pytest.raises(InputError, match="does not apply to a trace"):
+        stress(trace, estimated=[20], actual=[10])
+
+
+@pytest.mark.slow
+def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
+    small, tmp_path: Path
+) -> None:
+    keys = (
+        "training.enabled=true",
+        "training.task.kind=quadratic",
+        "data={kind='points', dimension=2}",
+        "rounds={count=12, report_goal=20}",
+        "training.cohort_sample=20",
+        "training.evaluation_devices=8",
+        "participation={timer_hours=0, round_separation=3}",
+    )
+    trace = fedray.simulate(small(*keys), HERE, tmp_path / "trace")
+    result = stress(
+        trace,
+        estimated=[6],
+        mechanisms=["blt", "tree"],
+        epsilon=4.0,
+        train=True,
+        seeds=2,
+        out=tmp_path / "out",
+        placement=HERE,
+    )
+    assert result.comparison is not None
+    groups = {each.label: each for each in result.comparison.groups}
+    assert {*groups} == {"blt-estimated", "blt-true", "tree", "none"}
+    basis = result.comparison.basis
+    for name, group in groups.items():
+        assert [*group.runs] == [1, 2], "seeds are pairs"
+        if name != "none":
+            assert 3.99 < group.epsilon[basis] <= 4.0
+    assert result.comparison.answer in result.verdict
+    assert json.loads(json.dumps(result.to_json()))["comparison"]["groups"]
+    assert "stress-epsilon" in [each.name for each in result.figures()]
+    with pytest.raises(InputError, match="does not apply to a trace"):
+        stress(trace, estimated=[6], seeds=2)
+
+
+def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
+    trace: fedray.Trace, tmp_path: Path, fedray_command
+) -> None:
+    given = ("stress", str(trace.path), "--estimated", "45,20", "--mechanisms", "tree,identity")
+    written = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
+    code, out, _ = fedray_command(*given, *written)
+    assert code == 0
+    assert out.startswith("The worst of 2 cases: min-sep 45 was estimated in 40 rounds, and it was")
+    assert {"stress-epsilon.svg", "stress-noise.csv"} < {
+        each.name for each in (tmp_path / "figures").iterdir()
+    }
+    code, out, _ = fedray_command(*given, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["verdict"] in (tmp_path / "page.html").read_text()
+    assert len(document["rows"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["timer"], "'timer' is a sweep of parameters; run `fedray sweep timer`"),
+        (["--rounds", "9"], "--estimated must be given"),
+        (["--rounds", "9", "--estimated", "3.5", "--actual", "3"], "must be whole numbers"),
+        (["--rounds", "9", "--estimated", "3", "--actual", "-1"], "must be at least 1"),
+        (
+            ["--rounds", "9", "--estimated", "3", "--actual", "3", "--train"],
+            "--train does not apply",
+        ),
+        (["--epsilon", "nan"], "--epsilon=nan must be positive"),
+        (["--mechanisms", "chess"], "is neither a file nor one of the kinds"),
+        (["small", "--what-if", "no"], "must have the form table.key=value"),
+        (["small", "--what-if", "population.devices=-1"], "population.devices"),
+    ],
+)
+def test_bad_usage_of_the_command_exits_with_2(arguments: list[str], told, fedray_command) -> None:
+    code, out, err = fedray_command("stress", *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1
