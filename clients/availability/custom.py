@@ -8,7 +8,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
 from ..python_file import function_in
 from .intervals import Intervals
-from .model import NothingKnown
+from .model import Listing, NothingKnown
 
 
 class CustomModel(NothingKnown):
@@ -27,14 +27,8 @@ class CustomModel(NothingKnown):
         self._name = f"{table.file}:{table.function}"
         self._function = function_in(table, table.function)
 
-    def list_intervals(
-        self,
-        device_ids: UInt64Array,
-        open_times: Float64Array,
-        from_time: float,
-        until_time: float,
-        known: None = None,
-    ) -> Intervals:
+    def list_intervals(self, listing: Listing) -> Intervals:
+        device_ids, open_times, from_time, until_time, _ = listing
         try:
             given = self._function(
                 device_ids, from_time, until_time, self._seed, **self._parameters

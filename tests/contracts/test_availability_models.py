@@ -12,6 +12,7 @@ from scipy import stats
 from fedray.base.errors import ScenarioError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY
+from fedray.clients.availability.model import Listing
 from fedray.scenario import Scenario
 
 RECORDING = """device,start,end
@@ -114,7 +115,7 @@ def rows_of(runs) -> list[list[tuple[float, float]]]:
 def test_runs_are_sorted_apart_and_touch_the_time_asked_for(scenario: Scenario) -> None:
     model = availability_of(scenario)
     for low in TIMES:
-        runs = model.list_intervals(DEVICES, np.zeros(DEVICES.size), low, low + DAY)
+        runs = model.list_intervals(Listing(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
         assert runs.local.size
         assert (
             (runs.end_times > low)
@@ -131,19 +132,21 @@ def test_a_device_has_the_same_runs_in_any_company_and_from_any_moment(scenario:
     model = availability_of(scenario)
     everyone = np.zeros(DEVICES.size)
     for low in TIMES:
-        whole = rows_of(model.list_intervals(DEVICES, everyone, low, low + DAY))
-        backwards = rows_of(model.list_intervals(DEVICES[::-1].copy(), everyone, low, low + DAY))[
-            ::-1
-        ]
+        whole = rows_of(model.list_intervals(Listing(DEVICES, everyone, low, low + DAY)))
+        backwards = rows_of(
+            model.list_intervals(Listing(DEVICES[::-1].copy(), everyone, low, low + DAY))
+        )[::-1]
         assert backwards == whole
         assert (
             rows_of(
-                model.list_intervals(DEVICES, everyone, low, low + DAY, model.known_of(DEVICES))
+                model.list_intervals(
+                    Listing(DEVICES, everyone, low, low + DAY, model.known_of(DEVICES))
+                )
             )
             == whole
         )
         halves = [
-            rows_of(model.list_intervals(DEVICES, everyone, a, a + DAY / 2))
+            rows_of(model.list_intervals(Listing(DEVICES, everyone, a, a + DAY / 2)))
             for a in (low, low + DAY / 2)
         ]
         for device in range(DEVICES.size):
@@ -152,10 +155,10 @@ def test_a_device_has_the_same_runs_in_any_company_and_from_any_moment(scenario:
             }
             starts = {start for start, _ in whole[device] if start > low}
             assert starts <= {start for half in halves for start, _ in half[device]}
-    alone = model.list_intervals(DEVICES[7:8], np.zeros(1), TIMES[2], TIMES[2] + DAY)
+    alone = model.list_intervals(Listing(DEVICES[7:8], np.zeros(1), TIMES[2], TIMES[2] + DAY))
     assert (
         list(zip(alone.start_times, alone.end_times, strict=True))
-        == rows_of(model.list_intervals(DEVICES, everyone, TIMES[2], TIMES[2] + DAY))[7]
+        == rows_of(model.list_intervals(Listing(DEVICES, everyone, TIMES[2], TIMES[2] + DAY)))[7]
     )
 
 
@@ -163,8 +166,10 @@ def test_closed_timers_leave_out_what_ends_before_they_open(scenario: Scenario) 
     model = availability_of(scenario)
     low = TIMES[3]
     opens = low + DAY * np.linspace(-0.2, 1.2, DEVICES.size)
-    everything = rows_of(model.list_intervals(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
-    some = rows_of(model.list_intervals(DEVICES, opens, low, low + DAY))
+    everything = rows_of(
+        model.list_intervals(Listing(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
+    )
+    some = rows_of(model.list_intervals(Listing(DEVICES, opens, low, low + DAY)))
     for device in range(DEVICES.size):
         expected = [
             end
@@ -184,7 +189,9 @@ def test_moments_and_runs_agree(scenario: Scenario) -> None:
         return
     generator = np.random.default_rng(0)
     for low in TIMES:
-        runs = rows_of(model.list_intervals(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
+        runs = rows_of(
+            model.list_intervals(Listing(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
+        )
         for _ in range(20):
             times = low + DAY * generator.uniform(size=DEVICES.size)
             ends = model.interval_ends(DEVICES, times)
@@ -216,7 +223,7 @@ class TestReplay:
         model = availability_of(build(MODELS["replay"], tmp_path))
         devices = np.arange(8, dtype=np.uint64)
         for low in np.arange(0.0, 20 * DAY, DAY / 2):
-            runs = model.list_intervals(devices, np.zeros(8), low, low + DAY / 2)
+            runs = model.list_intervals(Listing(devices, np.zeros(8), low, low + DAY / 2))
             for device in range(8):
                 mine = runs.local == device
                 found = [
@@ -231,7 +238,7 @@ class TestReplay:
     def test_shifted_records_start_on_other_days(self, tmp_path: Path) -> None:
         model = availability_of(build([*MODELS["replay, shifted"][:1]], tmp_path))
         once = np.arange(2, 400, 4, dtype=np.uint64)  # they replay the third record, "once"
-        runs = model.list_intervals(once, np.zeros(once.size), 0.0, 5 * DAY)
+        runs = model.list_intervals(Listing(once, np.zeros(once.size), 0.0, 5 * DAY))
         days, counts = np.unique(runs.start_times // DAY, return_counts=True)
         assert days.tolist() == [0, 1, 2, 3, 4]
         assert counts.min() > 5
@@ -247,7 +254,7 @@ class TestReplay:
         once = np.arange(
             2, 4000, 4, dtype=np.uint64
         )  # they replay the third record, "once", which starts at second 50,000
-        runs = model.list_intervals(once, np.zeros(once.size), 0.0, DAY)
+        runs = model.list_intervals(Listing(once, np.zeros(once.size), 0.0, DAY))
         assert runs.local.size == once.size
         late = (runs.start_times - 50_000.0) / 60.0
         np.testing.assert_allclose(runs.end_times - runs.start_times, 1000.0)
@@ -335,7 +342,9 @@ def test_habits_under_which_a_device_is_eligible_for_months_are_refused(
         ScenarioError,
         match="too many sessions|more than 60 days on end; lower availability.day_sessions",
     ):
-        model.list_intervals(np.arange(20_000, dtype=np.uint64), np.zeros(20_000), 0.0, DAY)
+        model.list_intervals(
+            Listing(np.arange(20_000, dtype=np.uint64), np.zeros(20_000), 0.0, DAY)
+        )
 
 
 @pytest.mark.parametrize(
@@ -413,7 +422,7 @@ def test_a_function_that_breaks_its_contract_is_refused(
     (tmp_path / "mine.py").write_text(source)
     scenario = Scenario.from_toml(tmp_path / "s.toml", MODELS["custom"])
     with pytest.raises(ScenarioError, match=expected):
-        availability_of(scenario).list_intervals(DEVICES, np.zeros(DEVICES.size), 0.0, DAY)
+        availability_of(scenario).list_intervals(Listing(DEVICES, np.zeros(DEVICES.size), 0.0, DAY))
 
 
 def test_sessions_that_never_leave_a_gap_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.base.errors import InputError
+from fedray.clients.availability.model import Listing
 from fedray.clients.sessions import population_sessions
 from fedray.imports.foreign_sessions import read_fedscale, read_flash
 from fedray.imports.sessions import Sessions, joined_sessions, write_sessions
@@ -157,11 +158,11 @@ def test_a_long_time_is_listed_as_a_short_one(small, table: str) -> None:
     availability = availability_of(small(table))
     ids = np.arange(60, dtype=np.uint64)
     opens = np.linspace(0.0, 3e6, 60)
-    whole = availability.list_intervals(ids, opens, 1e5, 1e5 + 30 * 86_400.0)
-    parts = long_intervals(availability, ids, opens, 1e5, 1e5 + 30 * 86_400.0)
+    whole = availability.list_intervals(Listing(ids, opens, 1e5, 1e5 + 30 * 86_400.0))
+    parts = long_intervals(availability, Listing(ids, opens, 1e5, 1e5 + 30 * 86_400.0))
     for one, other in zip(whole, parts, strict=True):
         assert np.array_equal(one, other)
-    longest = long_intervals(availability, ids, 0.0 * opens, 0.0, 2000 * 86_400.0)
+    longest = long_intervals(availability, Listing(ids, 0.0 * opens, 0.0, 2000 * 86_400.0))
     assert longest.end_times.max() >= 1990 * 86_400.0
 
 

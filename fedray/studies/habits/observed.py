@@ -11,6 +11,7 @@ from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, stream_key
 from fedray.clients.availability.intervals import DAY, HOUR
+from fedray.clients.availability.model import Listing
 from fedray.clients.sessions import long_intervals
 from fedray.scenario import Scenario
 from fedray.studies.habits.columns import interval_sums, point_sums
@@ -117,7 +118,8 @@ class Simulator:
         model = resolve_name(table.implementation)(scenario, table)
         ids = np.arange(self.first_device, self.first_device + self.devices, dtype=np.uint64)
         intervals = long_intervals(
-            model, ids, np.zeros(ids.size), origin - lead_days * DAY, origin + layout.days * DAY
+            model,
+            Listing(ids, np.zeros(ids.size), origin - lead_days * DAY, origin + layout.days * DAY),
         )
         # Hours count from the log's first midnight; records below 0 only start timers.
         starts = np.maximum((intervals.start_times - origin) / HOUR, -24.0 * lead_days)
