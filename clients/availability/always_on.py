@@ -3,8 +3,8 @@
 import numpy as np
 
 from fedray.base.arrays import Float64Array, UInt64Array
-from fedray.scenario import Scenario
 from fedray.scenario.availability import AlwaysOn
+from ..population import Zones
 from .intervals import Intervals
 from .model import Listing, NothingKnown
 
@@ -13,8 +13,8 @@ class AlwaysOnModel(NothingKnown):
     """Availability with a single endless interval; see
     fedray.clients.availability.model.Availability."""
 
-    def __init__(self, scenario: Scenario, table: AlwaysOn) -> None:
-        del scenario, table
+    def __init__(self, table: AlwaysOn, seed: int, zones: Zones) -> None:
+        del table, seed, zones
 
     def list_intervals(self, listing: Listing) -> Intervals:
         local = np.flatnonzero(listing.open_times < listing.until_time).astype(np.uint32)

@@ -4,8 +4,8 @@ import numpy as np
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
-from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
+from ..population import Zones
 from ..python_file import function_in
 from .intervals import Intervals
 from .model import Listing, NothingKnown
@@ -17,12 +17,14 @@ class CustomModel(NothingKnown):
     The function only lists intervals, so check-ins are drawn by enumeration.
 
     Args:
-        scenario: source of the seed, an argument of the function.
         table: file, function and parameters.
+        seed: the scenario's seed, an argument of the function.
+        zones: time zones of the devices, which the function does not get.
     """
 
-    def __init__(self, scenario: Scenario, table: CustomAvailability) -> None:
-        self._seed = scenario.seed
+    def __init__(self, table: CustomAvailability, seed: int, zones: Zones) -> None:
+        del zones
+        self._seed = seed
         self._parameters = table.parameters
         self._name = f"{table.file}:{table.function}"
         self._function = function_in(table, table.function)

@@ -14,7 +14,6 @@ import numpy as np
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
-from fedray.scenario import Scenario
 from fedray.scenario.availability import SlowDays
 from .intervals import DAY, Intervals
 from .model import Availability, Listing
@@ -45,15 +44,15 @@ class SlowDaysModel:
     An interval belongs to the spell in which it ends. An interval without end stays.
 
     Args:
-        scenario: source of the seed.
         table: slow days.
+        seed: the scenario's seed.
         model: availability on other days.
     """
 
-    def __init__(self, scenario: Scenario, table: SlowDays, model: Availability) -> None:
+    def __init__(self, table: SlowDays, seed: int, model: Availability) -> None:
         self._model = model
         self._calendar = _Calendar(
-            key=stream_key(scenario.seed, Stream.SLOW_DAYS),
+            key=stream_key(seed, Stream.SLOW_DAYS),
             share=table.share,
             factor=table.factor,
             spell_seconds=DAY * table.days,

@@ -50,8 +50,8 @@ class AvailabilityTable(Table):
     """Table: days on which all devices are eligible less often. An interval belongs to the day on
     which it ends (UTC). Default: no slow days."""
     implementation: ClassVar[str]
-    """`module:name` of the model: called with a scenario and this table, it returns an
-    `Availability`."""
+    """`module:name` of the model: called with this table, the scenario's seed and the time zones of
+    the devices, it returns an `Availability`."""
     can_be_thinned: ClassVar[bool] = True
     """Whether the model can determine for any moment whether a device is eligible, so that
     check-ins can be drawn by thinning."""
