@@ -182,8 +182,8 @@ def figure_svg(figure: Shown) -> str:
 def _draw(axes: Any, figure: Figure) -> None:
     for place, series in enumerate(figure.series):
         _draw_series(axes, figure, series, place)
-    _dress(axes.xaxis, axes.set_xscale, figure.x, figure.log_ticks("x"))
-    _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))
+    _dress(axes.xaxis, axes.set_xscale, figure.x)
+    _dress(axes.yaxis, axes.set_yscale, figure.y)
     if any(each.kind == "bars" for each in figure.series):
         # Bars count whole numbers, so no number of the axis may stand between two.
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -220,13 +220,16 @@ def _draw_mark(axes: Any, mark: Mark) -> None:
     axes.text(*at, mark.text, transform=across, fontsize=8, va="bottom", ha=side)
 
 
-def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
+def _dress(drawn: Any, set_scale: Any, axis: Axis) -> None:
     drawn.set_label_text(axis.title + (", log scale" if axis.is_log else ""))
     if axis.is_log:
+        from matplotlib.ticker import LogLocator, NullLocator
+
         set_scale("log")
-        drawn.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
-        # matplotlib would add numbers of its own between these.
-        drawn.set_ticks([], minor=True)
+        drawn.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+        # By default numbers are formulas, which `text.parse_math` leaves as they are written.
+        drawn.set_major_formatter("{x:,g}")
+        drawn.set_minor_locator(NullLocator())
 
 
 def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
