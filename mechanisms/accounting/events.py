@@ -194,37 +194,6 @@ class StrategyRelease(_ScaledGaussian):
         )
 
 
-class GaussianSum(GaussianEvent):
-    """One sum of a number per device, with normal noise, such as the count of clipped updates.
-
-    A count of flags 0 or 1 is released as the sum of flag - 1/2, with bound 1/2 (Andrew et al.
-    2021, Theorem 1); the number of devices is public. A stream of counts with the strategy of the
-    updates is a `StrategyRelease`, whose noise multiplier is the standard deviation over the bound.
-    """
-
-    kind: Literal["gaussian-sum"] = "gaussian-sum"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A noisy sum of numbers."""
-    standard_deviation: Annotated[float, Field(gt=0)]
-    """Standard deviation of the noise on the sum, in the unit of the numbers."""
-    bound: Annotated[float, Field(gt=0)] = 0.5
-    """Largest absolute value of a device's number."""
-    query: str = "number of clipped updates"
-    """Name of the sum."""
-
-    @property
-    def mu(self) -> float:
-        return self.bound / self.standard_deviation
-
-    @property
-    def noise_at_unit_sensitivity(self) -> float:
-        return self.standard_deviation / self.bound
-
-    @model_validator(mode="after")
-    def _is_noise(self) -> Self:
-        check_noise_multiplier(self.noise_at_unit_sensitivity)
-        return self
-
-
 class DiscreteGaussianSum(Event):
     """One sum of integer vectors, to which every device adds its own discrete Gaussian noise.
 
@@ -248,11 +217,6 @@ class DiscreteGaussianSum(Event):
     def noise_at_unit_sensitivity(self) -> float:
         """Standard deviation of the noise of the sum over the sensitivity."""
         return math.sqrt(self.devices * self.device_variance) / self.sensitivity
-
-    @property
-    def variance_ratio(self) -> float:
-        """Variance of the noise of the sum over the squared sensitivity."""
-        return self.noise_at_unit_sensitivity**2
 
     @property
     def tau(self) -> float:
@@ -362,7 +326,6 @@ class PostProcessed(Event):
 AnyEvent = Annotated[
     Gaussian
     | StrategyRelease
-    | GaussianSum
     | DiscreteGaussianSum
     | ApproximateDP
     | PoissonSampled
