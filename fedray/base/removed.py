@@ -18,7 +18,6 @@ REMOVED = {
     "clock_changes_digest": "use the fedray release that wrote the trace",
     "kind = 'gaussian-sum'": "describe it by kind = 'gaussian', with standard_deviation / bound as "
     "noise_multiplier",
-    "privacy.encoding.modulus_bits": "leave it out: the least modulus that holds a sum is taken",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }

@@ -57,7 +57,7 @@ class SecAggEncoding:
     """Sums modulo M.
 
     Raises:
-        ScenarioError: the scale is too small, or too large for a modulus of 62 bits.
+        ScenarioError: the scale is too small, or the modulus is too small for the sums.
     """
 
     adds_noise = False
@@ -74,16 +74,8 @@ class SecAggEncoding:
         self.largest = largest_coordinate(table.scale, self._coordinates)
         """Cinf, the largest coordinate that a device sends, in steps."""
         # Sums of both signs need distinct residues.
-        self.modulus = 2 * self._largest_sum() + 1
-        """M, the least modulus that holds the sums."""
-        if self.modulus > 1 << MOST_BITS:
-            raise ScenarioError.of(
-                "privacy.encoding.scale",
-                table.scale,
-                f"is too fine: sums of {setting.devices:,} devices need a modulus of "
-                f"{self.modulus:,}; the most is 2^{MOST_BITS}",
-                "take a smaller scale",
-            )
+        self.modulus = _modulus(table, 2 * self._largest_sum() + 1, setting.devices)
+        """M."""
 
     @property
     def bits_per_parameter(self) -> float:
@@ -201,6 +193,29 @@ class SecAggEncoding:
             f"{factor:.3g} times as long as the clip norm, more than {MOST_INFLATION:g} times",
             f"take a scale of at least {least:,}",
         )
+
+
+def _modulus(table: ModularTable, least: int, devices: int) -> int:
+    """Returns M: the table's, or `least`. Raises ScenarioError."""
+    if least > 1 << MOST_BITS:
+        raise ScenarioError.of(
+            "privacy.encoding.scale",
+            table.scale,
+            f"is too fine: sums of {devices:,} devices need a modulus of {least:,}; the most is "
+            f"2^{MOST_BITS}",
+            "take a smaller scale",
+        )
+    if table.modulus_bits is None:
+        return least
+    if least > 1 << table.modulus_bits:
+        raise ScenarioError.of(
+            "privacy.encoding.modulus_bits",
+            table.modulus_bits,
+            f"is too small: sums of {devices:,} devices with scale={table.scale} need "
+            f"{(least - 1).bit_length()} bits, else they wrap",
+            "raise it, leave it out, or take a smaller scale",
+        )
+    return 1 << table.modulus_bits
 
 
 @njit(cache=True)

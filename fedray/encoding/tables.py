@@ -59,6 +59,9 @@ class ModularTable(EncodingTable):
     noise_is_relative_to: ClassVar[str] = _INFLATED_NORM
     scale: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 16
     """Steps per clip norm: the paper's scale s times the clip norm."""
+    modulus_bits: Annotated[int, Field(ge=1, le=62)] | None = None
+    """Bits of the modulus, 2^modulus_bits. Default: the least modulus M that holds the sum of
+    report_goal devices."""
 
     @property
     def _bounded(self) -> str:

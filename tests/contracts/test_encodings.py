@@ -19,12 +19,12 @@ ENCODINGS: dict[str, AnyEncoding] = {
     "discrete_gaussian": DiscreteGaussian(parameters=1),
     "fixed_point": FixedPoint(),
     "secagg": SecAgg(scale=1000),
-    "secagg, finer": SecAgg(scale=1 << 20),
+    "secagg, more room": SecAgg(scale=1 << 20, modulus_bits=40),
 }
 ERRORS = {
     "fixed_point": lambda dimension, devices: devices * dimension**0.5 * 2.0**-39,
     "secagg": lambda dimension, devices: devices * padded(dimension) ** 0.5 / 1000,
-    "secagg, finer": lambda dimension, devices: devices * padded(dimension) ** 0.5 / 2**20,
+    "secagg, more room": lambda dimension, devices: devices * padded(dimension) ** 0.5 / 2**20,
 }
 """The largest L2 error of a decoded sum, over the clip norm, before it is rounded to float32."""
 ALL = pytest.mark.parametrize("kind", ENCODINGS)
@@ -140,7 +140,7 @@ def test_a_sum_in_torch_is_that_of_the_compiled_code(
 @ON_DEVICES
 def test_a_sum_in_torch_refuses_an_update_that_was_not_clipped(device: str) -> None:
     """It names the device; far beyond the bound the exact sum of squares would overflow."""
-    encoding = made("secagg, finer", 100)
+    encoding = made("secagg, more room", 100)
     for length in (1.2, 1e8):
         values = np.full((3, 100), 0.01, np.float32)
         values[1] = length / 10

@@ -176,6 +176,7 @@ def test_a_sum_does_not_depend_on_how_devices_are_grouped() -> None:
             ["privacy.encoding.scale=100", "below 0.25", "a scale of at least 317"],
         ),
         ({"scale": 1 << 29, "z": 100.0}, ["scale=536870912", "take a smaller scale"]),
+        ({"modulus_bits": 12}, ["modulus_bits=12", "wrap"]),
     ],
 )
 def test_steps_that_do_not_fit_the_noise_are_refused(keys, parts: list[str]) -> None:

@@ -132,8 +132,7 @@ def test_what_is_sent_is_that_of_the_slow_twin() -> None:
 
 def test_sums_are_exact_modulo_m_in_pieces_too() -> None:
     """A modulus of 62 bits, and sums that wrap again and again: int64 never overflows."""
-    encoding = made(SecAgg(scale=1 << 20), 64, 8, 0)
-    encoding.modulus = 1 << 62
+    encoding = made(SecAgg(scale=1 << 20, modulus_bits=62), 64, 8, 0)
     rng, total, exact = np.random.default_rng(0), encoding.zero_sum(), [0] * 64
     for _ in range(50):
         part = rng.integers(0, 1 << 62, 64)
@@ -236,8 +235,10 @@ def test_the_modulus_has_room_for_the_largest_sum() -> None:
 
 
 def test_a_modulus_that_is_too_small_is_caught_by_that_check(monkeypatch) -> None:
-    enough = SecAggEncoding._largest_sum
-    monkeypatch.setattr(SecAggEncoding, "_largest_sum", lambda encoding: enough(encoding) - 100)
+    enough = secagg._modulus
+    monkeypatch.setattr(
+        secagg, "_modulus", lambda table, least, devices: enough(table, least, devices) - 200
+    )
     with pytest.raises(AssertionError):
         check_room_for_the_largest_sum()
 
@@ -330,6 +331,12 @@ def test_canaries_find_the_noise_of_the_inflated_norm_and_notice_that_of_the_cli
             ["privacy.encoding.scale=10", "1,000,000 parameters", "a scale of at least 297"],
         ),
         (
+            SecAgg(scale=1000, modulus_bits=8),
+            1000,
+            100,
+            ["privacy.encoding.modulus_bits=8", "scale=1000 need 17 bits", "wrap"],
+        ),
+        (
             SecAgg(scale=1 << 30),
             4,
             1 << 33,
@@ -358,7 +365,7 @@ def test_the_least_scale_that_is_named_is_accepted() -> None:
         ("privacy.encoding.kind=secag", ["privacy.encoding.kind", "did you mean 'secagg'"]),
         ("privacy.encoding.scale=7", ["privacy.encoding.scale", "unknown key"]),
         ("privacy.encoding={kind='secagg',scale=0}", ["privacy.encoding.scale = 0", "equal to 1"]),
-        ("privacy.encoding={kind='secagg',modulus_bits=40}", ["modulus_bits was removed; leave"]),
+        ("privacy.encoding={kind='secagg',modulus_bits=63}", ["modulus_bits = 63", "equal to 62"]),
         (
             "latency={setup_seconds=1000.0, secagg_seconds=900.0}",
             ["secagg_seconds=900", "no device can report in time"],
