@@ -21,7 +21,6 @@ import numpy as np
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializeAsAny,
     TypeAdapter,
@@ -70,10 +69,6 @@ class EventRefused(InputError):
 class Event(Explained, ABC):
     """A release: a frozen value whose JSON is its `kind` and its fields."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
-    )
-
     kind: str
     """Kind of event."""
 
@@ -85,19 +80,6 @@ class Event(Explained, ABC):
 class GaussianEvent(Event):
     """An event that is exactly as hard to tell from its neighbour as N(0, 1) is from N(mu, 1)."""
 
-    @property
-    @abstractmethod
-    def mu(self) -> float:
-        """Sensitivity over the standard deviation of the noise."""
-
-    @property
-    @abstractmethod
-    def noise_at_unit_sensitivity(self) -> float:
-        """Standard deviation of the noise over the sensitivity, 1 / mu; infinite at sensitivity
-        0."""
-
-
-class _ScaledGaussian(GaussianEvent):
     noise_multiplier: NoiseMultiplier
     """z, standard deviation of the noise over the largest norm of a contribution, 0.01 to 1e6."""
 
@@ -108,14 +90,17 @@ class _ScaledGaussian(GaussianEvent):
 
     @property
     def mu(self) -> float:
+        """Sensitivity over the standard deviation of the noise."""
         return self.scale / self.noise_multiplier
 
     @property
     def noise_at_unit_sensitivity(self) -> float:
+        """Standard deviation of the noise over the sensitivity, 1 / mu; infinite at sensitivity
+        0."""
         return self.noise_multiplier / self.scale if self.scale else math.inf
 
 
-class Gaussian(_ScaledGaussian):
+class Gaussian(GaussianEvent):
     """One release of a vector, with independent normal noise on every coordinate."""
 
     kind: Literal["gaussian"] = "gaussian"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -137,7 +122,7 @@ def _strategy_of(value: Any, info: ValidationInfo) -> Any:
         raise InputError(explain(error, AnyStrategy, value)) from None
 
 
-class StrategyRelease(_ScaledGaussian):
+class StrategyRelease(GaussianEvent):
     """The stream C X + z N(0, I) of a strategy C over some rounds, and everything computed from it.
 
     `under` makes one with the sensitivity of all patterns that a participation permits.

@@ -136,10 +136,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "boolean seed": ({"seed": True}, "^seed=True must be a whole number from 0"),
     "text as seed": ({"seed": "3"}, "^seed='3' must be a whole number from 0"),
     "no such file": ({"strategy": "missing.json"}, r"^mechanism file .*missing\.json"),
-    "module as strategy": (
-        {"strategy": torch.nn.Linear(2, 1)},
-        "^strategy=Linear.* is no mechanism; give a Strategy",
-    ),
     "unstable": (
         {"strategy": Toeplitz(coefficients=(1.0, 9.0))},
         "grows .*-fold within 45 rounds",
