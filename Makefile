@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 LONG := $(BIN)/python -m pytest -q --timeout 3600
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test outside lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
+.PHONY: help run test outside lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,9 +85,6 @@ predict: .venv/.runs  ## The published runs of Gboard, predicted from other loca
 
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard
-
-learning: .venv/.runs  ## The order of mechanisms at equal privacy, by models: 5 seeds of each (half an hour)
-	$(BIN)/fedray reproduce learning --guesses 6,104 --workload momentum=0.9,decay=0.95 --out runs/learning
 
 peers: .venv/.tests  ## Our optimised mechanisms against jax-privacy's, 30 settings (half an hour)
 	$(BIN)/python tests/benchmarks/compare_optima.py

@@ -13,7 +13,7 @@ in `fedray.base.errors`:
 
     fedray.Scenario(population=Population(devices=1000), rounds=Rounds(count=20, report_goal=50))
 
-Names are imported when first used, so that importing fedray loads neither Ray nor torch nor jax.
+Names are imported when first used, so that importing fedray loads neither Ray nor torch.
 They are listed in `fedray/__init__.pyi`, which type checkers read too. Paths may be strings. Bad
 input, arguments of wrong types included, raises a `FedrayError`.
 """

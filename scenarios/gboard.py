@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import fedray
 from fedray.mechanisms import Tree
-from .gboard_rows import PublishedRun, Rows, relative_pace, select
+from .gboard_rows import PublishedRun, Rows, select
 from .reproduction import (
     Document,
     InJson,
@@ -25,15 +25,12 @@ NOTES = (
     "Full-size simulations of the published federated runs of Gboard's language models; one reach "
     "per locale.",
     "Fitted: the locale's reach was chosen so that this row's min-sep comes out, and its agreement "
-    "says nothing. Predicted: nothing was fitted on this row. Participations, days and pace are "
-    "fitted nowhere.",
+    "says nothing. Predicted: nothing was fitted on this row. Participations and days are fitted "
+    "nowhere.",
     "Published min-seps count the rounds strictly between two participations, so the gap is one "
     "more; fedray's min-sep is the gap.",
     "A device that took part k times waited for k - 1 timers, so the published k bounds how many "
-    "days a run took (an estimate). Relative pace is the mean number of rounds in a timer's length "
-    "over the min-sep. Where the published one is above the simulated one, the published run had "
-    "slower days, compared with its mean, than the simulation has: no value of reach gives both "
-    "its min-sep and its k.",
+    "days a run took (an estimate).",
 )
 CLOSE = 0.1
 """Relative difference up to which the verdict counts a min-sep as close to the printed one."""
@@ -83,11 +80,6 @@ class ReproducedRun(Document):
     published_days: tuple[float, float]
     """Smallest and largest number of days of the published run, as implied by its k;
     `PublishedRun.days`."""
-    relative_pace: float | None
-    """Mean number of rounds in a timer's length, divided by the min-sep; None without a min-sep or
-    timer."""
-    published_relative_pace: tuple[float, float]
-    """Smallest and largest relative pace of the published run; `PublishedRun.relative_pace`."""
     ended: str
     """End of the run: "completed", or the reason for an early one."""
     digest: str
@@ -113,14 +105,14 @@ def run(
     """Simulates published runs and audits them; yields all results so far after every row.
 
     Args:
-        rows: comma-separated locales or names, or a user's CSV file; None for all.
+        rows: comma-separated locales or names; None for all.
         overrides: keys set in every scenario, as "table.key=value".
         placement: place of the simulations.
         out: directory in which each trace is kept under its row's name; None keeps none.
         on_progress: listener.
 
     Raises:
-        InputError: if a row is unknown, or the file is not a table of runs.
+        InputError: if a row is unknown.
     """
     place = placement or fedray.Placement()
     results: list[ReproducedRun] = []
@@ -144,10 +136,6 @@ def _reproduce(
     tree = audit.mechanisms[0]
     days = float(trace.rounds["closed"][-1]) / 86_400.0
     reach = scenario.population.reach
-    timer_hours = scenario.participation.timer_hours
-    pace = None
-    if audit.min_sep is not None and timer_hours > 0.0:
-        pace = relative_pace(trace.committed_rounds, days, timer_hours, audit.min_sep)
     # A simulated run always has a noise multiplier, and so a rho.
     assert tree.observed.rho is not None
     return ReproducedRun(
@@ -162,8 +150,6 @@ def _reproduce(
         trace_rho=tree.observed.rho,
         days=days,
         published_days=published.days,
-        relative_pace=pace,
-        published_relative_pace=published.relative_pace,
         ended=trace.run["ended"],
         digest=trace.digest,
         wall_seconds=trace.run["wall_seconds"],
@@ -197,13 +183,15 @@ def _reproduced(runs: Sequence[ReproducedRun]) -> Reproduced:
 def table_rows(runs: Sequence[ReproducedRun]) -> list[list[str]]:
     """Returns a heading, then a row per run: observed / published, and the relative difference."""
     heading = ["run", "reach", "min-sep is", "min-sep (gap)", "", "max part.", "rho, (b, k)", ""]
-    heading += ["epsilon, (b, k)", "", "rho, trace", "days", "pace"]
+    heading += ["epsilon, (b, k)", "", "rho, trace", "days"]
     return [heading, *map(_cells, runs)]
 
 
 def _cells(run: ReproducedRun) -> list[str]:
     def loss(value: float) -> str:
         return up(value, 2)
+
+    low, high = run.published_days
 
     return [
         run.name,
@@ -217,20 +205,13 @@ def _cells(run: ReproducedRun) -> list[str]:
         _beside_published(run.epsilon, loss),
         _difference(run.epsilon),
         up(run.trace_rho, 3),
-        _beside_range(run.days, run.published_days, 1),
-        _beside_range(run.relative_pace, run.published_relative_pace, 2),
+        f"{run.days:.1f} / {low:.0f} to {high:.0f}",
     ]
 
 
 def _beside_published(figure: Compared, shown: Callable[[float], str] = "{:.0f}".format) -> str:
     seen = "none (k = 1)" if figure.observed is None else shown(figure.observed)
     return f"{seen} / {'-' if figure.published is None else f'{figure.published:g}'}"
-
-
-def _beside_range(observed: float | None, published: Sequence[float], digits: int) -> str:
-    seen = "-" if observed is None else f"{observed:.{digits}f}"
-    low, high = published
-    return f"{seen} / {low:.{digits}f} to {high:.{digits}f}"
 
 
 def _difference(figure: Compared) -> str:

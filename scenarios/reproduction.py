@@ -12,30 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from fedray.base.arrays import Float64Array as Float64Array
 from fedray.base.document import Document as Document
 from fedray.base.document import InJson as InJson
-from fedray.base.document import InPlace as InPlace
-from fedray.base.document import Key as Key
-from fedray.base.document import NotInJson as NotInJson
 from fedray.base.errors import CheckpointError as CheckpointError
 from fedray.base.parsing import decode_text as decode_text
 from fedray.base.part_done import PartDone as PartDone
 from fedray.base.regular_file import read_regular_file as read_regular_file
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import counted as counted
 from fedray.base.rounding import exact as exact
 from fedray.base.rounding import given as given
-from fedray.base.rounding import shown_noise as shown_noise
-from fedray.base.rounding import significant as significant
 from fedray.base.rounding import up as up
 from fedray.clients.sessions import population_sessions as population_sessions
 from fedray.mechanisms.accounting.moments import moments_epsilon as moments_epsilon
 from fedray.report.figure import Axis as Axis
 from fedray.report.figure import Figure as Figure
-from fedray.report.figure import Mark as Mark
 from fedray.report.figure import Series as Series
-from fedray.report.figure import needs_log as needs_log
 from fedray.report.figures import MetricLine as MetricLine
 from fedray.report.figures import metric_curve as metric_curve
 from fedray.report.page import render_study
@@ -43,9 +34,7 @@ from fedray.report.table import Table as Table
 from fedray.studies.habits.observed import on_grid as on_grid
 from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval
-from fedray.studies.paired import mean_interval as mean_interval
-from fedray.studies.paired import paired_difference as paired_difference
-from fedray.wire.messages import Metric as Metric
+from fedray.studies.simulated import simulated as simulated
 
 Progress = Callable[[str], None]
 """Listener for lines of progress; a `PartDone` also says how much is done."""

@@ -1,17 +1,12 @@
 """Min-sep, participations and days of many small simulated runs, for predictions that need
 hundreds of them."""
 
-import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import fedray
 from fedray import InputError
-from fedray.base.errors import Starved
-from fedray.mechanisms import Identity
-from .reproduction import PartDone, Progress
+from .reproduction import PartDone, Progress, simulated
 
 SCALE = 0.01
 """Default size of the runs, as a share of population and report goal."""
@@ -54,23 +49,13 @@ def outcome_of(scenario: "fedray.Scenario") -> Outcome:
     Raises:
         InputError: if the run starves or ends early, or no device takes part twice.
     """
-    with tempfile.TemporaryDirectory(prefix="fedray-outcome-") as folder:
-        # A lost task starts from the beginning, so no checkpoint would be read.
-        placement = fedray.Placement(1, "in-process", checkpoint_seconds=math.inf)
-        try:
-            trace = fedray.simulate(scenario, placement, Path(folder) / "trace")
-        except Starved as error:
-            raise InputError(f"{scenario.name}: {error}") from None
-        ended = trace.run["ended"]
-        # A run that ended early cannot be compared with published ones of all rounds.
-        if ended != "completed":
-            raise InputError(f"{scenario.name}: {ended}")
-        # Only its participations are used, which do not depend on the mechanism.
-        audit = fedray.audit_trace(trace, mechanism=Identity())
-        days = float(trace.rounds["closed"][-1]) / 86_400.0
-    if audit.min_sep is None:
+    truth = simulated(scenario)
+    # A run that ended early cannot be compared with published ones of all rounds.
+    if truth.note or truth.participation is None or truth.days is None:
+        raise InputError(f"{scenario.name}: {truth.note}")
+    if truth.min_sep is None:
         raise InputError(
             f"{scenario.name}: no device took part twice in {scenario.rounds.count} rounds, so "
             "there is no min-sep; simulate more rounds, or a smaller population"
         )
-    return Outcome(audit.min_sep, audit.max_participations, days)
+    return Outcome(truth.min_sep, truth.participation.max_participations, truth.days)

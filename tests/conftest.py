@@ -1,6 +1,5 @@
 """Fixtures that many tests share: a small scenario, hand-made traces, and one Ray cluster for the session."""
 
-import atexit
 import base64
 import contextlib
 import gzip
@@ -10,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,6 @@ from typing import Any
 # Before NumPy is loaded. BLAS would start a thread per core in every one of the processes, each of
 # which waits for the others by spinning: the tests of optimisers took 2.5 times the CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Tests optimise the same mechanisms again and again, in several processes, and most of an
-# optimisation is jax's compilation: what one process of a session compiled, all have.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    compiled = tempfile.TemporaryDirectory(prefix="fedray-tests-")
-    atexit.register(compiled.cleanup)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled.name
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import numpy as np
 import pytest

@@ -56,7 +56,7 @@ def custom_source(scenario: Scenario, table: CustomData) -> ExampleSource:
     if hasattr(made, "load_partition") and hasattr(made, "num_partitions"):
         reader = _Partitions(made, table.tokens or table.inputs)
         # Without a digest, because the content behind a user's code is unknown.
-        return RecordedExamples(scenario, table, lambda folder: reader, None)
+        return RecordedExamples(scenario, table, lambda: reader, None)
     names = ("fields", "held_out_devices", "optimum", "examples_on", "examples")
     lacking = [name for name in names if not hasattr(made, name)]
     if lacking:

@@ -27,7 +27,6 @@ _SCHEMA = pa.schema(
         pa.field("end", pa.int64(), nullable=False),
     ]
 )
-_GATHERED = b"gathered"
 _BATCH_CLIENTS = 65_536
 # Type checkers do not see functions of this module, which are made when it is loaded.
 _COMPUTE: Any = pc
@@ -44,11 +43,6 @@ class Index:
         self._table = table.combine_chunks()
         self.examples: Integers = self._table.column("examples").to_numpy()
         """Number of examples of each client, [N]."""
-
-    @property
-    def is_of_gathered(self) -> bool:
-        """Whether records are numbered as in the copy of `ClientFile.gathered`."""
-        return _GATHERED in (self._table.schema.metadata or {})
 
     @property
     def splits(self) -> list[str]:
@@ -84,10 +78,8 @@ class Index:
         return cls(reader.read_all())
 
 
-def indexed(reader: ClientFile, file: Path | None, request: str) -> tuple[Index, ClientFile]:
-    """Returns the index of data, from the cache or built, and the reader of its records.
-
-    The reader is the given one, or the reader of a copy in which each client has one place.
+def indexed(reader: ClientFile, file: Path | None, request: str) -> Index:
+    """Returns the index of data, from the cache or built.
 
     Args:
         reader: reader of the data.
@@ -95,26 +87,15 @@ def indexed(reader: ClientFile, file: Path | None, request: str) -> tuple[Index,
         request: description of the index. An index of something else is built again.
 
     Raises:
-        Damaged: something in the data cannot be read.
+        Damaged: something in the data cannot be read, or a client has several places in it.
         OSError: the cache cannot be written.
     """
     found = None if file is None else _kept(file, request)
-    if found is not None:
-        gathered = reader.gathered() if found.is_of_gathered else reader
-        return found, gathered or reader
-    index, twice = _built(reader.clients(), {})
-    if twice is not None:
-        gathered = reader.gathered()
-        if gathered is None:
-            raise _occurs_twice(twice)
-        reader = gathered
-        # Later runs see by this mark that records are numbered as in the copy.
-        index, twice = _built(reader.clients(), {_GATHERED: b""})
-        if twice is not None:
-            raise _occurs_twice(twice)
-    if file is not None:
-        keep(file, request, index.to_bytes())
-    return index, reader
+    if found is None:
+        found = _built(reader.clients())
+        if file is not None:
+            keep(file, request, found.to_bytes())
+    return found
 
 
 def _kept(file: Path, request: str) -> Index | None:
@@ -126,8 +107,7 @@ def _kept(file: Path, request: str) -> Index | None:
     return None if content is None else Index.from_bytes(content)
 
 
-def _built(clients: Iterator[Client], metadata: dict[bytes, bytes]) -> tuple[Index, Client | None]:
-    """Returns the index, and a client that occurs twice, if any."""
+def _built(clients: Iterator[Client]) -> Index:
     table = pa.Table.from_batches(_batches(clients), _SCHEMA)
     if not table.num_rows:
         raise Damaged("the data has no clients")
@@ -136,17 +116,20 @@ def _built(clients: Iterator[Client], metadata: dict[bytes, bytes]) -> tuple[Ind
     plain = table.set_column(0, "split", plain_split)
     keys = [("split", "ascending"), ("name", "ascending")]
     order = _COMPUTE.sort_indices(plain, sort_keys=keys)
-    in_order = table.take(order).combine_chunks()
-    index = Index(in_order.replace_schema_metadata(metadata))
+    index = Index(table.take(order))
     split = plain.column("split").take(order)
     name = plain.column("name").take(order)
     # In this order, a client that occurs twice is its own neighbour.
     same_split = _COMPUTE.equal(split[1:], split[:-1])
     same_name = _COMPUTE.equal(name[1:], name[:-1])
     again = np.flatnonzero(_COMPUTE.and_(same_split, same_name).to_numpy())
-    if not again.size:
-        return index, None
-    return index, index.client(int(again[0]))
+    if again.size:
+        client = index.client(int(again[0]))
+        raise Damaged(
+            f"the rows of client {client.name!r} of split {client.split!r} do not follow one "
+            "another; sort the file by its clients"
+        )
+    return index
 
 
 def _batches(clients: Iterator[Client]) -> Iterator[pa.RecordBatch]:
@@ -168,7 +151,3 @@ def _batch(rows: list[Client]) -> pa.RecordBatch:
             pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)
         ]
     return pa.record_batch(arrays, schema=_SCHEMA)
-
-
-def _occurs_twice(client: Client) -> Damaged:
-    return Damaged(f"client {client.name!r} of split {client.split!r} occurs twice")

@@ -53,7 +53,7 @@ class RecordedExamples:
     Args:
         scenario: scenario with seed and devices.
         table: its table of the data.
-        make_reader: function that opens the data, given the cache folder of its content.
+        make_reader: function that opens the data.
         digest: SHA-256 of the data; None for data that may change, which is not cached.
         on_read: listener for data that is read as a whole, to count words or values.
 
@@ -67,7 +67,7 @@ class RecordedExamples:
         self,
         scenario: Scenario,
         table: AnyRecordedData | CustomData,
-        make_reader: Callable[[Path], ClientFile],
+        make_reader: Callable[[], ClientFile],
         digest: str | None,
         on_read: OnRead | None = None,
     ) -> None:
@@ -77,10 +77,10 @@ class RecordedExamples:
         self._where = f"data ({table.kind})"
         try:
             if digest is None:
-                self._open(make_reader(Path()), None)
+                self._open(make_reader(), None)
             else:
                 with content_cache(digest) as folder:
-                    self._open(make_reader(folder), folder)
+                    self._open(make_reader(), folder)
         except InputError:
             raise
         except (Damaged, ValueError) as error:
@@ -129,7 +129,7 @@ class RecordedExamples:
         request = json.dumps({"version": _VERSION, **settings}, sort_keys=True)
         name = hashlib.sha256(request.encode()).hexdigest()[:32]
         index_file = None if folder is None else folder / f"{name}.index"
-        self._index, self._reader = indexed(reader, index_file, request)
+        self._reader, self._index = reader, indexed(reader, index_file, request)
         self._split = _splits(self._index, self._table)
         contents_file = None if folder is None else folder / f"{name}.contents"
         contents = None if contents_file is None else _kept_contents(contents_file, request)

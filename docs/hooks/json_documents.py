@@ -26,8 +26,6 @@ from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_sensitivity import MovedRuns
-from fedray.scenarios.learning_results import LearningStudies
-from fedray.scenarios.signal_to_noise import RoundSizeStudies
 from fedray.studies.answers import Answers
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
@@ -133,14 +131,6 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce dp-lstm": Document(ModelEpsilons),
     "fedray reproduce gboard-sensitivity": Document(
         MovedRuns, files="The file results.json is the same."
-    ),
-    "fedray reproduce learning": Document(
-        LearningStudies,
-        files="The file results.json of a scenario has the keys below `studies[]`.",
-    ),
-    "fedray reproduce signal-to-noise": Document(
-        RoundSizeStudies,
-        files="The file results.json of a scenario has the keys below `studies[]`.",
     ),
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."

@@ -9,7 +9,6 @@ EXTRAS = {
     "PIL": "train",
     "google": "train",  # google.protobuf
     "safetensors": "train",
-    "jax": "optimize",
     "matplotlib": "figures",
     "tensorboard": "tensorboard",
 }

@@ -13,10 +13,10 @@ def status(directory: Path = Path("runs"), *, as_json: bool = False) -> None:
     Args:
         directory ([DIR]): directory that contains the runs
     """
-    from fedray.watch.entries import Runs
+    from fedray.watch.entries import list_runs
     from fedray.watch.shown import status_text
 
-    listing = Runs(directory).list()
+    listing = list_runs(directory)
     if as_json:
         print_json(listing.to_json())
     else:

@@ -33,8 +33,8 @@ class DataTable(Table):
 
     implementation: ClassVar[str]
     """`module:name` of the source. Called with a scenario and this table, it returns an
-    `ExampleSource`; for recorded clients it is called with this table and the cache folder of the
-    data's content, and returns a `ClientFile`."""
+    `ExampleSource`; for recorded clients it is called with this table, and returns a
+    `ClientFile`."""
     draws_counts: ClassVar[bool] = False
     """Whether the number of examples on a device is drawn from the distribution in `population`. If
     not, the data determines it, and `examples_median`, `examples_sigma` and `examples_max` are not
@@ -242,8 +242,8 @@ class FileData(FormedData, AssignedData):
 
 
 class TffSqliteData(FileData):
-    """A SQLite file of TensorFlow Federated (EMNIST, Shakespeare, Stack Overflow), also compressed
-    (.lzma); see clients/data/readers/tff_sqlite.py."""
+    """A SQLite file of TensorFlow Federated (EMNIST, Shakespeare, Stack Overflow); see
+    clients/data/readers/tff_sqlite.py."""
 
     kind: Literal["tff_sqlite"] = "tff_sqlite"
     """A SQLite file of TensorFlow Federated."""

@@ -48,15 +48,6 @@ class GoalSearch:
             # A goal that starves below one that meets the target is noise of the search: it fails.
             self._low = goal
 
-    def steps_left(self) -> int:
-        """Estimates the goals still to be simulated, as if a missing bound were two steps away."""
-        if self.next_goal() is None:
-            return 0
-        top = self._high or self._starving
-        ratio = top / self._low if self._low and top else GROWTH**2
-        # A bisection halves the logarithm of the ratio.
-        return max(1, math.ceil(math.log2(math.log(ratio) / math.log1p(PRECISION))))
-
     def allows(self, goal: int) -> bool:
         """Whether the population can serve a goal that is not known to starve at this timer."""
         return goal <= self._most and not 0 < self._starving <= goal

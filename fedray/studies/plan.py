@@ -32,7 +32,6 @@ from fedray.audit.calibration import check_only_models
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
-from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.events import Gaussian
@@ -66,16 +65,10 @@ LEAST_SIMULATED_GOAL = 20
 LEAST_SCALE = 0.05
 """Below, min-seps of simulations are further off than the margin covers."""
 MOST_CONFIRMATIONS = 8
-FULL_SIZE_RUNS, WHAT_IFS = 2, 10
-"""Runs at the end of most plans: one of full size confirms, and one keeps the planned limits as
-rules; the what-ifs have the search's scale."""
 MISS_PROBABILITY = 0.05
 """Probability of a run with a smaller min-sep than planned, if min-seps vary normally."""
 LEAST_DEVIATION = 0.5
 """Rounds: min-sep is a whole number, so equal seeds do not mean zero spread."""
-FIXED_COST = 400_000.0
-"""Time of a run without participations, and of a candidate's mechanism, in participations that a
-CPU simulates meanwhile; measured, for progress only."""
 SLOWER = 0.05
 """Relative slowdown by the planned limits as rules from which on a plan warns."""
 NEAR = 0.05
@@ -109,7 +102,7 @@ class PlanTarget:
                 "must be positive",
                 "Xu et al. 2023 have 7 / 6500",
             )
-        # This import loads jax, which takes 0.8 s.
+        # This import loads scipy.optimize, which takes 0.3 s.
         from fedray.mechanisms.optimize.blt import MOST_BUFFERS
 
         if not 1 <= self.buffers <= MOST_BUFFERS:
@@ -320,9 +313,9 @@ def make_plan(
         raise Unsustainable(f"no report goal is possible; the least one: {reasons[0]}")
     placement = placement or Placement()
     cache = StudyCache(has_cache)
-    with session(placement) as cpus:
+    with session(placement):
         tell = on_progress or (lambda _: None)
-        planner = _Planner(scenario, target, seeds, scale, placement, cache, has_cache, tell, cpus)
+        planner = _Planner(scenario, target, seeds, scale, placement, cache, has_cache, tell)
         start = _first_goal(scenario, target, least_goal, most)
         searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
         planner.search(searches)
@@ -454,7 +447,7 @@ def planned_scenario(
 
 @dataclass
 class _Planner:
-    """Simulates candidates, keeps all of them, and reports progress of the whole plan."""
+    """Simulates candidates, keeps all of them, and reports progress."""
 
     scenario: Scenario
     target: PlanTarget
@@ -464,13 +457,7 @@ class _Planner:
     cache: StudyCache
     has_cache: bool
     on_progress: Progress
-    cpus: float
     candidates: list[Candidate] = field(default_factory=list)
-    # Work is wall time, in participations that a CPU simulates meanwhile. The work left is an
-    # estimate, as a search may end early.
-    _work: float = 0.0
-    _work_left: float = 0.0
-    _share: float = 0.0
 
     def search(self, searches: "dict[float, GoalSearch]") -> None:
         """Continues all timers at once until each search is over."""
@@ -479,19 +466,13 @@ class _Planner:
             asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]
             if not asked:
                 return
-            # The runs of this step are reported as they finish, so they are not left over.
-            steps = sum(search.steps_left() for search in searches.values()) - len(asked)
-            goal = sum(goal for _, goal in asked) / len(asked)
-            designs = FIXED_COST * (len(asked) + steps)
-            runs_left = self._work_of(goal * self.scale, steps * self.seeds)
-            work_left = designs + runs_left + self._work_at_the_end(goal)
             runs = [
                 self._run_of(goal, hours, seed, self.scale)
                 for hours, goal in asked
                 for seed in range(self.seeds)
             ]
             goals = " and ".join(f"{goal:,}" for goal in sorted({goal for _, goal in asked}))
-            truths = self._truths(runs, f"runs of report goals {goals}", work_left)
+            truths = self._truths(runs, f"runs of report goals {goals}")
             for place, (hours, goal) in enumerate(asked):
                 # The seeds of a candidate lie together, in the order in which they were asked for.
                 first = place * self.seeds
@@ -530,7 +511,7 @@ class _Planner:
                 goal = proposal.report_goal
                 run = self._run_of(goal, hours, 0, 1.0)
                 what = f"full-size runs of report goal {goal:,}, timer {hours:g} h,"
-                found = self._truths([run], what, self._work_at_the_end(goal, FULL_SIZE_RUNS - 1))
+                found = self._truths([run], what)
                 full = self._judged(goal, hours, 1.0, found, proposal)
             if full.meets_target:
                 # The plan's own scenario has the planned limits as rules; a run with them may be
@@ -553,7 +534,7 @@ class _Planner:
         planned, strategy = planned_scenario(self.scenario, best, self.has_cache)
 
         def simulate_all(runs: Sequence[Scenario]) -> list[Truth]:
-            return self._truths(runs, "what-ifs", 0.0, simulated)
+            return self._truths(runs, "what-ifs", simulated)
 
         return what_ifs(planned, strategy, scale_of(best.report_goal, self.scale), simulate_all)
 
@@ -562,7 +543,7 @@ class _Planner:
         planned, _ = planned_scenario(self.scenario, full, self.has_cache)
         run = planned.with_overrides("training.enabled=false")
         what = "full-size runs with the planned limits as rules"
-        (truth,) = self._truths([run], what, self._work_at_the_end(full.report_goal, 0))
+        (truth,) = self._truths([run], what)
         # A run with a note did not end as requested, so it meets no target.
         if truth.note:
             note = (
@@ -591,40 +572,14 @@ class _Planner:
         self,
         scenarios: Sequence[Scenario],
         what: str,
-        work_left: float,
         simulate_one: Callable[[Scenario], Truth] | None = None,
     ) -> list[Truth]:
-        before = self._work
-
         def say(counts: TaskCounts) -> None:
-            # Kept runs do not count as jobs.
-            all_jobs = self._work_of(scenarios[0].rounds.report_goal, counts.jobs)
-            done = all_jobs * counts.done / max(1, counts.jobs)
-            self._work, self._work_left = before + done, work_left + all_jobs - done
-            self._say(counts.line(f"{what} simulated"))
+            self.on_progress(counts.line(f"{what} simulated"))
 
         return simulate_runs(
             scenarios, simulate_one or simulated_limits, self.placement, self.cache, say
         )
-
-    def _work_of(self, reports: float, runs: int) -> float:
-        """Returns the work of parallel runs of this report goal."""
-        one = FIXED_COST + self.scenario.rounds.count * reports
-        return one * runs / max(1.0, min(runs, self.cpus))
-
-    def _work_at_the_end(self, goal: float, full_size: int = FULL_SIZE_RUNS) -> float:
-        what_ifs = self._work_of(goal * self.scale, WHAT_IFS)
-        return what_ifs + full_size * (self._work_of(goal, 1) + FIXED_COST)
-
-    def _say(self, text: str) -> None:
-        # The first runs also compile, so they say nothing of the time that others take.
-        if not self.candidates:
-            self.on_progress(str(text))
-            return
-        whole = self._work + self._work_left
-        # The work left may grow, but the share done never falls.
-        self._share = max(self._share, self._work / whole if whole else 0.0)
-        self.on_progress(PartDone(text, self._share, 1.0))
 
     def _judged(
         self,
@@ -668,9 +623,7 @@ class _Planner:
             )
             outcome = "no guarantee" if epsilon is None else f"epsilon {up(epsilon, 2)}"
         self.candidates.append(candidate)
-        self._work += FIXED_COST
-        self._work_left -= FIXED_COST
-        self._say(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {outcome}")
+        self.on_progress(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {outcome}")
         return candidate
 
 

@@ -7,7 +7,7 @@ from fedray.scenario.training import ServerSGD, Training
 CONTRACTION = 0.95
 """Share of the model's earlier changes, and of their noise, that a round leaves: later gradients
 correct the rest. Of the shares from 0.9 to 1, those from 0.9 to 0.95 order mechanisms best on three
-data sets (`fedray reproduce learning`)."""
+data sets (docs/published.md)."""
 
 
 def read_workload(text: str, rounds: int) -> Workload:

@@ -1,25 +1,21 @@
 """The runs under a directory (finished, in progress, or interrupted) and studies of them.
 
-Everything is read from the files that runs write; no state here would be lost with the process.
-Documents are parsed, but digests are not checked: an audit checks them.
+Everything is read from the files that runs write, once for each listing. Digests are not checked:
+an audit checks them. A folder whose files cannot be read is an entry that says so.
 """
 
-import contextlib
-import itertools
-import math
 import os
 import shlex
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from os.path import lexists
+from datetime import UTC, datetime
 from pathlib import Path
-from stat import S_ISLNK
-from threading import Thread
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pydantic
+from pydantic import FiniteFloat
 
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.document import Document
@@ -31,27 +27,15 @@ from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.imported import IMPORT_FORMAT
 from fedray.trace.partial import UNFINISHED_FILE, is_locked
 from fedray.trace.progress import PROGRESS_FILE, ProgressReport, read_progress
-from fedray.trace.schema import REPORT_FILE, ROUNDS_FILE, RUN_FILE, STATES
+from fedray.trace.reader import Trace, read_document
+from fedray.trace.schema import RUN_FILE
 from fedray.trace.several_tasks import TASKS_FILE
-from fedray.trace.trained import METRICS_FILE, TRAINING, TRAINING_FILE
+from fedray.trace.trained import TRAINING, TRAINING_FILE
 
 PARTIAL, LIVE_TRAINING = ".partial", f".{TRAINING}.partial"
 RESULTS_FILE, TABLE_FILE, PLAN_FILE = "results.json", "results.parquet", "plan.json"
 MOST_LEVELS = 4
 """Number of folder levels that are searched: studies have folders of scenarios and seeds."""
-MOST_ENTRIES = 2000
-MOST_FOLDERS = 20_000
-"""Largest number of folders that are searched."""
-LONGEST_DOCUMENT = 16 << 20
-"""Largest size of a file that is read, bytes; a larger one counts as damaged."""
-LONGEST_KEPT = 1 << 20
-"""Largest size of a document that is kept parsed, bytes."""
-MOST_ROUNDS, MOST_METRICS, LONGEST_TEXT = 1_000_000, 64, 200
-"""Limits on the content of files: rounds of a run, metrics of a training, characters of a name."""
-SECONDS_FOR_BOUNDS = 10.0
-"""Seconds that a listing waits for bounds on privacy; later listings have the slower ones."""
-SHARE_FOR_BOUNDS = 0.05
-"""Share of a watcher's time that bounds may take, since some mechanisms take long."""
 
 Kind = Literal["run", "tasks", "import", "training", "sweep", "study"]
 State = Literal["finished", "running", "elsewhere", "interrupted", "damaged"]
@@ -92,7 +76,8 @@ class TaskSoFar:
     privacy: Privacy | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Validated, because its values come from files that may be of any release, or damaged.
+@pydantic.dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A run, import, training or study in the directory.
 
@@ -105,25 +90,22 @@ class Entry:
         if its process has ended; or "damaged", if it cannot be read.
     name: name of the scenario; empty without one.
     written: time of completion, ISO 8601; empty until then.
-    report: its page, relative to the directory; empty without one.
     done: rounds simulated, or trained if nothing is simulated; None if unknown.
     count: number of rounds of the run, or None if unknown.
     trained: number of rounds trained; None if nothing is trained.
     simulated_seconds: seconds since the start of the simulated time.
     eligible: estimated number of devices that are eligible now.
     may_come: estimated number of eligible devices that no rule holds back now.
-    train_loss: mean loss of the last trained round.
-    evaluation: the last held-out metrics, by name.
-    privacy: upper bound on the privacy spent so far, for a run in progress or a finished one; None
-        without a bound yet, and for an entry that has `tasks`.
+    train_loss: mean loss of the last round of a training in progress.
+    evaluation: its last held-out metrics, by name.
+    privacy: upper bound on the privacy spent so far, for a run in progress; None without a bound
+        yet, for an entry that has `tasks`, and for a finished one, whose audit is exact.
     tasks: tasks of an unfinished run of several, by name; empty for other entries.
     shards: number of workers that simulate the population.
     trainers: number of workers that train devices.
-    wall_seconds: wall-clock seconds of the run, or since it began or resumed.
+    wall_seconds: wall-clock seconds since the work began or was resumed.
     seconds_left: an estimate, or None if unknown.
     told: seconds since the last report of an entry in progress.
-    trace_digest: digest of the trace, or of a training's trace.
-    model: the trained run, relative to the directory, for comparisons; empty without one.
     resume: command that resumes an interrupted entry; empty if it cannot be resumed.
     note: further remark, such as how a run ended, or why it has had no round for most of a day.
     """
@@ -133,24 +115,21 @@ class Entry:
     state: State
     name: str = ""
     written: str = ""
-    report: str = ""
     done: int | None = None
     count: int | None = None
     trained: int | None = None
-    simulated_seconds: float | None = None
+    simulated_seconds: FiniteFloat | None = None
     eligible: int | None = None
     may_come: int | None = None
-    train_loss: float | None = None
-    evaluation: dict[str, float | None] = field(default_factory=dict)
+    train_loss: FiniteFloat | None = None
+    evaluation: dict[str, FiniteFloat | None] = field(default_factory=dict)
     privacy: Privacy | None = None
     tasks: dict[Annotated[str, "task"], TaskSoFar] = field(default_factory=dict)
     shards: int | None = None
     trainers: int | None = None
-    wall_seconds: float | None = None
-    seconds_left: float | None = None
-    told: float | None = None
-    trace_digest: str = ""
-    model: str = ""
+    wall_seconds: FiniteFloat | None = None
+    seconds_left: FiniteFloat | None = None
+    told: FiniteFloat | None = None
     resume: str = ""
     note: str = ""
 
@@ -161,384 +140,170 @@ class Listing(Document):
 
     directory: its absolute path.
     entries: entries in progress first, then interrupted ones, then the rest, the latest first.
-    has_more: whether the directory has further entries.
     """
 
     directory: str
     entries: tuple[Entry, ...]
-    has_more: bool
 
 
-class Runs:
-    """The runs under a directory. Parsed files are kept while they are unchanged.
-
-    Args:
-        directory: directory of the runs.
-
-    Raises:
-        InputError: the directory does not exist.
-    """
-
-    def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(os.path.abspath(directory))
-        if not self.directory.is_dir():
-            raise InputError(
-                f"{str(directory)!r} is no directory; name one under which `fedray run` writes, "
-                "such as runs"
-            )
-        self._documents: dict[Path, tuple[tuple[int, int, int], Any]] = {}
-        self._bounds: dict[Path, _Bound] = {}
-        self._bounds_until = 0.0
-
-    def list(self) -> Listing:
-        """Returns the present entries."""
-        found: list[Entry] = []
-        has_more = False
-        self._bounds_until = time.monotonic() + SECONDS_FOR_BOUNDS
-        for place, folder in enumerate(self._folders(self.directory, 0)):
-            entry = self.entry(folder)
-            has_more = place == MOST_FOLDERS or (entry is not None and len(found) == MOST_ENTRIES)
-            if has_more:
-                break
-            if entry is not None:
-                found.append(entry)
-        order = {"running": 0, "elsewhere": 1, "interrupted": 2}
-        # Sorted twice: by time, then stably by state.
-        found.sort(key=lambda each: (each.written, each.path), reverse=True)
-        found.sort(key=lambda each: order.get(each.state, 3))
-        return Listing(str(self.directory), tuple(found), has_more)
-
-    def _folders(self, folder: Path, level: int) -> Iterator[Path]:
-        """Yields the folder, and the folders below it that are not part of a run; links are not
-        followed."""
-        if level:
-            yield folder
-        if level == MOST_LEVELS or (level and _is_of_run(folder)):
-            return
-        names: list[str] = []
-        # A folder may vanish, or lose its permission, during the search.
-        with contextlib.suppress(OSError), os.scandir(folder) as inside:
-            names = sorted(
-                each.name
-                for each in inside
-                if not each.name.startswith(".") and each.is_dir(follow_symlinks=False)
-            )
-        for name in names:
-            yield from self._folders(folder / name, level + 1)
-
-    def entry(self, folder: Path) -> Entry | None:
-        """Returns the entry of a folder below the directory; None if it has none of its own."""
-        try:
-            return self._entry(folder)
-        # An error in one folder must not hide the others.
-        except Exception as error:
-            return self._damaged(folder, "run", f"{type(error).__name__}: {error}")
-
-    def _entry(self, folder: Path) -> Entry | None:
-        # The entry of its run covers it, so it has no entry of its own.
-        if folder.name.endswith(LIVE_TRAINING) and self._belongs(folder):
-            return None
-        if folder.name.endswith(PARTIAL):
-            return self._unfinished(folder)
-        if lexists(folder / TASKS_FILE):
-            # Each of its traces has an entry of its own.
-            return self._finished(folder, "tasks", TASKS_FILE)
-        if lexists(folder / RUN_FILE):
-            return self._finished(folder, "run", RUN_FILE)
-        if lexists(folder / TRAINING_FILE):
-            return self._finished(folder, "training", TRAINING_FILE)
-        return self._study(folder)
-
-    def _belongs(self, training: Path) -> bool:
-        """Returns whether the training belongs to a run beside it, and is listed with it."""
-        run = training.with_name(training.name.removesuffix(LIVE_TRAINING))
-        partial = run.with_name(f"{run.name}{PARTIAL}")
-        return (run / RUN_FILE).is_file() or (partial / UNFINISHED_FILE).is_file()
-
-    def _finished(self, folder: Path, kind: Kind, file: str) -> Entry:
-        document = self._document(folder / file)
-        if not isinstance(document, dict):
-            return self._damaged(folder, kind, f"{file} cannot be read")
-        entry = Entry(
-            path=self._relative(folder),
-            kind=kind,
-            state="finished",
-            name=_text(_table(document, "scenario"), "name"),
-            written=_text(document, "written"),
-            report=self._report_of(folder),
-            shards=_number(document, "shards"),
-            wall_seconds=_real(document, "wall_seconds"),
-            trace_digest=_text(document, "trace_digest") or _text(document, "digest"),
+def list_runs(directory: str | Path) -> Listing:
+    """Returns the runs under a directory. Raises InputError if it does not exist."""
+    root = Path(os.path.abspath(directory))
+    if not root.is_dir():
+        raise InputError(
+            f"{str(directory)!r} is no directory; name one under which `fedray run` writes, "
+            "such as runs"
         )
-        if kind == "run":
-            return self._finished_run(entry, folder, document)
-        return replace(entry, **self._trained(folder)) if kind == "training" else entry
-
-    def _finished_run(self, entry: Entry, folder: Path, document: dict[str, Any]) -> Entry:
-        is_log = document.get("format") == IMPORT_FORMAT
-        scenario = _table(document, "scenario")
-        count = _number(_table(scenario, "rounds"), "count")
-        is_whole = _text(document, "ended") == "completed"
-        entry = replace(
-            entry,
-            kind="import" if is_log else "run",
-            done=_number(document, "rounds") if is_log else (count if is_whole else None),
-            count=count,
-            note=_text(document, "ended"),
-        )
-        if not is_log and time.monotonic() < self._bounds_until:
-            of_trace = self._of_whole_trace(folder, scenario)
-            entry = replace(entry, privacy=of_trace.get("privacy"))
-        inside = folder / TRAINING
-        live = folder.with_name(f"{folder.name}{LIVE_TRAINING}")
-        # A link may lead out of the directory.
-        if (inside / TRAINING_FILE).is_file() and not inside.is_symlink():
-            return replace(entry, **self._trained(inside))
-        if live.is_dir():
-            # The trace is complete, and its model is still in training.
-            command = "run --resume"
-            entry = self._with_progress(entry, live, read_progress(live), f"{command} {_HERE}")
-            entry = replace(entry, **self._of_whole_trace(folder, scenario), note=_late(entry.note))
-            # This is the trace of one task, and only the run of all tasks can be resumed.
-            if entry.resume and (folder.parent / TASKS_FILE).is_file():
-                whole = f"fedray {command} {shlex.quote(str(folder.parent))}"
-                entry = replace(entry, resume=whole)
-        return entry
-
-    def _of_whole_trace(self, folder: Path, scenario: dict[str, Any]) -> dict[str, Any]:
-        """Returns the fields of an entry for a complete simulation whose model is still in
-        training."""
-        file = folder / ROUNDS_FILE
-        rounds = self._kept(file, _committed_rounds) or {}
-        if not _length(rounds):
-            return {}
-        return {
-            "done": _length(rounds),
-            "simulated_seconds": rounds["closed"][-1],
-            "privacy": self._privacy(folder, folder, scenario, rounds),
-        }
-
-    def _trained(self, folder: Path) -> dict[str, Any]:
-        """Returns the fields of an entry for a trained run."""
-        document = self._document(folder / TRAINING_FILE)
-        if not isinstance(document, dict):
-            return {"note": f"{TRAINING}/{TRAINING_FILE} cannot be read"}
-        return {
-            # A run is over when its model is trained, which is later than its trace is whole.
-            "written": _text(document, "written"),
-            "wall_seconds": _real(document, "wall_seconds"),
-            "trained": _number(document, "rounds"),
-            "trainers": _number(document, "trainers"),
-            "model": self._relative(folder),
-            **self._last_metrics(folder),
-        }
-
-    def _last_metrics(self, folder: Path) -> dict[str, Any]:
-        file = folder / METRICS_FILE
-        return self._kept(file, _last_row) or {}
-
-    def _unfinished(self, partial: Path) -> Entry | None:
-        told = read_progress(partial)
-        document = self._document(partial / UNFINISHED_FILE)
-        whole = partial.with_name(partial.name.removesuffix(PARTIAL))
-        if told is None and lexists(partial / PROGRESS_FILE):
-            return self._damaged(whole, "run", f"{PROGRESS_FILE} cannot be read")
-        if told is None and not isinstance(document, dict):
-            return None  # it may have begun a moment ago, or it is not a run
-        scenario = _table(document, "scenario") if isinstance(document, dict) else {}
-        is_training = told is not None and told.kind == "training"
-        entry = Entry(
-            path=self._relative(whole),
-            kind="training" if is_training else "run",
-            state="interrupted",
-            name=_text(scenario, "name"),
-            count=_number(_table(scenario, "rounds"), "count"),
-        )
-        command = f"train --resume {_HERE}" if is_training else f"run --resume {_HERE}"
-        entry = self._with_progress(entry, partial, told, command)
-        if told is not None and not is_training:
-            entry = replace(entry, **self._spent(partial, scenario, told))
-        live = whole.with_name(f"{whole.name}{LIVE_TRAINING}")
-        training = read_progress(live)
-        if training is None:
-            return entry
-        # Simulation and training run side by side: the slower one ends the run.
-        both = (entry.seconds_left, training.seconds_left if entry.seconds_left else None)
-        known = [seconds for seconds in both if seconds is not None]
-        entry = replace(entry, seconds_left=max(known, default=None))
-        return replace(entry, **_training_facts(training))
-
-    def _with_progress(
-        self, entry: Entry, partial: Path, told: ProgressReport | None, resumes: str
-    ) -> Entry:
-        """Returns the entry with the content of a progress file, and the state of its process."""
-        state = _state_of(told)
-        # A process that has just started, or is stopping, has no report.
-        if state == "interrupted" and is_locked(partial):
-            state = "running"
-        resume = ""
-        if state == "interrupted" and has_checkpoint(partial):
-            whole = shlex.quote(str(self.directory / entry.path))
-            resume = f"fedray {resumes}".replace(_HERE, whole)
-        if told is None:
-            return replace(entry, state=state, resume=resume)
-        facts = told.facts
-        now = time.time()
-        entry = replace(
-            entry,
-            state=state,
-            resume=resume,
-            count=told.count,
-            # The clock may have been set back while the run went on.
-            wall_seconds=max(0.0, told.told - told.begun),
-            seconds_left=told.seconds_left if state != "interrupted" else None,
-            told=max(0.0, now - told.told),
-        )
-        if told.kind == "training":
-            return replace(entry, **_training_facts(told))
-        return replace(
-            entry,
-            done=told.done,
-            simulated_seconds=_real(facts, "simulated_seconds"),
-            eligible=_number(facts, "eligible_estimate"),
-            may_come=_number(facts, "may_come"),
-            note=_starving(facts),
-            shards=_number(facts, "shards"),
-        )
-
-    def _spent(
-        self, partial: Path, scenario: dict[str, Any], told: ProgressReport
-    ) -> dict[str, Any]:
-        """Returns the fields of an entry for the privacy of a simulation or its tasks."""
-        of_tasks = _table(told.facts, "tasks")
-        if not of_tasks:
-            rounds = _table(told.facts, "rounds")
-            return {"privacy": self._privacy(partial, partial, scenario, rounds)}
-        tasks: dict[str, TaskSoFar] = {}
-        for name in of_tasks:
-            # The scenario of each task lies within that of the run.
-            tables = _table(_table(_table(scenario, "tasks"), name), "scenario")
-            rounds = _table(of_tasks, name)
-            tasks[name] = TaskSoFar(
-                _length(rounds),
-                _number(_table(tables, "rounds"), "count"),
-                self._privacy(partial / name, partial, tables, rounds),
-            )
-        return {"kind": "tasks", "tasks": tasks}
-
-    def _privacy(
-        self, key: Path, partial: Path, tables: dict[str, Any], rounds: dict[str, Any]
-    ) -> Privacy | None:
-        """Returns the bound after the last reported rounds, or after earlier ones if computing it
-        takes long."""
-        kept = self._bounds.get(key)
-        done = _length(rounds)
-        if not done:
-            return None
-        is_due = kept is None or time.monotonic() >= kept.next
-        if kept is None or (is_due and kept.privacy.rounds != done):
-            late = Privacy(None, None, 0.0, done, "its computation takes long; look again", {})
-            # Until the computation ends, no other one begins.
-            self._bounds[key] = _Bound(late if kept is None else kept.privacy, math.inf)
-            worker = Thread(target=self._compute, args=(key, partial, tables, rounds), daemon=True)
-            worker.start()
-            worker.join(max(0.0, self._bounds_until - time.monotonic()))
-        return self._bounds[key].privacy
-
-    def _compute(
-        self, key: Path, partial: Path, tables: dict[str, Any], rounds: dict[str, Any]
-    ) -> None:
-        begun = time.monotonic()
-        privacy = _bound(partial, tables, rounds)
-        taken = time.monotonic() - begun
-        # The next bound waits long enough that bounds take no more than their share of the time.
-        self._bounds[key] = _Bound(privacy, begun + taken / SHARE_FOR_BOUNDS)
-
-    def _study(self, folder: Path) -> Entry | None:
-        files = [folder / name for name in (RESULTS_FILE, PLAN_FILE)]
-        # A folder with neither results nor a plan is not a study.
-        times = [file.lstat().st_mtime for file in files if file.is_file()]
-        if not times:
-            return None
-        return Entry(
-            path=self._relative(folder),
-            kind="sweep" if (folder / TABLE_FILE).is_file() else "study",
-            state="finished",
-            name=folder.name,
-            written=_iso(max(times)),
-            report=self._report_of(folder),
-        )
-
-    def _damaged(self, folder: Path, kind: Kind, problem: str) -> Entry:
-        note = one_line(problem)[:LONGEST_TEXT]
-        return Entry(path=self._relative(folder), kind=kind, state="damaged", note=note)
-
-    def _report_of(self, folder: Path) -> str:
-        report = folder / REPORT_FILE
-        is_there = report.is_file() and not report.is_symlink()
-        return self._relative(report) if is_there else ""
-
-    def _relative(self, path: Path) -> str:
-        return path.relative_to(self.directory).as_posix()
-
-    def _document(self, file: Path) -> Any:
-        return self._kept(file, parse_json)
-
-    def _kept(self, file: Path, parse: Callable[[bytes], Any]) -> Any:
-        """Returns the parsed content of a file, parsed again if the file has changed; None if it
-        cannot be read."""
-        try:
-            stat = file.lstat()
-            # A changed file differs in one of these facts.
-            form = stat.st_mtime_ns, stat.st_size, stat.st_ino
-            known = self._documents.get(file)
-            if known is not None and known[0] == form:
-                return known[1]
-            # Links are not followed, and no file of another run is this run's.
-            content = None if S_ISLNK(stat.st_mode) else parse(_content(file))
-        except (OSError, ValueError):
-            return None
-        if stat.st_size <= LONGEST_KEPT:
-            self._documents[file] = form, content
-        return content
+    found = [entry for each in _folders(root, 0) if (entry := entry_of(each, root)) is not None]
+    order = {"running": 0, "elsewhere": 1, "interrupted": 2}
+    # Sorted twice: by time, then stably by state.
+    found.sort(key=lambda each: (each.written, each.path), reverse=True)
+    found.sort(key=lambda each: order.get(each.state, 3))
+    return Listing(str(root), tuple(found))
 
 
-_LARGEST = sys.float_info.max
-_HERE = "{DIR}"
-"""Placeholder of a run's directory in a command."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    privacy: Privacy
-    next: float
-    """Time from which it may be computed again, by time.monotonic."""
-
-
-def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Privacy:
+def _folders(folder: Path, level: int) -> Iterator[Path]:
+    """Yields the folders below one that are not part of a run; links are not followed."""
+    if level:
+        yield folder
+    marks = (RUN_FILE, TRAINING_FILE, UNFINISHED_FILE, PROGRESS_FILE)
+    is_run = folder.name.endswith(PARTIAL) or any((folder / name).exists() for name in marks)
+    if level == MOST_LEVELS or (level and is_run):
+        return
     try:
-        scenario = Scenario.from_tables(
-            tables, source=str(partial), directory=partial, is_recorded=True
-        )
-        rounds = RoundsSoFar(
-            opened=np.asarray(columns["opened"], np.float64),
-            started=np.asarray(columns["started"], np.float64),
-            closed=np.asarray(columns["closed"], np.float64),
-        )
-        found = bound_so_far(scenario, rounds)
-    # The files may be of another version, half written or hostile, so the reason is shown.
+        inside = sorted(folder.iterdir())
+    except OSError:  # it vanished during the search, or may not be read
+        return
+    for each in inside:
+        if not each.name.startswith(".") and each.is_dir() and not each.is_symlink():
+            yield from _folders(each, level + 1)
+
+
+def entry_of(folder: Path, root: Path) -> Entry | None:
+    """Returns the entry of a folder below the directory `root`; None if it has none of its own."""
+    whole = folder.with_name(folder.name.removesuffix(PARTIAL))
+    entry = Entry(path=whole.relative_to(root).as_posix(), kind="run", state="finished")
+    try:
+        return _read(folder, entry, root)
+    # An error in one folder must not hide the others.
     except Exception as error:
-        reason = one_line(f"{error}" or type(error).__name__)[:LONGEST_TEXT]
-        return Privacy(None, None, 0.0, _length(columns), reason, {})
-    stop_at = scenario.privacy.stop_at
-    limit = {} if stop_at is None else {"rho": stop_at.rho, "epsilon": stop_at.epsilon}
-    return Privacy(
-        finite_or_none(found.rho),
-        finite_or_none(found.epsilon),
-        found.delta,
-        rounds.opened.size,
-        found.reason,
-        {name: most for name, most in limit.items() if most is not None},
+        return replace(entry, state="damaged", note=one_line(f"{error}")[:200])
+
+
+def _read(folder: Path, entry: Entry, root: Path) -> Entry | None:
+    if folder.name.endswith(PARTIAL):
+        # A training beside its run is listed with it.
+        run = folder.with_name(folder.name.removesuffix(LIVE_TRAINING))
+        is_live = folder.name.endswith(LIVE_TRAINING)
+        if is_live and ((run / RUN_FILE).exists() or run.with_name(run.name + PARTIAL).exists()):
+            return None
+        return _unfinished(folder, entry, root)
+    for file, kind in ((TASKS_FILE, "tasks"), (TRAINING_FILE, "training")):
+        if (folder / file).exists():
+            document = parse_json(read_regular_file(folder / file))
+            trained = document["rounds"] if kind == "training" else None
+            entry = replace(entry, kind=kind, written=document["written"], trained=trained)
+            return replace(entry, name=document["scenario"]["name"])
+    if (folder / RUN_FILE).exists():
+        return _run(folder, entry)
+    files = [folder / name for name in (RESULTS_FILE, PLAN_FILE)]
+    times = [file.stat().st_mtime for file in files if file.is_file()]
+    if not times:
+        return None
+    written = datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")
+    kind = "sweep" if (folder / TABLE_FILE).is_file() else "study"
+    return replace(entry, kind=kind, name=folder.name, written=written)
+
+
+def _run(folder: Path, entry: Entry) -> Entry:
+    document = read_document(folder)
+    entry = replace(entry, written=document["written"])
+    if document["format"] == IMPORT_FORMAT:
+        return replace(entry, kind="import", done=document["rounds"])
+    scenario, ended = document["scenario"], document["ended"]
+    count = scenario["rounds"]["count"]
+    done = count if ended == "completed" else None
+    entry = replace(entry, name=scenario["name"], done=done, count=count, note=ended)
+    if (folder / TRAINING / TRAINING_FILE).exists():
+        model = parse_json(read_regular_file(folder / TRAINING / TRAINING_FILE))
+        # A run is over when its model is trained, which is later than its trace is whole.
+        return replace(entry, written=model["written"], trained=model["rounds"])
+    live = folder.with_name(f"{folder.name}{LIVE_TRAINING}")
+    if not live.is_dir():
+        return entry
+    # The trace is complete, and its model is still in training.
+    trace = Trace.open(folder, verify=False)
+    is_committed = trace.rounds["state"] == 0
+    times = {name: column[is_committed] for name, column in trace.rounds.items()}
+    # Of the tasks of a run, only the run as a whole can be resumed.
+    whole = folder.parent if (folder.parent / TASKS_FILE).exists() else folder
+    entry = _with_progress(entry, live, read_progress(live), f"run --resume {_quoted(whole)}")
+    return replace(
+        entry,
+        done=int(is_committed.sum()),
+        simulated_seconds=float(trace.rounds["closed"][-1]),
+        privacy=_bound(trace.scenario, folder, times),
+        note="" if ended == "completed" else ended,
+    )
+
+
+def _unfinished(partial: Path, entry: Entry, root: Path) -> Entry | None:
+    told = read_progress(partial)
+    if told is None and (partial / PROGRESS_FILE).exists():
+        raise InputError(f"{PROGRESS_FILE} cannot be read")
+    is_there = (partial / UNFINISHED_FILE).exists()
+    if told is None and not is_there:
+        return None  # it may have begun a moment ago, or it is not a run
+    scenario: dict[str, Any] = {}
+    if is_there:
+        scenario = parse_json(read_regular_file(partial / UNFINISHED_FILE))["scenario"]
+        count = scenario.get("rounds", {}).get("count")
+        entry = replace(entry, name=scenario.get("name", ""), count=count)
+    whole = root / entry.path
+    if told is not None and told.kind == "training":
+        entry = replace(entry, kind="training")
+        return _with_progress(entry, partial, told, f"train --resume {_quoted(whole)}")
+    entry = _with_progress(entry, partial, told, f"run --resume {_quoted(whole)}")
+    if told is not None:
+        entry = _with_privacy(entry, partial, scenario, told)
+    training = read_progress(whole.with_name(f"{whole.name}{LIVE_TRAINING}"))
+    if training is None:
+        return entry
+    # Simulation and training run side by side: the slower one ends the run.
+    both = (entry.seconds_left, training.seconds_left if entry.seconds_left else None)
+    known = [seconds for seconds in both if seconds is not None]
+    return replace(entry, seconds_left=max(known, default=None), **_training_facts(training))
+
+
+def _with_progress(entry: Entry, partial: Path, told: ProgressReport | None, resume: str) -> Entry:
+    """Returns the entry with the content of a progress file, and the state of its process."""
+    state = _state_of(told)
+    # A process that has just started, or is stopping, has no report.
+    if state == "interrupted" and is_locked(partial):
+        state = "running"
+    can_resume = state == "interrupted" and has_checkpoint(partial)
+    entry = replace(entry, state=state, resume=f"fedray {resume}" if can_resume else "")
+    if told is None:
+        return entry
+    entry = replace(
+        entry,
+        count=told.count,
+        # The clock may have been set back while the run went on.
+        wall_seconds=max(0.0, told.told - told.begun),
+        seconds_left=told.seconds_left if state != "interrupted" else None,
+        told=max(0.0, time.time() - told.told),
+    )
+    if told.kind == "training":
+        return replace(entry, **_training_facts(told))
+    starving = told.facts.get("starving")
+    return replace(
+        entry,
+        done=told.done,
+        simulated_seconds=told.facts.get("simulated_seconds"),
+        eligible=told.facts.get("eligible_estimate"),
+        may_come=told.facts.get("may_come"),
+        note=f"starving, {starving}" if starving else "",
+        shards=told.facts.get("shards"),
     )
 
 
@@ -554,125 +319,53 @@ def _state_of(told: ProgressReport | None) -> State:
 
 def _training_facts(told: ProgressReport) -> dict[str, Any]:
     """Returns the fields of an entry for a training in progress."""
-    evaluation = _table(told.facts, "evaluation")
-    return {
-        "trained": told.done,
-        "trainers": _number(told.facts, "trainers"),
-        "train_loss": _real(told.facts, "train_loss"),
-        "evaluation": _reals(evaluation),
-    }
+    names = ("trainers", "train_loss", "evaluation")
+    return {"trained": told.done} | {each: told.facts[each] for each in names if each in told.facts}
 
 
-def _starving(facts: Any) -> str:
-    reason = _text(facts, "starving")
-    return f"starving, {reason}" if reason else ""
+def _with_privacy(
+    entry: Entry, partial: Path, scenario: dict[str, Any], told: ProgressReport
+) -> Entry:
+    """Returns the entry with the bounds of a simulation, or of each of its tasks."""
+    if not (of_tasks := told.facts.get("tasks")):
+        return replace(entry, privacy=_bound(scenario, partial, told.facts.get("rounds", {})))
+    tasks = {}
+    for name, times in of_tasks.items():
+        # The scenario of each task lies within that of the run.
+        tables = scenario["tasks"][name]["scenario"]
+        bound = _bound(tables, partial, times)
+        tasks[name] = TaskSoFar(len(times["opened"]), tables["rounds"]["count"], bound)
+    return replace(entry, kind="tasks", tasks=tasks)
 
 
-def _late(note: str) -> str:
-    """Returns the note of a run whose model is still in training, for which "completed" would be
-    misleading."""
-    return "" if note == "completed" else note
-
-
-def _content(file: Path) -> bytes:
-    return read_regular_file(file, LONGEST_DOCUMENT, inside=file.parent)
-
-
-def _columns(content: bytes) -> dict[str, list[Any]]:
-    """Returns the columns of floats, and `state`, of a Parquet file. Raises ValueError if it is
-    damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _bound(tables: dict[str, Any], folder: Path, times: Mapping[str, Any]) -> Privacy | None:
+    """Returns the bound after the rounds with these times; None before the first."""
+    done = len(times.get("opened", ()))
+    if not done:
+        return None
     try:
-        file = pq.ParquetFile(pa.BufferReader(content))
-        groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
-        # A small file may state any number of rows.
-        if sum(group.num_rows for group in groups) > MOST_ROUNDS:
-            raise ValueError("it has too many rows")
-        names = [
-            each.name
-            for each in file.schema_arrow
-            if pa.types.is_float64(each.type) or each.name == "state"
-        ]
-        table = file.read(names[:MOST_METRICS], use_threads=False)
-    except pa.ArrowException as error:
-        raise ValueError(str(error)) from None
-    return {name: table[name].to_pylist() for name in table.column_names}
-
-
-def _committed_rounds(content: bytes) -> dict[str, list[Any]]:
-    """Returns the times of the committed rounds of a trace."""
-    columns = _columns(content)
-    is_committed = [state == STATES[0] for state in columns.get("state", [])]
-    names = ("opened", "started", "closed")
-    return {name: list(itertools.compress(columns.get(name, []), is_committed)) for name in names}
-
-
-def _last_row(content: bytes) -> dict[str, Any]:
-    """Returns the loss and the metrics after the last round of a trained run."""
-    values = _columns(content)
-    prefix = "evaluation_"
-    # Most rounds have no evaluation, so the latest one may lie further back.
-    measures = {
-        name.removeprefix(prefix): next(
-            (each for each in reversed(column) if each is not None), None
+        scenario = Scenario.from_tables(
+            tables, source=str(folder), directory=folder, is_recorded=True
         )
-        for name, column in values.items()
-        if name.startswith(prefix) and not name.endswith("_error")
-    }
-    losses = values.get("train_loss") or [None]
-    return {
-        "train_loss": _real({"loss": losses[-1]}, "loss"),
-        "evaluation": _reals(measures),
-    }
+        names = ("opened", "started", "closed")
+        found = bound_so_far(
+            scenario, RoundsSoFar(*(np.asarray(times[name], np.float64) for name in names))
+        )
+    # Without a bound, the progress of the run is known all the same.
+    except Exception as error:
+        reason = one_line(f"{error}" or type(error).__name__)
+        return Privacy(None, None, 0.0, done, reason, {})
+    stop_at = scenario.privacy.stop_at
+    limit = {} if stop_at is None else {"rho": stop_at.rho, "epsilon": stop_at.epsilon}
+    return Privacy(
+        finite_or_none(found.rho),
+        finite_or_none(found.epsilon),
+        found.delta,
+        done,
+        found.reason,
+        {name: most for name, most in limit.items() if most is not None},
+    )
 
 
-def _is_of_run(folder: Path) -> bool:
-    """Whether a folder is one run, below which no other is searched."""
-    files = (RUN_FILE, TRAINING_FILE, UNFINISHED_FILE, PROGRESS_FILE)
-    return folder.name.endswith(PARTIAL) or any(lexists(folder / name) for name in files)
-
-
-def _length(rounds: dict[str, Any]) -> int:
-    """Returns the number of rounds, from the first column."""
-    opened = rounds.get("opened")
-    return len(opened) if isinstance(opened, list) else 0
-
-
-def _table(document: Any, key: str) -> dict[str, Any]:
-    value = document.get(key) if isinstance(document, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
-def _text(document: Any, key: str) -> str:
-    value = document.get(key)
-    return one_line(value)[:LONGEST_TEXT] if isinstance(value, str) else ""
-
-
-def _number(document: Any, key: str) -> int | None:
-    value = document.get(key)
-    # A bool is an int in Python, but not a count.
-    is_count = isinstance(value, int) and not isinstance(value, bool)
-    # Readers of JSON may keep numbers as floats, which are exact up to here.
-    return value if is_count and abs(value) < 2**53 else None
-
-
-def _real(document: Any, key: str) -> float | None:
-    value = document.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # An int may be larger than any float, which the comparison allows.
-    return float(value) if is_number and abs(value) < _LARGEST else None
-
-
-def _reals(document: dict[str, Any]) -> dict[str, float | None]:
-    """Returns the first MOST_METRICS values by name, None for one that is not a number. The limit
-    exists because a file may have any number of names."""
-    names = list(document)[:MOST_METRICS]
-    return {one_line(name)[:LONGEST_TEXT]: _real(document, name) for name in names}
-
-
-def _iso(seconds: float) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

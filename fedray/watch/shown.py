@@ -27,22 +27,19 @@ def status_text(listing: Listing) -> list[Piece]:
             if each.privacy is not None
         ]
         notes = [f"{each.path}: {each.note}" for each in under_way if each.note]
-        pieces += [under_way_table(under_way), *bullets([*bounds, *notes])]
+        pieces += [_under_way_table(under_way), *bullets([*bounds, *notes])]
     rest = [each for each in entries if each not in under_way]
     if rest:
-        pieces.append(_others_table(rest))
+        problems = [f"{each.path}: {each.note}" for each in rest if each.state == "damaged"]
+        pieces += [_others_table(rest), *bullets(problems)]
     resumes = [each.resume for each in entries if each.resume]
     pieces += [Paragraph("go on with  ", command) for command in resumes]
-    if listing.has_more:
-        pieces.append(
-            Paragraph("", "There are more, which are not listed; name a directory below.")
-        )
     return pieces
 
 
-def under_way_table(entries: Sequence[Entry]) -> Table:
+def _under_way_table(entries: Sequence[Entry]) -> Table:
     """Returns a row for each entry in progress, with a column for every fact known of any."""
-    shown = [(each, shown_facts(each)) for each in entries]
+    shown = [(each, _shown_facts(each)) for each in entries]
     names = dict.fromkeys(name for _, facts in shown for name in facts)
 
     def fact(name: str) -> Callable[[tuple[Entry, Mapping[str, str]]], str]:
@@ -50,16 +47,15 @@ def under_way_table(entries: Sequence[Entry]) -> Table:
 
     cells = {
         "run": lambda row: row[0].path,
-        "state": lambda row: state_text(row[0]),
+        "state": lambda row: _state_text(row[0]),
         **{name: fact(name) for name in names},
     }
     return Table.of("Under way", shown, cells)
 
 
-def shown_facts(entry: Entry) -> dict[str, str]:
+def _shown_facts(entry: Entry) -> dict[str, str]:
     """Returns the known facts of an entry: names and values as text, privacy rounded up."""
     limit = {} if entry.privacy is None else entry.privacy.limit
-    is_over = entry.state in ("finished", "interrupted")
     facts = {
         "rounds committed": _of(entry.done, entry.count),
         "rounds trained": _of(entry.trained, entry.count),
@@ -74,7 +70,7 @@ def shown_facts(entry: Entry) -> dict[str, str]:
         "budget": ", ".join(f"{name} {most:g}" for name, most in limit.items()),
         "shards": _if("{:,}".format, entry.shards),
         "trainers": _if("{:,}".format, entry.trainers),
-        "ran for" if is_over else "running for": _if(duration, entry.wall_seconds),
+        "running for": _if(duration, entry.wall_seconds),
     }
     # Unknown values are empty texts, which the table leaves out.
     return {name: text for name, text in facts.items() if text}
@@ -112,7 +108,7 @@ def bound_text(privacy: Privacy) -> str:
     )
 
 
-def state_text(entry: Entry) -> str:
+def _state_text(entry: Entry) -> str:
     """Returns the state; for a run elsewhere, with the age of its last report."""
     if entry.state != "elsewhere" or entry.told is None:
         return entry.state

@@ -1,2 +1,1 @@
-"""Optimisation of strategies, with one file per shape of strategy; start at design.py. Only this
-package uses jax."""
+"""Optimisation of strategies, with one file per shape of strategy; start at design.py."""

@@ -22,13 +22,7 @@ from fedray.base.errors import InputError, OptimizationFailed
 from ..blt import BLT
 from ..loss import loss
 from ..workload import PREFIX, Workload
-from .objective import (
-    Objective,
-    Progress,
-    Target,
-    error_form,
-    error_weights,
-)
+from .objective import LossOfCoefficients, Objective, Progress, Target
 
 ValueAndGradient = Callable[[Float64Array], tuple[float, Float64Array]]
 
@@ -177,19 +171,8 @@ class LogLoss:
     def __init__(
         self, targets: Sequence[Target], objective: Objective, workload: Workload = PREFIX
     ) -> None:
-        self._targets = targets
-        self._workload = workload
-        lengths = {target.participation.rounds for target in targets}
-        self._rounds = np.arange(max(lengths), dtype=np.float64)
-        workload.check_rounds(max(lengths))
-        self._error_weights: dict[int, Float64Array] = {}
-        self._error_forms: dict[int, Float64Array] = {}
-        for n in lengths:
-            if workload.is_toeplitz:
-                self._error_weights[n] = error_weights(objective, n)
-            else:
-                self._error_forms[n] = error_form(objective, workload, n)
-        self._weight = sum(target.weight for target in targets)
+        self._loss = LossOfCoefficients(targets, objective, workload)
+        self._rounds = np.arange(self._loss.rounds, dtype=np.float64)
 
     def __call__(self, p: Float64Array) -> tuple[float, Float64Array]:
         t, t_hat = _decays(p)
@@ -203,7 +186,7 @@ class LogLoss:
         c = np.concatenate([[1.0], omega @ powers[:, :-1]])
         # d are the coefficients of C^-1.
         d = np.concatenate([[1.0], omega_hat @ powers_hat[:, :-1]])
-        value, by_c, by_d = self._value(c, d)
+        value, by_c, by_d = self._loss(c, d)
 
         # The chain rule, backwards. A decay t has a direct effect (d theta^s / dt = -s theta^s) and
         # one through the weights omega and omega_hat.
@@ -220,38 +203,6 @@ class LogLoss:
         by_each_t = np.ravel(np.column_stack([gradient_t, gradient_t_hat]))
         by_gap = np.cumsum(by_each_t[::-1])[::-1]
         return value, by_gap * np.exp(p)
-
-    def _value(self, c: Float64Array, d: Float64Array) -> tuple[float, Float64Array, Float64Array]:
-        """Returns the objective and its derivatives by the coefficients c and d."""
-        value = 0.0
-        by_c = np.zeros_like(c)
-        by_d = np.zeros_like(d)
-        by_beta = np.zeros_like(d)
-        # beta are the coefficients of B = A C^-1; their squares add up to the error.
-        beta = self._workload.applied(d.copy()) if self._error_weights else d
-        for target in self._targets:
-            n = target.participation.rounds
-            b = target.participation.min_sep
-            k = target.participation.max_participations
-            share = target.weight / self._weight
-            column = _shifted_sum(c[:n], b, k)
-            squared_sensitivity = float(np.sum(column * column))
-            if n in self._error_weights:
-                times = self._error_weights[n]
-                squared_error = float(np.sum(times * beta[:n] ** 2))
-                by_beta[:n] += (share / squared_error) * times * beta[:n]
-            else:
-                by_error = self._error_forms[n] @ d[:n]
-                squared_error = float(d[:n] @ by_error)
-                by_d[:n] += (share / squared_error) * by_error
-            value += 0.5 * share * math.log(squared_sensitivity * squared_error)
-            # The transpose of a shift down is a shift up, so reverse, sum, reverse.
-            transposed = _shifted_sum(column[::-1], b, k)[::-1]
-            by_c[:n] += (share / squared_sensitivity) * transposed
-        if self._error_weights:
-            # A' is A with rows and columns reversed, since A is Toeplitz.
-            by_d = self._workload.applied(by_beta[::-1].copy())[::-1]
-        return value, by_c, by_d
 
 
 def _decays(p: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -296,15 +247,3 @@ def _log_weights(
     by_own_t = -1.0 + slope_across.sum(axis=1) - slope_within.sum(axis=1)
     by_t = slope_within + np.diag(by_own_t)
     return value, by_t, -slope_across
-
-
-def _shifted_sum(x: Float64Array, b: int, k: int) -> Float64Array:
-    """Returns sum_{j < k} of x shifted down by j b, [n]. For the first column of C its norm is the
-    sensitivity (Theorem 3.1)."""
-    n = x.size
-    # In rows of length b a shift by b is one row, so this is a windowed sum over k rows.
-    rows = np.zeros((-(-n // b), b))
-    rows.ravel()[:n] = x
-    total = np.cumsum(rows, axis=0)
-    total[k:] -= total[:-k].copy()
-    return total.ravel()[:n]

@@ -218,7 +218,7 @@ def _named(request: MechanismRequest, on_progress: Progress | None) -> BLT:
 
 
 def _blt(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
-    # Optimisers are imported only when used: scipy.optimize takes 0.3 s, jax 0.8 s.
+    # Optimisers are imported only when used: scipy.optimize takes 0.3 s.
     from .blt import optimize_blt
 
     targets = request.targets or (Target(request.participation),)
@@ -319,7 +319,7 @@ FOLLOWING_KINDS = tuple(kind for kind in KINDS if RECIPES[kind].searched != "eve
 
 def _digest(request: MechanismRequest) -> str:
     """Returns a digest of the request, the optimisers' code and their libraries."""
-    tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "jax")}
+    tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
     # Entries made by other code are not used, because it may have found another mechanism.
     files = sorted(Path(__file__).parent.glob("*.py"))
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

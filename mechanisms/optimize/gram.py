@@ -114,21 +114,6 @@ def optimize_dense(
     return _solved(Dense, problem, _start(free, n), objective, on_progress)
 
 
-def optimize_dense_unit_columns(
-    participation: MinSep,
-    objective: Objective = "rms",
-    on_progress: Progress | None = None,
-    workload: Workload = PREFIX,
-) -> Dense:
-    """Returns the C of `optimize_dense` with the further rule that all columns have norm 1, which
-    protects every round equally and raises the loss by a percent. Arguments and errors are those of
-    `optimize_dense`."""
-    n = _check(participation, participation.rounds, workload)
-    free = _free_of_devices(participation)
-    problem = _UnitDiagonal(free, workload)
-    return _solved(Dense, problem, _start(free, n), objective, on_progress)
-
-
 def _check(participation: MinSep, bands: int, workload: Workload) -> int:
     if not 1 <= bands <= participation.rounds:
         raise InputError.of("bands", bands, f"must be from 1 to `rounds={participation.rounds}`")

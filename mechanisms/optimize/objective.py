@@ -1,7 +1,8 @@
-"""Objectives and targets of an optimisation: one participation, or weighted outcomes."""
+"""Objectives and targets of an optimisation: one participation, or weighted outcomes; and the loss
+of Toeplitz strategies, with its derivatives."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +15,7 @@ from fedray.base.errors import InputError
 from ..files import read_json
 from ..participation import MinSep
 from ..strategy import MOST_MATRIX_ROUNDS
-from ..workload import Workload
+from ..workload import PREFIX, Workload
 
 Objective = Literal["max", "rms"]
 """Loss to minimise: that of the worst round, or the root mean square over rounds."""
@@ -78,6 +79,75 @@ def error_form(objective: Objective, workload: Workload, rounds: int) -> Float64
         Q.ravel()[lag : (rounds - lag) * rounds : rounds + 1] = sums
         Q.ravel()[lag * rounds :: rounds + 1] = sums
     return Q
+
+
+class LossOfCoefficients:
+    """Weighted mean over targets of log(sensitivity x error), and its derivatives, as functions of
+    the coefficients c of a Toeplitz C and d of C^-1."""
+
+    def __init__(
+        self, targets: Sequence[Target], objective: Objective, workload: Workload = PREFIX
+    ) -> None:
+        self._targets = targets
+        self._workload = workload
+        lengths = {target.participation.rounds for target in targets}
+        self.rounds = max(lengths)
+        """Length of c and of d: the rounds of the longest target."""
+        workload.check_rounds(self.rounds)
+        self._error_weights: dict[int, Float64Array] = {}
+        self._error_forms: dict[int, Float64Array] = {}
+        for n in lengths:
+            if workload.is_toeplitz:
+                self._error_weights[n] = error_weights(objective, n)
+            else:
+                self._error_forms[n] = error_form(objective, workload, n)
+        self._weight = sum(target.weight for target in targets)
+
+    def __call__(
+        self, c: Float64Array, d: Float64Array
+    ) -> tuple[float, Float64Array, Float64Array]:
+        """Returns the loss and its derivatives by c and by d, as if d did not depend on c."""
+        value = 0.0
+        by_c = np.zeros_like(c)
+        by_d = np.zeros_like(d)
+        by_beta = np.zeros_like(d)
+        # beta are the coefficients of B = A C^-1; their squares add up to the error.
+        beta = self._workload.applied(d.copy()) if self._error_weights else d
+        for target in self._targets:
+            n = target.participation.rounds
+            b = target.participation.min_sep
+            k = target.participation.max_participations
+            share = target.weight / self._weight
+            column = _shifted_sum(c[:n], b, k)
+            squared_sensitivity = float(np.sum(column * column))
+            if n in self._error_weights:
+                times = self._error_weights[n]
+                squared_error = float(np.sum(times * beta[:n] ** 2))
+                by_beta[:n] += (share / squared_error) * times * beta[:n]
+            else:
+                by_error = self._error_forms[n] @ d[:n]
+                squared_error = float(d[:n] @ by_error)
+                by_d[:n] += (share / squared_error) * by_error
+            value += 0.5 * share * math.log(squared_sensitivity * squared_error)
+            # The transpose of a shift down is a shift up, so reverse, sum, reverse.
+            transposed = _shifted_sum(column[::-1], b, k)[::-1]
+            by_c[:n] += (share / squared_sensitivity) * transposed
+        if self._error_weights:
+            # A' is A with rows and columns reversed, since A is Toeplitz.
+            by_d = self._workload.applied(by_beta[::-1].copy())[::-1]
+        return value, by_c, by_d
+
+
+def _shifted_sum(x: Float64Array, b: int, k: int) -> Float64Array:
+    """Returns sum_{j < k} of x shifted down by j b, [n]. For the first column of C its norm is the
+    sensitivity (Theorem 3.1)."""
+    n = x.size
+    # In rows of length b a shift by b is one row, so this is a windowed sum over k rows.
+    rows = np.zeros((-(-n // b), b))
+    rows.ravel()[:n] = x
+    total = np.cumsum(rows, axis=0)
+    total[k:] -= total[:-k].copy()
+    return total.ravel()[:n]
 
 
 class _TargetEntry(BaseModel):

@@ -17,7 +17,7 @@ from fedray.runtime.placement import Placement
 pytestmark = [pytest.mark.outside, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
-EXTRAS = ("simulate", "optimize", "figures")
+EXTRAS = ("simulate", "figures")
 """Those without torch, whose lowest version is the one in constraints.txt."""
 LOG = "device,round\n" + "".join(f"{device},{device % 7}\n" for device in range(70))
 

@@ -97,25 +97,12 @@ def test_an_audit_needs_no_extra(site: Path, trace_of: Callable[..., Trace]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "package", "extra"),
-    [
-        (["run", "quickstart"], "numba", "simulate"),
-        (
-            ["optimize", "banded", "--rounds=8", "--min-sep=2", "--max-participations=4"],
-            "jax",
-            "optimize",
-        ),
-    ],
-)
-def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(
-    site: Path, arguments: list[str], package: str, extra: str
-) -> None:
-    done = command_without_extras(site, *arguments)
+def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(site: Path) -> None:
+    done = command_without_extras(site, "run", "quickstart")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        f"fedray: package '{package}' is not installed, and this needs it; "
-        f"`pip install 'fedray[{extra}]'` installs it"
+        "fedray: package 'numba' is not installed, and this needs it; "
+        "`pip install 'fedray[simulate]'` installs it"
     )
 
 

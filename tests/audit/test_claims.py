@@ -67,6 +67,14 @@ def test_an_honest_claim_holds(run, tmp_path: Path) -> None:
     assert audit.verdict == "The claim holds."
 
 
+def test_a_device_that_comes_back_after_exactly_the_timer_keeps_it(run) -> None:
+    """A device of the next round checks in 51 s after its report."""
+    claim, trace = Claim(mechanism=Tree(), noise_multiplier=3.0), run(PATTERNS, 17)
+    for hours, verdict in ((51 / 3600, Verdict.HOLDS), (51.001 / 3600, Verdict.BROKEN)):
+        audit = audit_trace(trace, claim=claim.model_copy(update={"timer_hours": hours}))
+        assert by_statement(audit)["timer_hours"].verdict is verdict
+
+
 @pytest.mark.parametrize("key", [each.key for each in STATEMENTS])
 def test_every_statement_can_be_broken_and_holds_as_it_should_be_said(
     run, tmp_path: Path, key: str

@@ -1,6 +1,7 @@
 """Observed, enforced and claimed: three guarantees that are never confused, each with what it rests on."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +68,18 @@ def test_rounds_whose_recorded_times_overlap_are_taken_from_the_safe_side() -> N
         np.array([10.0, 1.0]), np.array([80.0, 60.0]), 72.0
     )  # in round 1 at 1 h, in round 0 at 80 h
     assert (backwards.min_sep, backwards.max_participations) == (1, 2)
+
+
+def test_an_abandoned_attempt_is_no_round_of_the_limits(small, tmp_path: Path) -> None:
+    """So few devices that selection times out again and again."""
+    scenario = small(
+        "population.devices=5000", "rounds.count=4", "rounds.selection_timeout_minutes=20.0"
+    )
+    trace = simulate(scenario, Placement(1, "in-process"), tmp_path / "t")
+    assert trace.committed_rounds == 4 < len(trace.rounds["state"])
+    enforced = audit_trace(trace).mechanisms[0].enforced
+    assert enforced.participation is not None
+    assert enforced.participation.rounds == 4
 
 
 @pytest.mark.slow

@@ -118,6 +118,21 @@ def test_a_window_asked_for_again_is_the_same_and_settlements_count_once(
     assert shard.rows == again.settlements[0].device_ids.size
 
 
+@SAMPLERS
+def test_work_and_last_round_are_the_device_s_own_in_any_shard(is_enumerated: bool) -> None:
+    """A second shard, of one block, against the shard of both."""
+    value = scenario(70_000, "participation.round_separation=2")
+    whole, second = (PopulationShard(value, first, 70_000) for first in (0, 65_536))
+    took_part = settlement(np.arange(65_536, 70_000, 2, dtype=np.uint64), 0)
+    asked = dataclasses.replace(order(0, 6.0, took_part, is_enumerated=is_enumerated), rounds=(1,))
+    together, apart = whole.check_ins(asked), second.check_ins(asked)
+    is_there = together.device_ids >= 65_536
+    assert is_there.sum() > 100
+    assert columns(apart) == [np.array(each)[is_there].tolist() for each in columns(together)]
+    last = np.where(apart.device_ids % 2 == 0, 0, -1)
+    assert apart.last_rounds.tolist() == last.tolist()
+
+
 @pytest.mark.slow
 @SAMPLERS
 def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:

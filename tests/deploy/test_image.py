@@ -168,7 +168,7 @@ def test_all_that_the_image_installs_is_an_extra_and_has_a_version() -> None:
         if not line.startswith("#")
     }
     wanted = [*project["dependencies"]]
-    for extra in {*extras, "simulate", "train", "optimize", "figures"}:
+    for extra in {*extras, "simulate", "train", "figures"}:
         wanted += [name for name in known[extra] if not name.startswith("fedray[")]
     names = {canonical(re.split(r"[\[<>=]", requirement)[0]) for requirement in wanted}
     assert names <= pinned

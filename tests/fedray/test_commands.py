@@ -1,14 +1,21 @@
 """What all commands have in common: help, versions, names of scenarios, completion."""
 
+import ast
+import importlib
+import inspect
 import json
+import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
 import fedray
+from fedray import commands
 from fedray.cli import app
 from fedray.scenario import Population
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
@@ -159,7 +166,6 @@ LOG = ["--column", "device=dev", "--column", "round=round", "--rounds", "logged"
         ["fit-log", "MISSING.csv"],
         ["population", "MISSING.toml"],
         ["population", "MISSING", "--kind", "flash"],
-        ["reproduce", "learning", "--scenario", "MISSING.toml"],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -204,3 +210,28 @@ def test_json_is_one_object_and_nothing_else(
     assert (code, err) == (0, "")
     document = json.loads(out)
     assert not key or key in document
+
+
+def placed(module: ModuleType) -> Iterator[str]:
+    """Functions with a parameter `placement` that a file imports, at its top or in a function."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedray"):
+            source = importlib.import_module(node.module or "")
+            for each in node.names:
+                value = getattr(source, each.name)
+                if inspect.isfunction(value) and "placement" in inspect.signature(value).parameters:
+                    yield each.name
+
+
+def test_a_command_that_starts_tasks_takes_place() -> None:
+    """And the other way round. The options of `reproduce` are those of its reproductions."""
+    found = {}
+    for each in pkgutil.iter_modules(commands.__path__):
+        if not each.ispkg and each.name != "reproduce":
+            module = importlib.import_module(f"{commands.__name__}.{each.name}")
+            found[each.name.replace("_", "-")] = bool([*placed(module)])
+    assert {name for name, is_placed in found.items() if is_placed} == {
+        name
+        for name, command in COMMANDS.items()
+        if any(param.name == "place" for param in command.params)
+    }

@@ -27,6 +27,11 @@ def test_digest_follows_the_content_not_the_name(small) -> None:
     assert small("rounds.over_selection=1.31").digest != small().digest
 
 
+def test_as_many_devices_are_selected_as_the_goal_needs_rounded_up(small) -> None:
+    assert small("rounds.report_goal=201").rounds.selection_target == 262  # 1.3 x 201 = 261.3
+    assert small("rounds.report_goal=200").rounds.selection_target == 260
+
+
 def test_overrides_take_toml_values_and_bare_words(small) -> None:
     scenario = small(
         "participation.timer_resets_on=selected",

@@ -11,7 +11,6 @@ import contextlib
 import faulthandler
 import io
 import json
-import lzma
 import multiprocessing
 import os
 import pickle
@@ -781,9 +780,6 @@ class DataFiles:
             file = folder / kind
             keys = {"kind": kind, **make(file)}
             self._contents.append((kind, keys, file.read_bytes()))
-        plain = next(content for kind, _, content in self._contents if kind == "tff_sqlite")
-        keys = {"kind": "tff_sqlite", "inputs": "x", "targets": "y"}
-        self._contents.append(("d.sqlite.lzma", keys, lzma.compress(plain)))
 
     def case(self, rng: random.Random) -> bool:
         name, keys, content = rng.choice(self._contents)

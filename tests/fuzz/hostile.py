@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import io
 import json
-import lzma
 import os
 import pickle
 import re
@@ -45,7 +44,7 @@ MEMORY = 4 << 30
 SECRET = 31_415_926
 """A number in the files outside."""
 SLOW = (
-    "sparse", "lzma of half", "xz of 200", "two billion", "400 million", "150 million", "by the thousand",
+    "sparse", "two billion", "400 million", "150 million", "by the thousand",
     "long texts", "vocabulary: 2 GiB", "100 MB",
 )  # fmt: skip
 """Parts of the names of cases that take more than a second, or much memory, to make or to refuse."""
@@ -282,51 +281,6 @@ for _name, _content in {
         sqlite_file(file, content=content)
 
     sqlite_case(_name)(_with_content)
-
-
-def bomb(size: int, **options: Any) -> bytes:
-    packer = lzma.LZMACompressor(**options)
-    return b"".join(packer.compress(bytes(1 << 24)) for _ in range(size >> 24)) + packer.flush()
-
-
-@sqlite_case("lzma of half a GiB of zeros", ".sqlite.lzma")
-def _(file: Path) -> None:
-    file.write_bytes(bomb(1 << 29, format=lzma.FORMAT_ALONE, preset=0))
-
-
-@sqlite_case("xz of 200 streams", ".sqlite.xz")
-def _(file: Path) -> None:
-    file.write_bytes(bomb(16 << 20, preset=0) * 200)
-
-
-@sqlite_case("lzma of a text", ".sqlite.lzma")
-def _(file: Path) -> None:
-    file.write_bytes(lzma.compress(b"no database " * 100_000))
-
-
-@sqlite_case("lzma that is cut", ".sqlite.lzma")
-def _(file: Path) -> None:
-    sqlite_file(file.with_suffix(".plain"))
-    file.write_bytes(
-        lzma.compress(file.with_suffix(".plain").read_bytes(), format=lzma.FORMAT_ALONE)[:-200]
-    )
-
-
-@sqlite_case("lzma with a dictionary of 4 GiB", ".sqlite.lzma")
-def _(file: Path) -> None:
-    content = bytearray(lzma.compress(bytes(1 << 20), format=lzma.FORMAT_ALONE))
-    content[1:5] = b"\xff" * 4
-    file.write_bytes(content)
-
-
-@sqlite_case("lzma of another table", ".sqlite.lzma")
-def _(file: Path) -> None:
-    plain = file.with_suffix(".plain")
-    with contextlib.closing(sqlite3.connect(plain)) as connection:
-        connection.executescript(
-            "CREATE TABLE other(a); INSERT INTO other VALUES (zeroblob(50000000))"
-        )
-    file.write_bytes(lzma.compress(plain.read_bytes()))
 
 
 # Parquet.
@@ -727,13 +681,6 @@ def outcome(tables: Table, folder: Path) -> str:
     return "read"
 
 
-def left_in_the_cache(cache: Path) -> int:
-    """Bytes of copies in the cache of data."""
-    return sum(
-        file.lstat().st_size for file in (cache / "fedray" / "data").rglob("*") if file.is_file()
-    )
-
-
 def in_a_process(work: Callable[[], str], limit: float = SECONDS) -> tuple[str, int, float]:
     """(result, most bytes in memory, seconds) of work in a forked process that is ended after `limit` seconds."""
     reading, writing = os.pipe()
@@ -787,8 +734,6 @@ def run_case(name: str, root: Path) -> tuple[str, int, float]:
         result = f"FOUND {memory / 2**30:.1f} GiB of memory; {result}"
     if result == "read" and not re.match("content: .*", name):
         result = "FOUND that it was read"
-    if "lzma" in name and left_in_the_cache(cache):
-        result = f"FOUND {left_in_the_cache(cache)} bytes in the cache; {result}"
     return result, memory, seconds
 
 

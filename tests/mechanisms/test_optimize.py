@@ -23,10 +23,10 @@ from fedray.mechanisms.optimize.design import (
     cached_mechanism,
     optimize_mechanism,
 )
-from fedray.mechanisms.optimize.objective import Target, read_targets
-from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
+from fedray.mechanisms.optimize.objective import LossOfCoefficients, Target, read_targets
+from fedray.mechanisms.optimize.toeplitz import log_loss, optimize_toeplitz
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import BLT, BandFHU, Identity, Toeplitz, Tree, TreeFull
+from fedray.mechanisms.registry import BLT, BandFHU, Dense, Identity, Toeplitz, Tree, TreeFull
 
 pytestmark = pytest.mark.slow
 
@@ -149,6 +149,13 @@ def test_banded_columns_have_unit_norm_and_the_exact_sensitivity() -> None:
     assert not strategy.participation_sensitivity(MinSep(60, 9, 4)).is_exact
 
 
+def with_unit_columns(participation: MinSep) -> Dense:
+    """The dense optimum under the further rule that all columns have norm 1."""
+    free = gram._free_of_devices(participation)
+    start = gram._start(free, participation.rounds)
+    return gram._solved(Dense, gram._UnitDiagonal(free), start, "rms", None)
+
+
 def test_fewer_participations_than_turns_leave_all_norms_equal() -> None:
     """n = 40, b = 5, k = 3: any 3 rounds that follow one another 5 apart have a square of 3, and later ones may overlap."""
     strategy = gram.optimize_dense(MinSep(40, 5, 3))
@@ -158,7 +165,7 @@ def test_fewer_participations_than_turns_leave_all_norms_equal() -> None:
     assert abs(G[0, 15]) > 1e-3
     assert (
         strategy.error_variances(40).mean()
-        <= gram.optimize_dense_unit_columns(MinSep(40, 5, 8)).error_variances(40).mean()
+        <= with_unit_columns(MinSep(40, 5, 8)).error_variances(40).mean()
     )
 
 
@@ -168,7 +175,7 @@ def test_devices_that_return_exactly_every_b_rounds_have_sensitivity_one_in_the_
     participation = MinSep(40, 10, 4)
     for strategy, square in (
         (gram.optimize_dense(participation), 1.0),
-        (gram.optimize_dense_unit_columns(participation), 4.0),
+        (with_unit_columns(participation), 4.0),
     ):
         G = strategy.gram(40)
         squares = [G[np.ix_(range(s, 40, 10), range(s, 40, 10))].sum() for s in range(10)]
@@ -228,6 +235,38 @@ def test_the_gradient_over_decays_is_that_of_jax(objective) -> None:
         )
     assert value == pytest.approx(float(expected), rel=1e-12)
     np.testing.assert_allclose(gradient, np.asarray(expected_gradient), rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("objective", ["max", "rms"])
+@pytest.mark.parametrize("bands", [4, 11])
+def test_the_gradient_over_coefficients_is_that_of_jax(
+    bands: int, objective, is_held: bool
+) -> None:
+    """The adjoint of forward substitution against float64 autodiff through the inverse of C."""
+    import jax
+    import jax.numpy as jnp
+
+    n, b, k = 40, 6, 5
+    p = np.array([0.5, 0.4, 0.3, 0.25, 0.2, 0.2, 0.15, 0.1, 0.1, 0.05])[: bands - 1]
+    p = -p if is_held else p
+    times = np.ones(n) if objective == "max" else (n - np.arange(n)) / n
+    lags = np.subtract.outer(np.arange(n), np.arange(n))
+
+    def objective_of(p):
+        c = jnp.concatenate([jnp.ones(1), jnp.exp(jnp.cumsum(p)) if is_held else p])
+        padded = jnp.zeros(n).at[:bands].set(c)
+        C = jnp.where(lags >= 0, padded[np.abs(lags)], 0.0)
+        beta = jnp.cumsum(jnp.linalg.inv(C)[:, 0])
+        column = C[:, np.arange(k) * b].sum(axis=1)
+        return 0.5 * jnp.log(jnp.sum(column**2) * jnp.sum(times * beta**2))
+
+    loss_of = LossOfCoefficients([Target(MinSep(n, b, k))], objective)
+    value, gradient = log_loss(loss_of, p, is_held)
+    with jax.enable_x64(True):
+        expected, expected_gradient = jax.jit(jax.value_and_grad(objective_of))(jnp.asarray(p))
+    assert value == pytest.approx(float(expected), rel=1e-12)
+    np.testing.assert_allclose(gradient, np.asarray(expected_gradient), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["unit", "free"])

@@ -169,6 +169,34 @@ def test_tabulated_and_computed_sensitivities_agree(strategy: Strategy) -> None:
     assert tabulated.is_exact.tolist() == [bool(each.is_exact[0]) for each in computed]
 
 
+@pytest.mark.parametrize(
+    "participation",
+    [MinSep(1, 1, 1), MinSep(5, 1, 5), MinSep(6, 1, 3), MinSep(7, 2, 4), MinSep(7, 3, 2)],
+    ids=lambda each: f"{each.rounds}, {each.min_sep}, {each.max_participations}",
+)
+def test_in_short_runs_no_pattern_exceeds_the_sensitivity(participation: MinSep) -> None:
+    for strategy in EXAMPLES.values():
+        brute = reference.participation_sensitivity(strategy, participation)
+        found = strategy.participation_sensitivity(participation)
+        assert found.lower_bound * (1 - 1e-12) <= brute <= found.value * (1 + 1e-12)
+        if found.is_exact:
+            assert found.value == pytest.approx(brute, rel=1e-12)
+
+
+def test_weights_scale_the_columns_of_a_pattern() -> None:
+    rng = np.random.default_rng(5)
+    for strategy, patterns in itertools.product(NON_NEGATIVE, (4, 2)):  # by pairs, and by rows
+        chosen = np.sort(rng.permuted(np.tile(np.arange(ROUNDS), (patterns, 1)), axis=1)[:, :3])
+        weights = rng.uniform(size=chosen.shape)
+        found = PatternSensitivities(strategy, ROUNDS).of(chosen, weights)
+        C = strategy.definition(ROUNDS)
+        expected = [
+            np.linalg.norm(C[:, rounds] @ scales)
+            for rounds, scales in zip(chosen, weights, strict=True)
+        ]
+        np.testing.assert_allclose(found.values, expected, rtol=1e-12)
+
+
 @pytest.mark.slow
 @given(
     st.sampled_from(list(EXAMPLES.values())),

@@ -185,32 +185,6 @@ def of_comparison(request) -> str:
     return comparison_page(compare_runs(runs, trace))
 
 
-def of_learning(request) -> str:
-    """Made-up runs of two kinds and a wrong min-sep, two seeds each."""
-    import fedray
-    from fedray.scenario import Scenario
-    from fedray.scenarios.learning import Study
-    from fedray.scenarios.learning_page import reproduced
-
-    trace = request.getfixturevalue("trace_of")([[0, 2], [1, 3], [0], [1, 2], [3]], 4)
-    made = request.getfixturevalue("trained_of")
-    on = Scenario.from_tables(trace.scenario).with_overrides("training.enabled=true")
-    study = Study(
-        on,
-        trace,
-        ("banded-toeplitz", "identity"),
-        (3,),
-        lambda wanted: {name: fedray.optimize_mechanism(each) for name, each in wanted.items()},
-    )
-    runs = {
-        (name, seed): made(f"{number}-{seed}", trace, {"accuracy": 0.01 * seed + 0.1 * number})
-        for number, name in enumerate(study.mechanisms)
-        for seed in (1, 2)
-    }
-    found = study.result(runs, (1, 2))
-    return reproduced(found, [found.to_json()]).page()
-
-
 def of_training(request) -> str:
     from fedray.report.trained_page import trained_page
 
@@ -235,7 +209,6 @@ def of_devices(request) -> str:
         (of_study, 1),
         (of_reproduction, 2),
         (of_comparison, 2),
-        (of_learning, 3),
         (of_training, 4),
         (of_devices, 8),
     ],

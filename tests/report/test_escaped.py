@@ -11,7 +11,7 @@ from fedray.commands.frame.output import print_line, print_pieces
 from fedray.report.page import render_fragment
 from fedray.report.progress import show_progress
 from fedray.report.table import Paragraph, Table
-from fedray.watch.entries import Runs
+from fedray.watch.entries import list_runs
 from fedray.watch.shown import status_text
 
 EVIL = "\x1b]0;owned\x07\x9b2J\x00\r\n\u202eword\x7f"
@@ -92,7 +92,7 @@ def test_columns_of_a_log_are_escaped(tmp_path: Path, fedray_command) -> None:
 
 def test_names_of_runs_are_escaped(tmp_path: Path, trace_of, capsys) -> None:
     trace_of([[0, 2], [1]], 3).path.rename(tmp_path / "a\x1b[2J\nb")
-    print_pieces(status_text(Runs(tmp_path).list()))
+    print_pieces(status_text(list_runs(tmp_path)))
     found = capsys.readouterr().out
     assert is_harmless(found)
     assert r"a\x1b[2J\nb" in found

@@ -18,11 +18,7 @@ import numpy as np
 
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.blt import optimize_blt
-from fedray.mechanisms.optimize.gram import (
-    optimize_banded,
-    optimize_dense,
-    optimize_dense_unit_columns,
-)
+from fedray.mechanisms.optimize.gram import optimize_banded, optimize_dense
 from fedray.mechanisms.optimize.objective import Target
 from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
 from fedray.mechanisms.participation import MinSep
@@ -106,15 +102,6 @@ ROWS = [
         None,
         8.1526,
         4,
-        returns_every_b_rounds=True,
-        is_quick=False,
-    ),
-    Row(
-        "dense, unit columns, rms",
-        lambda: optimize_dense_unit_columns(PARTICIPATION),
-        None,
-        8.1526 * 1.01,
-        1,
         returns_every_b_rounds=True,
         is_quick=False,
     ),

@@ -12,13 +12,12 @@ USABLE = 0.6
 def lawful(scenario: Scenario) -> Outcome:
     """A made-up law: min-sep is proportional to the reach, and all rounds come at one pace.
 
-    A run with a least time between rounds takes a fifth longer, one with slow days two fifths.
+    A run with a least time between rounds takes a fifth longer.
     """
     goal, timer_hours = scenario.rounds.report_goal, scenario.participation.timer_hours
     devices = scenario.population.devices * scenario.population.reach
     min_sep = USABLE * devices / goal
     pace = 1.2
     pace -= 0.2 if scenario.rounds.min_minutes_between is not None else 0.0
-    pace += 0.2 if scenario.availability.slow_days is not None else 0.0
     timers = scenario.rounds.count / (pace * min_sep)
     return Outcome(max(1, round(min_sep)), math.ceil(timers), timers * timer_hours / 24.0)

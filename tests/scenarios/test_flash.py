@@ -201,7 +201,7 @@ def test_the_file_of_flash_is_as_it_is_described() -> None:
 @needs_data
 @pytest.mark.slow
 def test_published_figures_of_flash_are_those_that_the_study_finds() -> None:
-    """The order of predictions in scenarios/README.md, with seed 1."""
+    """The order of predictions in docs/published.md, with seed 1."""
     (found,) = flash.run(REAL)
     values, behind = found.document["log_likelihood"], found.document["behind"]
     assert values["shares by the time of day"] == pytest.approx(-0.2611, abs=0.0001)

@@ -21,10 +21,6 @@ from fedray.scenarios.reproduction import Reproduced, Reproduction, agreement_fi
 
 HERE = Placement(backend="in-process")
 SMALL = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
-LEARNING = [
-    *("population.devices=1500", "participation.timer_hours=8", "rounds.count=12"),
-    *("rounds.report_goal=60", "training.cohort_sample=6", "training.evaluation_devices=16"),
-]
 EXAMPLES: dict[str, dict[str, Any]] = {
     "amplified": {},
     "dp-lstm": {},
@@ -39,19 +35,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
     "gboard-privacy": {"rows": "en-GB"},
     "gboard-sensitivity": {"placement": HERE},
-    "learning": {
-        "scenario": [Path("scenarios/quickstart.toml")],
-        "seeds": 2,
-        "overrides": LEARNING,
-        "placement": HERE,
-    },
-    "signal-to-noise": {
-        "scenario": [Path("scenarios/quickstart.toml")],
-        "cohorts": "2,6",
-        "seeds": 2,
-        "overrides": LEARNING,
-        "placement": HERE,
-    },
     "shakespeare": {
         "data": written_roles,
         "rounds": 2,

@@ -33,6 +33,12 @@ def test_a_goal_that_is_not_met_by_the_deadline_keeps_what_came() -> None:
         assert np.flatnonzero(closing.has_arrived).tolist() == [1, 3, 5]
 
 
+def test_a_report_at_the_deadline_is_in_time() -> None:
+    for rule in (AtGoal(3), AtLeast(3, 10.0)):
+        assert rule.close(REPORTS, 100.0, 120.0).is_committed
+        assert not rule.close(REPORTS, 100.0, np.nextafter(120.0, 0.0)).is_committed
+
+
 CLOSING = {"goal": "{kind='goal'}", "at_least": "{kind='at_least', open_minutes=2}"}
 
 

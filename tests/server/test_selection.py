@@ -10,6 +10,7 @@ from scipy import stats
 from fedray.base.rng import Stream, stream_key
 from fedray.server.policies.cap import Cap
 from fedray.server.policies.policy import Policies
+from fedray.server.policies.round_separation import RoundSeparation
 from fedray.server.policies.timer import Timer
 from fedray.server.rounds.closing import AtGoal
 from fedray.server.rounds.rounds import (
@@ -206,6 +207,10 @@ def test_fates_follow_their_laws() -> None:
         > 1e-4
     )
     assert not (draw_fates(chosen, 4, FATES).work_seconds == fates.work_seconds).any()
+    some = chosen.device_ids % 7 == 3
+    of_some = draw_fates(chosen.take(some), 3, FATES)
+    assert of_some.work_seconds.tolist() == fates.work_seconds[some].tolist()
+    assert of_some.failure_seconds.tolist() == fates.failure_seconds[some].tolist()
 
 
 def test_own_timers_are_known_though_the_present_list_is_empty() -> None:
@@ -233,6 +238,18 @@ def test_where_the_lists_say_nothing_of_timers_all_keep_the_rules_timer() -> Non
     kernel.start_window(as_check_ins([(5.0, 3, 900.0)]), Window(0, 0.0, 200.0, 200.0, RATE))
     assert kernel.advance([0]) == (FULL, 0, 5.0)
     assert kernel.take(0).timer_seconds.tolist() == [RULES.timer_seconds]
+
+
+def test_a_device_may_come_back_after_exactly_its_separation() -> None:
+    """Round 5 of a separation of 3: the device of round 3 waits, and the one of round 2 is taken."""
+    rules = with_policies(RoundSeparation(3, "arrived"))
+    kernel = Selection([replace(rules, selection_target=1)], SEED)
+    kernel.open(0, 0.0, 0.0)
+    rows = as_check_ins([(5.0, 3, 900.0), (7.0, 8, 900.0)])
+    listed = replace(rows, last_rounds=np.array([3, 2], np.int32))
+    kernel.start_window(listed, Window(0, 0.0, 200.0, 200.0, RATE))
+    assert kernel.advance([5]) == (FULL, 0, 7.0)
+    assert kernel.take(0).device_ids.tolist() == [8]
 
 
 def test_an_upload_counts_if_it_was_lost_on_the_way_before_the_round_closed() -> None:

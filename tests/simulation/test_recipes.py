@@ -71,7 +71,7 @@ def test_the_documented_comparison_of_every_kind_runs(
     fedray_command, tmp_path: Path, monkeypatch
 ) -> None:
     """On a small trace, with the commands as they are written."""
-    readme = (ROOT / "scenarios" / "README.md").read_text()
+    readme = (ROOT / "docs" / "published.md").read_text()
     section = readme.split("## Every kind on one trace")[1]
     commands = section.split("```sh")[1].split("```")[0].replace("\\\n", " ").splitlines()
     small = (

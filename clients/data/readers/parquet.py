@@ -1,15 +1,12 @@
 """Parquet files with a column of clients: one file, or a folder of them, as from Hugging Face
 (`flwrlabs/femnist`, `flwrlabs/shakespeare`).
 
-Rows are numbered over the files of a split. If the rows of a client lie apart, DuckDB makes a copy
-in order of the clients in the cache; it sorts on disk when memory runs out.
+Rows are numbered over the files of a split. The rows of a client must follow one another.
 """
 
 import bisect
-import glob
 import io
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -18,9 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedray.base.quiet_duckdb import connected
 from fedray.scenario.data import ParquetData
-from ..cache import made_once
 from .files import split_files
 from .reader import (
     MOST_CLIENT_BYTES,
@@ -32,9 +27,6 @@ from .reader import (
 )
 
 SUFFIXES = (".parquet",)
-_SORT_MEMORY = "1GiB"
-# Rows of a row group of the copy: a client is read by whole groups.
-_GROUP_ROWS = 4096
 MOST_GROUP_BYTES = (1 << 31) - 1
 """Largest size of the columns of a row group in memory, bytes. Parquet stores equal values once, so
 a small file can expand beyond the memory."""
@@ -42,8 +34,6 @@ MOST_NAME_BYTES = 4096
 """Largest size of a client's name, bytes."""
 # An example takes at least a bit of its file.
 _MOST_ROWS_PER_BYTE = 8
-# Room on disk for sorting: this many sizes of the files, and at least these bytes.
-_MOST_SORTED_SHARE, _LEAST_SORTED_LIMIT = 100, 1 << 30
 # Image formats that are decoded. Others, such as PostScript, are programs.
 _PICTURES = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 # Errors that pyarrow raises for a damaged file.
@@ -59,81 +49,38 @@ class ParquetFiles(ClientFile):
         path: file or folder.
         files: files of each split.
         client_column: column with the client of a row.
-        cache: folder in the cache for the content.
 
     Raises:
         Damaged: the files are not Parquet, or lack the column.
     """
 
-    def __init__(
-        self, path: Path, files: Mapping[str, list[Path]], client_column: str, cache: Path
-    ) -> None:
+    def __init__(self, path: Path, files: Mapping[str, list[Path]], client_column: str) -> None:
         self._path = path
         self._client_column = client_column
-        self._cache = cache
         self._splits = {split: _Rows(found) for split, found in files.items()}
         for rows in self._splits.values():
             # Files without the column are refused now, not when a client is read.
             rows.demand(client_column)
 
     @classmethod
-    def of(cls, table: ParquetData, cache: Path) -> "ParquetFiles":
+    def of(cls, table: ParquetData) -> "ParquetFiles":
         """Opens the files of a table."""
         path = Path(table.file)
         files: dict[str, list[Path]] = {}
         for split, file in split_files(path, SUFFIXES):
             files.setdefault(split, []).append(file)
-        return cls(path, files, table.client, cache)
+        return cls(path, files, table.client)
 
     def clients(self) -> Iterator[Client]:
         for split, rows in self._splits.items():
             for name, first, end in _runs(rows.column(self._client_column)):
                 yield Client(split, name, end - first, first, end)
 
-    def gathered(self) -> ClientFile:
-        copy = self._cache / "gathered"
-        copy.mkdir(exist_ok=True)
-        # Other files in the folder are not read.
-        files = {}
-        for split, rows in self._splits.items():
-            name = f"{split}-00000-of-00001.parquet" if split else "all.parquet"
-            files[split] = [made_once(copy / name, self._sorter(rows))]
-        return ParquetFiles(copy, files, self._client_column, self._cache)
-
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
         rows = self._splits.get(client.split)
         if rows is None:
             raise Damaged(f"{self._path.name}: split {client.split!r} is missing")
         return rows.read(client, columns)
-
-    def _sorter(self, rows: "_Rows") -> Callable[[Path], None]:
-        def sort(new: Path) -> None:
-            import duckdb
-
-            size = sum(file.stat().st_size for file in rows.files)
-            room = max(_LEAST_SORTED_LIMIT, _MOST_SORTED_SHARE * size)
-            sorting = self._cache / "sorting"
-            settings: dict[str, Any] = {
-                "memory_limit": _SORT_MEMORY,
-                "temp_directory": str(sorting),
-                "max_temp_directory_size": f"{room}B",
-            }
-            # SQL doubles a quote within a quoted name.
-            escaped = self._client_column.replace('"', '""')
-            # DuckDB would take names as patterns.
-            files = [glob.escape(str(file)) for file in rows.files]
-            subject = f"{self._path.name} cannot be put in order of its clients"
-            try:
-                with damage(subject, duckdb.Error), connected(settings) as connection:
-                    found = connection.read_parquet(files, filename=True, file_row_number=True)
-                    # Examples of a client keep their order.
-                    found = found.order(f'"{escaped}", filename, file_row_number')
-                    found = found.project("* EXCLUDE (filename, file_row_number)")
-                    found.to_parquet(str(new), row_group_size=_GROUP_ROWS)
-            finally:
-                shutil.rmtree(sorting, ignore_errors=True)
-
-        return sort
 
 
 class _Rows:

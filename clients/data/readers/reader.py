@@ -48,22 +48,13 @@ class ClientFile(Protocol):
     def clients(self) -> Iterator[Client]:
         """Yields every client of every split, in the order of the data.
 
-        A client whose records lie in several places occurs once for each of them.
+        A client whose records lie in several places occurs once for each of them, which the index
+        refuses.
 
         Raises:
             Damaged: something cannot be read.
         """
         ...
-
-    def gathered(self) -> "ClientFile | None":
-        """Returns a reader of a copy in the cache in which each client has one place.
-
-        None if every client of the format has one place anyway.
-
-        Raises:
-            Damaged: something cannot be read.
-        """
-        return None
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
         """Returns columns of all examples of a client, in the order of its records.

@@ -6,7 +6,6 @@ single signs; blank lines are not examples.
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from fedray.base.errors import InputError
 from fedray.scenario.data import SourceCodeData
@@ -23,8 +22,7 @@ class SourceCode(ClientFile):
         InputError: they are not the modules of the table.
     """
 
-    def __init__(self, table: SourceCodeData, cache: Path) -> None:
-        del cache
+    def __init__(self, table: SourceCodeData) -> None:
         library = standard_library()
         if library.digest != table.sha256:
             raise InputError.of(

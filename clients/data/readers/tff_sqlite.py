@@ -5,21 +5,18 @@
     client_metadata(client_id, split_name, num_examples)
 
 The first has a row per example, a serialized tf.train.Example; the second is not needed: examples
-are counted. A compressed file (.lzma, .xz) is decompressed into the cache, once.
+are counted. The rows of a client must follow one another.
 """
 
-import lzma
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.scenario.data import TffSqliteData
-from ..cache import made_once
-from .files import read_only_sqlite, read_only_uri
+from .files import read_only_sqlite
 from .reader import (
     MOST_CLIENT_BYTES,
     Client,
@@ -35,18 +32,8 @@ _OF_CLIENT = (
     "SELECT rowid, serialized_example_proto FROM examples"
     " WHERE rowid >= ? AND rowid < ? ORDER BY rowid"
 )
-_GATHER = (
-    "CREATE TABLE main.examples AS"
-    " SELECT split_name, client_id, serialized_example_proto FROM source.examples"
-    " ORDER BY split_name, client_id, rowid"
-)
-_COMPRESSED = (".lzma", ".xz")
 MOST_EXAMPLE_BYTES = 64 << 20
 """Largest size of a serialized example, bytes."""
-MOST_UNPACKED_SHARE = 100
-"""Largest ratio of decompressed to compressed size. EMNIST's is 20."""
-# Size up to which any file may be decompressed: an empty database is nearly all zeros.
-_LEAST_UNPACKED_LIMIT = 64 << 20
 
 
 class TffSqlite(ClientFile):
@@ -56,18 +43,14 @@ class TffSqlite(ClientFile):
         Damaged: the file is not such a database.
     """
 
-    def __init__(self, path: Path, cache: Path) -> None:
+    def __init__(self, path: Path) -> None:
         self._name = path.name
-        self._cache = cache
-        if path.suffix in _COMPRESSED:
-            path = made_once(cache / "database.sqlite", lambda new: self._decompress(path, new))
-        self._path = path
         self._connection = self._opened(path)
 
     @classmethod
-    def of(cls, table: TffSqliteData, cache: Path) -> "TffSqlite":
+    def of(cls, table: TffSqliteData) -> "TffSqlite":
         """Opens the file of a table."""
-        return cls(Path(table.file), cache)
+        return cls(Path(table.file))
 
     def clients(self) -> Iterator[Client]:
         split, name = "", ""
@@ -90,10 +73,6 @@ class TffSqlite(ClientFile):
             raise Damaged(f"{self._name}: rows after {last} cannot be read: {error}") from None
         if first >= 0:
             yield Client(split, name, examples, first, last + 1)
-
-    def gathered(self) -> ClientFile:
-        copy = made_once(self._cache / "gathered.sqlite", self._gather)
-        return TffSqlite(copy, self._cache)
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
         found: dict[str, list[Feature]] = {column: [] for column in columns}
@@ -124,7 +103,7 @@ class TffSqlite(ClientFile):
     def _opened(self, path: Path) -> sqlite3.Connection:
         subject = (
             f"{self._name} is not a SQLite file with a table examples(split_name, client_id, "
-            "serialized_example_proto)"
+            "serialized_example_proto); decompress a .lzma file first"
         )
         with damage(subject, sqlite3.Error):
             connection = read_only_sqlite(path, "examples")
@@ -132,35 +111,6 @@ class TffSqlite(ClientFile):
             # SQLite opens any file, and checks its format at the first query.
             connection.execute(_ROWS + " LIMIT 1").fetchone()
         return connection
-
-    def _decompress(self, path: Path, new: Path) -> None:
-        left = max(_LEAST_UNPACKED_LIMIT, MOST_UNPACKED_SHARE * path.stat().st_size)
-        with (
-            damage(f"{self._name} cannot be decompressed", lzma.LZMAError, EOFError, MemoryError),
-            lzma.open(path) as source,
-            new.open("wb") as target,
-        ):
-            while block := source.read(1 << 20):
-                left -= len(block)
-                if left < 0:
-                    raise Damaged(
-                        f"{self._name} unpacks to more than {MOST_UNPACKED_SHARE} times its "
-                        "size, which real data never does; if you trust it, decompress it yourself"
-                    )
-                target.write(block)
-        # The cache keeps only content that is a database.
-        self._opened(new).close()
-
-    def _gather(self, new: Path) -> None:
-        with (
-            damage(f"{self._name} cannot be put in order of its clients", sqlite3.Error),
-            closing(sqlite3.connect(new, uri=True)) as connection,
-        ):
-            connection.execute("ATTACH ? AS source", (read_only_uri(self._path),))
-            # The copy is not shared until it is complete, so it needs no journal.
-            connection.execute("PRAGMA main.journal_mode = OFF")
-            connection.execute(_GATHER)
-            connection.commit()
 
 
 def _column(features: list[Feature]) -> Column:

@@ -1,28 +1,18 @@
-"""Data that leads out of its file, and copies in the cache that somebody changed. `tests/fuzz/hostile.py` has many more."""
+"""Data that leads out of its file, or is not in order. `tests/fuzz/hostile.py` has many more."""
 
-import lzma
-import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fedray.base.errors import InputError
-from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource
-
-
-def write_lzma(folder: Path) -> dict:
-    write_sqlite(folder)
-    (folder / "d.sqlite.lzma").write_bytes(lzma.compress((folder / "d.sqlite").read_bytes()))
-    return {"kind": "tff_sqlite", "file": "d.sqlite.lzma", "targets": ""}
 
 
 def write_sqlite(folder: Path) -> dict:
-    """Rows of each client lie apart, so that a copy is made."""
+    """Rows of each client lie apart."""
     with sqlite3.connect(folder / "d.sqlite") as connection:
         connection.execute("CREATE TABLE examples(split_name, client_id, serialized_example_proto)")
         # An Example with the feature `pixels`, of one float.
@@ -39,84 +29,12 @@ def write_parquet(folder: Path) -> dict:
     return {"kind": "parquet", "file": "d.parquet", "targets": ""}
 
 
-def changed_in_place(copy: Path) -> None:
-    """The size, and the time of the last modification, stay the same."""
-    before, content = copy.stat(), bytearray(copy.read_bytes())
-    content[len(content) // 2 :] = content[: len(content) - len(content) // 2]
-    copy.write_bytes(content)
-    os.utime(copy, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def emptied(copy: Path) -> None:
-    copy.write_bytes(b"")
-
-
-def exchanged_for_a_link(copy: Path) -> None:
-    copy.rename(copy.parent.parent / "elsewhere")
-    copy.symlink_to(copy.parent.parent / "elsewhere")
-
-
-def exchanged_for_a_pipe(copy: Path) -> None:
-    copy.unlink()
-    os.mkfifo(copy)
-
-
-def without_its_digest(copy: Path) -> None:
-    copy.with_name(f"{copy.name}.sha256").unlink()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [changed_in_place, emptied, exchanged_for_a_link, exchanged_for_a_pipe, without_its_digest],
-)
-@pytest.mark.parametrize("write", [write_lzma, write_sqlite, write_parquet])
-def test_a_damaged_copy_in_the_cache_is_made_again(
-    write: Callable[[Path], dict],
-    damage: Callable[[Path], None],
-    tmp_path: Path,
-    cache: Path,
-    source,
+@pytest.mark.parametrize("write", [write_sqlite, write_parquet])
+def test_rows_of_a_client_that_lie_apart_are_refused(
+    write: Callable[[Path], dict], tmp_path: Path, source
 ) -> None:
-    table = write(tmp_path)
-    expected = examples_of(source(table))
-    copies = [file for file in cache.rglob("*") if file.suffix in (".sqlite", ".parquet")]
-    assert copies
-    content = [copy.read_bytes() for copy in copies]
-    for copy in copies:
-        damage(copy)
-    with pytest.warns(UserWarning, match="it is made again"):
-        again = source(table)
-    assert examples_of(again) == expected
-    assert [copy.read_bytes() for copy in copies] == content
-    assert not any(copy.is_symlink() for copy in copies)
-
-
-def examples_of(opened: ExampleSource) -> list:
-    devices = np.array([0, 1, 2, FIRST_HELD_OUT], np.uint64)
-    return [
-        opened.examples(each, np.zeros((1, 1), np.int64))["inputs"].tolist()
-        for each in devices[:, None]
-    ]
-
-
-def test_a_file_beside_the_copies_is_not_read(tmp_path: Path, cache: Path, source) -> None:
-    table = write_parquet(tmp_path)
-    expected = examples_of(source(table))
-    (folder,) = (cache / "data").glob("*/gathered")
-    pq.write_table(pa.table({"client": ["z"], "inputs": [9.0]}), folder / "more.parquet")
-    for index in folder.parent.glob("*.index"):
-        index.unlink()
-    assert examples_of(source(table)) == expected
-
-
-def test_an_archive_that_unpacks_beyond_the_bound_leaves_nothing(
-    tmp_path: Path, cache: Path, source
-) -> None:
-    (tmp_path / "d.sqlite.xz").write_bytes(lzma.compress(bytes(65 << 20), preset=0))
-    with pytest.raises(InputError, match="more than 100 times its size"):
-        source({"kind": "tff_sqlite", "file": "d.sqlite.xz"})
-    (folder,) = (cache / "data").iterdir()
-    assert [(file.name, file.stat().st_size) for file in folder.iterdir()] == [("lock", 0)]
+    with pytest.raises(InputError, match="rows of client 'a' of split .* sort the file"):
+        source(write(tmp_path))
 
 
 def test_a_folder_of_data_with_a_link_that_leads_out_is_refused(tmp_path: Path, source) -> None:

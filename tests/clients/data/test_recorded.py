@@ -1,7 +1,6 @@
 """Recorded data: files that other code wrote are read back exactly, and damaged ones are one line."""
 
 import json
-import lzma
 import sqlite3
 import struct
 import sys
@@ -55,14 +54,13 @@ def texts(clients: int, seed: int) -> Clients:
     }
 
 
-def rows_of(clients: Clients, is_mixed: bool) -> list[tuple[str, dict[str, list], int]]:
-    """(client, its columns, row) of all rows; mixed: the first ones of all clients, and so on."""
-    rows = [
+def rows_of(clients: Clients) -> list[tuple[str, dict[str, list], int]]:
+    """(client, its columns, row) of all rows."""
+    return [
         (name, columns, row)
         for name, columns in clients.items()
         for row in range(len(next(iter(columns.values()))))
     ]
-    return sorted(rows, key=lambda each: each[2]) if is_mixed else rows
 
 
 # tf.Example, by hand: tag bytes are number << 3 | wire type.
@@ -100,11 +98,11 @@ def tff_features(columns: dict[str, list], row: int) -> dict[str, Any]:
     return {"pixels": np.ravel(columns["x"][row]).tolist(), "label": [columns["y"][row]]}
 
 
-def write_sqlite(path: Path, splits: dict[str, Clients], is_mixed: bool = False) -> None:
+def write_sqlite(path: Path, splits: dict[str, Clients]) -> None:
     rows = [
         (split, name, example(tff_features(columns, row)))
         for split, clients in splits.items()
-        for name, columns, row in rows_of(clients, is_mixed)
+        for name, columns, row in rows_of(clients)
     ]
     connection = sqlite3.connect(path)
     connection.execute(
@@ -118,19 +116,12 @@ def write_sqlite(path: Path, splits: dict[str, Clients], is_mixed: bool = False)
     connection.close()
 
 
-def write_lzma(path: Path, splits: dict[str, Clients]) -> None:
-    plain = path.with_suffix("")
-    write_sqlite(plain, splits)
-    path.write_bytes(lzma.compress(plain.read_bytes(), format=lzma.FORMAT_ALONE))
-    plain.unlink()
-
-
-def write_parquet(path: Path, splits: dict[str, Clients], is_mixed: bool = False) -> None:
+def write_parquet(path: Path, splits: dict[str, Clients]) -> None:
     path.mkdir()
     for split, clients in splits.items():
         rows = [
             {"client": name, **{column: values[row] for column, values in columns.items()}}
-            for name, columns, row in rows_of(clients, is_mixed)
+            for name, columns, row in rows_of(clients)
         ]
         half = (len(rows) + 1) // 2
         for number, part in enumerate(filter(None, (rows[:half], rows[half:]))):
@@ -138,16 +129,9 @@ def write_parquet(path: Path, splits: dict[str, Clients], is_mixed: bool = False
             pq.write_table(pa.Table.from_pylist(part), file, row_group_size=3)
 
 
-def mixed(write: Callable[..., None]) -> Callable[[Path, dict[str, Clients]], None]:
-    return lambda path, splits: write(path, splits, is_mixed=True)
-
-
 KINDS: dict[str, tuple[str, Callable[[Path, dict[str, Clients]], None], dict, dict]] = {
     "sqlite": ("d.sqlite", write_sqlite, {"kind": "tff_sqlite", "shape": [2, 3]}, {"tokens": "tokens"}),
-    "sqlite, mixed": ("d.sqlite", mixed(write_sqlite), {"kind": "tff_sqlite", "shape": [2, 3]}, {"tokens": "tokens"}),
-    "lzma": ("d.sqlite.lzma", write_lzma, {"kind": "tff_sqlite", "shape": [2, 3]}, {"tokens": "tokens"}),
     "parquet": ("d", write_parquet, {"kind": "parquet", "inputs": "x", "targets": "y"}, {"tokens": "text"}),
-    "parquet, mixed": ("d", mixed(write_parquet), {"kind": "parquet", "inputs": "x", "targets": "y"}, {"tokens": "text"}),
 }  # fmt: skip
 """Name of the file, what writes it, the table for numbers, and what it has besides for texts."""
 
@@ -426,8 +410,6 @@ def truncate_parquet(path: Path) -> None:
         ("sqlite", damage_feature, "d.sqlite: row 4 (client 'c02') has no feature 'pixels'"),
         ("sqlite", truncate, "d.sqlite"),
         ("sqlite", overwrite, "d.sqlite is not a SQLite file"),
-        ("lzma", truncate, "d.sqlite.lzma cannot be decompressed"),
-        ("lzma", overwrite, "d.sqlite.lzma cannot be decompressed"),
         ("parquet", truncate_parquet, "train-00000-of-00002.parquet is not a readable Parquet file"),
         ("parquet", drop_column, "train-00000-of-00002.parquet has no column 'client'"),
     ],
