@@ -1,9 +1,7 @@
 """`fedray mechanism`: loss, sensitivity and privacy of mechanisms at a setting."""
 
 from pathlib import Path
-from typing import Any
 
-from fedray.base.errors import InputError
 from fedray.commands.frame.output import print_files, print_result, write_shown
 from fedray.commands.frame.placing import placement_of
 
@@ -52,42 +50,22 @@ def mechanism(
         random_rounds: a sampled device rests for min-sep - 1 rounds instead of taking turns
     """
     from fedray.mechanisms.figures import Mechanisms
-    from fedray.studies.design import calibrate_mechanism, evaluate_mechanisms
+    from fedray.studies.design import evaluate_mechanisms
 
-    setting = (rounds, min_sep, max_participations)
-    if epsilon is None and rho is None:
-        found = evaluate_mechanisms(
-            mechanisms,
-            *setting,
-            noise_multiplier,
-            delta,
-            sampling,
-            partitions,
-            workload,
-            is_fixed_order,
-            has_random_rounds=random_rounds,
-            placement=placement_of(place) if place else None,
-        )
-    else:
-        # A target determines the noise multiplier, so both could contradict each other.
-        if noise_multiplier is not None:
-            raise InputError(
-                "--noise-multiplier with --epsilon or --rho, which compute it; leave one out"
-            )
-        found: dict[str, Any] = {}
-        for each in mechanisms:
-            found[str(each)] = calibrate_mechanism(
-                each,
-                *setting,
-                delta,
-                epsilon,
-                rho,
-                sampling,
-                partitions,
-                workload,
-                is_fixed_order,
-                random_rounds,
-            )
+    found = evaluate_mechanisms(
+        mechanisms,
+        *(rounds, min_sep, max_participations),
+        noise_multiplier,
+        delta,
+        sampling,
+        partitions,
+        workload,
+        is_fixed_order,
+        has_random_rounds=random_rounds,
+        placement=placement_of(place) if place else None,
+        epsilon=epsilon,
+        rho=rho,
+    )
     if parameters is not None:
         # Torch is loaded only to measure.
         from fedray.server.learning.noise_cost import with_costs

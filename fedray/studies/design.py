@@ -192,12 +192,15 @@ def evaluate_mechanisms(
     *,
     has_random_rounds: bool = False,
     placement: Placement | None = None,
+    epsilon: float | None = None,
+    rho: float | None = None,
 ) -> dict[str, Figures]:
     """Returns all figures of mechanisms at one setting, by mechanism as given: files (JSON or .npy)
     or kinds in FOLLOWING_KINDS.
 
     Args:
-        noise_multiplier: z of mu, rho and epsilon; None for figures without them.
+        noise_multiplier: z of mu, rho and epsilon; None for figures without them, or for the least
+            one of each mechanism for a target.
         probability: probability that a device is sampled in its turn, for amplified figures.
         partitions: parts of the population that take turns; None for one.
         workload: workload of the losses, such as "momentum=0.9,decay=0.95" or "schedule=run.toml".
@@ -205,14 +208,20 @@ def evaluate_mechanisms(
         has_random_rounds: whether a sampled device rests for min_sep - 1 rounds after each of its
             rounds, instead of taking turns.
         placement: cluster for the draws of random rounds; None for this process.
+        epsilon: target for epsilon at delta.
+        rho: target for rho, instead of epsilon.
 
     Raises:
         InputError: the setting is impossible, or nothing is proven for it.
     """
+    has_target = (epsilon, rho) != (None, None)
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations, is_fixed_order)
         sampling = _sampling(participation, probability, partitions, has_random_rounds)
-        if sampling is not None and noise_multiplier is None:
+        if has_target and noise_multiplier is not None:
+            rule = "contradicts an epsilon or rho, which compute it"
+            raise InputError.of("noise_multiplier", noise_multiplier, rule, "leave one out")
+        if not has_target and sampling is not None and noise_multiplier is None:
             raise ValueError(
                 f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; "
                 "give one"
@@ -223,43 +232,19 @@ def evaluate_mechanisms(
         found = {}
         with _drawn_by(placement):
             for name, strategy in strategies.items():
-                setting = participation, noise_multiplier, delta, sampling, matrix
+                used = {"sampling": sampling, "workload": matrix}
+                setting = strategy, participation
                 try:
-                    figures = mechanism_figures(strategy, *setting)
+                    if has_target:
+                        figures = calibrated_figures(
+                            *setting, delta, epsilon=epsilon, rho=rho, **used
+                        )
+                    else:
+                        figures = mechanism_figures(*setting, noise_multiplier, delta, **used)
                     found[name] = replace(figures, made_for=other_workload(name, matrix))
                 except InputError as error:
                     raise InputError(f"mechanism {name!r}: {error}") from None
         return found
-
-
-def calibrate_mechanism(
-    given: Path,
-    rounds: int | None,
-    min_sep: int | None,
-    max_participations: int | None,
-    delta: float,
-    epsilon: float | None,
-    rho: float | None,
-    probability: float | None = None,
-    partitions: int | None = None,
-    workload: str = "prefix",
-    is_fixed_order: bool = False,
-    has_random_rounds: bool = False,
-) -> Figures:
-    """Computes all figures of a mechanism at the least noise multiplier for an epsilon or a rho.
-
-    Arguments and errors are those of `evaluate_mechanisms`.
-    """
-    with _inputs():
-        participation = _participation(rounds, min_sep, max_participations, is_fixed_order)
-        sampling = _sampling(participation, probability, partitions, has_random_rounds)
-        matrix = read_workload(workload, participation.rounds)
-        strategy = _strategy(given, participation, matrix)
-        target = {"epsilon": epsilon, "rho": rho}
-        found = calibrated_figures(
-            strategy, participation, delta, **target, sampling=sampling, workload=matrix
-        )
-        return replace(found, made_for=other_workload(given, matrix))
 
 
 def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None) -> Strategy:

@@ -45,7 +45,7 @@ from fedray.mechanisms.registry import Identity, Tree
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.studies.design import calibrate_mechanism, evaluate_mechanisms, find_mechanism
+from fedray.studies.design import evaluate_mechanisms, find_mechanism
 from fedray.studies.fit import RANGES, fit_min_sep
 from fedray.studies.habits.fit import fit_habits
 from fedray.studies.habits.read import read_observed_log
@@ -566,13 +566,13 @@ class Mechanisms(Valid):
         (figures,) = evaluate_mechanisms([given], n, b, k, z, delta, *sampling).values()
         self.note("evaluate")
         check_figures(figures)
-        found = calibrate_mechanism(given, n, b, k, delta, target.get("epsilon"), target.get("rho"), *sampling)  # fmt: skip
+        found = evaluate_mechanisms([given], n, b, k, None, delta, *sampling, **target)[str(given)]
         self.note("calibrate")
         check_figures(found)
         (name, most), = target.items()  # fmt: skip
         spent = found.amplified_epsilon if sampling[0] is not None else getattr(found, name)
         demand(spent is not None and spent <= most, f"{name} {spent} misses {most}")
-        again = calibrate_mechanism(given, n, b, k, delta, target.get("epsilon"), target.get("rho"), *sampling)  # fmt: skip
+        again = evaluate_mechanisms([given], n, b, k, None, delta, *sampling, **target)[str(given)]
         demand(again.to_json() == found.to_json(), "calibrated again, a figure differs")
 
     def _mechanism(self, rng: random.Random, out: Path, rounds: int) -> Path:

@@ -4,7 +4,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from document_schema import declared_keys, found_keys
 from json_documents import DOCUMENTS, described, rows_of
 from typer.main import get_command
 
+import fedray
 from fedray.audit.audit import audit_trace
 from fedray.audit.filtered import Exclusions
 from fedray.audit.questions import AnswerPrivacy
@@ -26,6 +27,7 @@ from fedray.commands.run import print_run_of_tasks
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.registry import Identity
+from fedray.mechanisms.workload import PREFIX
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -257,7 +259,7 @@ def test_documents_of_mechanisms_match_their_types(
 ) -> None:
     """The optimisation takes most of the second."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    write_strategy(Identity(), tmp_path / "identity.json")
+    write_strategy(Identity(), tmp_path / "identity.json", PREFIX)
     setting = ("--rounds", "60", "--min-sep", "12", "--max-participations", "4")
     sampled = ("--sampling", "0.01", "--delta", "1e-6")
     file = str(tmp_path / "identity.json")
@@ -272,7 +274,8 @@ def test_documents_of_mechanisms_match_their_types(
         found = printed(fedray_command, name, file, *setting, *sampled, *options, *shown, "--json")
         check("fedray mechanism", found)
         # An optimised mechanism has the same keys, though not from one command.
-        parts = {key: found[key] for key in ("hypothetical", "noise_cost", "is_fixed_order")}
+        keys = ("hypothetical", "noise_cost", "is_fixed_order", "made_for")
+        parts = {key: found[key] for key in keys}
     options = (*workload, *page, "--json")
     several = printed(fedray_command, "mechanism", file, "tree", *setting, *options)
     check("fedray mechanism, of several", several)
@@ -286,6 +289,12 @@ def test_documents_of_mechanisms_match_their_types(
     wanted = ("--rounds", "60", "--epsilon", "4", "--sampling", "0.1", "--bands", "3")
     tried = {"tried": printed(fedray_command, "optimize", "best", *wanted, "--json")["tried"]}
     check("fedray optimize", found, parts | tried, has_base=False)
+    stressed = ("--rounds", "60", "--estimated", "12", "--actual", "9", "--mechanisms", "tree")
+    settings = printed(fedray_command, "stress", *stressed, *page, "--json")
+    result = fedray.stress(rounds=60, estimated=[12], actual=[9], mechanisms=["tree"])
+    rows = [replace(row, seed=1, what_if=key) for row in result.rows for key in (None, "seed=2")]
+    simulated = replace(result, rows=tuple(rows)).to_json()
+    check("fedray stress", settings, simulated, {"comparison": {}})
 
 
 def test_documents_of_noise_for_a_trace_match_their_types(

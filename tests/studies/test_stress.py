@@ -259,7 +259,7 @@ def test_without_an_error_of_the_estimate_exactly_the_target_is_spent() -> None:
         assert row.rms_regret == 0.0
 
 
-def small(tmp_path: Path, **tables) -> Scenario:
+def small_run(**tables) -> Scenario:
     return Scenario.from_tables(
         {
             "name": "small",
@@ -276,7 +276,7 @@ def small(tmp_path: Path, **tables) -> Scenario:
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> fedray.Trace:
     folder = tmp_path_factory.mktemp("stress")
-    return fedray.simulate(small(folder), HERE, folder / "trace")
+    return fedray.simulate(small_run(), HERE, folder / "trace")
 
 
 def test_a_trace_spends_exactly_what_its_audit_says(trace: fedray.Trace, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def simulated_result(tmp_path_factory) -> StressResult:
     patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     try:
         return stress(
-            small(tmp_path_factory.mktemp("scenario")),
+            small_run(),
             epsilon=4.0,
             seeds=SEEDS,
             mechanisms=["blt", "banded", "tree"],
@@ -346,7 +346,7 @@ def test_the_recommended_estimate_is_the_best_of_all_candidates(
     traces = []
     for keys in ((), ("participation.timer_hours=12",)):
         for seed in range(3, 3 + SEEDS):
-            run = small(tmp_path).with_overrides(f"seed={seed}", *keys)
+            run = small_run().with_overrides(f"seed={seed}", *keys)
             traces.append(fedray.simulate(run, HERE, tmp_path / f"{len(traces)}"))
     audits = [fedray.audit_trace(each) for each in traces]
     truths = [
@@ -420,6 +420,15 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
         "stress-regret",
     ]
     assert result.verdict.replace("'", "&#39;") in result.page()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, ray_cluster) -> None:
+    """Simulations, mechanisms and truths are tasks; neither keeps anything for the other."""
+    given = {"seeds": 3, "mechanisms": ["blt", "tree"], "has_cache": False}
+    here = stress(small_run(), placement=HERE, **given)
+    assert stress(small_run(), placement=fedray.Placement(), **given).to_json() == here.to_json()
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class StressResult(DrawnResult):
     """Target E, under the estimate."""
     delta: float
     """delta of every epsilon."""
-    estimates: tuple[MinSep, ...]
+    estimates: NotInJson[tuple[MinSep, ...]]
     """Given estimates; rows of simulated truths also have candidates."""
     rows: tuple[StressRow, ...]
     """A row for each truth, mechanism and estimate."""

@@ -130,15 +130,22 @@ def stress(
     elif opened is not None:
         # Without a training there is one truth.
         _refuse("a trace", **settings, **({"what_ifs": what_ifs} if train else simulations))
-        planned = scenario.rounds.count if isinstance(scenario, Scenario) else None
-        estimates = _participations(rounds or planned or opened.committed_rounds, *estimate)
+        if rounds is None:
+            is_own = isinstance(scenario, Scenario)
+            rounds = scenario.rounds.count if is_own else opened.committed_rounds
+        estimates = _participations(rounds, *estimate)
         if not estimates:
             raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
         jobs = [replace(blank, truth=_happened(opened), estimates=estimates)]
     else:
         _refuse("settings", **simulations, **trainings)
-        given = (rounds, *estimate, *settings.values())
-        pairs = _settings(*given) if any(given) else _printed()
+        if any((rounds, *estimate, *settings.values())):
+            pairs = _settings(rounds, *estimate, actual, actual_participations)
+        else:
+            pairs = [
+                (_participations(n, (b,), ()), *_participations(n, (true,), ()))
+                for n, b, true in PRINTED
+            ]
         estimates = tuple(dict.fromkeys(each for several, _ in pairs for each in several))
         jobs = [replace(blank, estimates=each, truth=Truth(true)) for each, true in pairs]
     # Settings and a trace take less time than a cluster to start.
@@ -250,10 +257,6 @@ def _settings(
     estimates = _participations(rounds, estimated, estimated_participations)
     truths = _participations(rounds, actual, actual_participations)
     return [(estimates, true) for true in truths]
-
-
-def _printed() -> list[tuple[tuple[MinSep, ...], MinSep]]:
-    return [pair for n, b, true in PRINTED for pair in _settings(n, (b,), (), (true,), ())]
 
 
 def _happened(trace: Trace | ImportedTrace) -> Truth:
