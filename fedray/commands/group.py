@@ -101,6 +101,8 @@ class Reproductions(Commands):
         return list(reproductions())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if (refusal := removed(f"fedray reproduce {cmd_name}")) is not None:
+            raise InputError(refusal)
         if cmd_name not in reproductions():
             ctx.fail(f"unknown reproduction {cmd_name!r}; choose from {', '.join(reproductions())}")
         if cmd_name not in self.commands:

@@ -180,7 +180,7 @@ def _folders(folder: Path, level: int) -> Iterator[Path]:
 
 
 def entry_of(folder: Path, root: Path) -> Entry | None:
-    """Returns the entry of a folder below the directory `root`; None if it is not a run or study."""
+    """Returns the entry of a folder below the directory `root`; None if it is another folder."""
     whole = folder.with_name(folder.name.removesuffix(PARTIAL))
     entry = Entry(path=whole.relative_to(root).as_posix(), kind="run", state="finished")
     try:
