@@ -50,6 +50,8 @@ def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArra
     if scenario.trains_whole_rounds:
         # Training only some devices of a Poisson sample would change the sampling probability.
         return np.arange(accepted)
+    # The mean of fewer updates varies more than that of the whole cohort, which nothing corrects:
+    # such a model is, if anything, a little worse than the deployed one.
     generator = stream_generator(scenario.training_seed, Stream.COHORT, round_index)
     return np.sort(generator.choice(accepted, scenario.training.cohort_sample, replace=False))
 
