@@ -21,6 +21,7 @@ REMOVED = {
     "clock_changes_digest": "use the fedray release that wrote the trace",
     "kind = 'gaussian-sum'": "describe it by kind = 'gaussian', with standard_deviation / bound as "
     "noise_multiplier",
+    "training.devices_at_once = 'measured'": "give the number of devices that is fastest for you",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }

@@ -260,9 +260,9 @@ class Stressed:
         if request in self.too_slow:
             setting = request.participation
             raise InputError(
-                f"a matrix of {setting.rounds:,} rounds takes long to optimise; run `fedray "
-                f"optimize {request.kind} --rounds {setting.rounds} --min-sep {setting.min_sep} "
-                f"--max-participations {setting.max_participations}` once, and this again"
+                f"a matrix of {setting.rounds:,} rounds takes long to optimise; optimise "
+                f"{request.kind} once for rounds={setting.rounds}, min_sep={setting.min_sep}, "
+                f"max_participations={setting.max_participations}, and run this again"
             )
         return made_mechanism(request, self.designs)
 
