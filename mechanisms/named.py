@@ -10,6 +10,8 @@ from .blt import BLT
 from .strategy import Strategy
 
 PARAMETERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    # The first decay of blt-100 and blt-1000 is the bound of the search, exp(-1e-13): within 4000
+    # rounds, a buffer that forgets nothing.
     "blt-100": (
         (0.9999999999999, 0.9838976607498795, 0.9838969011892937, 0.6048919411567695),
         (0.005007194344314008, 0.014448667235478819, 0.2163815575661362, 0.26798721011629095),
