@@ -1,5 +1,6 @@
 """What a misestimated min-sep costs: published pairs, an oracle of matrices, traces, and simulated truths."""
 
+import csv
 import itertools
 import json
 import math
@@ -414,11 +415,13 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
         and row.estimated_participations == estimate.max_participations
     )
     assert len(result.tables()) == 2, "one for all runs, and one for the what-if"
-    assert [each.name for each in result.figures()] == [
-        "stress-epsilon",
-        "stress-noise",
-        "stress-regret",
+    (figure,) = result.figures()
+    assert [each.name for each in figure.panels] == [
+        "stress",
+        "stress-noise_factor",
+        "stress-rms_regret",
     ]
+    assert all(f'id="{each.name}"' in result.page() for each in figure.panels)
     assert result.verdict.replace("'", "&#39;") in result.page()
 
 
@@ -506,7 +509,7 @@ def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
             assert 3.99 < group.epsilon[basis] <= 4.0
     assert result.comparison.answer in result.verdict
     assert json.loads(json.dumps(result.to_json()))["comparison"]["groups"]
-    assert "stress-epsilon" in [each.name for each in result.figures()]
+    assert "stress" in [each.name for each in result.figures()]
     with pytest.raises(InputError, match="does not apply to a trace"):
         stress(trace, estimated=[6], seeds=2)
 
@@ -519,9 +522,14 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
     code, out, _ = fedray_command(*given, *written)
     assert code == 0
     assert out.startswith("The worst of 2 cases: min-sep 45 was estimated in 40 rounds, and it was")
-    assert {"stress-epsilon.svg", "stress-noise.csv"} < {
-        each.name for each in (tmp_path / "figures").iterdir()
-    }
+    names = {each.name for each in (tmp_path / "figures").iterdir()}
+    assert names == {"stress.svg", "stress.csv"}
+    drawn = (tmp_path / "figures" / "stress.svg").read_text()
+    for title in ("Epsilon spent", "Factor on the noise that keeps epsilon 6", "Regret of RmsLoss"):
+        assert title in drawn, "a panel each"
+    rows = list(csv.DictReader((tmp_path / "figures" / "stress.csv").open()))
+    assert len({row["panel"] for row in rows}) == 3
+    assert "6.0" in {str(float(row["value"])) for row in rows if row["series"] == "mark: target"}
     code, out, _ = fedray_command(*given, "--json")
     document = json.loads(out)
     assert code == 0
