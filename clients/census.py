@@ -9,6 +9,7 @@ from fedray.base.compiled import njit
 from fedray.scenario import Scenario
 from fedray.wire.messages import NEVER, Census, CheckInOrder
 from .availability.intervals import DAY, Intervals, joined
+from .availability.model import Listing
 from .device_map import DeviceMap, value_of
 from .eligibility import Eligibility
 from .population import (
@@ -107,10 +108,8 @@ class CensusSample:
         # Timers do not matter here, because the census must not depend on the sampler.
         if day != self._day:
             always_open = np.zeros(self._local.size)
-            self._day = day
-            self._intervals = self._eligibility.list_intervals(
-                self._local, always_open, day * DAY, (day + 1) * DAY
-            )
+            of_day = Listing(self.device_ids, always_open, day * DAY, (day + 1) * DAY)
+            self._day, self._intervals = day, self._eligibility.list_intervals(of_day)
         return self._intervals
 
 

@@ -2,15 +2,13 @@
 present."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fedray.base.arrays import Float64Array, UInt32Array
 from fedray.scenario import Scenario
 from .availability.factory import availability_of
 from .availability.intervals import Intervals
-from .availability.model import Availability
+from .availability.model import Availability, Listing
 from .population import Presence, present_between
 
 
@@ -32,27 +30,13 @@ class Eligibility:
         """Makes the eligibility of a shard's devices."""
         return cls(availability_of(scenario), Presence.of(scenario), first_device)
 
-    def list_intervals(
-        self,
-        local: UInt32Array,
-        open_times: Float64Array,
-        from_time: float,
-        until_time: float,
-        known: Any = None,
-    ) -> Intervals:
-        """Lists the intervals of present devices that touch [from_time, until_time).
-
-        Args:
-            local: [N]; positions of the devices in the shard.
-            open_times: [N]; time at which each device's timer opens. No interval begins before.
-            from_time: start of the time listed.
-            until_time: end of the time listed.
-            known: result of `Availability.known_of` for the devices.
+    def list_intervals(self, listing: Listing) -> Intervals:
+        """Lists the intervals of present devices; none begins before the device's timer opens.
 
         Returns:
             Intervals whose `local` are positions in the shard.
         """
-        device_ids = local + np.uint64(self.first_device)
+        device_ids, open_times, from_time, _, _ = listing
         has_changes = not self.presence.is_everybody_always
         leaves = np.empty(0)
         if has_changes:
@@ -60,14 +44,14 @@ class Eligibility:
             # The timer of a device that has left never opens.
             from_joins = np.maximum(open_times, joins)
             open_times = np.where(leaves > from_time, from_joins, np.inf)
-        found = self.availability.list_intervals(
-            device_ids, open_times, from_time, until_time, known
-        )
+            listing = listing._replace(open_times=open_times)
+        found = self.availability.list_intervals(listing)
         # Models leave out intervals that end before the timer opens, and do not cut the others.
         start_times = np.maximum(found.start_times, open_times[found.local])
+        local = (device_ids[found.local] - np.uint64(self.first_device)).astype(np.uint32)
         if not has_changes:
-            return Intervals(local[found.local], start_times, found.end_times)
+            return Intervals(local, start_times, found.end_times)
         end_times = np.minimum(found.end_times, leaves[found.local])
         # Nothing may be left of an interval in which the device joins or leaves.
         is_left = (start_times < end_times) & (end_times > from_time)
-        return Intervals(local[found.local], start_times, end_times).take(is_left)
+        return Intervals(local, start_times, end_times).take(is_left)

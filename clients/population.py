@@ -7,6 +7,7 @@ devices at any time, and the devices of a block that have joined have its first 
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedray.base.blocks import BLOCK_DEVICES
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, normal, share_at, stream_key, uniform
 from fedray.scenario import Scenario
-from fedray.scenario.population import Correlation
+from fedray.scenario.population import Correlation, TimeZone
 from fedray.wire.device_classes import DeviceClasses, class_of, classes_of, classes_on
 
 # Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER:
@@ -130,13 +131,12 @@ class Zones(NamedTuple):
     offsets: Float64Array
 
     @classmethod
-    def of(cls, scenario: Scenario) -> "Zones":
-        """Compiles the time zones of a scenario."""
-        zones = scenario.population.time_zones
+    def of(cls, zones: Sequence[TimeZone], seed: int) -> "Zones":
+        """Compiles the time zones of a population, from the tables and a scenario's seed."""
         shares = [zone.share for zone in zones]
         offsets = [zone.utc_offset_hours for zone in zones]
         return cls(
-            key=stream_key(scenario.seed, Stream.DEVICE),
+            key=stream_key(seed, Stream.DEVICE),
             edges=np.cumsum(shares),
             offsets=np.array(offsets, np.float64),
         )
@@ -166,7 +166,7 @@ def zone_offsets_on(scenario: Scenario, device_ids: UInt64Array) -> Float64Array
     own_class = classes_on(DeviceClasses.of(scenario), device_ids)
     offsets = np.empty(device_ids.size)
     for place, of_class in enumerate(scenario.of_classes):
-        zones = Zones.of(of_class)
+        zones = Zones.of(of_class.population.time_zones, of_class.seed)
         chosen = own_class == place
         positions = zones_on(zones, device_ids[chosen])
         offsets[chosen] = zones.offsets[positions]

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.imports.foreign_sessions import read_fedscale, read_flash
-from fedray.imports.sessions import Sessions, form_of, write_sessions
+from fedray.imports.sessions import Sessions, write_sessions
 from fedray.scenario import Scenario
 from fedray.scenario.shipped import find_scenario
 from .availability.factory import availability_of
 from .availability.intervals import DAY, Intervals, joined
-from .availability.model import Availability
+from .availability.model import Availability, Listing
 from .availability.supply import Supply, eligible_at_once
 from .population import DeviceModel, Presence, are_usable, present_between
 
@@ -45,8 +44,6 @@ class SessionFile(Document):
     """Days that it covers: simulated days, or days until the last session ends, rounded up."""
     sessions: int
     """Sessions that were written."""
-    format: str
-    """Format of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,27 +130,22 @@ def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator
     return _blocks(scenario, devices, days)
 
 
-def long_intervals(
-    availability: Availability,
-    device_ids: UInt64Array,
-    open_times: Float64Array,
-    from_time: float,
-    until_time: float,
-) -> Intervals:
+def long_intervals(availability: Availability, listing: Listing) -> Intervals:
     """Lists the intervals of devices [N] over any number of days, in several listings.
 
     Returns:
         Result of one listing of the whole time; see `Availability.list_intervals`.
     """
+    device_ids, _, low, until_time, _ = listing
     # Otherwise every listing would draw the constants of the devices again.
     known = availability.known_of(device_ids)
     # An interval that reaches into a window is known from the window before, with its true end.
     last_ends = np.full(device_ids.size, -np.inf)
     parts: list[Intervals] = []
-    low = from_time
     while low < until_time:
         high = min(low + _WINDOW_DAYS * DAY, until_time)
-        found = availability.list_intervals(device_ids, open_times, low, high, known)
+        part = listing._replace(from_time=low, until_time=high, known=known)
+        found = availability.list_intervals(part)
         found = found.take(found.start_times > last_ends[found.local])
         # `at`, because a device may have several intervals in one window.
         np.maximum.at(last_ends, found.local, found.end_times)
@@ -174,7 +166,7 @@ def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
         ids = np.arange(first, end_device, dtype=np.uint64)
         ids = ids[are_usable(device_model, ids)]
         joins, leaves = present_between(presence, ids)
-        intervals = long_intervals(availability, ids, joins, 0.0, until)
+        intervals = long_intervals(availability, Listing(ids, joins, 0.0, until))
         local = intervals.local
         start = np.maximum(intervals.start_times, joins[local])
         end = np.minimum(intervals.end_times, leaves[local])
@@ -191,4 +183,4 @@ def _written(
     if out is None:
         return None
     total = write_sessions(blocks, out)
-    return SessionFile(str(out), devices, days, total, form_of(out))
+    return SessionFile(str(out), devices, days, total)

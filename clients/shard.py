@@ -37,6 +37,7 @@ from fedray.wire.messages import (
 )
 from fedray.wire.owners import OwnersOfDevices, owners_on
 from .availability.intervals import Intervals, joined
+from .availability.model import Listing
 from .census import CensusSample, Remembered
 from .check_in import (
     CheckInProcess,
@@ -382,10 +383,9 @@ class PopulationShard:
                     # Later losses are compared with each check-in, however late this is listed.
                     begin_times = np.full(local.size, order.list_from_time)
                     open_times = np.maximum(open_times, self._trust_times(local, begin_times))
-                found = self._eligibility.list_intervals(
-                    local, open_times, from_time, until_time, known
-                )
-                listed.append(found)
+                device_ids = members + np.uint64(block)
+                listing = Listing(device_ids, open_times, from_time, until_time, known)
+                listed.append(self._eligibility.list_intervals(listing))
         return joined(listed)
 
     def _members_of(self, block: int) -> tuple[UInt16Array, Any]:

@@ -75,7 +75,7 @@ class CorrelatedNoise:
         self._steps = steps
         self._noise_multiplier = noise_multiplier
         self._clip_norm = clip_norm
-        tensors = _tensors(parameters)
+        tensors = list(parameters)
         self._shapes = [tuple(each.shape) for each in tensors]
         self._sizes = [each.numel() for each in tensors]
         self._device = _device_of(tensors)
@@ -264,22 +264,13 @@ class CorrelatedNoise:
                     f"gradient {place} is None: a parameter without noise would not be protected; "
                     "give zeros, or leave out parameters that are not trained"
                 )
-            if not isinstance(target, Tensor):
-                raise InputError(
-                    f"gradient {place} is of type {type(target).__name__}; give tensors, such as "
-                    "(each.grad for each in model.parameters())"
-                )
-            if tuple(target.shape) != shape or not target.is_floating_point():
-                raise InputError(
-                    f"gradient {place} has shape {tuple(target.shape)} and type {target.dtype}; "
-                    f"its parameter has shape {shape}, and noise needs floating-point numbers"
-                )
             # The sum of a million bfloat16 numbers is rounded by more than the clip norm.
-            if torch.finfo(target.dtype).eps > torch.finfo(torch.float32).eps:
+            is_fine = target.dtype in (torch.float32, torch.float64)
+            if tuple(target.shape) != shape or not is_fine:
                 raise InputError(
-                    f"gradient {place} is {target.dtype}, rounded before noise hides it; sum "
-                    "clipped gradients in float32, add the noise, and only then convert the sum: "
-                    ".to(parameter.dtype)"
+                    f"gradient {place} is {target.dtype} of shape {tuple(target.shape)}, and must "
+                    f"be float32 or float64 of its parameter's shape, {shape}; sum clipped "
+                    "gradients in float32, and convert the sum only after the noise is added"
                 )
             if target.device != self._device:
                 raise InputError(
@@ -298,18 +289,6 @@ def _whole(seed: int) -> int:
             "seed", seed, "must be a whole number from 0", "leave it out to draw a secret one"
         )
     return int(seed)
-
-
-def _tensors(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Returns the parameters as a list. Raises InputError."""
-    tensors = list(parameters)
-    for each in tensors:
-        if not isinstance(each, Tensor):
-            raise InputError(
-                f"parameters have a value of type {type(each).__name__}; give tensors, such as "
-                "model.parameters()"
-            )
-    return tensors
 
 
 def _device_of(tensors: list[Tensor]) -> torch.device:

@@ -11,8 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedray.base.atomic import replace_file
 from fedray.base.errors import InputError, shown
 from fedray.base.mistakes import classes_in, explain, nearest_first
-from fedray.base.parsing import parse_json
-from fedray.base.regular_file import read_input
+from fedray.base.parsing import read_document
 from .named import PARAMETERS, named_mechanism
 from .registry import AnyStrategy
 from .strategy import Strategy
@@ -35,9 +34,6 @@ def read_strategy(file: str | Path) -> Strategy:
     Raises:
         InputError: the file cannot be read, or does not describe a valid mechanism.
     """
-    if not isinstance(file, str | Path):
-        rule = "is no mechanism; give a Strategy, the path of its file, or "
-        raise InputError(f"strategy={shown(file)} {rule}{', '.join(PARAMETERS)}")
     path = Path(file)
     if str(file) in PARAMETERS and not path.exists():
         return named_mechanism(str(file))
@@ -45,7 +41,7 @@ def read_strategy(file: str | Path) -> Strategy:
         # A bare matrix claims no structure, so audits assume nothing about it.
         document = {"kind": "matrix", "file": path.name}
     else:
-        document = read_json(path, "mechanism file")
+        document = read_document(path, "mechanism file", "JSON")
     if isinstance(document, dict):
         # It tells what the mechanism was made for, and is no part of it.
         document.pop(WORKLOAD, None)
@@ -96,7 +92,7 @@ def _of_kind(kind: str, directory: Path) -> Strategy:
 def recorded_workload(file: Path) -> str | None:
     """Returns the workload that a mechanism file records, as text; None if it records none. Raises
     InputError."""
-    document = read_json(file, "mechanism file")
+    document = read_document(file, "mechanism file", "JSON")
     workload = document.get(WORKLOAD) if isinstance(document, dict) else None
     if not isinstance(workload, str | None):
         rule = "of a mechanism file must be text, such as prefix"
@@ -151,26 +147,3 @@ def write_json(document: dict[str, Any], path: Path) -> None:
     is not finite."""
     text = json.dumps(document, indent=1, allow_nan=False)
     replace_file(path, (text + "\n").encode())
-
-
-def read_json(path: Path, what: str) -> Any:
-    """Reads a JSON file. Raises InputError.
-
-    Args:
-        path: path of the file.
-        what: description of the file for messages, such as "mechanism file".
-    """
-    try:
-        return parse_json(read_input(path))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"{what} {str(path)!r} cannot be read ({reason}); name a JSON file"
-        ) from None
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{what} {str(path)!r} is not valid JSON ({error}); correct it there"
-        ) from None
-    except ValueError as error:
-        # Other ValueErrors mean unreasonably large numbers or deep nesting.
-        raise InputError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import Float64Array
 from .recurrence import Independent
 from .toeplitz import ToeplitzStrategy
 
@@ -28,7 +28,3 @@ class Identity(ToeplitzStrategy):
     def recurrence(self, rounds: int) -> Independent:
         del rounds
         return Independent()
-
-    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
-        del rounds
-        return (first == second).astype(np.float64)

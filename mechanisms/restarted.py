@@ -20,14 +20,11 @@ from .blt import BLT
 from .fixed_order import fixed_order_sensitivity
 from .participation import MinSep
 from .recurrence import Recurrence
-from .restarts import Restarts, segments_of
+from .restarts import PROGRAM_PARTICIPATIONS, Restarts, segments_of, undominated
 from .sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
 from .strategy import Sensitivity, Strategy
 from .toeplitz import Toeplitz, ToeplitzStrategy
 from .workload import PREFIX, Workload
-
-PROGRAM_PARTICIPATIONS = 300
-"""Number of participations up to which the exact program over the segments takes only seconds."""
 
 
 class Restarted(Strategy):
@@ -176,7 +173,7 @@ def _largest_square(
                     free = max(end, first + own * b)
                     longer = _Best(best.square + square, free, best.pattern + rounds)
                     found[count + own].append(longer)
-        by_count = [_undominated(each) for each in found]
+        by_count = [undominated(each, lambda best: best.free) for each in found]
     return max((best for each in by_count for best in each), key=lambda best: best.square)
 
 
@@ -194,12 +191,3 @@ def _regular_squares(
         column[start:] += c[: rounds - start]
         squares.append(float(column @ column))
     return squares
-
-
-def _undominated(candidates: list[_Best]) -> list[_Best]:
-    """Returns the patterns that are Pareto-optimal in a large square and an early free round."""
-    kept: list[_Best] = []
-    for best in sorted(candidates, key=lambda best: (best.free, -best.square)):
-        if not kept or best.square > kept[-1].square:
-            kept.append(best)
-    return kept

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import ConfigDict
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
@@ -58,10 +57,6 @@ class Strategy(Explained, ABC):
     that implement all of these, `fedray.mechanisms.toeplitz.ToeplitzStrategy` and
     `fedray.mechanisms.triangular.TriangularStrategy`.
     """
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
-    )
 
     kind: str
     """Kind of the mechanism."""

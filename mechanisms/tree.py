@@ -22,15 +22,12 @@ from fedray.base.errors import InputError
 from .fixed_order import fixed_order_sensitivity
 from .participation import MinSep
 from .recurrence import Forest
-from .restarts import Restarts, segments_of
+from .restarts import PROGRAM_PARTICIPATIONS, Restarts, segments_of, undominated
 from .strategy import Sensitivity, Strategy
 from .tree_nodes import node_matrix, tree_nodes, tree_noise_map
 from .workload import PREFIX, Workload
 
 NO_ROUND = -(2**62)
-PROGRAM_PARTICIPATIONS = 300
-"""Number of participations up to which the exact program over the tree takes seconds; its time
-grows with their square."""
 MOST_MAPPED_ROUNDS = 4096
 """Number of rounds up to which the noise map fits into 1 GB."""
 
@@ -354,7 +351,8 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
                     ]
         while len(joined) > 1 and not joined[-1]:
             joined.pop()
-        return tuple(_undominated(each, free) for each in joined)
+        # Last rounds up to `free` count as equal, because they bar no later round.
+        return tuple(tuple(undominated(each, lambda best: max(best.last, free))) for each in joined)
 
     # Trees are joined from left to right, like the halves of one tree, but without a node above.
     total: Frontier = ((NOBODY,),)
@@ -368,14 +366,3 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
             lambda start, tree=tree: subtree(tree.height, start, tree.real),
         )
     return max((best for each in total for best in each), key=lambda best: best.square)
-
-
-def _undominated(candidates: list[Best], free: int) -> tuple[Best, ...]:
-    """Returns the Pareto-optimal patterns; last rounds up to `free` count as equal, because they
-    bar no later round."""
-    kept: list[Best] = []
-    # Sorted by last round, so a pattern that does not exceed the previous square is dominated.
-    for best in sorted(candidates, key=lambda best: (max(best.last, free), -best.square)):
-        if not kept or best.square > kept[-1].square:
-            kept.append(best)
-    return tuple(kept)

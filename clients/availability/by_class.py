@@ -9,7 +9,7 @@ import numpy as np
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.wire.device_classes import DeviceClasses, classes_on
 from .intervals import Intervals, joined
-from .model import Availability
+from .model import Availability, Listing
 
 
 class AvailabilityByClass:
@@ -33,14 +33,8 @@ class AvailabilityByClass:
             for place, model in enumerate(self._models)
         ]
 
-    def list_intervals(
-        self,
-        device_ids: UInt64Array,
-        open_times: Float64Array,
-        from_time: float,
-        until_time: float,
-        known: Any = None,
-    ) -> Intervals:
+    def list_intervals(self, listing: Listing) -> Intervals:
+        device_ids, known = listing.device_ids, listing.known
         if known is None:
             own_class = classes_on(self._classes, device_ids)
             known_by_class = [None] * len(self._models)
@@ -51,9 +45,12 @@ class AvailabilityByClass:
         for place, model in enumerate(self._models):
             # The first devices of all are the first ones of their classes, so `known` fits.
             chosen = np.flatnonzero(own_class == place)
-            opens = open_times[chosen]
-            of_class = known_by_class[place]
-            found = model.list_intervals(device_ids[chosen], opens, from_time, until_time, of_class)
+            of_class = listing._replace(
+                device_ids=device_ids[chosen],
+                open_times=listing.open_times[chosen],
+                known=known_by_class[place],
+            )
+            found = model.list_intervals(of_class)
             local = chosen[found.local].astype(np.uint32)
             parts.append(found._replace(local=local))
         return joined(parts).sorted_by_device()

@@ -8,7 +8,7 @@ import numpy as np
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from .intervals import DAY, Intervals
-from .model import NothingKnown
+from .model import Listing, NothingKnown
 
 
 class Request(NamedTuple):
@@ -42,7 +42,7 @@ class CompiledModel(NothingKnown):
 
         Args:
             request: devices and times.
-            known: see `Availability.list_intervals`.
+            known: see `Listing`.
             room: columns to write to.
 
         Returns:
@@ -52,14 +52,8 @@ class CompiledModel(NothingKnown):
             ValueError: a device has too many intervals, or one that is too long.
         """
 
-    def list_intervals(
-        self,
-        device_ids: UInt64Array,
-        open_times: Float64Array,
-        from_time: float,
-        until_time: float,
-        known: Any = None,
-    ) -> Intervals:
+    def list_intervals(self, listing: Listing) -> Intervals:
+        device_ids, open_times, from_time, until_time, known = listing
         from_times = np.maximum(from_time, open_times)
         until_times = np.full(device_ids.size, until_time)
         days = (until_time - from_time) / DAY

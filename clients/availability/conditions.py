@@ -16,9 +16,8 @@ import numpy as np
 
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
-from fedray.scenario import Scenario
 from fedray.scenario.availability import ConditionsAvailability, Uses
-from ..population import zone_of
+from ..population import Zones, zone_of
 from .compiled import CompiledModel, Request
 from .habit_sessions import (
     LONGEST_DAYS,
@@ -59,14 +58,14 @@ class _UseModel(NamedTuple):
     longest_seconds: float
 
     @classmethod
-    def of(cls, scenario: Scenario, table: Uses) -> "_UseModel":
+    def of(cls, table: Uses, seed: int) -> "_UseModel":
         day_start, day_end = table.day_hours
         day_hours = day_end - day_start
         day_uses = table.per_hour_by_day * day_hours
         uses = day_uses + table.per_hour_by_night * (24.0 - day_hours)
         mean_seconds = 60.0 * table.minutes
         return cls(
-            key=stream_key(scenario.seed, Stream.USES),
+            key=stream_key(seed, Stream.USES),
             day_rate=table.per_hour_by_day,
             night_rate=table.per_hour_by_night,
             day_start=day_start,
@@ -99,24 +98,25 @@ class ConditionsModel(CompiledModel):
     """Availability by conditions; see fedray.clients.availability.model.Availability.
 
     Args:
-        scenario: source of seed and time zones.
         table: conditions.
+        seed: the scenario's seed.
+        zones: time zones of the devices.
     """
 
     intervals_per_device = 3.0
 
-    def __init__(self, scenario: Scenario, table: ConditionsAvailability) -> None:
+    def __init__(self, table: ConditionsAvailability, seed: int, zones: Zones) -> None:
         self._model = _Conditions(
             needs_charging=table.needs_charging,
             needs_wifi=table.needs_wifi,
             needs_idle=table.needs_idle,
-            charging=HabitModel.of(scenario, table.charging),
+            charging=HabitModel.of(table.charging, seed),
             # Wifi has its own streams; with charging's streams it would come and go with charging.
-            wifi=HabitModel.of(scenario, table.wifi, Stream.WIFI_HABIT, Stream.WIFI_SESSIONS),
-            uses=_UseModel.of(scenario, table.uses),
+            wifi=HabitModel.of(table.wifi, seed, Stream.WIFI_HABIT, Stream.WIFI_SESSIONS),
+            uses=_UseModel.of(table.uses, seed),
         )
-        self._charging = HabitTables.of(scenario, table.charging)
-        self._wifi = HabitTables.of(scenario, table.wifi)
+        self._charging = HabitTables.of(table.charging, zones)
+        self._wifi = HabitTables.of(table.wifi, zones)
 
     def fill(self, request: Request, known: None, room: Intervals) -> int:
         return _list_intervals(self._model, self._charging, self._wifi, *request, room)

@@ -4,11 +4,11 @@ import numpy as np
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
-from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
+from ..population import Zones
 from ..python_file import function_in
 from .intervals import Intervals
-from .model import NothingKnown
+from .model import Listing, NothingKnown
 
 
 class CustomModel(NothingKnown):
@@ -17,24 +17,20 @@ class CustomModel(NothingKnown):
     The function only lists intervals, so check-ins are drawn by enumeration.
 
     Args:
-        scenario: source of the seed, an argument of the function.
         table: file, function and parameters.
+        seed: the scenario's seed, an argument of the function.
+        zones: time zones of the devices, which the function does not get.
     """
 
-    def __init__(self, scenario: Scenario, table: CustomAvailability) -> None:
-        self._seed = scenario.seed
+    def __init__(self, table: CustomAvailability, seed: int, zones: Zones) -> None:
+        del zones
+        self._seed = seed
         self._parameters = table.parameters
         self._name = f"{table.file}:{table.function}"
         self._function = function_in(table, table.function)
 
-    def list_intervals(
-        self,
-        device_ids: UInt64Array,
-        open_times: Float64Array,
-        from_time: float,
-        until_time: float,
-        known: None = None,
-    ) -> Intervals:
+    def list_intervals(self, listing: Listing) -> Intervals:
+        device_ids, open_times, from_time, until_time, _ = listing
         try:
             given = self._function(
                 device_ids, from_time, until_time, self._seed, **self._parameters

@@ -4,6 +4,7 @@ from pkgutil import resolve_name
 
 from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses
+from ..population import Zones
 from .by_class import AvailabilityByClass
 from .model import Availability
 from .slow_days import SlowDaysModel
@@ -20,7 +21,8 @@ def availability_of(scenario: Scenario) -> Availability:
 
 def _model_of(scenario: Scenario) -> Availability:
     table = scenario.availability
-    model = resolve_name(table.implementation)(scenario, table)
+    zones = Zones.of(scenario.population.time_zones, scenario.seed)
+    model = resolve_name(table.implementation)(table, scenario.seed, zones)
     if table.slow_days is None:
         return model
-    return SlowDaysModel(scenario, table.slow_days, model)
+    return SlowDaysModel(table.slow_days, scenario.seed, model)

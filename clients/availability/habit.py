@@ -13,8 +13,8 @@ import numpy as np
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import draw_many, share_at, uniform
-from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
+from ..population import Zones
 from .compiled import CompiledModel, Request
 from .habit_sessions import (
     DAY_SESSION,
@@ -59,15 +59,16 @@ class HabitAvailabilityModel(CompiledModel):
     """Availability by habits; see fedray.clients.availability.model.Availability.
 
     Args:
-        scenario: source of seed and time zones.
         table: habits.
+        seed: the scenario's seed.
+        zones: time zones of the devices.
     """
 
     bytes_to_know = 36
 
-    def __init__(self, scenario: Scenario, table: HabitAvailability) -> None:
-        self.model = HabitModel.of(scenario, table)
-        self.tables = HabitTables.of(scenario, table)
+    def __init__(self, table: HabitAvailability, seed: int, zones: Zones) -> None:
+        self.model = HabitModel.of(table, seed)
+        self.tables = HabitTables.of(table, zones)
 
     def known_of(self, device_ids: UInt64Array) -> KnownHabits:
         return _habits_of(self.model, self.tables, device_ids)

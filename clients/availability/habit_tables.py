@@ -1,4 +1,4 @@
-"""The habit table of a scenario in the form that compiled code reads, and the static habits that a
+"""A table of habits in the form that compiled code reads, and the static habits that a
 device draws from it."""
 
 import math
@@ -20,7 +20,6 @@ from fedray.base.rng import (
     tabulated,
     tabulated_quantiles,
 )
-from fedray.scenario import Scenario
 from fedray.scenario.availability import Habits
 from ..population import Zones
 
@@ -82,8 +81,8 @@ class HabitModel(NamedTuple):
     @classmethod
     def of(
         cls,
-        scenario: Scenario,
         table: Habits,
+        seed: int,
         habit_stream: Stream = Stream.HABIT,
         session_stream: Stream = Stream.SESSIONS,
     ) -> "HabitModel":
@@ -100,8 +99,8 @@ class HabitModel(NamedTuple):
         most_sigmas = table.day_length_sigma * float(special.ndtri(MOST)) + 1e-6
         day_length = table.day_length_minutes / 60.0
         return cls(
-            habit_key=stream_key(scenario.seed, habit_stream),
-            session_key=stream_key(scenario.seed, session_stream),
+            habit_key=stream_key(seed, habit_stream),
+            session_key=stream_key(seed, session_stream),
             mean_propensity=alpha / (alpha + beta),
             center=table.night_center_hours,
             center_between=table.night_center_between_hours,
@@ -141,13 +140,13 @@ class HabitTables(NamedTuple):
     zones: Zones
 
     @classmethod
-    def of(cls, scenario: Scenario, table: Habits) -> "HabitTables":
+    def of(cls, table: Habits, zones: Zones) -> "HabitTables":
         """Tabulates the distributions of a table of habits."""
         alpha, beta = table.night_propensity
         return cls(
             propensities=_beta_quantiles(alpha, beta),
             free_rates=_gamma_quantiles(table.day_habit_shape),
-            zones=Zones.of(scenario),
+            zones=zones,
         )
 
 

@@ -1,9 +1,28 @@
 """The contract of an availability model. To add one: docs/extending.md."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fedray.base.arrays import Float64Array, UInt64Array
 from .intervals import Intervals
+
+
+class Listing(NamedTuple):
+    """A request for the intervals of devices that touch a time.
+
+    device_ids: [N].
+    open_times: [N]; time at which each device's timer opens.
+    from_time: start; intervals that end by max(from_time, open time) are left out.
+    until_time: end; intervals that start at it or later are left out, and devices whose timers open
+        at it or later.
+    known: result of `Availability.known_of` for the same devices, or for more of which these are
+        the first; it changes no answer.
+    """
+
+    device_ids: UInt64Array
+    open_times: Float64Array
+    from_time: float
+    until_time: float
+    known: Any = None
 
 
 class Availability(Protocol):
@@ -22,31 +41,12 @@ class Availability(Protocol):
             device_ids: [N], sorted.
 
         Returns:
-            Value of the model's own type, for the argument `known`.
+            Value of the model's own type, for `Listing.known`.
         """
         ...
 
-    def list_intervals(
-        self,
-        device_ids: UInt64Array,
-        open_times: Float64Array,
-        from_time: float,
-        until_time: float,
-        known: Any = None,
-    ) -> Intervals:
-        """Lists the intervals of devices that touch a time.
-
-        Args:
-            device_ids: [N].
-            open_times: [N]; time at which each device's timer opens.
-            from_time: start; intervals that end by max(from_time, open time) are left out.
-            until_time: end; intervals that start at it or later are left out, and devices whose
-                timers open at it or later.
-            known: result of `known_of` for the same devices, or for more of which these are the
-                first; it changes no answer.
-
-        Returns:
-            Intervals whose `local` are positions in device_ids.
+    def list_intervals(self, listing: Listing) -> Intervals:
+        """Lists intervals whose `local` are positions in the listing's devices.
 
         Raises:
             ScenarioError: a device has too many intervals, or one that is too long.

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
-from fedray.scenario import Scenario
 from fedray.scenario.availability import PoissonAvailability
+from ..population import Zones
 from .compiled import CompiledModel, Request
 from .intervals import (
     DAY,
@@ -47,14 +47,16 @@ class PoissonModel(CompiledModel):
     """Availability by a Poisson process; see fedray.clients.availability.model.Availability.
 
     Args:
-        scenario: source of the seed.
         table: rates and lengths.
+        seed: the scenario's seed.
+        zones: time zones of the devices, on which nothing depends.
     """
 
-    def __init__(self, scenario: Scenario, table: PoissonAvailability) -> None:
+    def __init__(self, table: PoissonAvailability, seed: int, zones: Zones) -> None:
+        del zones
         self.intervals_per_day = table.sessions_per_day
         self._model = _Model(
-            key=stream_key(scenario.seed, Stream.SESSIONS),
+            key=stream_key(seed, Stream.SESSIONS),
             sessions_per_day=table.sessions_per_day,
             none_probability=math.exp(-table.sessions_per_day),
             mean_seconds=60.0 * table.session_minutes,

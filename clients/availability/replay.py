@@ -13,7 +13,6 @@ import numpy as np
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
-from fedray.scenario import Scenario
 from fedray.scenario.availability import ReplayAvailability
 from ..population import Zones, zone_of
 from .compiled import CompiledModel, Request
@@ -51,12 +50,12 @@ class _Record(NamedTuple):
     shifts: _Shifts
 
     @classmethod
-    def of(cls, scenario: Scenario, table: ReplayAvailability) -> "_Record":
+    def of(cls, table: ReplayAvailability, seed: int, zones: Zones) -> "_Record":
         recorded = _joined(table)
         recorded_devices = np.arange(table.recording.devices + 1)
         period_days = round(table.period_seconds / DAY)
         shifts = _Shifts(
-            key=stream_key(scenario.seed, Stream.REPLAY),
+            key=stream_key(seed, Stream.REPLAY),
             # A shift by whole days keeps the hours of the recording.
             days=period_days if table.day_shift == "uniform" else 1,
             jitter_seconds=60.0 * (table.jitter_minutes or 0.0),
@@ -66,7 +65,7 @@ class _Record(NamedTuple):
             start_times=recorded.start_times,
             end_times=recorded.end_times,
             period_seconds=table.period_seconds,
-            zones=Zones.of(scenario),
+            zones=zones,
             shifts=shifts,
         )
 
@@ -75,12 +74,13 @@ class ReplayModel(CompiledModel):
     """Availability by a recording; see fedray.clients.availability.model.Availability.
 
     Args:
-        scenario: source of seed and time zones.
         table: availability, with the recording.
+        seed: the scenario's seed.
+        zones: time zones of the devices.
     """
 
-    def __init__(self, scenario: Scenario, table: ReplayAvailability) -> None:
-        self._record = _Record.of(scenario, table)
+    def __init__(self, table: ReplayAvailability, seed: int, zones: Zones) -> None:
+        self._record = _Record.of(table, seed, zones)
 
     def fill(self, request: Request, known: None, room: Intervals) -> int:
         return _list_intervals(self._record, *request, room)

@@ -14,10 +14,9 @@ import numpy as np
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
-from fedray.scenario import Scenario
 from fedray.scenario.availability import SlowDays
 from .intervals import DAY, Intervals
-from .model import Availability
+from .model import Availability, Listing
 
 # Addresses b within Stream.SLOW_DAYS: spells at (spell, a = 0), intervals at (device, a = end in
 # whole seconds). Intervals of a device are more than a second apart, so their addresses differ.
@@ -45,15 +44,15 @@ class SlowDaysModel:
     An interval belongs to the spell in which it ends. An interval without end stays.
 
     Args:
-        scenario: source of the seed.
         table: slow days.
+        seed: the scenario's seed.
         model: availability on other days.
     """
 
-    def __init__(self, scenario: Scenario, table: SlowDays, model: Availability) -> None:
+    def __init__(self, table: SlowDays, seed: int, model: Availability) -> None:
         self._model = model
         self._calendar = _Calendar(
-            key=stream_key(scenario.seed, Stream.SLOW_DAYS),
+            key=stream_key(seed, Stream.SLOW_DAYS),
             share=table.share,
             factor=table.factor,
             spell_seconds=DAY * table.days,
@@ -63,16 +62,9 @@ class SlowDaysModel:
     def known_of(self, device_ids: UInt64Array) -> Any:
         return self._model.known_of(device_ids)
 
-    def list_intervals(
-        self,
-        device_ids: UInt64Array,
-        open_times: Float64Array,
-        from_time: float,
-        until_time: float,
-        known: Any = None,
-    ) -> Intervals:
-        found = self._model.list_intervals(device_ids, open_times, from_time, until_time, known)
-        own_ids = device_ids[found.local]
+    def list_intervals(self, listing: Listing) -> Intervals:
+        found = self._model.list_intervals(listing)
+        own_ids = listing.device_ids[found.local]
         return found.take(_are_left(self._calendar, own_ids, found.end_times))
 
     def interval_ends(self, device_ids: UInt64Array, times: Float64Array) -> Float64Array:

@@ -11,6 +11,7 @@ from fedray.wire.device_classes import DeviceClasses, classes_on
 from ..population import DeviceModel, Presence, are_usable, devices_of_ranks
 from .factory import availability_of
 from .intervals import DAY, HOUR
+from .model import Listing
 
 SAMPLE_DEVICES = 10_000
 """Smallest sample of a population that has more devices."""
@@ -73,8 +74,8 @@ def _sample(scenario: Scenario) -> UInt64Array:
 def _counts_at_full_hours(scenario: Scenario, sample: UInt64Array) -> Int64Array:
     """Counts the usable devices of a sample that are eligible at each hour of the first week."""
     usable = sample[are_usable(DeviceModel.of(scenario), sample)]
-    timers_open = np.zeros(usable.size)
-    found = availability_of(scenario).list_intervals(usable, timers_open, 0.0, 7.0 * DAY)
+    week = Listing(usable, np.zeros(usable.size), 0.0, 7.0 * DAY)
+    found = availability_of(scenario).list_intervals(week)
     hours = HOUR * np.arange(7 * 24)
     # A device's intervals are apart, so each start less each end counts one eligible device.
     starts = np.sort(found.start_times)

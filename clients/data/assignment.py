@@ -123,7 +123,7 @@ class _Traits:
     def __init__(self, scenario: Scenario, table: AssignedData) -> None:
         self._tie = table.tie
         self._devices = DeviceModel.of(scenario)
-        self._zones = Zones.of(scenario)
+        self._zones = Zones.of(scenario.population.time_zones, scenario.seed)
         self._habit = None
         self._classes = DeviceClasses.of(scenario)
         each_class = classes_of(scenario)
@@ -143,7 +143,7 @@ class _Traits:
                     "data.tie='hour' needs the habit model: devices have no hours in "
                     f"availability.model={scenario.availability.model!r}; choose another tie"
                 )
-            self._habit = HabitAvailabilityModel(scenario, scenario.availability)
+            self._habit = HabitAvailabilityModel(scenario.availability, scenario.seed, self._zones)
 
     def of(self, device_ids: Ids) -> Float64Array:
         """Returns the trait [G] of each device that `data.tie` names: "hour", the UTC hour of the

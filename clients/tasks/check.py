@@ -30,7 +30,7 @@ _COMPARED = 200
 def check_task(make: Callable[[int], tuple[Any, Any]]) -> None:
     """Checks a task and the data of its devices against the rules on which training relies.
 
-    The data is read for devices together and one by one, in two orders, and from a second source.
+    The data is read for devices together, and one by one backwards from a second source.
     The task is called at and near its initial parameters, in groups and device by device, and its
     gradients are compared with the slopes of its loss. No check can tell whether the loss is the
     one that is wanted.
@@ -86,48 +86,26 @@ class _Case:
 
 
 def _check_data(source: ExampleSource, other: ExampleSource) -> None:
-    fields = dict(source.fields)
-    rule = "`fields` must name every array, the same in every source, and be consistent"
-    _demand(bool(fields) and fields == dict(other.fields), rule, [fields, dict(other.fields)])
-    for field in fields.values():
-        tokens = [each for each in (field.padding, field.unknown) if each is not None]
-        is_sound = field.kind == "real" or (field.kind == "whole" and field.values > 0)
-        _demand(is_sound and all(0 <= each < field.values for each in tokens), rule, field)
-    optima = list(source.optimum.values())
-    _demand(np.isfinite(optima).all(), "an optimum must be finite", optima)
     counts = source.examples_on(DEVICES)
     is_counted = counts.dtype == np.int64 and counts.shape == DEVICES.shape
-    is_counted = is_counted and ((counts > 0) & (counts < 2**32)).all()
-    rule = f"examples_on() must be int64 from 1 to 2^32 - 1 for the devices {DEVICES.tolist()}"
-    _demand(is_counted, rule, counts)
+    rule = f"examples_on() must be int64 above 0 for the devices {DEVICES.tolist()}"
+    _demand(is_counted and (counts > 0).all(), rule, counts)
     positions = np.append(3 * np.arange(5)[None, :] % counts[:, None], counts[:, None] - 1, axis=1)
+    together = source.examples(DEVICES, positions)
+    _check_form(source, together)
+    rule = "an example must be a function of only the scenario, the device id and the position"
+    _same(source.examples(DEVICES, positions), together, rule)
+    # Each example by itself, the last first: neither the group nor the order may matter.
+    for g, b in reversed(list(np.ndindex(positions.shape))):
+        device = DEVICES[g : g + 1]
+        alone = other.examples(device, positions[g : g + 1, b : b + 1])
+        _same(_at(_at(alone, 0), 0), _at(_at(together, g), b), rule)
+        count = other.examples_on(device)
+        _demand(count[0] == counts[g], "a count must depend on only the device id", count)
     held_out = FIRST_HELD_OUT + np.arange(min(source.held_out_devices, 20), dtype=np.uint64)
     held_out = held_out[source.examples_on(held_out) > 0]
     _demand(held_out.size, "`held_out_devices` must count devices with data", held_out)
     _check_form(source, source.examples(held_out, np.zeros((held_out.size, 1), np.int64)))
-    given = DEVICES.copy(), positions.copy()
-    together = source.examples(*given)
-    rule = "examples() must leave its device_ids and positions as they are"
-    _demand((given[0] == DEVICES).all() and (given[1] == positions).all(), rule, given)
-    _check_form(source, together)
-    kept = {name: values.copy() for name, values in together.items()}
-    for values in together.values():
-        # Tasks may write into a batch, unless it is read-only.
-        if values.flags.writeable:
-            values[...] = 0
-    rule = "an example must be a function of only the scenario, the device id and the position"
-    again = source.examples(DEVICES, positions)
-    _same(again, kept, f"{rule}, and stay the same after a caller wrote into a result")
-    for g in range(DEVICES.size)[::-1]:
-        device, backwards = DEVICES[g : g + 1], positions[g : g + 1, ::-1].copy()
-        alone = other.examples(device, backwards)
-        _same({name: part[0, ::-1] for name, part in alone.items()}, _at(kept, g), rule)
-        single = other.examples(device, backwards[:, -1:])
-        _same({name: part[0, 0] for name, part in single.items()}, _at(_at(kept, g), 0), rule)
-        count = other.examples_on(device)
-        _demand(count[0] == counts[g], "a count must depend on only the device id", count)
-    after = source.examples_on(DEVICES)
-    _demand((after == counts).all(), "a count must stay the same after reading", after)
     population = np.arange(_COMPARED, dtype=np.uint64)
     trained = {_content(source, each) for each in population[source.examples_on(population) > 0]}
     shared = [each for each in held_out if _content(source, each) in trained]
@@ -136,23 +114,20 @@ def _check_data(source: ExampleSource, other: ExampleSource) -> None:
 
 
 def _check_form(source: ExampleSource, examples: Examples) -> None:
-    rule = "examples() must give every field of `fields`, and no other"
-    _demand(examples.keys() == source.fields.keys(), rule, sorted(examples))
     for name, field in source.fields.items():
         values, what = examples[name], f"{name!r} of examples()"
         is_formed = values.shape[2:] == field.shape and values.dtype == np.dtype(field.dtype)
         _demand(is_formed, f"{what} must have shape {field.shape} and type {field.dtype}", values)
         if field.kind == "real":
             _demand(np.isfinite(values).all(), f"{what} must be finite", values)
-            continue
-        is_within = ((values >= 0) & (values < field.values)).all()
-        _demand(is_within, f"{what} must be from 0 to {field.values - 1}", values)
+        else:
+            is_within = ((values >= 0) & (values < field.values)).all()
+            _demand(is_within, f"{what} must be from 0 to {field.values - 1}", values)
         # Models assume that no word follows padding.
         if field.padding is not None and field.shape:
             is_padding = values == field.padding
             is_last = not (is_padding[..., :-1] & ~is_padding[..., 1:]).any()
-            rule = f"{what}: padding must follow the tokens of a text, which has at least one"
-            _demand(is_last and not is_padding.all(axis=-1).any(), rule, values)
+            _demand(is_last, f"{what}: padding must follow the tokens of a text", values)
 
 
 def _check_repeats(case: _Case, other: Task) -> None:

@@ -4,12 +4,13 @@ is, and its keys as the rows of a reference."""
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from document_keys import DocumentKey, keys_of
+
 from fedray.audit.audit import Audit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
-from fedray.base.document import DocumentKey, keys_of
 from fedray.clients.sessions import PopulationSupply
 from fedray.commands.frame import printed
 from fedray.commands.frame.described import Schema

@@ -72,7 +72,7 @@ class DeviceNoise(Document):
     @property
     def noise_multiplier(self) -> InJson[float]:
         """Standard deviation of the round's noise, in inflated norms."""
-        return math.sqrt(self.event.variance_ratio)
+        return self.event.noise_at_unit_sensitivity
 
     @property
     def sentence(self) -> str:

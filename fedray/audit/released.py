@@ -11,12 +11,13 @@ from typing import Any
 
 from fedray.base.atomic import replace_file
 from fedray.base.errors import InputError
+from fedray.base.parsing import read_document
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.accountants import epsilon_of, every_epsilon_of
 from fedray.mechanisms.accounting.events import Event, EventRefused, read_event
 from fedray.mechanisms.accounting.limits import check_delta
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.mechanisms.files import read_json, write_json
+from fedray.mechanisms.files import write_json
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
 
@@ -125,7 +126,7 @@ def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
         InputError: the file has another form, or the matrix of a strategy is missing beside it.
     """
     path = Path(file)
-    document = read_json(path, "events")
+    document = read_document(path, "events", "JSON")
     is_ours = isinstance(document, dict) and document.get("format") == FORMAT
     if not is_ours or document.get("version") != VERSION:
         raise InputError(

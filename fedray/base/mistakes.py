@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
 
 from fedray.base.descriptions import descriptions_of
 from fedray.base.errors import InputError, one_line, shown
@@ -31,23 +31,22 @@ _TOLD_ALONE = {
 
 
 class Explained(BaseModel):
-    """A value that is checked when it is constructed; a mistake is reported in one line.
+    """A frozen value that is checked when it is constructed: unknown keys, NaN, infinities and
+    wrong types are refused in one line.
 
     The constructor raises `refusal`. `model_validate` still raises pydantic's ValidationError, so
     that a reader of files can name the file. The strings below fields are their descriptions, in
     the JSON schema too.
     """
 
+    # Validators are built when they are first needed, since few processes need many.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
+    )
     # Class of the constructor's errors; not a description, since it is no key.
     refusal: ClassVar[type[InputError]] = InputError
 
-    def __init__(self, *unnamed: Any, **values: Any) -> None:
-        if unnamed:
-            example = next(iter(type(self).model_fields), "KEY")
-            raise self.refusal(
-                f"{type(self).__name__}: tables take keyword arguments, such as {example}=VALUE; "
-                f"name the key of {shown(unnamed[0])}"
-            )
+    def __init__(self, **values: Any) -> None:
         # In a file a path is a string, so a path object becomes one here.
         values = {key: _as_text(value) for key, value in values.items()}
         try:

@@ -10,7 +10,11 @@ import json
 import math
 import re
 import tomllib
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+from fedray.base.errors import InputError
+from fedray.base.regular_file import read_input
 
 _INTEGER_BITS = 10_000
 _LONG_KEY = re.compile(
@@ -66,6 +70,29 @@ def parse_toml(text: str | bytes) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
     return tables
+
+
+def read_document(path: Path, what: str, form: Literal["JSON", "TOML"]) -> Any:
+    """Reads a file that a user names. Raises InputError.
+
+    Args:
+        path: path of the file.
+        what: description of the file for messages, such as "mechanism file".
+        form: form of its text.
+    """
+    try:
+        content = read_input(path)
+        return parse_json(content) if form == "JSON" else parse_toml(content)
+    except OSError as error:
+        problem = error.strerror or error
+        raise InputError(
+            f"{what} {str(path)!r} cannot be read ({problem}); name a {form} file"
+        ) from None
+    # Of the syntax, of UTF-8, of numbers or nesting beyond reason.
+    except ValueError as error:
+        raise InputError(
+            f"{what} {str(path)!r} is not valid {form} ({error}); correct it there"
+        ) from None
 
 
 def finite_or_none(value: float | None) -> float | None:

@@ -16,6 +16,8 @@ REMOVED = {
     "participation.clock_changes_per_day": "use clock_skew_hours or timer_violators there",
     "participation.clock_change_hours": "use clock_skew_hours or timer_violators there",
     "clock_changes_digest": "use the fedray release that wrote the trace",
+    "kind = 'gaussian-sum'": "describe it by kind = 'gaussian', with standard_deviation / bound as "
+    "noise_multiplier",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import ConfigDict, Discriminator, Field, ValidationError
+from pydantic import Discriminator, Field, ValidationError
 
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.mistakes import Explained, refused
-from fedray.base.parsing import parse_toml
-from fedray.base.regular_file import read_input
+from fedray.base.parsing import read_document
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -19,17 +18,9 @@ Shape = Annotated[float, Field(ge=0.01, le=1000)]
 
 
 class Table(Explained):
-    """A table of a scenario: frozen; unknown keys, NaN, infinities and wrong types are refused.
-
-    Tables of other files set the class of the error (`refusal`).
-    """
+    """A table of a scenario. Tables of other files set the class of the error (`refusal`)."""
 
     refusal: ClassVar[type[InputError]] = ScenarioError
-
-    # Validators are built when they are first needed, since few processes need many.
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
-    )
 
 
 def told_apart_by(key: str, default: str) -> Discriminator:
@@ -58,16 +49,7 @@ def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
         InputError: the file or a key is not valid; the message has a line for every problem.
     """
     path = Path(file)
-    try:
-        tables = parse_toml(read_input(path))
-    except OSError as error:
-        raise InputError(
-            f"{what} {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file"
-        ) from None
-    except ValueError as error:  # of the syntax, of UTF-8, of numbers or nesting beyond reason
-        raise InputError(
-            f"{what} {str(path)!r} is not valid TOML ({error}); correct it there"
-        ) from None
+    tables = read_document(path, what, "TOML")
     try:
         return kind.model_validate(tables, context={"directory": path.parent})
     except ValidationError as error:

@@ -31,8 +31,7 @@ def population(
     Args:
         source: scenario file or name; or a published trace, with --kind
         kind (scenario|flash|flash-locked|fedscale): kind of SOURCE
-        sessions (FILE): file of sessions to write, Parquet or CSV by its suffix: device, start
-            and end in seconds
+        sessions (FILE): Parquet file of sessions to write: device, start and end in seconds
         devices (N): number of devices to write; default: all, at most 100,000
         days (D): simulated days to write; default: 28
     """
@@ -80,7 +79,7 @@ def _facts(found: Any) -> list[tuple[str, str]]:
         facts.append(("eligible at once", text))
     if file is not None:
         content = f"{file.sessions:,} of {file.devices:,} devices in {file.days} days"
-        facts += [("sessions", content), ("file", f"{file.path} ({file.format})")]
+        facts += [("sessions", content), ("file", file.path)]
         keys = f'availability.model = "replay", recorded_devices = {file.devices}'
         facts.append(("replayed by", keys))
     return facts

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
-from fedray.trace.row_file import ROW_SUFFIXES, RowForm, new_row_file, write_rows
+from fedray.trace.row_file import new_row_file, write_rows
 
 JOINED_SECONDS = 1.0
 """Largest gap between sessions that are joined, seconds."""
@@ -38,31 +38,24 @@ class Sessions(NamedTuple):
     end: Float64Array
 
 
-def form_of(file: Path) -> RowForm:
-    """Returns the form of a file's suffix. Raises InputError."""
-    form = ROW_SUFFIXES.get(file.suffix.lower())
-    if form is None:
-        rule = f"has a suffix that is none of {', '.join(ROW_SUFFIXES)}"
-        raise InputError.of("sessions", str(file), rule, "rename the file")
-    return form
-
-
 def write_sessions(blocks: Iterable[Sessions], file: Path) -> int:
     """Writes a complete file of sessions, or no file.
 
     Args:
         blocks: sessions of blocks of devices, in order.
-        file: path of the file, which is replaced; its suffix decides between Parquet and CSV.
+        file: path of the Parquet file, which is replaced.
 
     Returns:
         Number of sessions.
 
     Raises:
-        InputError: the file has another suffix, or cannot be written.
+        InputError: the file is to be CSV, or cannot be written.
     """
-    form = form_of(file)
+    if file.suffix.lower() == ".csv":
+        rule = "asks for CSV, but sessions are Parquet"
+        raise InputError.of("sessions", str(file), rule, "rename it, and convert the file")
     with new_row_file(file, "sessions") as new:
-        return write_rows(map(_batch, blocks), _SCHEMA, new, form)
+        return write_rows(map(_batch, blocks), _SCHEMA, new, "parquet")
 
 
 def joined_sessions(

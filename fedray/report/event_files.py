@@ -26,20 +26,15 @@ def event_files(directory: Path | None) -> Iterator[ProgressListener]:
         directory: folder of the new event file; None for none.
 
     Raises:
-        InputError: the package tensorboard is missing, or the directory cannot be written.
+        ModuleNotFoundError: the extra `tensorboard` is not installed.
+        InputError: the directory cannot be written.
     """
     if directory is None:
         yield lambda progress: None
         return
-    try:
-        from tensorboard.summary import Writer
-    except ImportError:
-        raise InputError.of(
-            "tensorboard",
-            str(directory),
-            "needs the package tensorboard",
-            "install it by `pip install 'fedray[tensorboard]'`, or leave it out",
-        ) from None
+    # Imported before anything that takes long: the extra may be missing.
+    from tensorboard.summary import Writer
+
     with _refused(directory):
         writer = Writer(str(directory))
         # A directory that cannot be written is found here, before anything that takes long.

@@ -177,18 +177,6 @@ class Figure:
         for position, each in enumerate(self.series):
             yield each, position if each.place is None else each.place
 
-    def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
-        """Returns the numbers on a logarithmic axis of the figure. Bars are drawn from below one,
-        so their axis begins there."""
-        of_series = [each.x if which == "x" else each.y for each in self.series]
-        of_marks = [mark.at for mark in self.marks if mark.axis == which]
-        values = np.append(np.concatenate(of_series or [np.ones(1)]), of_marks)
-        if which == "y" and any(each.kind == "bars" for each in self.series):
-            values = np.append(values, 1.0)
-        # Zero and negative values have no place on a logarithmic axis.
-        known = values[values > 0]
-        return log_ticks(float(known.min()), float(known.max())) if known.size else []
-
     def label_places(self, series: Series) -> list[tuple[int, int] | None]:
         """Returns where the label of each point of a series goes: (0, 1) above, (0, -1) below, (1,
         0) right or (-1, 0) left of the point; None if it would cover another label or point, or
@@ -341,48 +329,6 @@ def _pixels(axis: Axis, values: list[Float64Array], place: int, size: float) -> 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     """Returns whether two boxes (left, bottom, right, top) overlap."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Returns the numbers of a logarithmic axis from low to high.
-
-    They are 1, 2, 5, 10, ... on up to two decades, 1, 3, 10, ... on up to three, and powers of ten
-    beyond; one more if the first is far above low. Below a factor of five the axis
-    has linear ticks.
-    """
-    if high < LOG_LINES * low:
-        return _linear_ticks(low, high)
-    if high <= 100.0 * low:
-        digits = (1, 2, 5)
-    elif high <= 1000.0 * low:
-        digits = (1, 3)
-    else:
-        digits = (1,)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = _decimal_ticks(powers, digits)
-    # An axis reaches a little beyond the data, so numbers just outside are kept.
-    ticks = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
-    # The smallest values need a number near them, even one outside the series.
-    if ticks[0] > 2.0 * low:
-        finer = _decimal_ticks(powers, (1, 2, 5))
-        ticks.insert(0, next(tick for tick in finer if tick >= low))
-    return ticks
-
-
-def _linear_ticks(low: float, high: float) -> list[float]:
-    """Returns about six multiples of 1, 2 or 5 times a power of ten, from low to high."""
-    span = high - low
-    # Parsed from text, a power of ten is the nearest float64.
-    step = float(f"1e{math.floor(math.log10(max(span, 0.1 * low)))}")
-    step *= next((each for each in (0.2, 0.5, 1.0) if span <= 6 * each * step), 2.0)
-    # The slack keeps ends that are multiples of the step but for rounding.
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [round(place * step, 12) for place in range(first, last + 1)]
-
-
-def _decimal_ticks(powers: range, digits: tuple[int, ...]) -> list[float]:
-    return [float(f"{digit}e{power}") for power in powers for digit in digits]
 
 
 def needs_log(values: Iterable[Float64Array] | Sequence[float], factor: float = LOG_LINES) -> bool:

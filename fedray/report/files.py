@@ -68,36 +68,20 @@ def figure_csv(figure: Shown) -> str:
     """Returns a figure's data as CSV, unrounded.
 
     A figure has a row per point (series, x, until if any, y, and the ends of its range), then a row
-    per mark. A plane has a row per cell (x, y, value). Numbers are read back as the same float64;
+    per mark, for each of its panels. A plane has a row per cell (x, y, value). Numbers are read back as the same float64;
     unknown ones are empty.
     """
-    headings = {
-        "series": "series",
-        "name": "name",
-        "x": figure.x.title,
-        "until": f"{figure.x.title}, until",
-        "y": figure.y.title,
-        "low": "from",
-        "high": "to",
-    }
-    panels = figure.panels if isinstance(figure, Figure) else ()
-    if len(panels) > 1:
-        headings = {"panel": "panel", **headings, "y": "value"}
-    rows = [{**row, "panel": each.title} for each in panels for row in _point_rows(each)]
-    if isinstance(figure, Plane):
-        headings = {"x": figure.x.title, "y": figure.y.title, "z": figure.z.title}
+    headings = {"x": figure.x.title, "y": figure.y.title}
+    if isinstance(figure, Figure):
+        until = {"until": f"{figure.x.title}, until"}
+        headings = {"series": "series", "name": "name", "x": figure.x.title, **until}
+        headings |= {"y": figure.y.title, "low": "from", "high": "to"}
+        if figure.beside:
+            headings = {"panel": "panel", **headings, "y": "value"}
+        rows = [{**row, "panel": each.title} for each in figure.panels for row in _point_rows(each)]
+    else:
+        headings["z"] = figure.z.title
         rows = list(_cell_rows(figure))
-    if isinstance(figure, HeatMap):
-        headings = {"x": figure.x.title, "y": figure.y.title, "z": figure.z.title}
-        height, width = figure.cells.shape
-        rows = [
-            {
-                "x": _plain(column * figure.ends[1] / width),
-                "y": _plain(row * figure.ends[0] / height),
-                "z": _plain(value),
-            }
-            for (row, column), value in np.ndenumerate(figure.cells)
-        ]
     # A column that no row has is left out; if only some rows have it, the others are empty.
     used = set(headings) - OPTIONAL_COLUMNS | {key for row in rows for key in row}
     columns = [key for key in headings if key in used]
@@ -107,10 +91,18 @@ def figure_csv(figure: Shown) -> str:
     return out.getvalue()
 
 
-def _cell_rows(plane: Plane) -> Iterator[dict[str, str]]:
-    cells = {place: _plain(z) for place, z in plane.values.items()} | plane.marks
-    for (x, y), shown in sorted(cells.items()):
-        yield {"x": _plain(x), "y": _plain(y), "z": shown}
+def _cell_rows(figure: Plane | HeatMap) -> Iterator[dict[str, str]]:
+    if isinstance(figure, Plane):
+        shown = {place: _plain(z) for place, z in figure.values.items()} | figure.marks
+        cells = sorted(shown.items())
+    else:
+        steps = np.array(figure.ends) / figure.cells.shape
+        cells = [
+            ((column * steps[1], row * steps[0]), _plain(value))
+            for (row, column), value in np.ndenumerate(figure.cells)
+        ]
+    for (x, y), text in cells:
+        yield {"x": _plain(x), "y": _plain(y), "z": text}
 
 
 def _point_rows(figure: Figure) -> Iterator[dict[str, str]]:
@@ -189,8 +181,8 @@ def figure_svg(figure: Shown) -> str:
 def _draw(axes: Any, figure: Figure, has_legend: bool) -> None:
     for series, place in figure.looks:
         _draw_series(axes, figure, series, place)
-    _dress(axes.xaxis, axes.set_xscale, figure.x, figure.log_ticks("x"))
-    _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))
+    _dress(axes.xaxis, axes.set_xscale, figure.x)
+    _dress(axes.yaxis, axes.set_yscale, figure.y)
     if any(each.kind == "bars" for each in figure.series):
         # Bars count whole numbers, so no number of the axis may stand between two.
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -227,13 +219,16 @@ def _draw_mark(axes: Any, mark: Mark) -> None:
     axes.text(*at, mark.text, transform=across, fontsize=8, va="bottom", ha=side)
 
 
-def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
+def _dress(drawn: Any, set_scale: Any, axis: Axis) -> None:
     drawn.set_label_text(axis.title + (", log scale" if axis.is_log else ""))
     if axis.is_log:
+        from matplotlib.ticker import LogLocator, NullLocator
+
         set_scale("log")
-        drawn.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
-        # matplotlib would add numbers of its own between these.
-        drawn.set_ticks([], minor=True)
+        drawn.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+        # By default numbers are formulas, which `text.parse_math` leaves as they are written.
+        drawn.set_major_formatter("{x:,g}")
+        drawn.set_minor_locator(NullLocator())
 
 
 def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:

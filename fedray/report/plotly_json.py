@@ -11,9 +11,7 @@ from fedray.base.escaped import html_text
 from fedray.base.parsing import finite_or_none
 from fedray.report.figure import (
     BAND_OPACITY,
-    CHARACTER,
     GREY,
-    PLOT,
     ZONE_OPACITY,
     Axis,
     Figure,
@@ -55,7 +53,9 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "xaxis": _axis(figure, figure.x, "x"),
             "yaxis": _axis(figure, figure.y, "y"),
             "shapes": [_shape(mark) for mark in figure.marks],
-            "annotations": [_annotation(figure, mark) for mark in figure.marks if mark.text],
+            "annotations": [
+                _annotation(figure, *each) for each in enumerate(figure.marks) if each[1].text
+            ],
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
             "margin": {"l": 56, "r": 24, "t": 24, "b": 48},
@@ -165,9 +165,7 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     drawn: dict[str, Any] = {"title": {"text": title, "standoff": 10}, "automargin": True}
     bars = [each for each in figure.series if each.kind == "bars"]
     if axis.is_log:
-        # plotly.js would choose numbers that differ from the SVG file.
-        ticks = figure.log_ticks(which)
-        drawn |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
+        drawn["type"] = "log"
         # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         if which == "y" and bars:
             highest = max(float(each.y.max()) for each in bars)
@@ -205,7 +203,7 @@ def _shape(mark: Mark) -> dict[str, Any]:
     }
 
 
-def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
+def _annotation(figure: Figure, place: int, mark: Mark) -> dict[str, Any]:
     """Returns the text of a mark. On logarithmic axes plotly places text by the logarithm, but
     shapes by the value."""
     axis = figure.x if mark.axis == "x" else figure.y
@@ -217,26 +215,10 @@ def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
         "font": {"size": 11},
     }
     if mark.axis == "x":
-        # Texts that would collide stand in up to three lines, one below the other.
-        line = _near_before(figure, mark) % 3
-        place = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": -14 * line}
-        return {**text, **place}
+        # Texts of neighbours would collide, so they stand in three lines, one below the other.
+        down = -14 * (place % 3)
+        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": down}
     return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
-
-
-def _near_before(figure: Figure, mark: Mark) -> int:
-    """Returns the number of earlier marks whose text might overlap its own on a telephone."""
-    measure = math.log10 if figure.x.is_log else float
-    values = np.concatenate([each.x for each in figure.series] or [np.zeros(1)])
-    span = measure(values.max()) - measure(values.min()) if values.size else 0.0
-    before = [each for each in figure.marks[: figure.marks.index(mark)] if each.axis == "x"]
-    count = 0
-    for each in before:
-        # A mark's text stands to the right of it, so the left one's decides whether they collide.
-        left = min(each, mark, key=lambda one: one.at)
-        reach = max(0.2, CHARACTER[0] * len(left.text) / PLOT[0]) * span
-        count += abs(measure(each.at) - measure(mark.at)) < reach
-    return count
 
 
 def _faint(color: str, opacity: float) -> str:

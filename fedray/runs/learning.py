@@ -17,6 +17,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -121,7 +122,17 @@ def train(
     partial = partial_directory(Path(os.path.abspath(directory)))
     try:
         return _train(
-            opened, value, here, directory, None, is_resumed, on_progress, time_of_devices
+            opened,
+            _Start(
+                value,
+                here,
+                directory,
+                partial,
+                time_of_devices,
+                is_resumed=is_resumed,
+                on_progress=on_progress,
+                trace=opened,
+            ),
         )
     except (FedrayError, KeyboardInterrupt) as error:
         # After an InputError, resuming with the same arguments would fail again.
@@ -247,18 +258,18 @@ def finish_training(
         value.demand_trust_of_training()
     time_of_devices = DeviceTime(value)
     placement = resolved(placement, value, lambda: predicted_seconds(value, time_of_devices))
-    directory = trace.path / TRAINING
-    return _train(
-        trace,
+    start = _Start(
         value,
         placement,
-        directory,
+        trace.path / TRAINING,
         partial,
-        is_resumed,
-        on_progress,
         time_of_devices,
-        evaluations,
+        is_resumed=is_resumed,
+        on_progress=on_progress,
+        evaluations=evaluations,
+        trace=trace,
     )
+    return _train(trace, start)
 
 
 class DeviceTime:
@@ -403,15 +414,16 @@ class LiveTraining:
         self._partial = partial
         self._stack = contextlib.ExitStack()
         # Nothing is made before the context is entered.
-        self._made_within = _training(
+        start = _Start(
             scenario,
             placement,
             self._trace_directory / TRAINING,
             partial,
-            is_resumed and has_checkpoint(partial),
-            on_progress,
             time_of_devices or DeviceTime(scenario),
+            is_resumed=is_resumed and has_checkpoint(partial),
+            on_progress=on_progress,
         )
+        self._made_within = _training(start)
         self._rounds: queue.SimpleQueue[tuple[int, Cohort] | None]
         self._rounds = queue.SimpleQueue()
         self._error: BaseException | None = None
@@ -502,22 +514,46 @@ class LiveTraining:
             raise self._error
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Everything with which a training starts.
+
+    scenario: scenario with the model, its data and its mechanism.
+    placement: workers and cluster.
+    directory: future directory of the trained run.
+    partial: directory of its files until then.
+    time_of_devices: training time of devices, which may have been measured.
+    is_resumed: whether to continue from the last checkpoint in `partial`.
+    on_progress: called with the progress.
+    evaluations: evaluations of the model by devices of other tasks.
+    trace: the trace, if it is complete.
+    """
+
+    scenario: Scenario
+    placement: Placement
+    directory: Path
+    partial: Path
+    time_of_devices: DeviceTime
+    is_resumed: bool
+    on_progress: ProgressListener | None
+    evaluations: Evaluations | None = None
+    trace: Trace | None = None
+
+
 class _Training:
     """A training: its loop, its checkpoints and its directory."""
 
     def __init__(
         self,
-        scenario: Scenario,
-        placement: Placement,
+        start: _Start,
         trainers: Sequence[TrainerWorker],
         aggregator: AggregatorWorker,
         writer: TrainedRunWriter,
         checkpoints: Checkpoints,
         state: dict[str, NDArray],
-        on_progress: ProgressListener | None,
-        time_of_devices: DeviceTime,
-        evaluations: Evaluations | None,
     ) -> None:
+        scenario, placement = start.scenario, start.placement
+        on_progress, evaluations = start.on_progress, start.evaluations
         self.writer = writer
         self._evaluations = evaluations
         self._scenario = scenario
@@ -543,8 +579,8 @@ class _Training:
         rounds_left = scenario.rounds.count - self._loop.next_round
         # An estimate trains some devices, so it is made only for a listener.
         if on_progress is not None and rounds_left:
-            time_of_devices.kind = kind
-            on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
+            start.time_of_devices.kind = kind
+            on_progress(_estimate(scenario, trainers, rounds_left, start.time_of_devices))
         # The time for the estimate does not count as training.
         self._begun = time.monotonic()
         # The first one is due after the first round, so that an interruption loses little.
@@ -641,51 +677,20 @@ def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:
     }
 
 
-def _train(
-    trace: Trace,
-    scenario: Scenario,
-    placement: Placement,
-    directory: Path,
-    partial: Path | None,
-    is_resumed: bool,
-    on_progress: ProgressListener | None,
-    time_of_devices: DeviceTime,
-    evaluations: Evaluations | None = None,
-) -> TrainedRun:
-    with _training(
-        scenario,
-        placement,
-        directory,
-        partial,
-        is_resumed,
-        on_progress,
-        time_of_devices,
-        evaluations,
-        trace,
-    ) as training:
-        for round_index, cohort in cohorts(trace, scenario):
+def _train(trace: Trace, start: _Start) -> TrainedRun:
+    with _training(start) as training:
+        for round_index, cohort in cohorts(trace, start.scenario):
             training.train(round_index, cohort)
         return training.finish(trace)
 
 
 @contextlib.contextmanager
-def _training(
-    scenario: Scenario,
-    placement: Placement,
-    directory: Path,
-    partial: Path | None,
-    is_resumed: bool,
-    on_progress: ProgressListener | None,
-    time_of_devices: DeviceTime,
-    evaluations: Evaluations | None = None,
-    trace: Trace | None = None,
-) -> Iterator[_Training]:
+def _training(start: _Start) -> Iterator[_Training]:
     """Starts the workers of a training and makes its directory, for a block."""
-    is_of_run = partial is not None
-    partial = partial or partial_directory(Path(os.path.abspath(directory)))
+    scenario, placement, partial = start.scenario, start.placement, start.partial
     state: dict[str, NDArray] = {}
     run = ""
-    if is_resumed:
+    if start.is_resumed:
         _, document, run = read_unfinished(partial)
         if document.get("scenario_digest") != scenario.digest:
             raise CheckpointError(
@@ -695,12 +700,12 @@ def _training(
             )
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(
-            TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial)
+            TrainedRunWriter(start.directory, is_resumed=start.is_resumed, partial=partial)
         )
         # A resumed training already has its files and its identity in the directory.
-        if not is_resumed:
+        if not start.is_resumed:
             # The trace of a live training is not complete yet.
-            where = {} if trace is None else {"trace": str(trace.path.resolve())}
+            where = {} if start.trace is None else {"trace": str(start.trace.path.resolve())}
             run = write_unfinished(partial, {**scenario.to_document(), **where})
             for table in scenario.training_files:
                 writer.save_content(table.content_name, table.content)
@@ -708,10 +713,11 @@ def _training(
                     table.remember()
             mechanism = scenario.privacy.mechanism
             # A run's trace already has the matrix of its mechanism.
+            is_of_run = partial != partial_directory(Path(os.path.abspath(start.directory)))
             if isinstance(mechanism, MatrixFile) and not is_of_run:
                 writer.save_content(mechanism.content_name, mechanism.content)
         checkpoints = Checkpoints(partial, run)
-        if is_resumed:
+        if start.is_resumed:
             state = checkpoints.newest()
         cpus = stack.enter_context(session(placement))
         # The stack closes in reverse order: workers before their cluster.
@@ -723,18 +729,7 @@ def _training(
         # A user's code may fail at once, and held-out data be damaged; other code is tested.
         if scenario.training_files or isinstance(scenario.data, FormedData):
             _rehearse(trainers[-1])
-        yield _Training(
-            scenario,
-            placement,
-            trainers,
-            aggregator,
-            writer,
-            checkpoints,
-            state,
-            on_progress,
-            time_of_devices,
-            evaluations,
-        )
+        yield _Training(start, trainers, aggregator, writer, checkpoints, state)
 
 
 def _estimate(

@@ -29,9 +29,6 @@ __all__ = [
 ]
 
 DAY = 86_400.0
-FIRST_UNIX_TIME = 1e8
-"""Numbers from this on are Unix times (since March 1973); no recording starts so long after its
-first midnight."""
 
 
 class SlowDays(Table):
@@ -53,8 +50,8 @@ class AvailabilityTable(Table):
     """Table: days on which all devices are eligible less often. An interval belongs to the day on
     which it ends (UTC). Default: no slow days."""
     implementation: ClassVar[str]
-    """`module:name` of the model: called with a scenario and this table, it returns an
-    `Availability`."""
+    """`module:name` of the model: called with this table, the scenario's seed and the time zones of
+    the devices, it returns an `Availability`."""
     can_be_thinned: ClassVar[bool] = True
     """Whether the model can determine for any moment whether a device is eligible, so that
     check-ins can be drawn by thinning."""
@@ -311,11 +308,10 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     """Name of the availability model."""
     implementation: ClassVar[str] = "fedray.clients.availability.replay:ReplayModel"
     file: Annotated[str, Field(min_length=1)]
-    """A CSV or Parquet file with columns device, start and end, relative to the scenario's
-    directory. Times are ISO times (2024-03-01 22:15:00), Unix times in seconds, or seconds since
-    the midnight before the first session; ISO and Unix times are converted to the latter. They are
-    read as the device's local time (as UTC if they name a zone), and the first day becomes the
-    simulation's first Monday."""
+    """A Parquet file with columns device, start and end, relative to the scenario's directory.
+    Times are timestamps, or numbers of seconds since the midnight before the first session, to
+    which timestamps are converted. They are read as the device's local time (as UTC if they name a
+    zone), and the first day becomes the simulation's first Monday."""
     period_days: Annotated[int, Field(ge=1, le=3660)] | None = None
     """Number of days after which the recording repeats. Default: up to the end of the day on which
     the last session ends."""
@@ -433,22 +429,26 @@ Availability = Annotated[
 def _read_sessions(
     path: Path, name: str, recorded_devices: int | None
 ) -> tuple[Int64Array, Float64Array, Float64Array]:
-    """Returns (device, start, end) from a CSV or Parquet file. Devices are numbered in the order of
-    their labels, or keep their numbers if `recorded_devices` is given. Raises ValueError."""
+    """Returns (device, start, end) from a Parquet file. Devices are numbered in the order of their
+    labels, or keep their numbers if `recorded_devices` is given. Raises ValueError."""
     # These imports take long, and only replays need them.
     import pyarrow as pa
-    import pyarrow.csv
     import pyarrow.parquet as pq
 
+    if path.suffix.lower() == ".csv":
+        raise ValueError(
+            f"file={name!r} is CSV; convert it to Parquet: pyarrow.parquet.write_table("
+            "pyarrow.csv.read_csv(FILE), NEW)"
+        )
     try:
-        table = pyarrow.csv.read_csv(path) if path.suffix.lower() == ".csv" else pq.read_table(path)
+        table = pq.read_table(path)
         # Chunks are joined, because a file of many row groups has its columns in parts.
         columns = [table.column(column).combine_chunks() for column in ("device", "start", "end")]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         # Messages of pyarrow may have several lines, and an error of fedray has one.
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"file={name!r} is not a CSV or Parquet file with columns device, start, end ({reason})"
+            f"file={name!r} is not a Parquet file with columns device, start, end ({reason})"
         ) from None
     if not table.num_rows or any(column.null_count for column in columns):
         raise ValueError(
@@ -501,14 +501,9 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[Float64Array, Float64Arra
     def microseconds(column: Any) -> Int64Array:
         return column.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
 
-    is_text = [
-        pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        for column in (start, end)
-    ]
-    is_moment = [pa.types.is_temporal(column.type) for column in (start, end)]
     try:
         # A column of times beside one of numbers has no common zero, and the cast below refuses it.
-        if all(is_moment) or all(is_text):
+        if pa.types.is_temporal(start.type) and pa.types.is_temporal(end.type):
             first, last = microseconds(start), microseconds(end)
             # Unix time has days of 86,400 seconds, so whole division finds the midnight before.
             midnight = int(first.min()) // (86_400 * 10**6) * (86_400 * 10**6)
@@ -517,26 +512,15 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[Float64Array, Float64Arra
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"file={name!r}: start and end must both be numbers (Unix times, or seconds since the "
-            "first midnight) or both ISO "
-            f"times such as 2024-03-01 22:15:00 ({reason})"
+            f"file={name!r}: start and end must both be timestamps, or both seconds since the "
+            f"first midnight ({reason})"
         ) from None
     # NaN is ignored here, because the caller refuses it and names its row.
     earliest = float(np.nanmin(first, initial=np.inf))
-    days = earliest // DAY
-    # Times that begin on the first day already count from its midnight.
-    if not DAY <= earliest < np.inf:
-        return first, last
-    if FIRST_UNIX_TIME <= earliest < FIRST_UNIX_TIME * 1000:
-        return first - days * DAY, last - days * DAY
-    # From here on numbers can only be milliseconds: as seconds they would be after the year 5000.
-    if earliest >= FIRST_UNIX_TIME * 1000:
+    if DAY <= earliest < np.inf:
         raise ValueError(
-            f"file={name!r}: the first session starts at {earliest:g}, which is not a time in "
-            "seconds; divide all times by 1000"
+            f"file={name!r}: the first session starts {earliest / DAY:.1f} days in, at "
+            f"{earliest:g} s; subtract {earliest // DAY * DAY:.0f} from all times, or convert Unix "
+            "times to timestamps"
         )
-    raise ValueError(
-        f"file={name!r}: the first session starts {earliest / DAY:.1f} days in, at {earliest:g} s; "
-        "times must count from the midnight before the first session, so subtract "
-        f"{days * DAY:.0f} from all of them, or use Unix or ISO times"
-    )
+    return first, last

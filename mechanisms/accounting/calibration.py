@@ -35,14 +35,15 @@ def noise_multiplier_for(
         InputError: not exactly one target is given, or no noise multiplier meets it.
     """
     check_one_target(epsilon, rho)
-    if rho is not None:
-        return noise_multiplier_for_rho(sensitivity, rho)
-    assert epsilon is not None
-    return noise_multiplier_for_epsilon(sensitivity, epsilon, delta)
-
-
-def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
-    """Returns z = s / sqrt(2 rho), rounded up. Raises InputError."""
+    if epsilon is not None:
+        if not 0 < sensitivity < math.inf:
+            rule = "must be positive and finite"
+            raise InputError.of("sensitivity", sensitivity, rule, "sensitivity 0 needs no noise")
+        start = min(max(sensitivity, LEAST_NOISE_MULTIPLIER), MOST_NOISE_MULTIPLIER)
+        return least_noise_multiplier(
+            lambda z: gaussian_epsilon(sensitivity / z, delta), epsilon, start
+        )
+    assert rho is not None
     if not 0 < rho < math.inf:
         raise InputError.of(
             "rho", rho, "must be positive and finite", "0 would need infinite noise"
@@ -60,24 +61,6 @@ def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
     while rho_of(Gaussian(sensitivity=sensitivity, noise_multiplier=z)) > rho:
         z = math.nextafter(z, math.inf)
     return z
-
-
-def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: float) -> float:
-    """Returns the smallest noise multiplier, rounded up, at which one Gaussian release of the given
-    sensitivity has at most the given epsilon. Raises InputError."""
-    if not 0 < sensitivity < math.inf:
-        raise InputError.of(
-            "sensitivity",
-            sensitivity,
-            "must be positive and finite",
-            "sensitivity 0 needs no noise",
-        )
-    start = min(max(sensitivity, LEAST_NOISE_MULTIPLIER), MOST_NOISE_MULTIPLIER)
-
-    def epsilon_of(z: float) -> float:
-        return gaussian_epsilon(sensitivity / z, delta)
-
-    return least_noise_multiplier(epsilon_of, epsilon, start)
 
 
 def largest_sensitivity(

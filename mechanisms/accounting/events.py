@@ -21,7 +21,6 @@ import numpy as np
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializeAsAny,
     TypeAdapter,
@@ -70,10 +69,6 @@ class EventRefused(InputError):
 class Event(Explained, ABC):
     """A release: a frozen value whose JSON is its `kind` and its fields."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
-    )
-
     kind: str
     """Kind of event."""
 
@@ -85,19 +80,6 @@ class Event(Explained, ABC):
 class GaussianEvent(Event):
     """An event that is exactly as hard to tell from its neighbour as N(0, 1) is from N(mu, 1)."""
 
-    @property
-    @abstractmethod
-    def mu(self) -> float:
-        """Sensitivity over the standard deviation of the noise."""
-
-    @property
-    @abstractmethod
-    def noise_at_unit_sensitivity(self) -> float:
-        """Standard deviation of the noise over the sensitivity, 1 / mu; infinite at sensitivity
-        0."""
-
-
-class _ScaledGaussian(GaussianEvent):
     noise_multiplier: NoiseMultiplier
     """z, standard deviation of the noise over the largest norm of a contribution, 0.01 to 1e6."""
 
@@ -108,14 +90,17 @@ class _ScaledGaussian(GaussianEvent):
 
     @property
     def mu(self) -> float:
+        """Sensitivity over the standard deviation of the noise."""
         return self.scale / self.noise_multiplier
 
     @property
     def noise_at_unit_sensitivity(self) -> float:
+        """Standard deviation of the noise over the sensitivity, 1 / mu; infinite at sensitivity
+        0."""
         return self.noise_multiplier / self.scale if self.scale else math.inf
 
 
-class Gaussian(_ScaledGaussian):
+class Gaussian(GaussianEvent):
     """One release of a vector, with independent normal noise on every coordinate."""
 
     kind: Literal["gaussian"] = "gaussian"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -137,7 +122,7 @@ def _strategy_of(value: Any, info: ValidationInfo) -> Any:
         raise InputError(explain(error, AnyStrategy, value)) from None
 
 
-class StrategyRelease(_ScaledGaussian):
+class StrategyRelease(GaussianEvent):
     """The stream C X + z N(0, I) of a strategy C over some rounds, and everything computed from it.
 
     `under` makes one with the sensitivity of all patterns that a participation permits.
@@ -194,37 +179,6 @@ class StrategyRelease(_ScaledGaussian):
         )
 
 
-class GaussianSum(GaussianEvent):
-    """One sum of a number per device, with normal noise, such as the count of clipped updates.
-
-    A count of flags 0 or 1 is released as the sum of flag - 1/2, with bound 1/2 (Andrew et al.
-    2021, Theorem 1); the number of devices is public. A stream of counts with the strategy of the
-    updates is a `StrategyRelease`, whose noise multiplier is the standard deviation over the bound.
-    """
-
-    kind: Literal["gaussian-sum"] = "gaussian-sum"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A noisy sum of numbers."""
-    standard_deviation: Annotated[float, Field(gt=0)]
-    """Standard deviation of the noise on the sum, in the unit of the numbers."""
-    bound: Annotated[float, Field(gt=0)] = 0.5
-    """Largest absolute value of a device's number."""
-    query: str = "number of clipped updates"
-    """Name of the sum."""
-
-    @property
-    def mu(self) -> float:
-        return self.bound / self.standard_deviation
-
-    @property
-    def noise_at_unit_sensitivity(self) -> float:
-        return self.standard_deviation / self.bound
-
-    @model_validator(mode="after")
-    def _is_noise(self) -> Self:
-        check_noise_multiplier(self.noise_at_unit_sensitivity)
-        return self
-
-
 class DiscreteGaussianSum(Event):
     """One sum of integer vectors, to which every device adds its own discrete Gaussian noise.
 
@@ -248,11 +202,6 @@ class DiscreteGaussianSum(Event):
     def noise_at_unit_sensitivity(self) -> float:
         """Standard deviation of the noise of the sum over the sensitivity."""
         return math.sqrt(self.devices * self.device_variance) / self.sensitivity
-
-    @property
-    def variance_ratio(self) -> float:
-        """Variance of the noise of the sum over the squared sensitivity."""
-        return self.noise_at_unit_sensitivity**2
 
     @property
     def tau(self) -> float:
@@ -362,7 +311,6 @@ class PostProcessed(Event):
 AnyEvent = Annotated[
     Gaussian
     | StrategyRelease
-    | GaussianSum
     | DiscreteGaussianSum
     | ApproximateDP
     | PoissonSampled

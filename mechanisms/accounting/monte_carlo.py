@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
@@ -58,22 +57,9 @@ MAPPED: ContextVar[Callable[[Callable[[Batches], Counts], list[Batches]], Iterab
 """Applies a function to ranges of batches, in any order, such as on other machines."""
 
 
-class LossSampler(Protocol):
-    """Draws the privacy loss L = log P / Q.
-
-    lipschitz: a, the largest norm of C a / z.
-    """
-
-    lipschitz: float
-
-    def draw(self, random: np.random.Generator, size: int, is_present: bool) -> Float64Array:
-        """Returns L at `size` points from P (the device is present) or from Q."""
-        ...
-
-
 class BinLosses:
-    """Losses if a device's first round is uniform in 0..b-1 and it takes part in every b-th round
-    from there (random allocation; Chua et al. 2024, "Balls-and-Bins Sampling").
+    """Draws losses L = log P / Q of random allocation: a device's first round is uniform in 0..b-1,
+    and it takes part in every b-th round from there (Chua et al. 2024, "Balls-and-Bins Sampling").
 
     Only the inner products of the b means matter, so a draw has b dimensions.
     """
@@ -84,8 +70,10 @@ class BinLosses:
         values, vectors = np.linalg.eigh(self._gram)
         self._root = (vectors * np.sqrt(np.maximum(values, 0.0))).T
         self.lipschitz = math.sqrt(2.0 * float(self._half_squares.max()))
+        """a, the largest norm of C a / z."""
 
     def draw(self, random: np.random.Generator, size: int, is_present: bool) -> Float64Array:
+        """Returns L at `size` points from P (the device is present) or from Q."""
         bins = self._half_squares.size
         products = random.standard_normal((size, bins)) @ self._root - self._half_squares
         if is_present:
@@ -114,7 +102,7 @@ def allocation_gram(columns: Float64Array, min_sep: int) -> Float64Array:
 
 
 class PathLosses:
-    """Losses of b-min-sep sampling with at most b bands.
+    """Draws losses of b-min-sep sampling with at most b bands.
 
     Columns of rounds b apart are orthogonal, so the likelihood ratio of a device that is free in
     round t is V_t = (1 - p) V_(t+1) + p e^(l_t) V_(t+b), where l_t is the loss of round t.
@@ -161,6 +149,9 @@ class PathLosses:
             takes_part[t] = here
             waits = np.where(here, b - 1, waits - 1)
         return takes_part
+
+
+LossSampler = BinLosses | PathLosses
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,22 +48,26 @@ def pld_epsilon(event: Event, delta: float) -> float:
         InputError: delta is outside [1e-30, 1).
     """
     check_delta(delta)
-    if (guarantees := _guarantees(event)) is not None:
-        return _stated_epsilon(0.0, guarantees, delta)
-    if isinstance(event, Composed) and (stated := [*filter(_guarantees, event.events)]):
-        others: tuple[Any, ...] = tuple(each for each in event.events if each not in stated)
-        known = _guarantees(Composed(events=tuple(stated)))  # pyright: ignore[reportArgumentType]
-        assert known is not None
-        return _stated_epsilon(mu_of(Composed(events=others)), known, delta)
-    steps = _sampled_steps(event)
-    if steps is None:
+    parts = _parts(event)
+    guarantees, sampled = Counter[tuple[float, float]](), Counter[tuple[float, float]]()
+    for part, times in parts.items():
+        match part:
+            case ApproximateDP():
+                guarantees[part.epsilon, part.delta] += times
+            case PoissonSampled():
+                sampled[part.probability, sampled_noise(part)] += times
+    if guarantees:
+        others = [each for each in parts.items() if not isinstance(each[0], ApproximateDP)]
+        mu = math.hypot(*(math.sqrt(times) * mu_of(part) for part, times in others))
+        return _stated_epsilon(mu, guarantees, delta)
+    if not sampled:
         return gdp_epsilon(event, delta)
-    if len(steps) > 1:
+    if len(sampled) > 1 or sampled.total() < parts.total():
         raise EventRefused(
-            f"the event has {len(steps)} kinds of Poisson-sampled steps, but the accountant pld "
-            "composes only one kind; use the accountant renyi"
+            "the event has several kinds of Poisson-sampled steps, or sampled and other ones, but "
+            "the accountant pld composes only one kind; use the accountant renyi"
         )
-    ((probability, noise), count) = next(iter(steps.items()))
+    (((probability, noise), count),) = sampled.items()
     check_noise_multiplier(noise)
     return _of_steps(probability, noise, count, delta)
 
@@ -76,22 +80,19 @@ def _of_steps(probability: float, noise: float, count: int, delta: float) -> flo
     return composed_epsilon(probability, noise, count, delta)
 
 
-def _guarantees(event: Event) -> Counter[tuple[float, float]] | None:
-    """Returns how often each (epsilon, delta) occurs; None unless all parts are stated."""
+def _parts(event: Event) -> Counter[Any]:
+    """Returns how often each part of a composition occurs; what is computed from a release spends
+    nothing, and order does not matter."""
     match event:
-        case ApproximateDP():
-            return Counter({(event.epsilon, event.delta): 1})
         case PostProcessed():
-            return _guarantees(event.event)
+            return _parts(event.event)
         case Repeated():
-            parts = _guarantees(event.event)
-            return parts and Counter({each: event.count * times for each, times in parts.items()})
+            parts = _parts(event.event)
+            return Counter({each: event.count * times for each, times in parts.items()})
         case Composed():
-            parts = [_guarantees(each) for each in event.events]
-            stated = [each for each in parts if each is not None]
-            return sum(stated, Counter()) if len(stated) == len(parts) else None
+            return sum(map(_parts, event.events), Counter())
         case _:
-            return None
+            return Counter([event])
 
 
 def _stated_epsilon(mu: float, guarantees: Counter[tuple[float, float]], delta: float) -> float:
@@ -138,31 +139,3 @@ def _stated_epsilon(mu: float, guarantees: Counter[tuple[float, float]], delta: 
         low, high = (low, middle) if is_enough else (middle, high)
     # Losses are rounded by less than this.
     return min(total, high + 1e-14 * total)
-
-
-def _sampled_steps(event: Event) -> Counter[tuple[float, float]] | None:
-    """Returns how often each (probability, noise at sensitivity 1) occurs; None if nothing is
-    sampled."""
-    match event:
-        case PoissonSampled():
-            return Counter({(event.probability, sampled_noise(event)): 1})
-        case PostProcessed():
-            return _sampled_steps(event.event)
-        case Repeated():
-            steps = _sampled_steps(event.event)
-            if steps is None:
-                return None
-            return Counter({step: event.count * times for step, times in steps.items()})
-        case Composed():
-            parts = [_sampled_steps(each) for each in event.events]
-            sampled = [each for each in parts if each is not None]
-            if not sampled:
-                return None
-            if len(sampled) < len(parts):
-                raise EventRefused(
-                    "the event has sampled and other steps, but the accountant pld composes only "
-                    "one kind; use the accountant renyi"
-                )
-            return sum(sampled, Counter())
-        case _:
-            return None

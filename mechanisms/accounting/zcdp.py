@@ -32,9 +32,10 @@ def rho_of(event: Event) -> float:
     """Returns rho of an event.
 
     For Gaussian noise, and compositions of it, this is exact: mu^2 / 2 (Bun and Steinke 2016,
-    Proposition 1.6). For a sum of discrete Gaussians it is an upper bound, (1 /
-    sqrt(variance_ratio) + tau sqrt(d))^2 / 2 (Kairouz, Liu, Steinke 2021, Proposition 14). For a
-    guarantee epsilon it is the upper bound epsilon^2 / 2 (Bun and Steinke 2016, Proposition 1.4).
+    Proposition 1.6). For a sum of discrete Gaussians it is an upper bound, (s / sigma +
+    tau sqrt(d))^2 / 2, with s the sensitivity and sigma the deviation of the sum's noise (Kairouz,
+    Liu, Steinke 2021, Proposition 14). For a guarantee epsilon it is the upper bound epsilon^2 / 2
+    (Bun and Steinke 2016, Proposition 1.4).
 
     Raises:
         EventRefused: the event is sampled, for which no zCDP is proven, has a delta of its own, or

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
-from ..files import read_json
+from fedray.base.parsing import read_document
 from ..participation import MinSep
 from ..strategy import MOST_MATRIX_ROUNDS
 from ..workload import PREFIX, Workload
@@ -170,7 +170,8 @@ def read_targets(path: Path) -> tuple[Target, ...]:
         InputError: the file cannot be read, has another form, or is empty.
     """
     try:
-        entries = TypeAdapter(list[_TargetEntry]).validate_python(read_json(path, "targets file"))
+        document = read_document(path, "targets file", "JSON")
+        entries = TypeAdapter(list[_TargetEntry]).validate_python(document)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"

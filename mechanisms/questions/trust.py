@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from pydantic import ConfigDict
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
@@ -116,9 +115,6 @@ class SumMechanism(ABC):
 class Value(Explained):
     """A frozen value whose JSON is its `kind` and its fields."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
-    )
     kind: str
     """Kind of question or trust model."""
 

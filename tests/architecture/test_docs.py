@@ -13,6 +13,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import fedray.base.errors
@@ -207,7 +209,7 @@ def test_every_table_that_is_shown_is_valid(
 
     monkeypatch.chdir(tmp_path)
     Path("stackoverflow.sqlite").touch()
-    Path("sessions.csv").write_text("device,start,end\n0,0,3600\n")
+    pq.write_table(pa.table({"device": [0], "start": [0], "end": [3600]}), "sessions.parquet")
     for file in filter(lambda each: each.title, blocks_of(page)):
         Path(file.title).write_text(file.text, encoding="utf-8")
     tables = tomllib.loads(block.text)

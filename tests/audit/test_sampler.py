@@ -17,7 +17,7 @@ from fedray.audit.findings import Verdict
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.statements.sampling import _chernoff, _edge, _scores, check_sampling
 from fedray.imports.sampler import record_sampler
-from fedray.mechanisms.accounting.calibration import noise_multiplier_for_epsilon
+from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.accounting.draws import FixedSizeDraws, InTurn, PoissonDraws
 from fedray.mechanisms.registry import Tree
 
@@ -300,7 +300,7 @@ def test_a_tree_that_is_charged_as_if_each_device_came_once_is_caught(
     n = 1000
     matrix = Tree().definition(n)
     once = float(np.sqrt((matrix**2).sum(axis=0).max()))
-    z = noise_multiplier_for_epsilon(once, 10.0, 1e-6)
+    z = noise_multiplier_for(once, 1e-6, epsilon=10.0)
     rounds = [[number % comes_again] for number in range(n)]
     claim = f"mechanism = 'tree'\nnoise_multiplier = {z!r}\nrounds = {n}\nepsilon = 10.0\ndelta = 1e-6\n"
     claim += f"max_participations = {n // comes_again}\nmin_sep = {comes_again}\n"

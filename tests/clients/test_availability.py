@@ -18,6 +18,7 @@ from fedray.clients.availability.habit import HabitAvailabilityModel
 from fedray.clients.availability.habit_sessions import MAX_SESSIONS, intervals_between
 from fedray.clients.availability.habit_tables import Habit, HabitModel, habit_of
 from fedray.clients.availability.intervals import DAY, HOUR
+from fedray.clients.availability.model import Listing
 from fedray.clients.population import DeviceModel, are_usable, zone_of
 from fedray.scenario import Scenario
 
@@ -92,7 +93,7 @@ def _habit(availability: HabitAvailabilityModel, device: int) -> Habit:
 
 def _list(value: Scenario, low: float, high: float, opens: np.ndarray):
     return availability_of(value).list_intervals(
-        np.arange(opens.size, dtype=np.uint64), opens.astype(np.float64), low, high
+        Listing(np.arange(opens.size, dtype=np.uint64), opens.astype(np.float64), low, high)
     )
 
 
@@ -122,7 +123,7 @@ def test_runs_are_those_of_the_oracle(overrides: list[str]) -> None:
     devices = np.arange(250, dtype=np.uint64)
     for low in (0.0, 4 * DAY, 4.6 * DAY, 5 * DAY, 6 * DAY, 6.9 * DAY, 7 * DAY):
         high = low + DAY
-        index, start, end = availability.list_intervals(devices, np.zeros(250), low, high)
+        index, start, end = availability.list_intervals(Listing(devices, np.zeros(250), low, high))
         times = low + DAY * np.linspace(0, 1, 250, endpoint=False)
         ends = availability.interval_ends(devices, times)
         for device in range(250):
@@ -176,7 +177,7 @@ def test_many_devices_at_once_have_the_bits_of_one_after_the_other(
     expected = _one_by_one(availability.model, availability.tables, opens, begin, end)
     assert len(expected) > 500
     for known in (None, availability.known_of(devices)):
-        found = availability.list_intervals(devices, opens, begin, end, known)
+        found = availability.list_intervals(Listing(devices, opens, begin, end, known))
         assert list(zip(*found, strict=True)) == expected
 
 

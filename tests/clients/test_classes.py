@@ -12,6 +12,7 @@ from fedray.base.errors import ScenarioError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.habit import HabitAvailabilityModel
 from fedray.clients.availability.intervals import DAY
+from fedray.clients.availability.model import Listing
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.data.factory import source_of
 from fedray.clients.latency import LatencyModel, work_seconds
@@ -86,7 +87,7 @@ def test_devices_of_a_class_are_eligible_as_if_all_were_of_it(small) -> None:
     mixed = small(CLASSES)
     places = class_places(mixed)
     opens = np.zeros(DEVICES.size)
-    both = availability_of(mixed).list_intervals(DEVICES, opens, 3.0 * DAY, 4.0 * DAY)
+    both = availability_of(mixed).list_intervals(Listing(DEVICES, opens, 3.0 * DAY, 4.0 * DAY))
     assert (np.diff(both.local.astype(np.int64)) >= 0).all()
     for place, overrides in enumerate(
         (
@@ -95,7 +96,7 @@ def test_devices_of_a_class_are_eligible_as_if_all_were_of_it(small) -> None:
         )
     ):
         alone = availability_of(small(*overrides))
-        found = alone.list_intervals(DEVICES, opens, 3.0 * DAY, 4.0 * DAY)
+        found = alone.list_intervals(Listing(DEVICES, opens, 3.0 * DAY, 4.0 * DAY))
         mine, own = (each.take(places[each.local] == place) for each in (both, found))
         assert all((a == b).all() for a, b in zip(mine, own, strict=True))
     assert (zone_offsets_on(mixed, DEVICES) == 9.0 * places).all()

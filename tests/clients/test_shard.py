@@ -14,6 +14,7 @@ from fedray.base.blocks import shard_ranges
 from fedray.base.errors import InputError
 from fedray.base.rng import Stream, stream_key
 from fedray.clients.availability.factory import availability_of
+from fedray.clients.availability.model import Listing
 from fedray.clients.check_in import CheckInProcess, draw_candidates
 from fedray.clients.device_map import DeviceMap
 from fedray.clients.population import (
@@ -216,7 +217,7 @@ def test_first_check_ins_come_at_the_asked_rate(is_enumerated: bool) -> None:
     shard = PopulationShard(value, 0, 60_000)
     check_ins = shard.check_ins(order(1, 3.0, is_enumerated=is_enumerated))
     intervals = availability_of(value).list_intervals(
-        np.arange(60_000, dtype=np.uint64), np.zeros(60_000), HOUR, 2 * HOUR
+        Listing(np.arange(60_000, dtype=np.uint64), np.zeros(60_000), HOUR, 2 * HOUR)
     )
     whole = intervals.local[(intervals.start_times <= HOUR) & (intervals.end_times >= 2 * HOUR)]
     is_whole = np.isin(check_ins.device_ids, whole)

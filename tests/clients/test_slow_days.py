@@ -6,6 +6,7 @@ import pytest
 from fedray.base.errors import ScenarioError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, Intervals, joined
+from fedray.clients.availability.model import Listing
 from fedray.scenario import Scenario
 
 DEVICES = np.arange(150, dtype=np.uint64) * 1009 + 3
@@ -25,7 +26,7 @@ def intervals(*overrides: str) -> Intervals:
     # Few days at a time: a device may have so many sessions in one list and no more.
     for first in range(0, DAYS, 5):
         low, high = first * DAY, (first + 5) * DAY
-        found = model.list_intervals(DEVICES, np.zeros(DEVICES.size), low, high)
+        found = model.list_intervals(Listing(DEVICES, np.zeros(DEVICES.size), low, high))
         parts.append(found.take((found.end_times >= low) & (found.end_times < high)))
     return joined(parts)
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedray.clients.availability.factory import availability_of
@@ -13,10 +15,10 @@ from fedray.commands.frame.run_start import say_supply
 @pytest.mark.slow
 def test_the_supply_of_a_recording_is_that_of_its_sessions(small, tmp_path: Path) -> None:
     """24 records of five hours, each an hour later than the one before: 5 in 24 devices are eligible at any time."""
-    (tmp_path / "r.csv").write_text(
-        "device,start,end\n" + "".join(f"{d},{3600 * d},{3600 * (d + 5)}\n" for d in range(24))
-    )
-    replay = f'availability={{model="replay",file="{tmp_path}/r.csv",period_days=2}}'
+    start = 3600 * np.arange(24)
+    sessions = {"device": np.arange(24), "start": start, "end": start + 5 * 3600}
+    pq.write_table(pa.table(sessions), tmp_path / "r.parquet")
+    replay = f'availability={{model="replay",file="{tmp_path}/r.parquet",period_days=2}}'
     first_day = eligible_at_once(small("population.devices=2400", replay))
     assert first_day.most == 500
     assert first_day.least == 0  # the second day is empty from its sixth hour on

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedray.base.document import DocumentKey, keys_of
+from document_keys import DocumentKey, keys_of
 
 KINDS: Mapping[str, type | tuple[type, ...]] = {
     "text": str,

@@ -349,7 +349,7 @@ def test_mistakes_get_one_line_and_two(fedray_command, arguments: list[str], rul
         (None, "cannot be read"),
         ("{", "is not valid JSON"),
         ("[]", "input should be a valid dictionary"),
-        ("[" * 100_000, "is not usable JSON"),
+        ("[" * 100_000, "is not valid JSON"),
         ('{"kind": "blt"}', "theta is missing; add it"),
         (
             '{"kind": "blt", "theta": [1.5], "omega": [0.1]}',

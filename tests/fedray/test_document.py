@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 import pytest
+from document_keys import keys_of
 
 from fedray.base.document import (
     Document,
@@ -20,7 +21,6 @@ from fedray.base.document import (
     NotInJson,
     Only,
     json_of,
-    keys_of,
 )
 
 

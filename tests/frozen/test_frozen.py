@@ -5,14 +5,17 @@ last bit; documents up to the order of keys and the last digits of floats, which
 """
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from document_schema import found_keys
+from pyarrow import csv
 
 import fedray
 from fedray.mechanisms import Tree
@@ -72,7 +75,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "participation.timer_resets_on='selected'",
     ),
     "replay": (
-        "availability={model='replay',file='recording.csv',day_shift='uniform',period_days=5}",
+        "availability={model='replay',file='recording.parquet',day_shift='uniform',period_days=5}",
     ),
     "custom": ("availability={model='custom',file='mine.py',parameters={hours=5.0}}",),
     "always on, at least, discrete": (
@@ -190,7 +193,7 @@ def frozen() -> Any:
 def run_of(small, tmp_path_factory) -> Callable[[str], fedray.Trace]:
     """The trace of one of RUNS, simulated once."""
     folder, made = tmp_path_factory.mktemp("runs"), {}
-    (folder / "recording.csv").write_text(RECORDING)
+    pq.write_table(csv.read_csv(io.BytesIO(RECORDING.encode())), folder / "recording.parquet")
     (folder / "mine.py").write_text(CUSTOM)
     (folder / "small.toml").write_text(small().to_toml())
 

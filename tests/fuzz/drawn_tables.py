@@ -54,7 +54,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Values of keys whose rules few random values meet."""
 FILES: dict[str, dict[str, Any]] = {
-    "ReplayAvailability": {"file": "sessions.csv"},
+    "ReplayAvailability": {"file": "sessions.parquet"},
     "CustomAvailability": {"file": "runs.py"},
     "CustomData": {"file": "data.py", "inputs": "x", "targets": "y"},
     "Matrix": {"file": "matrix.npy"},

@@ -586,14 +586,14 @@ for _name, _content in RECORDINGS.items():
     def _recording(folder: Path, outside: Path, content: bytes = _content) -> tuple[Table, bool]:
         digest = hashlib.sha256(content).hexdigest()
         (folder / f"{digest}.npy").write_bytes(content)
-        return {"model": "replay", "file": "own.csv", "sha256": digest}, True
+        return {"model": "replay", "file": "own.parquet", "sha256": digest}, True
 
     content_case(f"recording, {_name}", _recording)
 
 
 def _recording_in_a_pipe(folder: Path, outside: Path) -> tuple[Table, bool]:
-    os.mkfifo(folder / "own.csv")
-    return {"model": "replay", "file": "own.csv"}, False
+    os.mkfifo(folder / "own.parquet")
+    return {"model": "replay", "file": "own.parquet"}, False
 
 
 content_case("recording in a pipe", _recording_in_a_pipe)

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from drawn_tables import KEYS_OF_FILES, drawn_key, drawn_table
+from pyarrow import csv
 from pydantic import BaseModel
 
 from fedray.audit.audit import Audit, audit_trace
@@ -215,7 +216,7 @@ class Scenarios(Valid):
 
     def __init__(self, folder: Path, make_data: dict[str, Callable[[Path], Any]]) -> None:
         super().__init__(folder)
-        (folder / "sessions.csv").write_text(SESSIONS)
+        pq.write_table(csv.read_csv(io.BytesIO(SESSIONS.encode())), folder / "sessions.parquet")
         (folder / "runs.py").write_text(RUNS)
         (folder / "data.py").write_text(DATA)
         matrix = np.tril(np.full((12, 12), 0.25)) + 0.75 * np.eye(12)

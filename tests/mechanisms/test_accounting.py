@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fedray.mechanisms.accounting.calibration import (
     least_noise_multiplier,
-    noise_multiplier_for_epsilon,
-    noise_multiplier_for_rho,
+    noise_multiplier_for,
 )
 from fedray.mechanisms.accounting.events import (
     ApproximateDP,
@@ -246,22 +245,22 @@ def test_sampling_everybody_with_little_noise_has_an_epsilon(z: float) -> None:
     "target", [gaussian_epsilon(1.0 / 16.0, 1e-6), gaussian_epsilon(1.0, 1e-6)]
 )
 def test_targets_met_exactly_at_a_power_of_two_are_found(target: float) -> None:
-    assert gaussian_epsilon(1.0 / noise_multiplier_for_epsilon(1.0, target, 1e-6), 1e-6) <= target
+    assert gaussian_epsilon(1.0 / noise_multiplier_for(1.0, 1e-6, epsilon=target), 1e-6) <= target
 
 
 def test_rho_is_never_exceeded_by_rounding() -> None:
     rng = np.random.default_rng(0)
     for s, rho in zip(rng.uniform(0.5, 9, 2000), rng.uniform(0.01, 9, 2000), strict=True):
-        assert rho_of(released(s, noise_multiplier_for_rho(s, rho))) <= rho
+        assert rho_of(released(s, noise_multiplier_for(s, 1e-6, rho=rho))) <= rho
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 20.0])
 def test_calibration_is_safe_and_tight(epsilon: float) -> None:
-    z = noise_multiplier_for_epsilon(2.5, epsilon, 1e-8)
+    z = noise_multiplier_for(2.5, 1e-8, epsilon=epsilon)
     assert (
         gaussian_epsilon(2.5 / z, 1e-8) <= epsilon < gaussian_epsilon(2.5 / (z * (1 - 1e-5)), 1e-8)
     )
-    assert rho_of(released(2.5, noise_multiplier_for_rho(2.5, 0.3))) == pytest.approx(
+    assert rho_of(released(2.5, noise_multiplier_for(2.5, 1e-6, rho=0.3))) == pytest.approx(
         0.3, rel=1e-15
     )
 
@@ -269,14 +268,14 @@ def test_calibration_is_safe_and_tight(epsilon: float) -> None:
 @pytest.mark.parametrize("target", [0.0, -1.0, math.inf, math.nan])
 def test_impossible_targets_are_refused(target: float) -> None:
     with pytest.raises(ValueError, match="must be positive and finite"):
-        noise_multiplier_for_epsilon(1.0, target, 1e-6)
+        noise_multiplier_for(1.0, 1e-6, epsilon=target)
     with pytest.raises(ValueError, match="must be positive and finite"):
-        noise_multiplier_for_rho(1.0, target)
+        noise_multiplier_for(1.0, 1e-6, rho=target)
 
 
 def test_targets_beyond_the_range_of_multipliers_are_refused() -> None:
     with pytest.raises(ValueError, match="needs a noise multiplier above"):
-        noise_multiplier_for_epsilon(1e7, 1e-3, 1e-6)
+        noise_multiplier_for(1e7, 1e-6, epsilon=1e-3)
     with pytest.raises(ValueError, match="needs a noise multiplier below"):
         least_noise_multiplier(lambda z: 0.1 / z, 1e4)
 

@@ -30,7 +30,6 @@ from fedray.mechanisms.accounting.events import (
     Event,
     EventRefused,
     Gaussian,
-    GaussianSum,
     PoissonSampled,
     PostProcessed,
     Repeated,
@@ -101,7 +100,7 @@ CASES = {
         observed_release(Identity(), (2, 4, 5), 6, 2.0),
         mu=math.sqrt(3) / 2,
     ),
-    "count": Case(GaussianSum(standard_deviation=0.4), mu=1.25),
+    "count": Case(Gaussian(noise_multiplier=0.8), mu=1.25),
     "post-processed": Case(
         PostProcessed(event=gaussian(2.0), computation="the average over rounds"), mu=0.5
     ),
@@ -111,7 +110,7 @@ CASES = {
         Composed(
             events=(
                 gaussian((1.2**-2 - (2 * 5.0) ** -2) ** -0.5),
-                GaussianSum(standard_deviation=5.0),
+                gaussian(10.0),
             )
         ),
         mu=1 / 1.2,
@@ -122,9 +121,7 @@ CASES = {
     ),
     "sampled, two releases": Case(
         Repeated(
-            event=sampled(
-                0.01, Composed(events=(gaussian(2.0), GaussianSum(standard_deviation=1.0)))
-            ),
+            event=sampled(0.01, Composed(events=(gaussian(2.0), gaussian(2.0)))),
             count=40,
         ),
         steps=((0.01, math.sqrt(2.0), 40),),

@@ -382,7 +382,7 @@ def test_documents_of_files_match_their_types(tmp_path: Path, fedray_command, mo
 
 def test_documents_of_populations_match_their_types(small, tmp_path: Path, fedray_command) -> None:
     (tmp_path / "s.toml").write_bytes(small("population.devices=500").to_toml().encode())
-    file = str(tmp_path / "sessions.csv")
+    file = str(tmp_path / "sessions.parquet")
     options = ("--sessions", file, "--devices", "9", "--days", "1", "--json")
     document = printed(fedray_command, "population", str(tmp_path / "s.toml"), *options)
     # FedScale's pickle, of one device that comes once in a period of nine seconds.

@@ -136,10 +136,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "boolean seed": ({"seed": True}, "^seed=True must be a whole number from 0"),
     "text as seed": ({"seed": "3"}, "^seed='3' must be a whole number from 0"),
     "no such file": ({"strategy": "missing.json"}, r"^mechanism file .*missing\.json"),
-    "module as strategy": (
-        {"strategy": torch.nn.Linear(2, 1)},
-        "^strategy=Linear.* is no mechanism; give a Strategy",
-    ),
     "unstable": (
         {"strategy": Toeplitz(coefficients=(1.0, 9.0))},
         "grows .*-fold within 45 rounds",
@@ -161,9 +157,6 @@ def test_an_impossible_plan_is_refused(what: str) -> None:
         ([torch.zeros(0)], "at least one number"),
         ([torch.zeros(2), torch.zeros(2, device="meta")], "devices cpu, meta"),
         ([torch.zeros(2, device="meta")], "parameters are on 'meta'"),
-        (torch.nn.Sequential(torch.nn.Linear(2, 1)), "type Linear"),
-        (torch.nn.Linear(2, 1).state_dict(), "type str"),
-        ("model.pt", "type str"),
     ],
 )
 def test_parameters_that_have_no_noise_are_refused(parameters, message: str) -> None:
@@ -176,12 +169,14 @@ def test_parameters_that_have_no_noise_are_refused(parameters, message: str) -> 
     [
         (zeros()[:2], "^2 gradients for 3 parameters"),
         ([*zeros()[:2], None], "^gradient 2 is None"),
-        (zeros((4, 3), (), (5,)), r"^gradient 0 has shape \(4, 3\)"),
-        ([*zeros()[:2], torch.zeros(5, dtype=torch.int64)], "^gradient 2 .*floating-point"),
+        (zeros((4, 3), (), (5,)), r"^gradient 0 is torch\.float32 of shape \(4, 3\)"),
+        (
+            [*zeros()[:2], torch.zeros(5, dtype=torch.int64)],
+            "^gradient 2 .*must be float32 or float64",
+        ),
         ([*zeros()[:2], torch.zeros(5, device="meta")], "^gradient 2 is on 'meta'"),
         ([*zeros()[:2], torch.zeros(5).bfloat16()], r"^gradient 2 is torch\.bfloat16.*in float32"),
         ([*zeros()[:2], torch.zeros(5).half()], r"^gradient 2 is torch\.float16.*in float32"),
-        ([*zeros()[:2], torch.nn.Linear(2, 1)], "^gradient 2 is of type Linear"),
     ],
 )
 def test_gradients_that_are_not_the_parameters_take_no_step(gradients, message: str) -> None:

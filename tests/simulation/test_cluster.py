@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from processes import children_of
 
@@ -191,12 +193,13 @@ def laden(small, tmp_path: Path) -> Scenario:
     rounds, sessions = 300, 20_000
     np.save(tmp_path / "C.npy", np.eye(rounds) + np.tril(np.full((rounds, rounds), 1e-4), -1))
     rng = np.random.default_rng(0)
-    rows = [f"{i % 5000},{86_400 * (i // 5000) + s:.0f},{86_400 * (i // 5000) + s + 20_000:.0f}"
-            for i, s in enumerate(rng.uniform(0, 60_000, sessions))]  # fmt: skip
-    (tmp_path / "r.csv").write_text("device,start,end\n" + "\n".join(rows) + "\n")
+    numbers = np.arange(sessions)
+    start = np.round(86_400 * (numbers // 5000) + rng.uniform(0, 60_000, sessions))
+    rows = {"device": numbers % 5000, "start": start, "end": start + 20_000}
+    pq.write_table(pa.table(rows), tmp_path / "r.parquet")
     return small(
         f'privacy.mechanism={{kind="matrix",file="{tmp_path}/C.npy"}}',
-        f'availability={{model="replay",file="{tmp_path}/r.csv"}}',
+        f'availability={{model="replay",file="{tmp_path}/r.parquet"}}',
         "rounds.count=3",
     )
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedray.audit.participation import read_patterns
@@ -195,15 +197,14 @@ def test_other_availability_models_run_end_to_end(small, tmp_path: Path) -> None
     """A replayed recording goes with the trace, which can be read and audited alone; devices that are always on never drop out."""
     from fedray.audit.audit import audit_trace
 
-    (tmp_path / "r.csv").write_text(
-        "device,start,end\n"
-        + "".join(f"{d},{3600 * (d % 24)},{3600 * (d % 24 + 5)}\n" for d in range(97))
-    )
+    start = 3600 * (np.arange(97) % 24)
+    sessions = {"device": np.arange(97), "start": start, "end": start + 5 * 3600}
+    pq.write_table(pa.table(sessions), tmp_path / "r.parquet")
     replay = small(
-        f'availability={{model="replay",file="{tmp_path}/r.csv",day_shift="uniform",period_days=3}}'
+        f'availability={{model="replay",file="{tmp_path}/r.parquet",day_shift="uniform",period_days=3}}'
     )
     trace = simulate(replay, IN_PROCESS, tmp_path / "replay")
-    (tmp_path / "r.csv").unlink()
+    (tmp_path / "r.parquet").unlink()
     assert audit_trace(Trace.open(trace.path)).scenario.digest == replay.digest
     always = small(
         'availability={model="always_on"}',

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from fedray.base.errors import InputError
+from fedray.clients.availability.model import Listing
 from fedray.clients.sessions import population_sessions
 from fedray.imports.foreign_sessions import read_fedscale, read_flash
 from fedray.imports.sessions import Sessions, joined_sessions, write_sessions
@@ -23,12 +25,10 @@ BLOCKS = (
 ROWS = [(0, 1.5, 2.0), (0, 10.0, 20.0), (2, 0.1, 0.3), (4, 5.0, 7.0)]
 
 
-@pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_columns_have_every_session(tmp_path: Path, form) -> None:
-    file = tmp_path / f"s.{form}"
+def test_columns_have_every_session(tmp_path: Path) -> None:
+    file = tmp_path / "s.parquet"
     assert write_sessions(BLOCKS, file) == 4
-    table = pq.read_table(file) if form == "parquet" else pyarrow.csv.read_csv(file)
-    assert [tuple(row.values()) for row in table.to_pylist()] == ROWS
+    assert [tuple(row.values()) for row in pq.read_table(file).to_pylist()] == ROWS
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "populations.md"
@@ -100,14 +100,13 @@ def test_what_fails_leaves_no_file(tmp_path: Path) -> None:
         yield BLOCKS[0]
         raise InputError("stop")
 
-    for form in ("parquet", "csv"):
-        with pytest.raises(InputError, match="stop"):
-            write_sessions(blocks(), tmp_path / f"s.{form}")
+    with pytest.raises(InputError, match="stop"):
+        write_sessions(blocks(), tmp_path / "s.parquet")
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="cannot be written"):
-        write_sessions(BLOCKS, tmp_path / "none" / "s.csv")
-    with pytest.raises(InputError, match="suffix that is none of"):
-        write_sessions(BLOCKS, tmp_path / "s.json")
+        write_sessions(BLOCKS, tmp_path / "none" / "s.parquet")
+    with pytest.raises(InputError, match="sessions are Parquet; rename it"):
+        write_sessions(BLOCKS, tmp_path / "s.csv")
 
 
 def test_sessions_that_touch_are_one() -> None:
@@ -159,11 +158,11 @@ def test_a_long_time_is_listed_as_a_short_one(small, table: str) -> None:
     availability = availability_of(small(table))
     ids = np.arange(60, dtype=np.uint64)
     opens = np.linspace(0.0, 3e6, 60)
-    whole = availability.list_intervals(ids, opens, 1e5, 1e5 + 30 * 86_400.0)
-    parts = long_intervals(availability, ids, opens, 1e5, 1e5 + 30 * 86_400.0)
+    whole = availability.list_intervals(Listing(ids, opens, 1e5, 1e5 + 30 * 86_400.0))
+    parts = long_intervals(availability, Listing(ids, opens, 1e5, 1e5 + 30 * 86_400.0))
     for one, other in zip(whole, parts, strict=True):
         assert np.array_equal(one, other)
-    longest = long_intervals(availability, ids, 0.0 * opens, 0.0, 2000 * 86_400.0)
+    longest = long_intervals(availability, Listing(ids, 0.0 * opens, 0.0, 2000 * 86_400.0))
     assert longest.end_times.max() >= 1990 * 86_400.0
 
 
@@ -440,19 +439,19 @@ def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
         "[training]\nenabled = false\n"
     )
     (tmp_path / "trace").write_bytes(pickle.dumps(CLIENTS))
-    file = tmp_path / "out.csv"
+    file = tmp_path / "out.parquet"
     population = ["population", str(scenario), "--sessions", str(file), "--days", "3"]
     app([*population, "--devices", "50", "--json"], standalone_mode=False)
     document = json.loads(capsys.readouterr().out)
     assert document["devices"] == 400
     written = document["file"]
-    assert (written["devices"], written["days"], written["format"]) == (50, 3, "csv")
-    assert pyarrow.csv.read_csv(file).num_rows == written["sessions"] > 20
+    assert (written["devices"], written["days"]) == (50, 3)
+    assert pq.read_metadata(file).num_rows == written["sessions"] > 20
     app(population, standalone_mode=False)
     shown = capsys.readouterr().out
     replayed_by = 'replayed by availability.model = "replay", recorded_devices = 400'
     assert replayed_by in " ".join(shown.split())
-    again = ["population", str(tmp_path / "trace"), "--sessions", str(tmp_path / "f.csv")]
+    again = ["population", str(tmp_path / "trace"), "--sessions", str(tmp_path / "f.parquet")]
     app([*again, "--kind", "fedscale"], standalone_mode=False)
     assert "3 of 2 devices in 2 days" in capsys.readouterr().out
     for bad, problem in (
@@ -473,9 +472,9 @@ def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
     ],
 )
 def test_recorded_devices_must_hold_the_file(tmp_path: Path, small, keys, problem: str) -> None:
-    write_sessions(BLOCKS, tmp_path / "s.csv")
+    write_sessions(BLOCKS, tmp_path / "s.parquet")
     with pytest.raises(InputError, match=problem):
-        small(f'availability={{model="replay",file="{tmp_path}/s.csv",{keys}}}')
-    (tmp_path / "n.csv").write_text("device,start,end\na,1,2\n")
+        small(f'availability={{model="replay",file="{tmp_path}/s.parquet",{keys}}}')
+    pq.write_table(pa.table({"device": ["a"], "start": [1], "end": [2]}), tmp_path / "n.parquet")
     with pytest.raises(InputError, match="does not number its devices 0, 1, 2"):
-        small(f'availability={{model="replay",file="{tmp_path}/n.csv",recorded_devices=3}}')
+        small(f'availability={{model="replay",file="{tmp_path}/n.parquet",recorded_devices=3}}')

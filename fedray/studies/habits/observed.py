@@ -11,8 +11,10 @@ from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, stream_key
 from fedray.clients.availability.intervals import DAY, HOUR
+from fedray.clients.availability.model import Listing
+from fedray.clients.population import Zones
 from fedray.clients.sessions import long_intervals
-from fedray.scenario import Scenario
+from fedray.scenario.population import TimeZone
 from fedray.studies.habits.columns import interval_sums, point_sums
 from fedray.studies.habits.parameters import Fitted, Kind
 from fedray.studies.habits.statistics import Summary, summary_of_intervals, summary_of_records
@@ -113,11 +115,12 @@ class Simulator:
         weeks = 7 * (1 + lead_days // 7)
         first_day = weeks + layout.first_weekday
         origin = first_day * DAY
-        scenario = self._scenario(offset)
-        model = resolve_name(table.implementation)(scenario, table)
+        zones = Zones.of([TimeZone(utc_offset_hours=offset, share=1.0)], self.seed)
+        model = resolve_name(table.implementation)(table, self.seed, zones)
         ids = np.arange(self.first_device, self.first_device + self.devices, dtype=np.uint64)
         intervals = long_intervals(
-            model, ids, np.zeros(ids.size), origin - lead_days * DAY, origin + layout.days * DAY
+            model,
+            Listing(ids, np.zeros(ids.size), origin - lead_days * DAY, origin + layout.days * DAY),
         )
         # Hours count from the log's first midnight; records below 0 only start timers.
         starts = np.maximum((intervals.start_times - origin) / HOUR, -24.0 * lead_days)
@@ -135,17 +138,6 @@ class Simulator:
         lengths = rate, layout.timer_hours
         points, point_first = _points(key, self.first_device, first, starts, ends, *lengths)
         return seen(Records(point_first, points, points))
-
-    def _scenario(self, offset: float) -> Scenario:
-        zone = {"utc_offset_hours": offset, "share": 1.0}
-        return Scenario.from_tables(
-            {
-                "seed": self.seed,
-                "population": {"devices": self.devices, "time_zones": [zone]},
-                "rounds": {"count": 1, "report_goal": 1},
-                "training": {"enabled": False},
-            }
-        )
 
 
 def on_grid(

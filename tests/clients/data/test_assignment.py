@@ -71,7 +71,7 @@ def test_held_out_devices_have_the_clients_behind_the_others(scenario: Scenario)
 
 
 def zones_on(scenario: Scenario) -> np.ndarray:
-    zones = Zones.of(scenario)
+    zones = Zones.of(scenario.population.time_zones, scenario.seed)
     return np.array([zone_of(zones.key, zones.edges, device) for device in DEVICES])
 
 
@@ -89,7 +89,11 @@ def test_zones_have_blocks_as_large_as_their_shares(scenario: Scenario) -> None:
 
 @pytest.mark.slow
 def test_hours_and_speeds_are_followed_in_order(scenario: Scenario) -> None:
-    habits = HabitAvailabilityModel(scenario, scenario.availability).known_of(DEVICES)  # pyright: ignore[reportArgumentType]
+    habits = HabitAvailabilityModel(
+        scenario.availability,
+        scenario.seed,
+        Zones.of(scenario.population.time_zones, scenario.seed),
+    ).known_of(DEVICES)  # pyright: ignore[reportArgumentType]
     offsets = np.array([zone["utc_offset_hours"] for zone in ZONES])
     hours = (habits.center - offsets[habits.zone]) % 24
     assert stats.spearmanr(hours, places_of(scenario, tie="hour")).statistic > 0.999
