@@ -68,8 +68,8 @@ def figure_csv(figure: Shown) -> str:
     """Returns a figure's data as CSV, unrounded.
 
     A figure has a row per point (series, x, until if any, y, and the ends of its range), then a row
-    per mark, for each of its panels. A plane has a row per cell (x, y, value). Numbers are read back as the same float64;
-    unknown ones are empty.
+    per mark, for each of its panels. A plane has a row per cell (x, y, value). Numbers are read
+    back as the same float64; unknown ones are empty.
     """
     headings = {"x": figure.x.title, "y": figure.y.title}
     if isinstance(figure, Figure):
