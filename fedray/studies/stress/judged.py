@@ -261,8 +261,8 @@ class Stressed:
             setting = request.participation
             raise InputError(
                 f"a matrix of {setting.rounds:,} rounds takes long to optimise; run `fedray "
-                f"optimize {request.kind} --rounds {setting.rounds} --min-sep {setting.min_sep} "
-                f"--max-participations {setting.max_participations}` once, and this again"
+                f"optimize {request.kind}` once at min-sep {setting.min_sep:,} and "
+                f"{setting.max_participations:,} participations, and this again"
             )
         return made_mechanism(request, self.designs)
 

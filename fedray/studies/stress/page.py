@@ -109,14 +109,14 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     }
     known = {each.mechanism for each in shown}
     reasons = {row.mechanism: row.note for row in result.rows if row.mechanism not in known}
-    starved = {row.seed for row in result.rows if row.max_participations is None}
+    starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
         "Quantile: share of runs with a smaller min-sep. Exceed: share of runs that spend more "
         "than the target. Excess: RMS error at the noise that was chosen, over that of the same "
         "kind made for each truth with its own noise, minus 1; regret: the same at equal epsilon. "
         "Both are means over the runs. * recommended: the least excess of the estimates with which "
         "at most 5 % of the runs exceed the target.",
-        f"Runs that starved, of {counted(len(starved), 'seed')}, do not count." if starved else "",
+        f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {note}." for name, note in reasons.items()),
     )
     details = ("runs", "factor 95 %", "rms error")
