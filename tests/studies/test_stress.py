@@ -298,7 +298,7 @@ def test_a_trace_spends_exactly_what_its_audit_says(trace: fedray.Trace, tmp_pat
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(
-    trace: fedray.Trace, tmp_path: Path, monkeypatch
+    trace: fedray.Trace, tmp_path: Path, monkeypatch, fedray_command
 ) -> None:
     short = tmp_path / "short.json"
     strategy = optimize_mechanism(MechanismRequest("banded", MinSep(30, 5, 2)))
@@ -316,6 +316,11 @@ def test_what_cannot_run_is_a_row_with_its_reason(
     # Nothing else can run, and the verdict says so.
     alone = stress(trace, rounds=71, estimated=[20], mechanisms=["banded"])
     assert "no mechanism can run (a matrix of 71 rounds takes long" in alone.verdict
+    # What the note says is the remedy.
+    setting = ("--rounds", "71", "--min-sep", "20", "--max-participations", "4")
+    assert fedray_command("optimize", "banded", *setting)[0] == 0
+    again = stress(trace, rounds=71, estimated=[20], mechanisms=["banded"])
+    assert row_of(again, "banded").epsilon is not None
 
 
 SEEDS = 6
