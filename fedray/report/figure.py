@@ -163,6 +163,13 @@ class Figure:
     """Series in the order of drawing."""
     marks: tuple[Mark, ...] = ()
     """Lines and zones across the figure."""
+    beside: tuple["Figure", ...] = ()
+    """Panels to the right of it in its files; on a page they are figures of their own."""
+
+    @property
+    def panels(self) -> tuple["Figure", ...]:
+        """The figure and those beside it."""
+        return self, *self.beside
 
     @property
     def looks(self) -> Iterator[tuple[Series, int]]:

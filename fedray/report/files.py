@@ -68,15 +68,17 @@ def figure_csv(figure: Shown) -> str:
     """Returns a figure's data as CSV, unrounded.
 
     A figure has a row per point (series, x, until if any, y, and the ends of its range), then a row
-    per mark. A plane has a row per cell (x, y, value). Numbers are read back as the same float64;
-    unknown ones are empty.
+    per mark, for each of its panels. A plane has a row per cell (x, y, value). Numbers are read
+    back as the same float64; unknown ones are empty.
     """
     headings = {"x": figure.x.title, "y": figure.y.title}
     if isinstance(figure, Figure):
         until = {"until": f"{figure.x.title}, until"}
         headings = {"series": "series", "name": "name", "x": figure.x.title, **until}
         headings |= {"y": figure.y.title, "low": "from", "high": "to"}
-        rows = list(_point_rows(figure))
+        if figure.beside:
+            headings = {"panel": "panel", **headings, "y": "value"}
+        rows = [{**row, "panel": each.title} for each in figure.panels for row in _point_rows(each)]
     else:
         headings["z"] = figure.z.title
         rows = list(_cell_rows(figure))
@@ -162,17 +164,21 @@ def figure_svg(figure: Shown) -> str:
         "axes.spines.right": False,
     }
     with matplotlib.rc_context(settings):
-        canvas = Canvas(figsize=(7.2, 4.0), layout="constrained")
-        axes = canvas.subplots()
-        _draw(axes, figure)
-        axes.set_title(figure.title, loc="left", fontsize=10, pad=16)
+        count = len(figure.panels)
+        width = 7.2 if count == 1 else 4.4 * count
+        canvas = Canvas(figsize=(width, 4.0), layout="constrained")
+        drawn = canvas.subplots(1, count, squeeze=False)[0]
+        for axes, each in zip(drawn, figure.panels, strict=True):
+            # Panels share their series.
+            _draw(axes, each, has_legend=each is figure)
+            axes.set_title(each.title, loc="left", fontsize=10, pad=16)
         out = io.StringIO()
         # With a date in it, the file of the same figure would differ each time.
         canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
 
-def _draw(axes: Any, figure: Figure) -> None:
+def _draw(axes: Any, figure: Figure, has_legend: bool) -> None:
     for series, place in figure.looks:
         _draw_series(axes, figure, series, place)
     _dress(axes.xaxis, axes.set_xscale, figure.x)
@@ -186,7 +192,7 @@ def _draw(axes: Any, figure: Figure) -> None:
         axes.set_ylim(bottom=0)
     for mark in figure.marks:
         _draw_mark(axes, mark)
-    if sum(not each.is_reference for each in figure.series) > 1:
+    if has_legend and sum(not each.is_reference for each in figure.series) > 1:
         points = sum(series.x.size for series in figure.series)
         # The best place takes seconds to find among many points, and matplotlib warns of it.
         corner = "best" if points <= MOST_POINTS_TO_AVOID else "upper right"

@@ -209,6 +209,11 @@ def _without_controls(value: Any) -> str:
 
 def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment = _environment()
+    figures = [
+        panel
+        for each in figures
+        for panel in (each.panels if isinstance(each, Figure) else (each,))
+    ]
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["given"] = given
     # Templates round figures with the functions of the tables, so that both show the same digits.
@@ -222,7 +227,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         "simulated_time": simulated_time,
     }
     # NaN is not JSON: a browser would refuse all data of the page for one of them.
-    by_name = {figure.name: _for_script(figure) for figure in figures}
+    by_name = {each.name: _for_script(each) for each in figures}
     figures_json = json.dumps(by_name, allow_nan=False)
     return environment.get_template(template).render(
         figures=figures,

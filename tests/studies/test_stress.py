@@ -1,5 +1,6 @@
 """What a misestimated min-sep costs: published pairs, an oracle of matrices, traces, and simulated truths."""
 
+import csv
 import itertools
 import json
 import math
@@ -297,7 +298,7 @@ def test_a_trace_spends_exactly_what_its_audit_says(trace: fedray.Trace, tmp_pat
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(
-    trace: fedray.Trace, tmp_path: Path, monkeypatch
+    trace: fedray.Trace, tmp_path: Path, monkeypatch, fedray_command
 ) -> None:
     short = tmp_path / "short.json"
     strategy = optimize_mechanism(MechanismRequest("banded", MinSep(30, 5, 2)))
@@ -306,7 +307,7 @@ def test_what_cannot_run_is_a_row_with_its_reason(
     names = [str(short), "banded", "tree"]
     result = stress(trace, rounds=71, estimated=[20], mechanisms=names)
     assert "is more than this banded strategy has (30)" in row_of(result, str(short)).note
-    assert "run `fedray optimize banded --rounds 71" in row_of(result, "banded").note
+    assert "run `fedray optimize banded` once at min-sep" in row_of(result, "banded").note
     assert row_of(result, "banded").epsilon is None
     assert row_of(result, "tree").epsilon is not None
     text = " ".join(str(table) for table in result.tables())
@@ -315,6 +316,11 @@ def test_what_cannot_run_is_a_row_with_its_reason(
     # Nothing else can run, and the verdict says so.
     alone = stress(trace, rounds=71, estimated=[20], mechanisms=["banded"])
     assert "no mechanism can run (a matrix of 71 rounds takes long" in alone.verdict
+    # What the note says is the remedy.
+    setting = ("--rounds", "71", "--min-sep", "20", "--max-participations", "4")
+    assert fedray_command("optimize", "banded", *setting)[0] == 0
+    again = stress(trace, rounds=71, estimated=[20], mechanisms=["banded"])
+    assert row_of(again, "banded").epsilon is not None
 
 
 SEEDS = 6
@@ -414,11 +420,13 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
         and row.estimated_participations == estimate.max_participations
     )
     assert len(result.tables()) == 2, "one for all runs, and one for the what-if"
-    assert [each.name for each in result.figures()] == [
-        "stress-epsilon",
-        "stress-noise",
-        "stress-regret",
+    (figure,) = result.figures()
+    assert [each.name for each in figure.panels] == [
+        "stress",
+        "stress-noise_factor",
+        "stress-rms_regret",
     ]
+    assert all(f'id="{each.name}"' in result.page() for each in figure.panels)
     assert result.verdict.replace("'", "&#39;") in result.page()
 
 
@@ -506,7 +514,7 @@ def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
             assert 3.99 < group.epsilon[basis] <= 4.0
     assert result.comparison.answer in result.verdict
     assert json.loads(json.dumps(result.to_json()))["comparison"]["groups"]
-    assert "stress-epsilon" in [each.name for each in result.figures()]
+    assert "stress" in [each.name for each in result.figures()]
     with pytest.raises(InputError, match="does not apply to a trace"):
         stress(trace, estimated=[6], seeds=2)
 
@@ -519,9 +527,14 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
     code, out, _ = fedray_command(*given, *written)
     assert code == 0
     assert out.startswith("The worst of 2 cases: min-sep 45 was estimated in 40 rounds, and it was")
-    assert {"stress-epsilon.svg", "stress-noise.csv"} < {
-        each.name for each in (tmp_path / "figures").iterdir()
-    }
+    names = {each.name for each in (tmp_path / "figures").iterdir()}
+    assert names == {"stress.svg", "stress.csv"}
+    drawn = (tmp_path / "figures" / "stress.svg").read_text()
+    for title in ("Epsilon spent", "Factor on the noise that keeps epsilon 6", "Regret of RmsLoss"):
+        assert title in drawn, "a panel each"
+    rows = list(csv.DictReader((tmp_path / "figures" / "stress.csv").open()))
+    assert len({row["panel"] for row in rows}) == 3
+    assert "6.0" in {str(float(row["value"])) for row in rows if row["series"] == "mark: target"}
     code, out, _ = fedray_command(*given, "--json")
     document = json.loads(out)
     assert code == 0

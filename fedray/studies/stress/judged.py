@@ -260,9 +260,9 @@ class Stressed:
         if request in self.too_slow:
             setting = request.participation
             raise InputError(
-                f"a matrix of {setting.rounds:,} rounds takes long to optimise; optimise "
-                f"{request.kind} once for rounds={setting.rounds}, min_sep={setting.min_sep}, "
-                f"max_participations={setting.max_participations}, and run this again"
+                f"a matrix of {setting.rounds:,} rounds takes long to optimise; run `fedray "
+                f"optimize {request.kind}` once at min-sep {setting.min_sep:,} and "
+                f"{setting.max_participations:,} participations, and this again"
             )
         return made_mechanism(request, self.designs)
 

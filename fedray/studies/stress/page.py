@@ -109,14 +109,14 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     }
     known = {each.mechanism for each in shown}
     reasons = {row.mechanism: row.note for row in result.rows if row.mechanism not in known}
-    starved = {row.seed for row in result.rows if row.max_participations is None}
+    starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
         "Quantile: share of runs with a smaller min-sep. Exceed: share of runs that spend more "
         "than the target. Excess: RMS error at the noise that was chosen, over that of the same "
         "kind made for each truth with its own noise, minus 1; regret: the same at equal epsilon. "
         "Both are means over the runs. * recommended: the least excess of the estimates with which "
         "at most 5 % of the runs exceed the target.",
-        f"Runs that starved, of {counted(len(starved), 'seed')}, do not count." if starved else "",
+        f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {note}." for name, note in reasons.items()),
     )
     details = ("runs", "factor 95 %", "rms error")
@@ -131,16 +131,17 @@ def _outcome_tables(result: StressResult) -> list[Table]:
 
 
 def stress_figures(result: StressResult) -> list[Shown]:
-    """Epsilon spent, noise factor and regret of each mechanism; over the truth or, if truths are
-    simulated, over the estimate; then trained models."""
+    """Epsilon spent, noise factor and regret of each mechanism, as panels over the truth or, if
+    truths are simulated, over the estimate; then trained models."""
     panels = (
         ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
         ("noise_factor", f"Factor on the noise that keeps epsilon {given(result.epsilon)}", 1.0),
-        ("rms_regret", "Regret: RmsLoss over that made for the truth, minus 1", 0.0),
+        ("rms_regret", "Regret of RmsLoss, at equal epsilon", 0.0),
     )
     draw = _over_estimates if _is_simulated(result) else _over_truths
     trained = [] if result.comparison is None else comparison_figures(result.comparison)
-    return [*(draw(result, *panel) for panel in panels), *trained]
+    first, *beside = (draw(result, *panel) for panel in panels)
+    return [replace(first, beside=tuple(beside)), *trained]
 
 
 def _places(result: StressResult) -> dict[str, int]:
@@ -209,7 +210,7 @@ _TRIPLES: dict[str, Callable[[Outcome], tuple[float, float, float] | None]] = {
 def _figure(
     key: str, title: str, note: str, x: Axis, series: list[Series], marks: list[Mark]
 ) -> Figure:
-    name = f"stress-{key.removeprefix('rms_').removesuffix('_factor')}"
-    y = Axis(title.partition(",")[0].partition(":")[0], starts_at_zero=False)
+    name = "stress" if key == "epsilon" else f"stress-{key}"
+    y = Axis(title.partition(",")[0], starts_at_zero=False)
     drawn = tuple(each for each in series if each.x.size)
     return Figure(name, title, note, x, y, drawn, tuple(marks))
