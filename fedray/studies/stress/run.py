@@ -23,7 +23,7 @@ from fedray.mechanisms.optimize.design import MechanismRequest, is_kept, made_me
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.learning import scenario_of
 from fedray.runtime.placement import Placement
-from fedray.runtime.tasks import run_tasks
+from fedray.runtime.tasks import run_jobs
 from fedray.scenario import Scenario
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 from fedray.studies.compare import Comparison
@@ -154,7 +154,7 @@ def stress(
     )
     jobs = _with_mechanisms(jobs, where, on_progress)
     done = sorted(
-        run_tasks(
+        run_jobs(
             Stressed.rows, jobs, where, lambda counts: on_progress(counts.line("truths judged"))
         )
     )
@@ -365,7 +365,7 @@ def _with_mechanisms(
             if work > MATRIX_WORK:
                 too_slow.add(request)
     making = [each for each in wanted if each not in too_slow] if designs is not None else []
-    for _ in run_tasks(
+    for _ in run_jobs(
         partial(_make, designs),
         making,
         placement,
