@@ -114,19 +114,6 @@ def simulate(
     The last checkpoint is then kept next to `out`, for `resume` or `resume_run`. Without a
     checkpoint nothing is left behind.
     """
-    path = _begin(scenario, placement, out, on_progress, on_start, on_commit)
-    return TasksRun.open(path) if isinstance(scenario, SeveralTasks) else Trace.open(path)
-
-
-def _begin(
-    scenario: Scenario | SeveralTasks,
-    placement: Placement | None,
-    out: str | Path | None,
-    on_progress: ProgressListener | None,
-    on_start: Callable[[], None] | None,
-    on_commit: CommitListener | None = None,
-) -> Path:
-    """Runs a simulation from its start; returns the directory of its output."""
     check_sustainable(scenario)
     placement = (placement or Placement()).resolved()
     check_memory(scenario, placement)
@@ -137,7 +124,8 @@ def _begin(
         for task in tasks_of(scenario):
             save_contents(task.scenario, writer)
         simulation = _Simulation(scenario, placement, writer, journal, on_progress, on_commit)
-        return simulation.run({}, on_start)
+        path = simulation.run({}, on_start)
+    return TasksRun.open(path) if isinstance(scenario, SeveralTasks) else Trace.open(path)
 
 
 def resume(

@@ -370,39 +370,12 @@ def _check(several: SeveralTasks, source: str) -> None:
     # First the rules for each task, then the rules for pairs of tasks.
     first, *others = several.tasks
     for task in several.tasks:
-        mode = task.scenario.rounds.mode
-        if mode != "on-device":
-            raise ScenarioError(
-                f"{source}, task {task.name}: rounds.mode={mode!r}: tasks can share devices only "
-                "if rounds select their devices together; use 'on-device', or run the task by "
-                "itself"
-            )
-        if task.scenario.privacy.at_limit == "exclude":
-            raise ScenarioError(
-                f"{source}, task {task.name}: privacy.at_limit='exclude': a device has one limit "
-                "over all tasks, but this would apply one per task; leave it out, or run the task "
-                "by itself"
-            )
-        if task.scenario.privacy.strategy is None:
-            raise ScenarioError(
-                f"{source}, task {task.name}: privacy.mechanism='none': what a device spends in "
-                "all tasks is added up, and without noise there is no such sum; add noise, or run "
-                "the task by itself"
-            )
-        if getattr(task.scenario.data, "vocabulary_cost", None) is not None:
-            raise ScenarioError(
-                f"{source}, task {task.name}: data.vocabulary_file is private, and what it cost is "
-                "not in the sum over all tasks; run the task by itself"
-            )
+        if reason := _why_alone(task):
+            raise ScenarioError(f"{source}, task {task.name}: {reason}")
         try:
             _check_evaluation(several, task)
         except InputError as error:
             raise ScenarioError(f"{source}, task {task.name}: {error}") from None
-        if task.starts_days >= task.scenario.rounds.max_days:
-            raise ScenarioError(
-                f"{source}, task {task.name}: starts_days={task.starts_days:g} is not before "
-                f"rounds.max_days={task.scenario.rounds.max_days:g}; lower it, or raise max_days"
-            )
     # Comparing with the first is enough, since equality carries over to the rest.
     for task in others:
         for table, keys in _COMMON.items():
@@ -428,6 +401,37 @@ def _check(several: SeveralTasks, source: str) -> None:
     for place, task in enumerate(several.tasks):
         for other in (several.tasks[each] for each in sharing_timer(several.tasks, place)):
             _check_group(task, other, source)
+
+
+def _why_alone(task: TaskScenario) -> str:
+    """Returns why a task cannot share devices with any other; empty if it can."""
+    rounds, privacy = task.scenario.rounds, task.scenario.privacy
+    if rounds.mode != "on-device":
+        return (
+            f"rounds.mode={rounds.mode!r}: tasks can share devices only if rounds select their "
+            "devices together; use 'on-device', or run the task by itself"
+        )
+    if privacy.at_limit == "exclude":
+        return (
+            "privacy.at_limit='exclude': a device has one limit over all tasks, but this would "
+            "apply one per task; leave it out, or run the task by itself"
+        )
+    if privacy.strategy is None:
+        return (
+            "privacy.mechanism='none': what a device spends in all tasks is added up, and without "
+            "noise there is no such sum; add noise, or run the task by itself"
+        )
+    if getattr(task.scenario.data, "vocabulary_cost", None) is not None:
+        return (
+            "data.vocabulary_file is private, and what it cost is not in the sum over all tasks; "
+            "run the task by itself"
+        )
+    if task.starts_days >= rounds.max_days:
+        return (
+            f"starts_days={task.starts_days:g} is not before rounds.max_days={rounds.max_days:g}; "
+            "lower it, or raise max_days"
+        )
+    return ""
 
 
 def _check_evaluation(several: SeveralTasks, task: TaskScenario) -> None:

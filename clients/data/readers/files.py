@@ -35,7 +35,9 @@ def read_only_sqlite(path: Path, table: str) -> sqlite3.Connection:
     Raises:
         sqlite3.Error: the file cannot be opened.
     """
-    connection = sqlite3.connect(read_only_uri(path), uri=True, check_same_thread=False)
+    # A file that nothing changes needs no lock or journal.
+    uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
 
     def allowed(action: int, name: str | None, _: object, __: object, view: str | None) -> int:
         is_select = action == sqlite3.SQLITE_SELECT
@@ -47,11 +49,6 @@ def read_only_sqlite(path: Path, table: str) -> sqlite3.Connection:
     # Views, functions and virtual tables in a stranger's file are code.
     connection.set_authorizer(allowed)
     return connection
-
-
-def read_only_uri(path: Path) -> str:
-    """Returns SQLite's name of a file that nothing changes, so that it needs no lock or journal."""
-    return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
 
 
 def _split_of(file: Path, folder: Path) -> str:
