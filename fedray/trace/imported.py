@@ -19,7 +19,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NotRequired, Self, TypedDict, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    NamedTuple,
+    NotRequired,
+    Self,
+    TypedDict,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import pyarrow as pa
@@ -27,23 +36,22 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
-from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.base.errors import TraceCorrupt, TraceError, shown
 from fedray.base.result import Result
 from fedray.base.rounding import counted
 from fedray.base.threads import in_order
-from fedray.trace.files import DAMAGE, check_file, first_line, read_columns
+from fedray.trace.files import DAMAGE, DocumentForm, check_file, first_line, read_columns
 from fedray.trace.invariants import check_accepted
 from fedray.trace.reader import (
+    COPY_AGAIN,
     AcceptedPart,
     Trace,
-    check_document,
-    check_keys,
     check_no_strays,
     check_parts,
     integrity,
     read_document,
 )
-from fedray.trace.schema import DOCUMENT_DIGEST, FORMAT, RUN_FILE, columns_digest, run_digest
+from fedray.trace.schema import FORMAT, RUN_FILE, columns_digest, run_digest
 from fedray.trace.several_tasks import is_of_tasks
 
 IMPORT_FORMAT = "fedray-import"
@@ -82,33 +90,6 @@ _REPEATS = "told to the import: what repeated rows are; it counted them"
 NOTICED = (_IDS, _REPEATS)
 """Sources of assumptions that every summary of an audit shows."""
 _ROUNDS_FILE = "told to the import: the rounds file"
-
-
-KINDS: dict[str, type] = {
-    "digest": str,
-    "devices_digest": str,
-    "log": str,
-    "written": str,
-    "packages": dict,
-    "rounds": int,
-    "rows_read": int,
-    "rows": int,
-    "devices": int,
-    "left_out": list,
-    "parts": list,
-    DOCUMENT_DIGEST: str,
-    "rounds_digest": str,
-    "device_columns": list,
-    "round_column": str,
-    "where": list,
-    "numbering": str,
-    "repeats": str,
-    "repeated_rows": int,
-    "empty_rounds": int,
-    "rounds_out_of_order": int,
-    "filtered_rows": int,
-}
-"""Keys of run.json, and the types of their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +181,25 @@ class ImportDocument(TypedDict):
     """Digest of run.json itself."""
 
 
+def _kinds() -> dict[str, type]:
+    """Returns the keys that every run.json has, with the types of their values; a key that may be
+    null is checked where it is read."""
+    hints = get_type_hints(ImportDocument)
+    kinds = {key: get_origin(hints[key]) or hints[key] for key in ImportDocument.__required_keys__}
+    return {key: kind for key, kind in kinds.items() if kind in (str, int, list, dict)}
+
+
+_FORM = DocumentForm(
+    RUN_FILE,
+    IMPORT_FORMAT,
+    IMPORT_VERSION,
+    {**_kinds(), "parts": list},
+    "that `fedray import` wrote",
+    COPY_AGAIN,
+    "import the log again",
+)
+
+
 class Assumption(NamedTuple):
     """An assumption behind the figures, and its source.
 
@@ -242,20 +242,7 @@ class ImportedTrace(Result):
         """
         directory = Path(path)
         run = read_document(directory)
-        if run.get("format") != IMPORT_FORMAT:
-            raise TraceError(
-                f"{directory} has no format = {IMPORT_FORMAT!r}; give the directory "
-                "that `fedray import` wrote"
-            )
-        version = run.get("version")
-        if version != IMPORT_VERSION:
-            raise TraceVersion(
-                f"{directory} has version={shown(version)}, this release reads {IMPORT_VERSION}; "
-                "import the log again"
-            )
-        check_keys(run, KINDS, directory)
-        if verify:
-            check_document(run, directory)
+        _FORM.check(run, directory, verify)
         _check_left_out(run["left_out"], directory)
         _check_values(run, directory)
         check_parts(run["parts"], directory)
