@@ -7,7 +7,7 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -143,6 +143,10 @@ class Guarantee(Document):
             if participation is None or participation.max_participations == 1
             else participation.min_sep
         )
+
+    def withdrawn(self, reason: str) -> "Guarantee":
+        """Returns the guarantee without its figures, and the reason why nothing is known."""
+        return replace(self, sensitivity=None, event=None, may_rest_on=False, reason=reason)
 
 
 def observed(

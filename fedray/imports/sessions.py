@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.errors import InputError
-from fedray.trace.row_file import ROW_SUFFIXES, RowForm, new_row_file, write_rows
+from fedray.trace.row_file import RowForm, new_row_file, row_form_of, write_rows
 
 JOINED_SECONDS = 1.0
 """Largest gap between sessions that are joined, seconds."""
@@ -40,11 +39,7 @@ class Sessions(NamedTuple):
 
 def form_of(file: Path) -> RowForm:
     """Returns the form of a file's suffix. Raises InputError."""
-    form = ROW_SUFFIXES.get(file.suffix.lower())
-    if form is None:
-        rule = f"has a suffix that is none of {', '.join(ROW_SUFFIXES)}"
-        raise InputError.of("sessions", str(file), rule, "rename the file")
-    return form
+    return row_form_of(file, "sessions")
 
 
 def write_sessions(blocks: Iterable[Sessions], file: Path) -> int:

@@ -37,7 +37,6 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, shown
-from fedray.base.result import Result
 from fedray.base.rounding import counted
 from fedray.base.threads import in_order
 from fedray.trace.files import DAMAGE, DocumentForm, check_file, first_line, read_columns
@@ -45,10 +44,10 @@ from fedray.trace.invariants import check_accepted
 from fedray.trace.reader import (
     COPY_AGAIN,
     AcceptedPart,
+    OpenedTrace,
     Trace,
     check_no_strays,
     check_parts,
-    integrity,
     read_document,
 )
 from fedray.trace.schema import FORMAT, RUN_FILE, columns_digest, run_digest
@@ -214,7 +213,7 @@ class Assumption(NamedTuple):
     kind: str = ""
 
 
-class ImportedTrace(Result):
+class ImportedTrace(OpenedTrace):
     """An opened trace of an imported log. It is read and audited like a `Trace`.
 
     Raises:
@@ -224,12 +223,6 @@ class ImportedTrace(Result):
     """
 
     TABLES: ClassVar[str] = "fedray.report.traces:imported_tables"
-
-    def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
-        self.path = path
-        self.run = run
-        """The document run.json."""
-        self._verify = verify
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:
@@ -262,20 +255,6 @@ class ImportedTrace(Result):
     def __repr__(self) -> str:
         rows = self.run["rows"]
         return f"<ImportedTrace {shown(str(self.path))}: {rows:,} rows, digest {self.digest[:12]}>"
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns run.json without its list of parts, and the path, as one JSON object."""
-        return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
-
-    @property
-    def digest(self) -> str:
-        """Digest of the columns of all parts, as recorded in run.json; `verify()` recomputes it."""
-        return self.run["digest"]
-
-    @property
-    def integrity(self) -> str:
-        """Sentence on how figures are protected against damage, as the trace was opened."""
-        return integrity(self._verify)
 
     @property
     def committed_rounds(self) -> int:
@@ -530,13 +509,9 @@ class ImportedTrace(Result):
         as `names_of`."""
         return self._names_in("owner", owner_ids)
 
-    def name_of(self, device_id: int) -> str:
-        """Returns the log's name of the device `device_id`, quoted and escaped if it cannot be
-        printed."""
-        return self.names_of([device_id])[0]
-
     def names_of(self, device_ids: Sequence[int]) -> list[str]:
-        """Returns the log's names of devices, in their order, each as `name_of` returns it.
+        """Returns the log's names of devices, in their order, quoted and escaped if they cannot be
+        printed.
 
         Each row group that contains a requested name is read once, which is fast for the few
         devices of a report and for many neighbouring devices.

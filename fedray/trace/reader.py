@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.removed import removed
-from fedray.base.result import DrawnResult
+from fedray.base.result import DrawnResult, Result
 from fedray.base.threads import in_order
 from fedray.trace.files import DocumentForm, check_file, check_name, read_columns
 from fedray.trace.invariants import (
@@ -87,7 +87,53 @@ class AcceptedPart:
     """Owner of each device, [A]; None if owners are unknown."""
 
 
-class Trace(DrawnResult):
+class OpenedTrace(Result):
+    """Members that a run's trace and an imported one share.
+
+    Args:
+        path: directory of the trace.
+        run: the document run.json.
+        verify: whether run.json, and each column when it is read, must have its digest.
+    """
+
+    def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
+        self.path = path
+        self.run = run
+        """The document run.json."""
+        self._verify = verify
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns run.json without its list of parts, and the path, as one JSON object."""
+        return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
+
+    @property
+    def digest(self) -> str:
+        """Digest of the result columns, as recorded in run.json; `verify()` recomputes it. Traces
+        with the same digest have the same participations."""
+        return self.run["digest"]
+
+    @property
+    def integrity(self) -> str:
+        """Sentence on how figures are protected against damage, as the trace was opened."""
+        if self._verify:
+            return f"{RUN_FILE} and every column that was read have their recorded digests."
+        return "Digests were not checked: damage or a change of the trace may have gone unnoticed."
+
+    def names_of(self, device_ids: Sequence[int]) -> list[str]:
+        """Returns the names of devices, in their order: a run's ids as text, and a log's own names,
+        quoted and escaped if they cannot be printed."""
+        return [str(each) for each in device_ids]
+
+    def name_of(self, device_id: int) -> str:
+        """Returns the name of the device `device_id`, as `names_of`."""
+        return self.names_of([device_id])[0]
+
+    def owner_names(self, owner_ids: Sequence[int]) -> list[str]:
+        """Returns the names of persons, each given by the first device that the person owns."""
+        return [str(each) for each in owner_ids]
+
+
+class Trace(DrawnResult, OpenedTrace):
     """An opened trace directory; its columns are read and checked on demand.
 
     Raises:
@@ -99,12 +145,6 @@ class Trace(DrawnResult):
     TABLES: ClassVar[str] = "fedray.report.traces:trace_tables"
     FIGURES: ClassVar[str] = "fedray.report.figures:trace_figures"
     PAGE: ClassVar[str] = "fedray.report.page:trace_page"
-
-    def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
-        self.path = path
-        self.run = run
-        """The document run.json."""
-        self._verify = verify
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:
@@ -133,26 +173,11 @@ class Trace(DrawnResult):
         run = self.run
         return f"<Trace {shown(str(self.path))}: {run['ended']}, digest {self.digest[:12]}>"
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns run.json without its list of parts, and the path, as one JSON object."""
-        return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
-
     def to_arrow(self) -> pa.Table:
         """Returns the attempts at rounds in order of time, with the columns of rounds.parquet."""
         columns = self.rounds
         states = np.array(STATES)[columns["state"]]
         return pa.table({**columns, "state": states})
-
-    @property
-    def digest(self) -> str:
-        """Digest of the result columns, as recorded in run.json; `verify()` recomputes it. Runs
-        with the same digest had the same participations."""
-        return self.run["digest"]
-
-    @property
-    def integrity(self) -> str:
-        """Sentence on how figures are protected against damage, as the trace was opened."""
-        return integrity(self._verify)
 
     @property
     def is_buffered(self) -> bool:
@@ -292,18 +317,6 @@ class Trace(DrawnResult):
         value = buffer.get("max_staleness") if isinstance(buffer, dict) else None
         return value if type(value) is int else None
 
-    def name_of(self, device_id: int) -> str:
-        """Returns the name of the device `device_id`: its id as text."""
-        return str(device_id)
-
-    def owner_names(self, owner_ids: Sequence[int]) -> list[str]:
-        """Returns the names of persons: the id of the first device that each has."""
-        return [str(each) for each in owner_ids]
-
-    def names_of(self, device_ids: Sequence[int]) -> list[str]:
-        """Returns the names of devices, in their order, each as `name_of` returns it."""
-        return [self.name_of(each) for each in device_ids]
-
     def columns(self, part: int) -> dict[str, NDArray]:
         """Returns all columns of one `part` by name, with outcomes as codes, and NaN for no report.
         Rows are sorted by device and check-in. Checks invariant 4."""
@@ -357,17 +370,6 @@ class Trace(DrawnResult):
                 "to another trace",
                 f"{COPY_AGAIN}, or leave digests unchecked (`verify=False`)",
             )
-
-
-def integrity(is_verified: bool) -> str:
-    """Returns a sentence on how a trace's figures are protected against damage.
-
-    Args:
-        is_verified: whether digests are checked as columns are read.
-    """
-    if not is_verified:
-        return "Digests were not checked: damage or a change of the trace may have gone unnoticed."
-    return f"{RUN_FILE} and every column that was read have their recorded digests."
 
 
 def read_document(directory: Path) -> dict[str, Any]:
