@@ -320,13 +320,12 @@ class Audit(DrawnResult):
             f"If each of the {counted(rows, 'row')} were of the worst device, it would have at "
             f"most {counted(self.max_participations + rows, 'participation')}"
         )
-        if not self._has_noise:
+        if (noise := self._noise) is None:
             return f"{text}."
         used = self.mechanisms[0]
-        assert used.noise is not None
         norm, _ = largest_column(used.strategy, self.rounds)
         of_all, of_one = (
-            epsilon_of(released(used.noise, used.trace.value + each * norm), used.observed.delta)
+            epsilon_of(released(noise, used.trace.value + each * norm), used.observed.delta)
             for each in (rows, 1)
         )
         return (
@@ -395,7 +394,7 @@ class Audit(DrawnResult):
                 f"{whose} guarantee may rest on epsilon {up(found.epsilon)} at delta "
                 f"{given(found.delta)} ({found.name}{secret}){self._of_person}{alone}."
             )
-        if not self._has_noise:
+        if self._noise is None:
             return "No epsilon: no mechanism and noise multiplier are known."
         spent = basis.by_name.get("observed")
         said = (
@@ -429,7 +428,9 @@ class Audit(DrawnResult):
         """The guarantee on which the verdict rests, and its conditions."""
         # A model without noise has no privacy, whatever its question has.
         answers = () if self.no_guarantee == NO_GUARANTEE else self.answers or ()
-        guarantees = [each for _, each in self.mechanisms[0].named] if self._has_noise else []
+        guarantees = (
+            [each for _, each in self.mechanisms[0].named] if self._noise is not None else []
+        )
         corrected = None if broken_noise(self.findings) or not guarantees else self.corrected
         return basis_of(guarantees, answers, corrected, self.rests_on)
 
@@ -515,11 +516,10 @@ class Audit(DrawnResult):
     @cached_property
     def over_rounds(self) -> list[SpentAfter]:
         """Privacy over rounds of the first mechanism (empty without noise), from first use on."""
-        if not self._has_noise:
+        if (noise := self._noise) is None:
             return []
         used = self.mechanisms[0]
-        assert used.noise is not None
-        return privacy_over_rounds(used.strategy, self.patterns, used.noise, used.observed.delta)
+        return privacy_over_rounds(used.strategy, self.patterns, noise, used.observed.delta)
 
     @cached_property
     def _sensitivities(self) -> PatternValues:
@@ -529,22 +529,17 @@ class Audit(DrawnResult):
     def device_privacy(self) -> DevicePrivacy | None:
         """Privacy of the devices under the first mechanism; computed on first use. None without
         noise."""
-        if not self._has_noise:
-            return None
-        assert self.mechanisms[0].noise is not None
-        return DevicePrivacy.of(self._sensitivities, self.mechanisms[0].noise)
+        noise = self._noise
+        return None if noise is None else DevicePrivacy.of(self._sensitivities, noise)
 
     @cached_property
     def worst_devices(self) -> tuple[SpentByDevice, ...]:
         """The devices that spent most under the first mechanism, worst first; computed on first
         use. Empty without noise."""
-        if not self._has_noise:
+        if (noise := self._noise) is None:
             return ()
-        used = self.mechanisms[0]
-        assert used.noise is not None
-        return worst_devices(
-            self._sensitivities, self.patterns, used.noise, used.observed.delta, self.names.all_of
-        )
+        delta = self.mechanisms[0].observed.delta
+        return worst_devices(self._sensitivities, self.patterns, noise, delta, self.names.all_of)
 
     @cached_property
     def frontier(self) -> Frontier | None:
@@ -589,7 +584,7 @@ class Audit(DrawnResult):
     def utility_basis(self) -> Guarantee | None:
         """The guarantee of the first mechanism whose participation and rho all rows of `utility`
         share, or None."""
-        if not self._has_noise:
+        if self._noise is None:
             return None
         used = self.mechanisms[0]
         found = used.enforced if used.enforced.sensitivity is not None else used.observed_limits
@@ -603,8 +598,9 @@ class Audit(DrawnResult):
         return released[0].events if released and isinstance(released[0], Composed) else ()
 
     @property
-    def _has_noise(self) -> bool:
-        return bool(self.mechanisms) and self.mechanisms[0].noise_multiplier is not None
+    def _noise(self) -> Noise | None:
+        """Noise of the first mechanism; None if it is unknown."""
+        return self.mechanisms[0].noise if self.mechanisms else None
 
     @property
     def events(self) -> tuple[ReleasedEvent, ...]:
@@ -887,7 +883,11 @@ def audit_trace(
         incompleteness=imported.incompleteness if imported is not None else "",
         left_out=tuple(imported.left_out) if imported is not None else (),
         filtered_rows=imported.filtered_rows if imported is not None else 0,
-        violations=_violations(opened, scenario),
+        violations=(
+            violations_of(opened, scenario)
+            if scenario is not None and isinstance(opened, Trace)
+            else None
+        ),
         persons=persons,
         no_guarantee=(ONLY_ANSWERS if is_untrained else NO_GUARANTEE) if is_silent else None,
         answers=answers,
@@ -909,12 +909,6 @@ def audit_trace(
         ),
         classes=tuple(opened.run.get("classes", ())) if isinstance(opened, Trace) else (),
     )
-
-
-def _violations(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Violations | None:
-    if scenario is None or isinstance(trace, ImportedTrace):
-        return None
-    return violations_of(trace, scenario)
 
 
 def _rests_on(
@@ -1133,7 +1127,7 @@ def _with_server_rules(
     by_filter = filtered(scenario, patterns, exclusions, strategy, noise, delta)
     if is_longer:
         reason = f"it covers the recorded rounds, and {n:,} are claimed"
-        enforced = replace(enforced, sensitivity=None, event=None, may_rest_on=False, reason=reason)
+        enforced = enforced.withdrawn(reason)
     # A filter charges a participation for all rounds of the run.
     if by_filter is not None and n > scenario.rounds.count:
         reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"
@@ -1163,10 +1157,7 @@ def _with_person(
 def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
     """Withdraws the claimed guarantee, since the trace breaks the limits behind it."""
     reason = f"this trace breaks the claimed {', '.join(broken)}"
-    claimed = replace(
-        mechanism.claimed, sensitivity=None, event=None, may_rest_on=False, reason=reason
-    )
-    return replace(mechanism, claimed=claimed)
+    return replace(mechanism, claimed=mechanism.claimed.withdrawn(reason))
 
 
 def _conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudit:

@@ -18,7 +18,7 @@ from fedray.base.arrays import UInt64Array
 from fedray.base.errors import InputError
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from fedray.trace.row_file import ROW_SUFFIXES, RowForm, new_row_file, write_rows
+from fedray.trace.row_file import RowForm, new_row_file, row_form_of, write_rows
 
 _SCHEMA = pa.schema(
     [
@@ -60,14 +60,7 @@ def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
             f"is for what breaks a claim about participation, and {found}",
             f"give a claim with one of {', '.join(statements)}",
         )
-    form = ROW_SUFFIXES.get(path.suffix.lower())
-    if form is None:
-        raise InputError.of(
-            "evidence",
-            str(file),
-            f"has a suffix that is none of {', '.join(ROW_SUFFIXES)}",
-            "name the file so",
-        )
+    form = row_form_of(path, "evidence")
     # A link that leads nowhere would be replaced too.
     if path.exists() or path.is_symlink():
         raise InputError.of(

@@ -127,7 +127,9 @@ def filtered(
         return None
     limit = privacy.largest_sensitivity
     assert limit is not None
-    # The filter charges a participation for all rounds of the run, so all count here.
+    # With correlated noise rho does not add up over rounds: rounds i and j of a device add
+    # 2 G[i, j], G = C'C, to what each spends by itself. A participation in round i reaches all
+    # later rows of column i, so the filter charges it for all rounds of the run, and all count.
     found = trace_sensitivity(strategy, replace(patterns, committed_rounds=rounds))
     sensitivity, event = None, None
     if exclusions.came_back:

@@ -7,7 +7,7 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -144,6 +144,10 @@ class Guarantee(Document):
             else participation.min_sep
         )
 
+    def withdrawn(self, reason: str) -> "Guarantee":
+        """Returns the guarantee without its figures, and the reason why nothing is known."""
+        return replace(self, sensitivity=None, event=None, may_rest_on=False, reason=reason)
+
 
 def observed(
     found: TraceSensitivity,
@@ -179,7 +183,9 @@ def observed(
         "observed",
         participation,
         sensitivity,
-        # The sensitivity belongs to one pattern, so the event has no participation.
+        # The sensitivity belongs to one pattern, so the event has no participation. The pattern is
+        # taken as fixed: if it followed from earlier models, neighbouring data could lead to
+        # another one, of which this figure says nothing. So no guarantee may rest on it.
         event_of(strategy, rounds, sensitivity, None, noise),
         delta,
         False,
@@ -211,6 +217,9 @@ def of_limits(
         try:
             # A mechanism of fewer rounds raises too, and the reason says so.
             strategy.check_rounds(participation.rounds)
+            # The largest over all patterns of (b, k), so no pattern that earlier models lead a
+            # device into has a larger one. Contributions may be adaptive as well (Denisov et al.
+            # 2022, Theorem 2.1).
             sensitivity = strategy.participation_sensitivity(participation)
             event = event_of(strategy, participation.rounds, sensitivity, participation, noise)
         except ValueError as error:  # what nothing is proven for
@@ -275,7 +284,9 @@ def enforced_limits(
         limits = _limits_of_log(trace, claimed_timer_hours)
     else:
         assert scenario is not None
-        # An abandoned attempt released nothing and is not a round.
+        # An abandoned attempt released nothing and is not a round: it has no row of C, and its
+        # devices added to no sum. Its existence may be visible, but when devices take part is not
+        # protected in any case.
         is_committed = trace.rounds["state"] == 0
         columns = (trace.rounds[name][is_committed] for name in ("opened", "started", "closed"))
         limits = limits_at(scenario, *columns)
@@ -536,6 +547,7 @@ def round_times(
 def fitting(rounds: int, min_sep: int, most: int) -> MinSep:
     """Returns the participation with the largest number of participations that fits, at most
     `most`."""
+    # Rounds 0, b, 2b, .. below n are the most that b leaves room for: ceil(n / b).
     k = min(most, -(-rounds // min_sep))
     # A single participation obeys any separation.
     return MinSep(rounds, rounds if k == 1 else min_sep, k)
@@ -559,5 +571,6 @@ def true_positive_rate(mu: float, false_positive_rate: float = 1e-3) -> float:
     """
     from scipy.special import ndtr, ndtri
 
-    # Rounded up, so that no test is better than stated.
+    # The power of the Neyman-Pearson test of N(0, 1) against N(mu, 1). It is rounded up, so that no
+    # test is better than stated.
     return min(1.0, math.nextafter(float(ndtr(mu + ndtri(false_positive_rate))), 1.0))

@@ -219,11 +219,15 @@ class Ledger(Result):
         by_rules = [[each.enforced for each in versions] for versions in releases]
         others = [each for each, rules in zip(releases, by_rules, strict=True) if None in rules]
         enforced = math.fsum(max(r or 0.0 for r in each) for each in by_rules if None not in each)
+        # Rules bound every unit alike, so their figures add up whoever took part. Runs without
+        # rules have only recorded figures, which are added unit by unit.
         largest = float(recorded.max(initial=0.0))
         # Usually all runs enforce their rules, or none does; files are then read once.
         rest = recorded if len(others) == len(releases) else self._sums(others)
         spent = max(largest, enforced + float(rest.max(initial=0.0)))
-        # A unit has one Gaussian release of a rho; other noise has only the bound of zCDP.
+        # Gaussian releases of rho_1, rho_2, .. are together one with mu^2 = 2 (rho_1 + rho_2 + ..)
+        # (Dong, Roth and Su 2022, Corollary 3.3), so epsilon is exact for their sum. Other noise
+        # has only the bound of zCDP (Bun and Steinke 2016, Proposition 1.3), which is larger.
         charged = [each for versions in releases for each in versions]
         is_gaussian = all(each.is_gaussian for each in (*charged, *open_ones))
         event = Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * (spent + reserved)))

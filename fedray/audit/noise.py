@@ -160,7 +160,8 @@ def released(noise: Noise, sensitivity: float) -> Event:
     """
     if not isinstance(noise, DeviceNoise):
         return Gaussian(noise_multiplier=noise.multiplier, sensitivity=sensitivity)
-    # With independent noise, the squared sensitivity is the number of contributions.
+    # Independent noise has C'C = I, so the squared sensitivity is the number of contributions, and
+    # `round` only undoes the error of the root.
     contributions = round(sensitivity**2)
     if not contributions:
         # A device that contributed nothing spent nothing, whatever the noise.

@@ -45,7 +45,9 @@ def privacy_over_rounds(
     """
     n = patterns.committed_rounds
     spent = []
-    # One table of G grows with the rounds, so all entries together cost as much as the last.
+    # A release depends on its own round and earlier ones only, so the releases of the first m
+    # rounds are those of a run of m rounds. One table of G grows with the rounds, so all entries
+    # together cost as much as the last.
     sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
     # With few rounds, numbers coincide, and the first is 0 rounds, which spend nothing.
     numbers = np.unique(np.linspace(0, n, entries + 1).round().astype(int))

@@ -90,6 +90,8 @@ def joined_by_owner(patterns: Patterns) -> Patterns:
     """Returns patterns with owners in place of devices. A round in which several devices of an
     owner took part is repeated."""
     assert patterns.owner_ids is not None
+    # A pattern that has round i twice sums G[i, i] four times, which is right: two equal
+    # contributions of norm 1 are one of norm 2.
     owner_of_row = np.repeat(patterns.owner_ids, patterns.counts)
     order = np.lexsort((patterns.rounds, owner_of_row))
     owner_ids, counts = np.unique(owner_of_row, return_counts=True)
@@ -149,6 +151,7 @@ def _of_group(guarantee: Guarantee, persons: Persons) -> Guarantee:
     sensitivity = replace(
         one,
         value=m * one.value,
+        # Attained if all m devices have the worst pattern, with the same contributions.
         lower_bound=m * one.lower_bound,
         theorem=f"{counted(m, 'device')} of a person (group privacy), each: {one.theorem}",
         worst_pattern=tuple(np.repeat(one.worst_pattern, m).tolist()),

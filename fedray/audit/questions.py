@@ -102,7 +102,8 @@ def privacy_of_answers(
         ("observed", windows, False, seen, model and model[0]),
         ("enforced", most, most is not None, enforced.reason, model and model[1]),
     ]
-    # A delta of every window: k windows of (epsilon, delta) have no guarantee at delta itself.
+    # A delta of every window: k windows of (epsilon, delta) have no guarantee at delta itself,
+    # since each may fail with probability delta. Their sum is safe, though not always tight.
     own = analytics.delta or scenario.privacy.delta
     plans = analytics.plans(scenario.rounds.least_accepted)
     return tuple(

@@ -38,7 +38,8 @@ def following_rounds(
     end_of_own = np.searchsorted(window_ends, window_ends, side="right")
     # Later than the window's last round the same upload is drawn no more.
     again = np.where(rounds + min_sep < end_of_own, rounds + min_sep, n)
-    # The earlier upload may have come as soon as its window began.
+    # The earlier upload may have come as soon as its window began. Where it came later, the next
+    # one is later too, so this is slightly early for most devices, and too late for none.
     next_upload = window_ends - window_seconds + upload_seconds
     in_time = np.searchsorted(window_ends, next_upload, side="right")
     later = np.maximum(end_of_own, in_time)

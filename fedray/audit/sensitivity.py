@@ -68,6 +68,10 @@ def trace_sensitivity(
         InputError: a device took part more often than can be audited with a matrix, or the strategy
             has fewer rounds.
     """
+    # Why the largest over devices is exact: neighbouring data differ in one device, whose
+    # contributions become zeros, so those of all others cancel in the difference C (X - X'). Only
+    # the device's recorded rounds are left, and if C'C >= 0 on them, equal unit vectors are the
+    # worst (Choquette-Choo et al. 2023, Proposition E.1). No (b, k) gives less for this trace.
     n = patterns.committed_rounds
     b = patterns.min_sep
     if isinstance(strategy, TriangularStrategy) and patterns.max_participations > MOST_OF_MATRICES:
@@ -85,7 +89,8 @@ def trace_sensitivity(
     can_stop = b >= 1 and strategy.is_quick_under_participation(n)
     # Devices that have not taken part yet have no sensitivity.
     for count in np.flatnonzero(np.bincount(patterns.counts)[1:])[::-1] + 1:
-        # A stop needs the result of the devices with most participations.
+        # A stop needs the result of the devices with most participations. It covers all devices
+        # that are left, since a pattern with fewer participations obeys (b, c) too.
         if can_stop and best.value > 0 and count <= MOST_COMPARED:
             try:
                 most_left = strategy.participation_sensitivity(MinSep(n, b, int(count)))

@@ -46,6 +46,8 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
         is None, and it has the reason.
     """
     privacy, asks = scenario.privacy, scenario.analytics is not None
+    # The times of later rounds do not matter: C is lower triangular, and a pattern of the rounds so
+    # far is a pattern of the whole run that ends here.
     limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     spent: list[tuple[Any, float]] = []
     bound = Guarantee("enforced", None, None, None, privacy.delta, True, limits.reason)

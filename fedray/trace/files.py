@@ -1,8 +1,9 @@
-"""Reads the Parquet files of a trace, which may be missing, truncated or changed. Problems are
-reported in one line."""
+"""Reads the files of a trace, which may be missing, truncated or changed. Problems are reported in
+one line."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,9 +14,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt8Array
-from fedray.base.errors import TraceCorrupt, TraceError, shown
-from fedray.base.regular_file import check_regular_file
-from fedray.trace.schema import RUN_FILE
+from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.base.parsing import parse_json
+from fedray.base.regular_file import check_regular_file, read_regular_file
+from fedray.trace.schema import DOCUMENT_DIGEST, RUN_FILE, document_digest
 
 Codes = Mapping[str, tuple[str, ...]]
 NO_CODES: Codes = MappingProxyType({})
@@ -30,6 +32,87 @@ DAMAGE = (
     pa.ArrowException,
 )
 """Errors that pyarrow raises for damaged files."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentForm:
+    """Form of a document such as run.json, which is checked the same way in every form.
+
+    name: name of the file.
+    format: value of its key `format`.
+    version: value of its key `version_key`.
+    kinds: type of the value of each further key. Code relies on these types, even if digests are
+        not checked.
+    whose: phrase that follows "the directory" in messages.
+    repair: remedy for a damaged file.
+    update: remedy for a document of another release.
+    """
+
+    name: str
+    format: str
+    version: int
+    kinds: Mapping[str, type]
+    whose: str
+    repair: str
+    update: str
+    version_key: str = "version"
+
+    def read(self, directory: Path) -> Any:
+        """Returns the value of the JSON file in a directory, which may be any.
+
+        Raises:
+            TraceError: the file does not exist.
+            TraceCorrupt: it cannot be read.
+        """
+        try:
+            return parse_json(read_regular_file(directory / self.name))
+        except (FileNotFoundError, NotADirectoryError):
+            raise TraceError(
+                f"{str(directory)!r} has no {self.name}; give the directory {self.whose}"
+            ) from None
+        except (OSError, ValueError) as error:
+            problem = f"cannot be read ({first_line(error)})"
+            raise TraceCorrupt.at(directory / self.name, problem, self.repair) from None
+
+    def check(self, document: Any, directory: Path, verify: bool) -> None:
+        """Checks the value of the file.
+
+        Args:
+            document: the value.
+            directory: its directory, for messages.
+            verify: whether it must have the digest that it records of itself.
+
+        Raises:
+            TraceError: it has another format.
+            TraceVersion: another release of fedray wrote it.
+            TraceCorrupt: a key is missing or has a value of another type, or it was changed.
+        """
+        file = directory / self.name
+        # Valid JSON may be any value, such as a list.
+        if not isinstance(document, dict) or document.get("format") != self.format:
+            raise TraceError(
+                f"{file} has no format = {self.format!r}; give the directory {self.whose}"
+            )
+        version = document.get(self.version_key)
+        if version != self.version:
+            found = f"{self.version_key}={shown(version)}, this release reads {self.version}"
+            raise TraceVersion(f"{file} has {found}; {self.update}")
+        kinds = {**self.kinds, DOCUMENT_DIGEST: str}
+        wrong = [key for key, kind in kinds.items() if not isinstance(document.get(key), kind)]
+        if wrong:
+            problem = f"lacks {', '.join(wrong)}, or has values of another type there"
+            raise TraceCorrupt.at(file, problem, self.repair)
+        if verify:
+            self.check_digest(document, directory)
+
+    def check_digest(self, document: Mapping[str, Any], directory: Path) -> None:
+        """Raises TraceCorrupt unless the document has the digest that it records of itself."""
+        if document[DOCUMENT_DIGEST] != document_digest(document):
+            raise TraceCorrupt.at(
+                directory / self.name,
+                "does not have the digest that it records of itself, so it was changed",
+                f"{self.repair}, or leave digests unchecked (`verify=False`)",
+            )
 
 
 def check_name(path: Path) -> None:

@@ -19,7 +19,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NotRequired, Self, TypedDict, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    NamedTuple,
+    NotRequired,
+    Self,
+    TypedDict,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import pyarrow as pa
@@ -27,23 +36,21 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
-from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.base.result import Result
+from fedray.base.errors import TraceCorrupt, TraceError, shown
 from fedray.base.rounding import counted
 from fedray.base.threads import in_order
-from fedray.trace.files import DAMAGE, check_file, first_line, read_columns
+from fedray.trace.files import DAMAGE, DocumentForm, check_file, first_line, read_columns
 from fedray.trace.invariants import check_accepted
 from fedray.trace.reader import (
+    COPY_AGAIN,
     AcceptedPart,
+    OpenedTrace,
     Trace,
-    check_document,
-    check_keys,
     check_no_strays,
     check_parts,
-    integrity,
     read_document,
 )
-from fedray.trace.schema import DOCUMENT_DIGEST, FORMAT, RUN_FILE, columns_digest, run_digest
+from fedray.trace.schema import FORMAT, RUN_FILE, columns_digest, run_digest
 from fedray.trace.several_tasks import is_of_tasks
 
 IMPORT_FORMAT = "fedray-import"
@@ -82,33 +89,6 @@ _REPEATS = "told to the import: what repeated rows are; it counted them"
 NOTICED = (_IDS, _REPEATS)
 """Sources of assumptions that every summary of an audit shows."""
 _ROUNDS_FILE = "told to the import: the rounds file"
-
-
-KINDS: dict[str, type] = {
-    "digest": str,
-    "devices_digest": str,
-    "log": str,
-    "written": str,
-    "packages": dict,
-    "rounds": int,
-    "rows_read": int,
-    "rows": int,
-    "devices": int,
-    "left_out": list,
-    "parts": list,
-    DOCUMENT_DIGEST: str,
-    "rounds_digest": str,
-    "device_columns": list,
-    "round_column": str,
-    "where": list,
-    "numbering": str,
-    "repeats": str,
-    "repeated_rows": int,
-    "empty_rounds": int,
-    "rounds_out_of_order": int,
-    "filtered_rows": int,
-}
-"""Keys of run.json, and the types of their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +180,25 @@ class ImportDocument(TypedDict):
     """Digest of run.json itself."""
 
 
+def _kinds() -> dict[str, type]:
+    """Returns the keys that every run.json has, with the types of their values; a key that may be
+    null is checked where it is read."""
+    hints = get_type_hints(ImportDocument)
+    kinds = {key: get_origin(hints[key]) or hints[key] for key in ImportDocument.__required_keys__}
+    return {key: kind for key, kind in kinds.items() if kind in (str, int, list, dict)}
+
+
+_FORM = DocumentForm(
+    RUN_FILE,
+    IMPORT_FORMAT,
+    IMPORT_VERSION,
+    {**_kinds(), "parts": list},
+    "that `fedray import` wrote",
+    COPY_AGAIN,
+    "import the log again",
+)
+
+
 class Assumption(NamedTuple):
     """An assumption behind the figures, and its source.
 
@@ -214,7 +213,7 @@ class Assumption(NamedTuple):
     kind: str = ""
 
 
-class ImportedTrace(Result):
+class ImportedTrace(OpenedTrace):
     """An opened trace of an imported log. It is read and audited like a `Trace`.
 
     Raises:
@@ -224,12 +223,6 @@ class ImportedTrace(Result):
     """
 
     TABLES: ClassVar[str] = "fedray.report.traces:imported_tables"
-
-    def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
-        self.path = path
-        self.run = run
-        """The document run.json."""
-        self._verify = verify
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:
@@ -242,20 +235,7 @@ class ImportedTrace(Result):
         """
         directory = Path(path)
         run = read_document(directory)
-        if run.get("format") != IMPORT_FORMAT:
-            raise TraceError(
-                f"{directory} has no format = {IMPORT_FORMAT!r}; give the directory "
-                "that `fedray import` wrote"
-            )
-        version = run.get("version")
-        if version != IMPORT_VERSION:
-            raise TraceVersion(
-                f"{directory} has version={shown(version)}, this release reads {IMPORT_VERSION}; "
-                "import the log again"
-            )
-        check_keys(run, KINDS, directory)
-        if verify:
-            check_document(run, directory)
+        _FORM.check(run, directory, verify)
         _check_left_out(run["left_out"], directory)
         _check_values(run, directory)
         check_parts(run["parts"], directory)
@@ -275,20 +255,6 @@ class ImportedTrace(Result):
     def __repr__(self) -> str:
         rows = self.run["rows"]
         return f"<ImportedTrace {shown(str(self.path))}: {rows:,} rows, digest {self.digest[:12]}>"
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns run.json without its list of parts, and the path, as one JSON object."""
-        return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
-
-    @property
-    def digest(self) -> str:
-        """Digest of the columns of all parts, as recorded in run.json; `verify()` recomputes it."""
-        return self.run["digest"]
-
-    @property
-    def integrity(self) -> str:
-        """Sentence on how figures are protected against damage, as the trace was opened."""
-        return integrity(self._verify)
 
     @property
     def committed_rounds(self) -> int:
@@ -543,13 +509,9 @@ class ImportedTrace(Result):
         as `names_of`."""
         return self._names_in("owner", owner_ids)
 
-    def name_of(self, device_id: int) -> str:
-        """Returns the log's name of the device `device_id`, quoted and escaped if it cannot be
-        printed."""
-        return self.names_of([device_id])[0]
-
     def names_of(self, device_ids: Sequence[int]) -> list[str]:
-        """Returns the log's names of devices, in their order, each as `name_of` returns it.
+        """Returns the log's names of devices, in their order, quoted and escaped if they cannot be
+        printed.
 
         Each row group that contains a requested name is read once, which is fast for the few
         devices of a report and for many neighbouring devices.

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.base.parsing import parse_json
-from fedray.base.regular_file import read_regular_file
 from fedray.base.removed import removed
-from fedray.base.result import DrawnResult
+from fedray.base.result import DrawnResult, Result
 from fedray.base.threads import in_order
-from fedray.trace.files import check_file, check_name, first_line, read_columns
+from fedray.trace.files import DocumentForm, check_file, check_name, read_columns
 from fedray.trace.invariants import (
     check_accepted,
     check_losses,
@@ -30,7 +28,6 @@ from fedray.trace.invariants import (
 )
 from fedray.trace.schema import (
     BUFFERED_SCHEMA,
-    DOCUMENT_DIGEST,
     FORMAT,
     LOSS_SCHEMA,
     LOSSES_DIGEST,
@@ -46,15 +43,33 @@ from fedray.trace.schema import (
     STATES,
     column_digest,
     columns_digest,
-    document_digest,
     part_file,
     run_digest,
 )
 from fedray.trace.trained import TRAINING, TrainedRun
 from fedray.wire.messages import Metric
 
-_OR_UNCHECKED = "copy the trace from its source again, or leave digests unchecked (`verify=False`)"
-_WRITERS = "give the directory that `fedray run` or `fedray import` wrote"
+_WRITTEN = "that `fedray run` or `fedray import` wrote"
+COPY_AGAIN = "copy the trace from its source again"
+_FORM = DocumentForm(
+    RUN_FILE,
+    FORMAT,
+    SCHEMA_VERSION,
+    {
+        "digest": str,
+        "rounds_digest": str,
+        "ended": str,
+        "written": str,
+        "seed": int,
+        "scenario": dict,
+        "packages": dict,
+        "parts": list,
+    },
+    _WRITTEN,
+    COPY_AGAIN,
+    "use the fedray release that wrote it, or run the scenario again",
+    "schema_version",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +87,53 @@ class AcceptedPart:
     """Owner of each device, [A]; None if owners are unknown."""
 
 
-class Trace(DrawnResult):
+class OpenedTrace(Result):
+    """Members that a run's trace and an imported one share.
+
+    Args:
+        path: directory of the trace.
+        run: the document run.json.
+        verify: whether run.json, and each column when it is read, must have its digest.
+    """
+
+    def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
+        self.path = path
+        self.run = run
+        """The document run.json."""
+        self._verify = verify
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns run.json without its list of parts, and the path, as one JSON object."""
+        return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
+
+    @property
+    def digest(self) -> str:
+        """Digest of the result columns, as recorded in run.json; `verify()` recomputes it. Traces
+        with the same digest have the same participations."""
+        return self.run["digest"]
+
+    @property
+    def integrity(self) -> str:
+        """Sentence on how figures are protected against damage, as the trace was opened."""
+        if self._verify:
+            return f"{RUN_FILE} and every column that was read have their recorded digests."
+        return "Digests were not checked: damage or a change of the trace may have gone unnoticed."
+
+    def names_of(self, device_ids: Sequence[int]) -> list[str]:
+        """Returns the names of devices, in their order: a run's ids as text, and a log's own names,
+        quoted and escaped if they cannot be printed."""
+        return [str(each) for each in device_ids]
+
+    def name_of(self, device_id: int) -> str:
+        """Returns the name of the device `device_id`, as `names_of`."""
+        return self.names_of([device_id])[0]
+
+    def owner_names(self, owner_ids: Sequence[int]) -> list[str]:
+        """Returns the names of persons, each given by the first device that the person owns."""
+        return [str(each) for each in owner_ids]
+
+
+class Trace(DrawnResult, OpenedTrace):
     """An opened trace directory; its columns are read and checked on demand.
 
     Raises:
@@ -84,12 +145,6 @@ class Trace(DrawnResult):
     TABLES: ClassVar[str] = "fedray.report.traces:trace_tables"
     FIGURES: ClassVar[str] = "fedray.report.figures:trace_figures"
     PAGE: ClassVar[str] = "fedray.report.page:trace_page"
-
-    def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
-        self.path = path
-        self.run = run
-        """The document run.json."""
-        self._verify = verify
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:
@@ -118,26 +173,11 @@ class Trace(DrawnResult):
         run = self.run
         return f"<Trace {shown(str(self.path))}: {run['ended']}, digest {self.digest[:12]}>"
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns run.json without its list of parts, and the path, as one JSON object."""
-        return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
-
     def to_arrow(self) -> pa.Table:
         """Returns the attempts at rounds in order of time, with the columns of rounds.parquet."""
         columns = self.rounds
         states = np.array(STATES)[columns["state"]]
         return pa.table({**columns, "state": states})
-
-    @property
-    def digest(self) -> str:
-        """Digest of the result columns, as recorded in run.json; `verify()` recomputes it. Runs
-        with the same digest had the same participations."""
-        return self.run["digest"]
-
-    @property
-    def integrity(self) -> str:
-        """Sentence on how figures are protected against damage, as the trace was opened."""
-        return integrity(self._verify)
 
     @property
     def is_buffered(self) -> bool:
@@ -277,18 +317,6 @@ class Trace(DrawnResult):
         value = buffer.get("max_staleness") if isinstance(buffer, dict) else None
         return value if type(value) is int else None
 
-    def name_of(self, device_id: int) -> str:
-        """Returns the name of the device `device_id`: its id as text."""
-        return str(device_id)
-
-    def owner_names(self, owner_ids: Sequence[int]) -> list[str]:
-        """Returns the names of persons: the id of the first device that each has."""
-        return [str(each) for each in owner_ids]
-
-    def names_of(self, device_ids: Sequence[int]) -> list[str]:
-        """Returns the names of devices, in their order, each as `name_of` returns it."""
-        return [self.name_of(each) for each in device_ids]
-
     def columns(self, part: int) -> dict[str, NDArray]:
         """Returns all columns of one `part` by name, with outcomes as codes, and NaN for no report.
         Rows are sorted by device and check-in. Checks invariant 4."""
@@ -312,7 +340,7 @@ class Trace(DrawnResult):
     def verify(self) -> None:
         """Recomputes every digest from the columns, and reads every file of a trained model. Raises
         TraceCorrupt at the first difference."""
-        check_document(self.run, self.path)
+        _FORM.check_digest(self.run, self.path)
         parts = self.run["parts"]
         for index, part in enumerate(parts):
             self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
@@ -340,19 +368,8 @@ class Trace(DrawnResult):
                 self.path / where,
                 f"does not have the digest that {RUN_FILE} records, so it was changed or belongs "
                 "to another trace",
-                _OR_UNCHECKED,
+                f"{COPY_AGAIN}, or leave digests unchecked (`verify=False`)",
             )
-
-
-def integrity(is_verified: bool) -> str:
-    """Returns a sentence on how a trace's figures are protected against damage.
-
-    Args:
-        is_verified: whether digests are checked as columns are read.
-    """
-    if not is_verified:
-        return "Digests were not checked: damage or a change of the trace may have gone unnoticed."
-    return f"{RUN_FILE} and every column that was read have their recorded digests."
 
 
 def read_document(directory: Path) -> dict[str, Any]:
@@ -362,7 +379,6 @@ def read_document(directory: Path) -> dict[str, Any]:
         TraceError: the directory or its run.json does not exist.
         TraceCorrupt: run.json cannot be read.
     """
-    file = directory / RUN_FILE
     # A path that Parquet cannot open is reported first.
     check_name(directory)
     if directory.is_file():
@@ -371,63 +387,22 @@ def read_document(directory: Path) -> dict[str, Any]:
             "`fedray import`"
         )
     if not directory.is_dir():
-        raise TraceError(f"trace {str(directory)!r} is not a directory; {_WRITERS}")
-    try:
-        run = parse_json(read_regular_file(file))
-    except FileNotFoundError:
-        raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; {_WRITERS}") from None
-    except (OSError, ValueError) as error:
-        raise TraceCorrupt.at(file, f"cannot be read ({first_line(error)})") from None
-    # Valid JSON may be any value, such as a list.
-    if not isinstance(run, dict):
-        raise TraceError(f"{file} has no format = {FORMAT!r}; {_WRITERS}")
-    return run
-
-
-def check_document(run: dict[str, Any], directory: Path, name: str = RUN_FILE) -> None:
-    """Raises TraceCorrupt unless run.json has the digest that it records of itself.
-
-    Args:
-        run: the document.
-        directory: its directory, for messages.
-        name: its file, for messages.
-    """
-    if run[DOCUMENT_DIGEST] != document_digest(run):
-        problem = "does not have the digest that it records of itself, so it was changed"
-        raise TraceCorrupt.at(directory / name, problem, _OR_UNCHECKED)
+        raise TraceError(
+            f"trace {str(directory)!r} is not a directory; give the directory {_WRITTEN}"
+        )
+    run = _FORM.read(directory)
+    # Valid JSON may be any value, such as a list, which has no format.
+    return run if isinstance(run, dict) else {}
 
 
 def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     file = directory / RUN_FILE
     run = read_document(directory)
-    if run.get("format") != FORMAT:
-        raise TraceError(
-            f"{file} has no format = {FORMAT!r}; give the directory that `fedray run` wrote"
-        )
-    version = run.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise TraceVersion(
-            f"{file} has schema_version={shown(version)}, this release reads {SCHEMA_VERSION}; "
-            "use the fedray release that wrote it, or run the scenario again"
-        )
+    _FORM.check(run, directory, verify)
     for refusal in filter(None, map(removed, run)):
         raise TraceVersion(f"{file}: {refusal}")
-    # Properties rely on these types, even if digests are not checked.
-    kinds = {
-        "digest": str,
-        "rounds_digest": str,
-        "ended": str,
-        "written": str,
-        "seed": int,
-        "scenario": dict,
-        "packages": dict,
-        "parts": list,
-        **({LOSSES_DIGEST: str} if LOSSES_DIGEST in run else {}),
-        DOCUMENT_DIGEST: str,
-    }
-    check_keys(run, kinds, directory)
-    if verify:
-        check_document(run, directory)
+    if LOSSES_DIGEST in run and not isinstance(run[LOSSES_DIGEST], str):
+        raise TraceCorrupt.at(file, f"has no digest at {LOSSES_DIGEST}")
     # Entries are checked first, because the code below relies on their keys.
     check_parts(run["parts"], directory, {"columns": dict})
     if not verify:
@@ -438,23 +413,6 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     if digest != run["digest"]:
         raise TraceCorrupt.at(file, "has a digest that does not match its parts and rounds")
     return run
-
-
-def check_keys(
-    run: dict[str, Any], kinds: Mapping[str, type], directory: Path, name: str = RUN_FILE
-) -> None:
-    """Raises TraceCorrupt unless run.json has the given keys, with values of the given types.
-
-    Args:
-        run: the document.
-        kinds: type of the value of each key.
-        directory: its directory, for messages.
-        name: its file, for messages.
-    """
-    wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
-    if wrong:
-        problem = f"lacks {', '.join(wrong)}, or has values of another type there"
-        raise TraceCorrupt.at(directory / name, problem)
 
 
 def check_no_strays(parts: list[Any], directory: Path) -> None:

@@ -18,6 +18,15 @@ RowForm = Literal["parquet", "csv"]
 ROW_SUFFIXES: dict[str, RowForm] = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
 
 
+def row_form_of(file: Path, argument: str) -> RowForm:
+    """Returns the form of a file's suffix. Raises InputError, which names the user's argument."""
+    form = ROW_SUFFIXES.get(file.suffix.lower())
+    if form is None:
+        rule = f"has a suffix that is none of {', '.join(ROW_SUFFIXES)}"
+        raise InputError.of(argument, str(file), rule, "rename the file")
+    return form
+
+
 @contextlib.contextmanager
 def new_row_file(file: Path, argument: str) -> Iterator[Path]:
     """Yields a temporary path to write to; when the block ends, the file is complete, or absent.

@@ -19,24 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.base.parsing import parse_json
-from fedray.base.regular_file import read_regular_file
-from fedray.trace.files import first_line
+from fedray.base.errors import TraceCorrupt
+from fedray.trace.files import DocumentForm
 from fedray.trace.partial import PartialDirectory
-from fedray.trace.reader import Trace, check_document, check_keys
-from fedray.trace.schema import DOCUMENT_DIGEST
+from fedray.trace.reader import COPY_AGAIN, Trace
 
 TASKS_FILE = "tasks.json"
 TASKS_FORMAT = "fedray-tasks"
 TASKS_VERSION = 1
-_KINDS: dict[str, type] = {
-    "digest": str,
-    "written": str,
-    "scenario": dict,
-    "traces": list,
-    DOCUMENT_DIGEST: str,
-}
+_FORM = DocumentForm(
+    TASKS_FILE,
+    TASKS_FORMAT,
+    TASKS_VERSION,
+    {"digest": str, "written": str, "scenario": dict, "traces": list},
+    "of a run of several tasks",
+    COPY_AGAIN,
+    "use the fedray release that wrote it, or run the scenario again",
+)
 
 
 def is_of_tasks(directory: str | Path) -> bool:
@@ -162,25 +161,8 @@ def _digest_of(entries: Sequence[Mapping[str, str]]) -> str:
 
 def _read(directory: Path, verify: bool) -> dict[str, Any]:
     file = directory / TASKS_FILE
-    try:
-        document = parse_json(read_regular_file(file))
-    except FileNotFoundError:
-        raise TraceError(
-            f"{str(directory)!r} has no {TASKS_FILE}; give the directory of a run of several tasks"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise TraceCorrupt.at(file, f"cannot be read ({first_line(error)})") from None
-    if not isinstance(document, dict) or document.get("format") != TASKS_FORMAT:
-        raise TraceError(
-            f"{file} has no format = {TASKS_FORMAT!r}; give the directory of a run of several tasks"
-        )
-    if document.get("version") != TASKS_VERSION:
-        raise TraceVersion(
-            f"{file} has version={shown(document.get('version'))}, this release reads "
-            f"{TASKS_VERSION}; use the release that wrote it, or run the scenario again"
-        )
-    # Types are checked first, because the code below reads the values.
-    check_keys(document, _KINDS, directory, TASKS_FILE)
+    document = _FORM.read(directory)
+    _FORM.check(document, directory, verify)
     entries = document["traces"]
     is_listed = all(
         isinstance(each, dict) and all(isinstance(each.get(key), str) for key in ("task", "digest"))
@@ -188,8 +170,6 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
     )
     if not entries or not is_listed:
         raise TraceCorrupt.at(file, "names no traces")
-    if verify:
-        check_document(document, directory, TASKS_FILE)
     # Names become paths, so they must not lead out of the directory.
     names = [each["task"] for each in entries]
     if any("/" in name or name in (".", "..") for name in names) or len(set(names)) < len(names):

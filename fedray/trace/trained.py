@@ -26,16 +26,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedray.base.arrays import Float32Array
 from fedray.base.document import json_of
-from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.base.parsing import parse_json
-from fedray.base.regular_file import open_regular_file, read_regular_file
+from fedray.base.errors import TraceCorrupt, shown
+from fedray.base.regular_file import open_regular_file
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import number_text, up
 from fedray.scenario.clipping import Clip
-from fedray.trace.files import first_line, read_columns
+from fedray.trace.files import DocumentForm, first_line, read_columns
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
-from fedray.trace.schema import DOCUMENT_DIGEST, RUN_FILE, columns_digest, document_digest
+from fedray.trace.schema import RUN_FILE, columns_digest
 from fedray.wire.messages import Measured, Metric, TaskDescription, TrainingMetrics
 
 FORMAT = "fedray-training"
@@ -80,20 +79,27 @@ SURE_DEVIATIONS = 4.0
 """A training diverged if these losses exceed the first by this many of their standard deviations.
 If the model never changes, that happens in at most 2 of 10,000 runs with log-normal losses of any
 width."""
-_KINDS = {
-    "trace_digest": str,
-    "rounds": int,
-    "seed": int,
-    "scenario": dict,
-    "metrics_digest": str,
-    "model_sha256": str,
-    "parameters": dict,
-    "task_metrics": list,
-    "optimum": dict,
-    "encoding": dict,
-    "notes": list,
-}
-"""Keys of training.json, and the types of their values."""
+_FORM = DocumentForm(
+    TRAINING_FILE,
+    FORMAT,
+    VERSION,
+    {
+        "trace_digest": str,
+        "rounds": int,
+        "seed": int,
+        "scenario": dict,
+        "metrics_digest": str,
+        "model_sha256": str,
+        "parameters": dict,
+        "task_metrics": list,
+        "optimum": dict,
+        "encoding": dict,
+        "notes": list,
+    },
+    "of a trained run",
+    "train again",
+    "use the fedray release that wrote it, or train again",
+)
 
 
 def metric_schema(metrics: Sequence[Metric]) -> pa.Schema:
@@ -218,38 +224,11 @@ class TrainedRun(DrawnResult):
                 f"{shown(str(directory))} has {RUN_FILE} and {TRAINING_FILE}, so it has files of "
                 "two runs; put each run in its own directory"
             )
-        try:
-            document = parse_json(read_regular_file(file))
-        except (FileNotFoundError, NotADirectoryError):
-            raise TraceError(
-                f"{str(directory)!r} has no {TRAINING_FILE}; give the directory of a trained run"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise TraceCorrupt(
-                f"{file} cannot be read ({first_line(error)}); train again"
-            ) from None
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise TraceError(
-                f"{file} has no format = {FORMAT!r}; give the directory of a trained run"
-            )
-        if document.get("version") != VERSION:
-            raise TraceVersion(
-                f"{file} has version={shown(document.get('version'))}, this release reads "
-                f"{VERSION}; use the fedray release that wrote it, or train again"
-            )
-        if verify and document.get(DOCUMENT_DIGEST) != document_digest(document):
-            raise TraceCorrupt(
-                f"{file} does not have the digest that it records of itself, so it was changed; "
-                "train again, or leave digests unchecked"
-            )
-        wrong = [key for key, kind in _KINDS.items() if not isinstance(document.get(key), kind)]
-        # Types are checked first, because forms are checked inside the values.
-        if not wrong:
-            wrong = [name for name, form in _FORMS.items() if not _has_form(document[name], form)]
-        if wrong:
-            raise TraceCorrupt(
-                f"{file} lacks {', '.join(wrong)}, or has values of another type there; train again"
-            )
+        document = _FORM.read(directory)
+        _FORM.check(document, directory, verify)
+        if wrong := [name for name, form in _FORMS.items() if not _has_form(document[name], form)]:
+            problem = f"has values of another form in {', '.join(wrong)}"
+            raise TraceCorrupt.at(file, problem, "train again")
         return cls(directory, document, verify)
 
     def __repr__(self) -> str:
