@@ -84,6 +84,8 @@ class CensusSample:
             held_back: largest last round that does not hold a device back.
         """
         time = order.window.start_time
+        # Habits do not depend on ids, so the sample errs about as a random one does: by sqrt(stride
+        # * count) devices.
         stride = self._stride
         eligible, is_open, is_free, is_spent = _count_at(
             self._intervals_on(int(time // DAY)),

@@ -439,6 +439,9 @@ def draw_candidates(
     Returns:
         (positions in the shard, times) [C] of candidates on usable devices.
     """
+    # Thinning (Lewis and Shedler 1979): candidates at the rate of all devices at all times, of
+    # which those on an eligible device with an open timer are kept. What is left of each device is
+    # a Poisson process of its own, independent of the others.
     window = process.window
     blocks = np.arange(process.first_device, end_device, BLOCK_DEVICES)
     sizes = np.minimum(end_device - blocks, BLOCK_DEVICES)

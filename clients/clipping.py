@@ -89,6 +89,7 @@ def clip_whole(updates_GD: Numbers, clip: Clip) -> ClippedGroup:
     bound = clip.norm * _MARGIN
     done = _done(norms, norms > bound, clip)
     # Updates that are neither kept nor shortened keep the factor 0, and so count as zero.
+    # min(1, S / |u|) of Abadi et al. 2016 (Algorithm 1), here for updates of whole devices.
     factors = _ratios(done == Clipped.SHORTENED, bound, norms) * (done <= Clipped.SHORTENED)
     return ClippedGroup(factors, done, norms)
 
@@ -105,6 +106,8 @@ def _clip_layers(
     # `zero_above` limits the norm of the whole update, before its layers are scaled below.
     norms = (by_layer**2).sum(axis=1) ** 0.5
     done = _done(norms, is_long.any(axis=1), clip)
+    # Layers no longer than S_j with the sum of S_j^2 = S^2 make an update no longer than S (McMahan
+    # et al. 2018, section 3).
     ratios = _ratios(is_long & (done == Clipped.SHORTENED)[:, None], bounds, by_layer)
     for layer in range(ratios.shape[1]):
         # In float64: the only rounding is to float32, which `_LAYER_MARGIN` covers.

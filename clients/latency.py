@@ -103,6 +103,7 @@ def work_seconds(
         upload_seconds = upload[own] / uplink
         fixed[asked] = setup[own] + download_seconds + upload_seconds
         amount = examples[asked] / examples_median
+        # A guess: no published figure separates starting up and reading from computing.
         # Half of the time is fixed, half grows with the examples.
         training[asked] = train[own] * speed * 0.5 * (1.0 + amount)
     return fixed, training

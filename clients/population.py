@@ -421,6 +421,8 @@ def timer_seconds_of(habits: TimerHabits, device_ids: UInt64Array) -> Float64Arr
     for asked in range(device_ids.size):
         w0, w1, _, _ = draw(habits.key, device_ids[asked], 0, 0)
         if uniform(w0) >= habits.violator_share:
+            # Normal and constant for each device: an assumption. Clocks that are wrong by whole
+            # hours, as after a missed change of time, would have heavier tails.
             by_own_clock = habits.timer_seconds + habits.skew_seconds * normal(w1)
             # A clock that is off by more than the timer opens it at once.
             seconds[asked] = max(0.0, by_own_clock)

@@ -5,10 +5,8 @@ thread here: the trainers of the pool are the parallelism.
 """
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -98,7 +96,7 @@ class GroupTrainer:
         except torch.OutOfMemoryError:
             raise RunFailed(
                 "a group of devices needs more memory than its GPU has; set "
-                "training.devices_at_once to a smaller number, or to 'measured'"
+                "training.devices_at_once to a smaller number"
             ) from None
         return TrainReport.of(order.round_index, groups), self._waiting.finish()
 
@@ -156,13 +154,12 @@ class GroupTrainer:
 
 
 class LocalTrainer(GroupTrainer):
-    """Trains any devices of a scenario, on a torch device of whose memory it has a share.
+    """Trains any devices of a scenario, on a torch device.
 
     Raises InputError if the device is a GPU that torch does not see.
     """
 
-    def __init__(self, scenario: Scenario, device: str = "cpu", share: float = 1.0) -> None:
-        self._share = share
+    def __init__(self, scenario: Scenario, device: str = "cpu") -> None:
         scenario_source = source_of(scenario)
         self._task = task_of(scenario, scenario_source.fields)
         # A user's task may bring its own data.
@@ -225,20 +222,16 @@ class LocalTrainer(GroupTrainer):
     def seconds_per_device(
         self, order: TrainOrder, parameters: Vector, devices_at_once: int
     ) -> float:
-        """Measures how long a device of the order takes, in groups of `devices_at_once`; infinity
-        if such a group needs more than this trainer's share of a GPU's memory."""
+        """Measures how long a device of the order takes, in groups of `devices_at_once`."""
         cohort = np.concatenate(order.groups)
         groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
         # Sixteen devices, or one group, suffice for a mean at any size of the groups.
         timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
-        train = partial(self.train, timed, parameters)
-        if not devices.fits(self._device, self._share, train):
-            return math.inf
         seconds: list[float] = []
         # The first pass compiles and reads data, so the fastest of a few passes counts.
         while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):
             start = time.perf_counter()
-            train()
+            self.train(timed, parameters)
             seconds.append(time.perf_counter() - start)
         return min(seconds) / sum(group.size for group in timed.groups)
 

@@ -190,7 +190,7 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
                 "leave trainers out, or train on Ray",
             )
         names = _gpus_here(placement, count) if share else ["cpu"] * count
-        return [TrainerWorker(ThreadWorker(_make_trainer, scenario, name, share)) for name in names]
+        return [TrainerWorker(ThreadWorker(_make_trainer, scenario, name)) for name in names]
     build_index(scenario)
     scenario_once = shared(scenario)
     trainers = []
@@ -205,7 +205,7 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
             name="Trainer",
             who=f"trainer {number}",
             make=_make_trainer,
-            arguments=(scenario_once, "cuda" if share else "cpu", share),
+            arguments=(scenario_once, "cuda" if share else "cpu"),
             lost=TrainerLost,
             gpus=share,
         )
@@ -252,8 +252,8 @@ def _has_no_state() -> None:
     pass
 
 
-def _make_trainer(scenario: Scenario, device: str, share: float) -> Any:
+def _make_trainer(scenario: Scenario, device: str) -> Any:
     # Loads torch, which only the worker's process needs.
     from .trainer import LocalTrainer
 
-    return LocalTrainer(scenario, device, share)
+    return LocalTrainer(scenario, device)

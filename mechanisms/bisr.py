@@ -36,6 +36,7 @@ class BISR(ToeplitzStrategy):
         kept = min(self.bands, rounds)
         i = np.arange(1, kept)
         # Ratios of consecutive coefficients, because the binomials would overflow.
+        # All but the first are negative: a round takes back some of the noise of earlier ones.
         ratios = (2 * i - 3) / (2 * i)
         inverse[:kept] = np.cumprod(np.concatenate([[1.0], ratios]))
         return inverse

@@ -46,6 +46,8 @@ class BLT(ToeplitzStrategy):
             )
         # Each round maps the buffers of C^-1 to diag(theta) S - 1 omega' S (Algorithm 3).
         transition = np.diag(self.theta) - np.array(self.omega)[None, :]
+        # Its eigenvalues are the decays theta_hat of the inverse, because det(x - diag(theta) + 1
+        # omega') is prod (x - theta_j) times c(1 / x) (Dvijotham et al. 2024, Lemma 5.2).
         radius = max(abs(np.linalg.eigvals(transition)))
         if not radius <= 1.0:
             raise ValueError(
@@ -89,6 +91,7 @@ class BLT(ToeplitzStrategy):
     def is_non_increasing(self, rounds: int) -> bool:
         # With theta < 1 and omega > 0 only c_1 <= c_0 may fail. Parameters decide, since computed
         # coefficients are rounded.
+        # c_i falls from i = 1 on, because every theta is below 1.
         return rounds == 1 or sum(self.omega) <= 1.0
 
     def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
@@ -124,6 +127,8 @@ def _gram_tables(
         for theta_p, omega_p in zip(theta, omega, strict=True):
             # 1 - product^(m-1) by expm1, which is accurate if the product is near 1.
             product = theta_p * theta_q
+            # Near 1 most digits of 1 - product are lost, but both uses lose the same ones: the sum
+            # is that of a product one ulp away, which changes it by a relative m ulp at most.
             missing = -np.expm1((terms - 1) * np.log(product))
             tail += omega_p * missing / (1.0 - product)
         powers.append(theta_q**lags)

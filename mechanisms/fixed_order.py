@@ -33,6 +33,7 @@ def fixed_order_sensitivity(
     firsts = np.arange(max(min(b, n), n - (k - 1) * b))[:most_starts]
     lengths = np.minimum(k, -(-(n - firsts) // b))
     largest = Sensitivity(0.0, True, "", 0.0, ())
+    # Longer patterns first, since they are mostly the worst; shorter ones then need no certificate.
     for length in np.unique(lengths)[::-1].tolist():
         patterns = firsts[lengths == length][:, None] + b * np.arange(length)
         found = sensitivities.of(patterns)

@@ -15,6 +15,8 @@ from .blt import BLT
 from .strategy import Strategy
 
 PARAMETERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    # The first decay of blt-100 and blt-1000 is the bound of the search, exp(-1e-13): within 4000
+    # rounds, a buffer that forgets nothing.
     "blt-100": (
         (0.9897399577366023, 0.73520072686991, 0.1677606543546285),
         (0.20502918828538091, 0.23357823873941155, 0.06959102008908266),

@@ -1,7 +1,6 @@
 """Participation: the patterns of rounds in which a device may take part."""
 
 import operator
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -71,18 +70,3 @@ class MinSep:
                 f"takes part so often {self.min_sep} apart",
                 "lower it",
             )
-
-    def patterns(self) -> Iterator[tuple[int, ...]]:
-        """Yields every permitted pattern, including the empty one, as a tuple of increasing rounds.
-
-        The number of patterns is exponential; use this only for checks at small sizes.
-        """
-        stack: list[tuple[int, ...]] = [()]
-        while stack:
-            pattern = stack.pop()
-            yield pattern
-            if len(pattern) < self.max_participations:
-                # Only later rounds are appended, so every pattern occurs once.
-                first = pattern[-1] + self.min_sep if pattern else 0
-                end = first + 1 if pattern and self.is_fixed_order else self.rounds
-                stack.extend((*pattern, later) for later in range(first, min(end, self.rounds)))

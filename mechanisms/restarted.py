@@ -168,6 +168,8 @@ def _largest_square(
                     squares[first] = _regular_squares(mechanism, end - first, b, k)
                 for own, square in enumerate(squares[first][: k + 1 - count]):
                     rounds = tuple(range(first, first + own * b, b))
+                    # Theorem 3.1 holds within a segment; a dynamic program chooses how many
+                    # participations each segment gets.
                     # Segments are orthogonal, so their squares add up.
                     # A device in the last rounds of this segment must wait beyond its end.
                     free = max(end, first + own * b)

@@ -171,6 +171,9 @@ class PatternSensitivities:
                 # Negative entries are rare; the minimum is cheaper than the comparison below.
                 if entries.min(initial=0.0) < 0:
                     is_exact &= entries >= -self._rounding(earlier, later)
+                    # Proposition E.1: |<u_i, u_j>| <= 1, so |G[i, j]| bounds the term of a pair.
+                    # Not tight, because the signs wanted for three pairs may contradict one
+                    # another.
                     np.abs(entries, out=entries)
                 # G is symmetric: the pair also stands for (later, earlier).
                 entries *= 2.0
@@ -344,6 +347,9 @@ def unit_vector_sensitivity(G: Float64Array) -> tuple[float, float]:
     the square is at most sum y. y_i = ||sum_j G[i, j] u_j|| is optimal at the optimum; elsewhere
     the least eigenvalue repairs feasibility.
     """
+    # In c dimensions <u_i, u_j> ranges over all correlation matrices, so this is a semidefinite
+    # program; with one parameter it would be a maximum over signs, and with few parameters the
+    # result is only a bound.
     c = len(G)
     # Pataki's dimension plus one. The seed is fixed, so the result is a function of G.
     dimensions = min(c, int(np.sqrt(2 * c)) + 2)
@@ -366,6 +372,8 @@ def unit_vector_sensitivity(G: Float64Array) -> tuple[float, float]:
             # Raising each y_i by this makes diag(y) - G p.s.d., which duality requires.
             short = max(0.0, -least_eigenvalue)
             upper = min(upper, float(y.sum() + c * short))
+            # No theorem says for every G that the ascent ends at the optimum; the dual bound, not
+            # its convergence, shows that it did.
             lower = float((total * U).sum())
             if upper <= lower * (1 + CERTIFIED):
                 break
@@ -432,6 +440,7 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
     row_sums = np.empty(n)
     for start in range(0, n, ROWS_TOGETHER):
         index = np.arange(start, min(start + ROWS_TOGETHER, n))
+        # This is where the bound is loose: every row may choose a worst pattern of its own.
         row_sums[index] = _best_pattern_sums(np.abs(rows(index)), participation)
     # Theorem 3: the worst pattern of each row gives r_i, and the worst pattern for r the bound.
     square, candidate = _best_pattern(row_sums, participation)

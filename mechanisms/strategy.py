@@ -16,6 +16,7 @@ from .participation import MOST_ROUNDS, MinSep
 from .recurrence import Recurrence
 from .workload import PREFIX, Workload
 
+# A rule of thumb: float32 has seven digits, and at this growth one of them is left for the noise.
 LARGEST_NOISE_GROWTH = 1e6
 """Largest allowed weight of a draw in C^-1 Z; beyond it, the rounding of float32 would swamp the
 noise."""
@@ -208,6 +209,8 @@ class Strategy(Explained, ABC):
             InputError: the strategy has fewer rounds than the participation.
             SensitivityUnknown: no theorem gives a value in reasonable time.
         """
+        # Fewer patterns, and none that the other rule forbids: the value in any order would be a
+        # bound here, but may be far above.
         if participation.is_fixed_order:
             return self.fixed_order_sensitivity(participation)
         return self.min_sep_sensitivity(participation)

@@ -68,6 +68,8 @@ class ToeplitzStrategy(Strategy):
     def noise_growth(self, rounds: int) -> float:
         # An overflow means infinite growth, not an error.
         with np.errstate(all="ignore"):
+            # Slightly heuristic: what rounding does grows with the norms of the rows of C^-1, which
+            # may be sqrt(rounds) times this.
             return float(np.abs(self.inverse_first_column(rounds)).max())
 
     def recurrence(self, rounds: int) -> Recurrence:
@@ -80,6 +82,7 @@ class ToeplitzStrategy(Strategy):
     def error_variances(self, rounds: int, workload: Workload = PREFIX) -> Float64Array:
         """Returns sum_{i <= t} beta_i^2 for each round t, with beta the coefficients of B = A C^-1,
         if A is Toeplitz too (McMahan, Xu, Zhang 2024, Proposition 3.3)."""
+        # With a schedule B is not Toeplitz, so its rows need all columns of C^-1.
         if not workload.is_toeplitz:
             return super().error_variances(rounds, workload)
         # A copy, because `applied` may overwrite its argument.
@@ -134,6 +137,8 @@ class ToeplitzStrategy(Strategy):
         b = participation.min_sep
         c = self.first_column(n)
         pattern = tuple(range(0, participation.max_participations * b, b))
+        # Theorem 3.1 uses both parts of its condition: with c >= 0 equal contributions are the
+        # worst, and as c does not increase, the earliest rounds b apart are.
         if self.is_non_increasing(n):
             column = _summed_columns(c, np.array(pattern))
             value = float(np.linalg.norm(column))
@@ -141,6 +146,8 @@ class ToeplitzStrategy(Strategy):
             return Sensitivity(value, True, theorem, value, pattern)
         if self.diagonals(n) <= b:
             # Column norms never increase, so the earliest rounds are the worst.
+            # Signs do not matter here: columns without a common row are orthogonal, so
+            # contributions cannot be aligned.
             squared_norms = np.cumsum(c * c)[::-1]
             value = float(squared_norms[list(pattern)].sum()) ** 0.5
             theorem = "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)"

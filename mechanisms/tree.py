@@ -143,6 +143,8 @@ def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensiti
         # The most real rounds below a node of this height.
         room = max(min(tree.real, 1 << height) for tree in trees if tree.height >= height)
         most_under_one = min(k, -(-room // participation.min_sep))
+        # Loose: each height has a worst pattern of its own, and no pattern need be the worst of all
+        # of them.
         # sum c^2 <= max(c) sum(c), and the counts of one height sum to at most k.
         square += k * most_under_one
     pattern = np.arange(k) * participation.min_sep
@@ -270,6 +272,7 @@ class Tree(Strategy):
         for start, end, is_completed in self.segments(rounds):
             # A prefix is the sum of one node for each binary digit of its length.
             lengths = np.arange(1, end - start + 1)
+            # Estimates from below of disjoint nodes share no draw, so their variances add up.
             parts = [np.where(lengths >> h & 1, v[h], 0.0) for h in range(len(v))]
             present = np.sum(parts, axis=0)
             if is_completed:
@@ -288,6 +291,8 @@ def honaker_variances(heights: int) -> list[float]:
     A node has its own measurement, of variance 1, and the sum of its children's estimates, of
     variance 2 v. Combined by inverse variance, they have variance 2 v / (1 + 2 v) (Honaker 2015).
     """
+    # v falls from 1 towards its fixed point 1/2, so an estimate of any height is at most twice as
+    # good as its own measurement.
     v = [1.0]
     for _ in range(heights - 1):
         of_children = 2.0 * v[-1]
@@ -297,6 +302,8 @@ def honaker_variances(heights: int) -> list[float]:
 
 @lru_cache(maxsize=64)
 def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations: int) -> Best:
+    # The state of the program is all that later rounds see of a pattern: how often it took part,
+    # and when last.
     # Equal keys (height, first rounds barred by an earlier participation, real rounds) mean equal
     # subtrees.
     known: dict[tuple[int, int, int], Frontier] = {}

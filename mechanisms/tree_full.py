@@ -61,5 +61,7 @@ class TreeFull(TriangularStrategy):
 
 @lru_cache(maxsize=4)
 def _factor(rounds: int, has_completion: bool) -> Float64Array:
+    # T = Q C, where Q has orthonormal columns. So Q'(T X + Z) = C X + N(0, I), what Q' drops of Z
+    # is independent of X, and A T^+ = A C^-1 Q': both mechanisms release the same.
     trees = forest([Segment(0, rounds, has_completion)])
     return lower_factor(forest_gram(trees, rounds))

@@ -150,6 +150,8 @@ class _Estimates:
         right, right_variance = self.of(middle, end, height - 1)
         # Two estimates of one sum, of variances 1 and `below`, weighted inversely.
         below = left_variance + right_variance
+        # Of two independent unbiased estimates this weighting has the least variance (Gauss and
+        # Markov; Honaker 2015).
         weight = below / (1.0 + below)
         estimate = weight * own + (1.0 - weight) * (left + right)
         return estimate, below / (1.0 + below)

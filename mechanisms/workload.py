@@ -79,6 +79,8 @@ class Workload:
         # Importing scipy.signal takes half a second, and prefix sums do not need it.
         from scipy.signal import lfilter
 
+        # PyTorch's momentum has no factor 1 - momentum: its learning rate r is the rate r / (1 -
+        # momentum) here.
         steps = lfilter([1.0 - self.momentum], [1.0, -self.momentum], X, axis=0)
         if self.rates:
             self.check_rounds(first + len(X))

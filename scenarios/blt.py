@@ -202,6 +202,12 @@ PRINTED = (
     ),
     _Printed("banded, 342 bands, rms", lambda make: make("banded"), 10.21, 8.5953, 4, is_slow=True),
     _Printed(
+        "banded, 128 bands, rms",
+        lambda make: make("banded", bands=128),
+        *(None, 10.3157, 4),
+        is_slow=True,
+    ),
+    _Printed(
         "dense, rms",
         lambda make: make("dense"),
         *(None, 8.1526, 4),

@@ -47,7 +47,7 @@ class Reproduced(DrawnResult):
     title: str
     """Title of the page."""
     document: Any
-    """JSON that `--json` prints; a later one includes the earlier ones."""
+    """JSON that `--json` prints and results.json has; a later one includes the earlier ones."""
     shown: Sequence[Table]
     """Tables: obtained figures beside the printed ones."""
     notes: Sequence[str]
@@ -58,8 +58,6 @@ class Reproduced(DrawnResult):
     """False if a figure contradicts the publication, which the exit code reports."""
     drawn: Sequence[Figure] = ()
     """Figures of the page."""
-    kept: Any = None
-    """Content of results.json; None for `document`."""
     folder: str = ""
     """Folder below the output directory; a later result of the same folder replaces this one."""
 
@@ -68,7 +66,7 @@ class Reproduced(DrawnResult):
 
     def to_json(self) -> Any:
         """JSON content of results.json."""
-        return self.document if self.kept is None else self.kept
+        return self.document
 
     def tables(self) -> list[Table]:
         """Returns the tables, as pages show them."""

@@ -88,6 +88,8 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
         weekend = weekend_factor(model, day)
         # The local day is the address, so that every window finds the same night.
         w0, w1, w2, w3 = draw(key, device, day, NIGHT)
+        # With a weekend factor above 1 the product may exceed 1: then every such night has a
+        # session.
         if may_be_night and uniform(w0) < habit.propensity * weekend:
             start, end = night(model, habit.length, center, w1, w2)
             if end >= from_hour and start <= until_hour:
@@ -214,6 +216,8 @@ def append_night(model, device, day, start, end, starts, ends, count, v0, v1):
     # Interruptions of length 0 cut nothing and need no draws.
     if model.interruption_off == 0.0:
         return append(starts, ends, count, start, end)
+    # An alternating renewal process that starts on. That gaps are exponential is for convenience:
+    # few logs resolve interruptions of minutes.
     interruption = 0
     while start < end:
         interruption += 1

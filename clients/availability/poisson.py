@@ -80,6 +80,8 @@ def _gather(model, device, from_time, until_time, starts, ends):
     count = 0
     for day in range(first_day, last_day + 1):
         word = draw(model.key, device, day, _COUNT)[0]
+        # A Poisson number of uniform starts a day has the law of exponential gaps, and a day can be
+        # drawn without the days before it.
         sessions = poisson(model.sessions_per_day, model.none_probability, word)
         for session in range(sessions):
             w0, w1, _, _ = draw(model.key, device, day, _SESSION + session)

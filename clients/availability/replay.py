@@ -135,6 +135,8 @@ def _join(devices, starts, ends, period):
 def _shift_of(shifts, offset, device):
     """Returns the seconds from recorded to replayed times of a device."""
     # The recording is in local time: east of Greenwich, where the offset is above 0, it is earlier.
+    # Devices that replay one record are copies of each other, up to these shifts: a population much
+    # larger than its recording is more regular than a real one.
     shift = -HOUR * offset
     if shifts.days > 1 or shifts.jitter_seconds > 0.0:
         w0, w1, _, _ = draw(shifts.key, device, 0, 0)

@@ -65,6 +65,7 @@ def eligible_share_by_class(scenario: Scenario) -> list[float]:
 def _sample(scenario: Scenario) -> UInt64Array:
     """Returns devices of the start, evenly spaced, all if there are few."""
     devices = scenario.population.devices
+    # The standard error of a share of 5 % is then 0.2 percentage points.
     stride = max(1, devices // SAMPLE_DEVICES)
     # By join ranks, because the first ids of each block are present first.
     ranks = np.arange(0, devices, stride)

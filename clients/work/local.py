@@ -78,6 +78,8 @@ class LocalTraining(_Work[FedAvg]):
         batches = self._batches(ordered, usable_G[by_steps], steps_G[by_steps])
         for step, batch in enumerate(batches):
             losses = models.step(batch)
+            # The loss before any step is that of the model of the round. Later ones show how well a
+            # device fits its own data.
             if step == 0:
                 losses_G[places] = losses
         updates_GD = order.room()

@@ -119,9 +119,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
     "fedray reproduce coverage": Document(Answers, files="The file results.json is the same."),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
-    "fedray reproduce gboard": Document(
-        ReproducedRuns, files="The file results.json has only the list."
-    ),
+    "fedray reproduce gboard": Document(ReproducedRuns, files="The file results.json is the same."),
     "fedray reproduce gboard-privacy": Document(
         PublishedRows, files="The file results.json is the same."
     ),

@@ -225,6 +225,8 @@ class _Problem:
                 rule = self._problem["msg"].removeprefix("Value error, ")
                 return f"{key}: {rule}" if key else rule
             case _:
+                if (refusal := removed(f"{key} = {shown(given)}")) is not None:
+                    return refusal
                 about = self._description
                 remedy = f"correct it ({about})" if about else "correct it"
                 rules = " or ".join(self.rules)

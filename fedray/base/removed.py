@@ -10,6 +10,9 @@ REMOVED = {
     "fedray cache": "delete the folder ~/.cache/fedray, or what is old in it, while nothing runs",
     "fedray data": "give the folder of plays to `fedray reproduce shakespeare --data`",
     "fedray evaluate": "call fedray.evaluate_on_devices and fedray.write_report in Python",
+    "fedray reproduce learning": "compare mechanisms on any trace by `fedray compare-mechanisms`",
+    "fedray reproduce signal-to-noise": "train a grid of `fedray stress` that varies "
+    "training.cohort_sample",
     "fedray.resume_tasks": "call fedray.resume_run",
     "fedray.run_tasks": "call fedray.run_scenario",
     "fedray.simulate_tasks": "call fedray.simulate",
@@ -18,6 +21,7 @@ REMOVED = {
     "clock_changes_digest": "use the fedray release that wrote the trace",
     "kind = 'gaussian-sum'": "describe it by kind = 'gaussian', with standard_deviation / bound as "
     "noise_multiplier",
+    "training.devices_at_once = 'measured'": "give the number of devices that is fastest for you",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }

@@ -13,6 +13,8 @@ from typing import Any
 
 import typer
 
+from fedray.base.errors import InputError
+from fedray.base.removed import removed
 from fedray.commands.frame.declaring import Described, command_of
 from fedray.commands.frame.group import Command, Commands
 from fedray.commands.frame.output import print_json, print_line, print_pieces, refuse_existing
@@ -145,6 +147,8 @@ class Reproductions(Commands):
         return list(reproductions())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if (refusal := removed(f"fedray reproduce {cmd_name}")) is not None:
+            raise InputError(refusal)
         if cmd_name not in reproductions():
             ctx.fail(f"unknown reproduction {cmd_name!r}; choose from {', '.join(reproductions())}")
         if cmd_name not in self.commands:

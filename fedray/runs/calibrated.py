@@ -5,7 +5,6 @@ how often it lets a device come in the days of the run. After it, the times of i
 In both cases a device may use its limits to the full, as in the enforced guarantee of an audit.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
@@ -17,7 +16,7 @@ from fedray.base.errors import InputError
 from fedray.base.rounding import given, significant
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.participation import MinSep
-from fedray.runs.sustainable import contributions_of_a_device, last_report
+from fedray.runs.sustainable import contributions_of_a_device
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -58,7 +57,7 @@ def calibrated(
     check_only_models(scenario, f"privacy.{key}")
     if trace is None:
         permitted = worst_participation(scenario)
-        _demand_rules(scenario, permitted, trace)
+        _demand_rules(scenario, permitted)
         try:
             sensitivity = strategy.participation_sensitivity(permitted).value
         except ValueError as error:  # nothing is proven
@@ -71,7 +70,7 @@ def calibrated(
         found = getattr(both, basis)
         permitted, z = found.guarantee.participation, found.noise_multiplier
         if basis == "enforced" or z is None:
-            _demand_rules(scenario, z and permitted, trace)
+            _demand_rules(scenario, z and permitted)
     # Rounded up to few digits, so that the record of a run is easy to read and to set again.
     shown, at = significant(z), "in any run" if trace is None else f"of the trace ({basis})"
     say(f"noise multiplier {shown}: {key} {given(most)} for {described(permitted)} {at}")
@@ -105,23 +104,7 @@ def worst_participation(scenario: Scenario) -> MinSep:
     return fitting(n, min(max(1, b), n), min(caps, default=n))
 
 
-def _mended(scenario: Scenario) -> str:
-    """Returns the keys of a scenario whose rules ensure nothing that would change that."""
-    n, wait = scenario.rounds.count, scenario.participation.wait_seconds
-    # Twice the mean of all devices, because some take part more often than others.
-    cap = math.ceil(2 * n * scenario.rounds.report_goal / scenario.population.devices)
-    after_days = last_report(scenario) - 86_400 * scenario.rounds.max_days
-    days = math.floor(((n - 1) * wait - after_days) / 864) / 100
-    keys = [f"participation.max_participations={max(1, min(cap, n - 1))}"]
-    keys += [f"rounds.max_days={days:g}"] if days > 0 else []
-    # History that is lost, for example, breaks these rules too.
-    working = [key for key in keys if ensures(worst_participation(scenario.with_overrides(key)))]
-    return f"set {' or '.join(working) or 'privacy.noise_multiplier'}"
-
-
-def _demand_rules(
-    scenario: Scenario, permitted: MinSep | None, trace: Trace | ImportedTrace | None
-) -> None:
+def _demand_rules(scenario: Scenario, permitted: MinSep | None) -> None:
     if ensures(permitted):
         return
     assert scenario.privacy.target is not None
@@ -131,6 +114,5 @@ def _demand_rules(
     rule = "needs a rule that keeps every device out of some rounds, whenever they run" + "".join(
         unkept
     )
-    # The rules of a trace cannot change any more.
-    fixed = "set privacy.noise_multiplier, or simulate with participation.max_participations"
-    raise InputError.of(f"privacy.{key}", most, rule, fixed if trace else _mended(scenario))
+    remedy = "set privacy.noise_multiplier, or simulate with participation.max_participations"
+    raise InputError.of(f"privacy.{key}", most, rule, remedy)

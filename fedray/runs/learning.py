@@ -37,7 +37,7 @@ from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
 from fedray.runtime.placement import Placement
 from fedray.runtime.session import session
-from fedray.runtime.tasks import run_tasks
+from fedray.runtime.tasks import run_jobs
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data import FormedData
@@ -68,8 +68,6 @@ from fedray.wire.messages import (
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
 """Keys of a scenario on which traces do not depend, except for the budget `privacy.stop_at`."""
 _Key = TypeVar("_Key")
-MEASURED_DEVICES = 4
-"""Number of devices that are timed at once if the size of groups is measured in the first round."""
 
 
 def train(
@@ -178,7 +176,7 @@ def train_many(
     ]
     done, count = len(trainings) - len(missing), len(trainings)
     on_progress(PartDone(f"{done} of {count} models trained", done, count))
-    for more, _ in enumerate(run_tasks(_train_one, missing, placement or Placement()), done + 1):
+    for more, _ in enumerate(run_jobs(_train_one, missing, placement), done + 1):
         on_progress(PartDone(f"{more} of {count} models trained", more, count))
     return {key: TrainedRun.open(out) for key, (_, out) in trainings.items()}
 
@@ -294,9 +292,7 @@ class DeviceTime:
         if self._seconds is None:
             training = self._scenario.training
             parameters = trainers[0].initial_parameters().result()
-            at_once = training.devices_at_once
-            size = MEASURED_DEVICES if at_once == "measured" else at_once
-            timed = min(size, training.cohort_sample)
+            timed = min(training.devices_at_once, training.cohort_sample)
             self.group = group_size(timed, parameters.size, self.kind)
             # Spread over the population, because devices that joined together may be alike.
             last = self._scenario.population.devices - 1

@@ -2,7 +2,6 @@
 GPU."""
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.base.arrays import Numbers
-from fedray.base.errors import InputError, RunFailed
-
-MOST_OF_MEMORY = 0.8
-"""Fraction of its share of a GPU's memory that a worker may use."""
+from fedray.base.errors import InputError
 
 
 def device_of(name: str, key: str) -> torch.device:
@@ -66,18 +62,3 @@ def like(array: NDArray, numbers: Numbers) -> Numbers:
 def on_host(numbers: Numbers) -> NDArray:
     """Returns numbers as an array. Numbers leave a GPU only here."""
     return numbers if library_of(numbers) is np else numbers.cpu().numpy()
-
-
-def fits(device: torch.device, share: float, work: Callable[[], object]) -> bool:
-    """Does work, and returns whether it used at most 80 % of a share of the GPU's memory. On a CPU
-    returns True at once."""
-    if device.type != "cuda":
-        return True
-    torch.cuda.reset_peak_memory_stats(device)
-    try:
-        work()
-    except RunFailed:
-        torch.cuda.empty_cache()
-        return False
-    memory = share * torch.cuda.get_device_properties(device).total_memory
-    return torch.cuda.max_memory_allocated(device) <= MOST_OF_MEMORY * memory

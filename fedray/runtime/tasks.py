@@ -47,39 +47,20 @@ class TaskCounts:
 
 
 def run_jobs(
-    work: Callable[[_Job], _Done], jobs: Sequence[_Job], placement: Placement | None = None
-) -> Iterator[tuple[int, _Done]]:
-    """Calls `work(job)` for every job: a Ray task each, or in this process for in-process.
-
-    Args:
-        work: function that workers can import, such as one of your module.
-        jobs: arguments of the calls.
-        placement: where the calls run; a local Ray cluster by default.
-
-    Yields:
-        (position of the job, result), in the order of completion.
-
-    Raises:
-        RunFailed: a task's process died too often.
-    """
-    yield from run_tasks(work, jobs, placement or Placement())
-
-
-def run_tasks(
     work: Callable[[_Job], _Done],
     jobs: Sequence[_Job],
-    placement: Placement,
+    placement: Placement | None = None,
     on_counts: Callable[[TaskCounts], None] | None = None,
 ) -> Iterator[tuple[int, _Done]]:
-    """Computes work(job) for every job, in Ray tasks or in this process.
+    """Calls `work(job)` for every job: a Ray task each, or in this process for in-process.
 
     A task whose process or node died is restarted on another, up to `placement.most_restarts`
     times. Errors of tasks are raised here.
 
     Args:
-        work: function of a job.
-        jobs: jobs to do.
-        placement: backend and cluster.
+        work: function that workers can import, such as one of your module.
+        jobs: arguments of the calls.
+        placement: where the calls run; a local Ray cluster by default.
         on_counts: receives the progress whenever a job is done or lost.
 
     Yields:
@@ -88,6 +69,7 @@ def run_tasks(
     Raises:
         RunFailed: a task's process died too often.
     """
+    placement = placement or Placement()
     done, lost = 0, 0
 
     def report(running: int) -> None:

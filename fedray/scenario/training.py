@@ -251,12 +251,10 @@ class Training(Table):
     of the accepted devices. In a Poisson sample all devices train, and the key is not used."""
     client: AnyWork = FedAvg()
     """Table: local training of a device."""
-    devices_at_once: Annotated[int, Field(gt=0, le=4096)] | Literal["measured"] = 16
+    devices_at_once: Annotated[int, Field(gt=0, le=4096)] = 16
     """Largest number of devices that are trained as one batch of independent models; fewer if they
     have more than 2^19 parameters together, since batches of large models are no faster on a CPU.
-    It may change the last bits of a sum. "measured" tries 1, 4, 16, 32 and 64 in the first round
-    and uses the fastest, which the trained run records. On GPUs large models need no smaller
-    batches, and "measured" takes the largest batch that fits in 80 % of a trainer's memory."""
+    It may change the last bits of a sum. On GPUs batches are not made smaller for large models."""
     planted: tuple[Planted, ...] = Field(
         default=(),
         strict=False,

@@ -75,10 +75,10 @@ class CyclicPoissonSchedule(Table):
     """Probability that an upload takes part in a round of its partition."""
     assignment: Literal["equal", "independent"]
     """Assignment to partitions. equal: the uploads of a window are shuffled into partitions of
-        equal size, and a remainder is in none; the guarantee is for a device whose upload is
-        replaced by an empty one. independent: every device is in one random partition for the
-        whole run, so that its rounds of different windows are apart too; the guarantee is also for
-        a device that is added or removed."""
+    equal size, and a remainder is in none; the guarantee is for a device whose upload is replaced
+    by an empty one. independent: every device is in one random partition for the whole run, so that
+    its rounds of different windows are apart too; the guarantee is also for a device that is added
+    or removed."""
 
 
 class AllSchedule(Table):

@@ -30,7 +30,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.runtime.placement import Placement
-from fedray.runtime.tasks import run_tasks
+from fedray.runtime.tasks import run_jobs
 from fedray.studies.workloads import read_workload
 
 _NO_DELTA = 1e-10
@@ -336,9 +336,7 @@ def _drawn_by(placement: Placement | None) -> Iterator[None]:
     if placement is None:
         yield
         return
-    token = MAPPED.set(
-        lambda work, ranges: (done for _, done in run_tasks(work, ranges, placement))
-    )
+    token = MAPPED.set(lambda work, ranges: (done for _, done in run_jobs(work, ranges, placement)))
     try:
         yield
     finally:

@@ -27,7 +27,7 @@ from fedray.base.source import source_digest
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
-from fedray.runtime.tasks import TaskCounts, run_tasks
+from fedray.runtime.tasks import TaskCounts, run_jobs
 from fedray.scenario import Scenario
 from fedray.trace.provenance import package_versions
 
@@ -192,7 +192,7 @@ def results_of_all(
     placement: Placement,
     on_counts: Callable[[TaskCounts], None],
 ) -> list[_Done]:
-    """Returns the result of each job; runs the jobs without a known one as `run_tasks`.
+    """Returns the result of each job; runs the jobs without a known one as `run_jobs`.
 
     Args:
         known: result of each job that was done before, else None.
@@ -213,7 +213,7 @@ def results_of_all(
     on_tasks(TaskCounts(len(missing)))
     missing_jobs = [jobs[place] for place in missing]
     # Jobs end in any order, and each result goes to its own place.
-    for index, result in run_tasks(work, missing_jobs, placement, on_tasks):
+    for index, result in run_jobs(work, missing_jobs, placement, on_tasks):
         place = missing[index]
         results[place] = result
         keep_result(place, result)

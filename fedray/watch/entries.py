@@ -180,13 +180,16 @@ def _folders(folder: Path, level: int) -> Iterator[Path]:
 
 
 def entry_of(folder: Path, root: Path) -> Entry | None:
-    """Returns the entry of a folder below the directory `root`; None if it has none of its own."""
+    """Returns the entry of a folder below the directory `root`; None if it is another folder."""
     whole = folder.with_name(folder.name.removesuffix(PARTIAL))
     entry = Entry(path=whole.relative_to(root).as_posix(), kind="run", state="finished")
     try:
         return _read(folder, entry, root)
     # An error in one folder must not hide the others.
     except Exception as error:
+        # A run that has just finished has left the folder of the unfinished one.
+        if not folder.exists():
+            return None
         return replace(entry, state="damaged", note=one_line(f"{error}")[:200])
 
 
@@ -198,6 +201,7 @@ def _read(folder: Path, entry: Entry, root: Path) -> Entry | None:
         if is_live and ((run / RUN_FILE).exists() or run.with_name(run.name + PARTIAL).exists()):
             return None
         return _unfinished(folder, entry, root)
+    # The folder of several tasks has a folder for each, which is an entry too.
     for file, kind in ((TASKS_FILE, "tasks"), (TRAINING_FILE, "training")):
         if (folder / file).exists():
             document = parse_json(read_regular_file(folder / file))
@@ -206,6 +210,7 @@ def _read(folder: Path, entry: Entry, root: Path) -> Entry | None:
             return replace(entry, name=document["scenario"]["name"])
     if (folder / RUN_FILE).exists():
         return _run(folder, entry)
+    # Studies record no time in a file of a common form, so that of the file counts.
     files = [folder / name for name in (RESULTS_FILE, PLAN_FILE)]
     times = [file.stat().st_mtime for file in files if file.is_file()]
     if not times:
@@ -235,7 +240,7 @@ def _run(folder: Path, entry: Entry) -> Entry:
     trace = Trace.open(folder, verify=False)
     is_committed = trace.rounds["state"] == 0
     times = {name: column[is_committed] for name, column in trace.rounds.items()}
-    # Of the tasks of a run, only the run as a whole can be resumed.
+    # A task of a run cannot be resumed by itself, only the run.
     whole = folder.parent if (folder.parent / TASKS_FILE).exists() else folder
     entry = _with_progress(entry, live, read_progress(live), f"run --resume {_quoted(whole)}")
     return replace(

@@ -16,7 +16,7 @@ MOST_SHARE = 0.05
 class SpentSoFar:
     """Upper bounds on the privacy that a run has spent, as text.
 
-    They may be those of an earlier round, which the text names. A run of several tasks has none.
+    The text names the round, which may be an earlier one. A run of several tasks has none.
 
     Args:
         directory: directory that the run will have.

@@ -84,8 +84,7 @@ class Trainer(Protocol):
     def seconds_per_device(
         self, order: TrainOrder, parameters: Kept, devices_at_once: int
     ) -> Pending[float]:
-        """Measures the training time per device of the order, in groups of that size, which is
-        infinite if they need too much of a GPU's memory."""
+        """Measures the training time per device of the order, in groups of that size."""
         ...
 
     def evaluate(self, parameters: Kept) -> Pending[Evaluation]:

@@ -60,6 +60,7 @@ def mu_of(event: Event) -> float:
             # One device may attain the sensitivity in every repetition.
             return math.sqrt(event.count) * mu_of(event.event)
         case Composed():
+            # Exact only if one device is the worst of all events; else no device spends this much.
             return math.hypot(*map(mu_of, event.events))
         case PoissonSampled(probability=1.0):
             return mu_of(event.event)

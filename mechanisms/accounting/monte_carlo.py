@@ -68,6 +68,8 @@ class BinLosses:
         self._gram = allocation_gram(columns, min_sep)
         self._half_squares = np.diag(self._gram) / 2.0
         values, vectors = np.linalg.eigh(self._gram)
+        # The log likelihood ratio of N(m, I) and N(0, I) at x is <x, m> - |m|^2 / 2. The products
+        # <x, m_k> are Gaussian with the Gram matrix as covariance, whatever the number of rows.
         self._root = (vectors * np.sqrt(np.maximum(values, 0.0))).T
         self.lipschitz = math.sqrt(2.0 * float(self._half_squares.max()))
         """a, the largest norm of C a / z."""
@@ -133,6 +135,8 @@ class PathLosses:
             takes_part = math.log(p) + losses[t] + from_round[t + b]
             waits = math.log1p(-p) + from_round[t + 1] if p < 1.0 else -np.inf
             from_round[t] = np.logaddexp(waits, takes_part)
+        # A cycle is 1 / p free rounds on average, of which the last takes part, and b - 1 rounds of
+        # waiting.
         # The stationary state: free, or with 1 to b - 1 rounds to wait.
         shares = np.full(b, p / (1.0 + (b - 1) * p))
         shares[0] = 1.0 / (1.0 + (b - 1) * p)
@@ -317,6 +321,7 @@ def _tail(
     draws = count * BATCH
     # Both directions have two counts at each threshold.
     share = FALSE_ALARM / (4 * thresholds.size)
+    # The upper end of Clopper and Pearson for k of n is a quantile of Beta(k + 1, n - k).
     bounds = betainccinv(found + 1.0, np.maximum(draws - found, 1e-300), share)
     deltas, tails = np.where(found < draws, bounds, 1.0)
     if is_present:
@@ -342,6 +347,7 @@ def _pilot(sampler: LossSampler, is_present: bool, count: int, seed: int) -> Flo
             ]
         )
     )
+    # Heuristic, and harmless: thresholds decide how tight the bound is, and never whether it holds.
     # Evenly spaced on the scale of the normal law; 16 draws are expected above the last one.
     probits = np.linspace(-2.5, -ndtri(16.0 / (count * BATCH)), _THRESHOLDS)
     # The pilot has too few draws for the last ones, which continue its line.

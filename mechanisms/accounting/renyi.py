@@ -74,6 +74,8 @@ def _allocated_epsilon(event: MinSepSampled, delta: float) -> float:
             f"b-min-sep sampling with probability={event.probability:g} has no moments in closed "
             "form; use the accountant monte-carlo"
         )
+    # Integer orders only, since the moments are sums over numbers of choices. A better order may
+    # lie between two of them; every order gives a valid bound.
     gram = allocation_gram(columns_of(event), event.min_sep)
     present = allocated_moments(gram) / (_ORDERS - 1)
     absent = (np.trace(gram) / len(gram) + (_ORDERS - 1) * gram.mean()) / 2.0

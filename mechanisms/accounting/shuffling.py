@@ -40,6 +40,8 @@ def shuffled_delta(local_epsilon: float, devices: int, epsilon: float, tail: flo
     c = np.arange(max(0, first - 1), min(devices - 1, last + 1) + 1)
     right = 1.0 / (1.0 + math.exp(-local_epsilon))
     wrong = 1.0 / (1.0 + math.exp(local_epsilon))
+    # delta is the expectation of the positive part of p - e^epsilon q; both have the same C, so it
+    # is summed for each C by itself.
     gain = right - math.exp(epsilon) * wrong
     cost = math.exp(epsilon) * right - wrong
     # An outcome a has a positive part if it is above this, because the ratio increases in a.

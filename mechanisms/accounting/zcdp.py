@@ -114,6 +114,8 @@ def zcdp_epsilon(event: Event, delta: float) -> float:
     delta -= failure
     if rho == 0.0:
         return 0.0
+    # Tighter than rho + 2 sqrt(rho log(1 / delta)) of Bun and Steinke 2016, Proposition 1.3, the
+    # conversion of older papers.
     # ORDERS are alpha - 1, so that orders near 1 are accurate.
     given_up = -math.log(delta) - np.log(ORDERS) + (ORDERS + 1.0) * -np.log1p(1.0 / ORDERS)
     bounds = rho * (ORDERS + 1.0) + given_up / ORDERS

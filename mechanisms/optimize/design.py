@@ -287,6 +287,7 @@ def _best_bands(
 def best_number(value: Callable[[int], float], grid: Iterable[int], most: int) -> int:
     """Returns a number from 1 to `most` of small `value`: the best of a grid, improved by steps
     that halve until neither neighbour is better."""
+    # Slightly heuristic: the best number may lie in a dip that no grid point is near.
     # The value need not have a single minimum, so the grid comes first and the steps after.
     best = min(grid, key=value)
     step = most

@@ -129,6 +129,9 @@ def _check(participation: MinSep, bands: int, workload: Workload) -> int:
 def _free_of_devices(participation: MinSep) -> BoolArray:
     """Returns whether each entry below the diagonal is free, [n, n]: no device has both its
     rounds."""
+    # Choquette-Choo et al. 2022 require X[i, j] = 0 for two rounds of one device: then signs of its
+    # contributions do not matter, and the sensitivity has a closed form. Whether non-zero entries
+    # would be better is open here.
     lags = _lags(participation.rounds)
     longest_lag = participation.max_participations * participation.min_sep
     is_multiple = lags % participation.min_sep == 0
@@ -326,6 +329,8 @@ def _minimised(
             "maxcor": 15,
             "maxiter": 1500 if sharpness == 1 else 300,
             "maxfun": 3000,
+            # Ends within a relative 2e-6 of the best known variances
+            # (tests/mechanisms/test_optimize.py).
             "ftol": 2e-7 if sharpness == 1 else 1e-8,
             "gtol": 1e-9,
         },

@@ -47,6 +47,7 @@ def error_weights(objective: Objective, rounds: int) -> Float64Array:
     weight is 1; in the mean, it is the share of rounds from i on (McMahan, Xu, Zhang 2024,
     Proposition 3.3).
     """
+    # beta_i^2 only adds to the error of later rounds, so the last round is the worst.
     if objective == "max":
         return np.ones(rounds)
     return (rounds - np.arange(rounds, dtype=np.float64)) / rounds
@@ -118,6 +119,9 @@ class LossOfCoefficients:
             b = target.participation.min_sep
             k = target.participation.max_participations
             share = target.weight / self._weight
+            # Rounds 0, b, 2 b, ...: the worst pattern of Theorem 3.1 (and with at most b bands of
+            # any C). A search may leave the condition of the theorem; so results are checked by the
+            # strategy's own code.
             column = _shifted_sum(c[:n], b, k)
             squared_sensitivity = float(np.sum(column * column))
             if n in self._error_weights:

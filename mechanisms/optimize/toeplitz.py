@@ -59,6 +59,9 @@ def optimize_toeplitz(
     claimed, coefficients, is_stable = _search(loss_of, start, is_held, on_progress)
     # With few free coefficients C^-1 can grow exponentially over a long run, and the search fails;
     # with coefficients that never increase it cannot.
+    # Proof: (1 - x) c(x) is 1 minus a power series of non-negative coefficients whose sum is at
+    # most 1, so its inverse is a renewal sequence, within [0, 1]. C^-1 has the differences of that
+    # sequence, none of which exceeds 1.
     if not is_stable and not is_held:
         claimed, coefficients, _ = _search(loss_of, start, True, on_progress)
     strategy = Toeplitz(coefficients=tuple(coefficients.tolist()))

@@ -149,6 +149,8 @@ class DiscreteGaussian(AddedNoise):
 
         def event(z: float) -> DiscreteGaussianSum:
             # More devices only add values and noise of their own, which is post-processing.
+            # Finer steps raise the norm and the noise alike, so rho stays; only tau, the price of
+            # adding shares instead of one discrete Gaussian, falls.
             norm_finer = fineness(z) * shape.most_l2
             return DiscreteGaussianSum(
                 sensitivity=norm_finer,

@@ -91,6 +91,8 @@ class RandomisedReports(SumMechanism):
         grown = math.exp(epsilon)
         # Probabilities of a category: p if it is the true one, else q.
         response = grown / (grown + self.categories), 1.0 / (grown + self.categories)
+        # Optimised unary encoding: p = 1/2 is the p of least variance at equal epsilon for rare
+        # categories.
         unary = 0.5, 1.0 / (grown + 1.0)
         self.p, self.q = min((response, unary), key=_variance_at_none)
         self.is_unary = (self.p, self.q) == unary

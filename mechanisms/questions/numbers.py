@@ -78,6 +78,8 @@ class Mean(_Numbers):
             estimate = float(np.clip(total / count, -1.0, 1.0))
             ratios = np.divide.outer([low[0], high[0]], [low[1], high[1]])
             ends = np.clip([ratios[0].min(), ratios[1].max()], -1.0, 1.0)
+            # First order (delta method), hence an estimate: the noise of the count is taken as
+            # small beside the count.
             error = math.sqrt(sums.variances @ [1.0, estimate**2]) / count
         half, middle = (self.high - self.low) / 2, (self.low + self.high) / 2
         return Answer(
@@ -164,6 +166,8 @@ class Quantiles(_Numbers):
 
     def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
         lows, highs = sums.interval((1.0 - confidence) / sums.estimates.size)
+        # Slightly heuristic: noisy ranks need not increase, and raising them is quicker than the
+        # least squares of Hay et al. 2010, section 4. The interval does not rest on it.
         ranks = np.maximum.accumulate(self.ranks(sums.estimates))
         # True ranks increase, which sharpens their bounds.
         least = np.maximum.accumulate(self.ranks(lows))

@@ -104,6 +104,7 @@ class ModelAggregator:
             self._estimator.scale(report), self._estimator.noise_share(report)
         )
         mean_D = released_D.div_(self._estimator.divisor(report))
+        # Post-processing: whatever the optimizer does with the released mean costs no privacy.
         self._optimizer.apply(self._parameters_D, mean_D, report.round_index)
         # This comes after the release, whose noise is measured by the norm of this round.
         self._rule.commit(report)
@@ -141,6 +142,8 @@ class ModelAggregator:
         if self._encoding.adds_noise:
             return released_D
         norm = self._encoding.contribution_norm(clip_norm)
+        # The theorems are about real numbers. What the rounding of float32 noise reveals is not
+        # accounted for (Mironov 2012); the encodings that add integer noise do not have this gap.
         deviation = self._noise_multiplier * norm * noise_share
         return released_D.add_(noise_D, alpha=deviation)
 

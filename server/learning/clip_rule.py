@@ -97,6 +97,8 @@ class AdaptiveRule:
     def commit(self, report: TrainReport) -> None:
         """See `ClipRule`. Devices that sent nothing count half, so that one device that is zeroed
         out changes the count by 1/2 at most."""
+        # Andrew et al. 2021 subtract 1/2 from each bit for the same reason: the sensitivity of the
+        # count is then 1/2 and not 1.
         silent = report.devices - report.short - report.long
         noise = report.sampled_share * self._deviation * float(self._noise.next()[0])
         self._shares += (report.short + silent / 2.0 + noise) / report.devices
@@ -115,6 +117,9 @@ class AdaptiveRule:
 
     def _estimate(self) -> float:
         """Returns C_t before round t, which follows from released values only."""
+        # The geometric update C <- C exp(-eta (share - quantile)) of Andrew et al. 2021 (Algorithm
+        # 1), unrolled: log C_t depends on a prefix sum of the noised shares, which is what
+        # correlated noise is good at.
         excess = self._shares - self._noise.next_round * self._table.quantile
         logarithm = math.log(self._first_norm) - self._table.learning_rate * excess
         least, most = math.log(LEAST_NORM), math.log(MOST_NORM)

@@ -186,6 +186,8 @@ def _buffered_step(S, out, theta, omega):
         o = out[low:high]
         # All buffers are subtracted before any of them changes, because each then adds the whole
         # row.
+        # The recurrence of C^-1 for a buffered linear Toeplitz C (McMahan, Xu and Zhang 2024):
+        # memory is one row per buffer, whatever the number of rounds.
         for b in range(S.shape[0]):
             s, weight = S[b, low:high], omega[b]
             for i in range(high - low):
@@ -299,11 +301,15 @@ class ForestNoise(NoiseStream[Forest]):
                 if place >> higher & 1:
                     self._out.add_(self._state[higher])
         other.copy_(self._out)
+        # The tree noises prefix sums, and a round releases the difference of two (DP-FTRL, Kairouz
+        # et al. 2021, Algorithm 1).
         self._out.sub_(previous)
         previous.copy_(other)
 
     def _join(self, round_index: int, height: int, sibling_D: Tensor, draw_D: Tensor) -> None:
         """Joins the node at `height`, in `_out`, and its sibling into their parent."""
+        # Own draw: variance 1; the sum of two children: 2 v_h. Hence v_{h+1} = 1 / (1 + 1 / (2
+        # v_h)), the estimate from below of Honaker 2015.
         # The node's own draw has variance 1: its weight is the variance of the joint estimate.
         weight = self._recurrence.variances[height + 1]
         self._out.add_(sibling_D).mul_(1.0 - weight)

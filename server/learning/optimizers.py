@@ -91,6 +91,9 @@ class AdaptiveStep(ServerOptimizer):
         table, m_D, v_D = self._table, self._vectors["m"], self._vectors["v"]
         m_D.mul_(table.beta1).add_(mean_D, alpha=1.0 - table.beta1)
         # In place: the mean is no longer needed, and this saves a vector of D numbers.
+        # v also sums the variance of the noise, which a correction would subtract (Tang et al.
+        # 2024, DP-AdamBC). We do not: with much noise, the step comes close to momentum SGD at a
+        # lower rate.
         square_D = mean_D.square_()
         if isinstance(table, ServerAdagrad):
             v_D.add_(square_D)

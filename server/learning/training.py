@@ -31,16 +31,10 @@ from fedray.wire.messages import (
 )
 from fedray.wire.protocols import Aggregator, Kept, Trainer
 
-SIZES = (1, 4, 16, 32, 64)
-"""Group sizes that are tried if the scenario leaves the size open. The smallest is a loop over
-devices, which is fastest for large models on a CPU."""
 MOST_PARAMETERS = 1 << 19
-"""Largest number of parameters in all models of a group, unless the size was measured. Beyond 2
-MiB, larger groups are no faster on a CPU, and smaller ones are shared more evenly among trainers.
+"""Largest number of parameters in all models of a group. Beyond 2 MiB, larger groups are no faster
+on a CPU, and smaller ones are shared more evenly among trainers.
 """
-GPU_SIZES = tuple(sorted({base << power for base in (2, 3) for power in range(11)} | {1, 4096}))
-"""Group sizes that are tried on a GPU, each at most twice the one before, up to the most that a
-scenario may ask for."""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 """Returns the cost of training each device [G], in any unit."""
 
@@ -56,6 +50,8 @@ def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArra
     if scenario.trains_whole_rounds:
         # Training only some devices of a Poisson sample would change the sampling probability.
         return np.arange(accepted)
+    # The mean of fewer updates varies more than that of the whole cohort, which nothing corrects:
+    # such a model is, if anything, a little worse than the deployed one.
     generator = stream_generator(scenario.training_seed, Stream.COHORT, round_index)
     return np.sort(generator.choice(accepted, scenario.training.cohort_sample, replace=False))
 
@@ -101,7 +97,7 @@ class TrainingLoop:
     metrics: one row per round so far.
     last_evaluation: the latest evaluation in these rows, or None.
     evaluated: rounds behind the evaluated model; 0 before the first evaluation.
-    devices_at_once: devices in a group; 0 until that is known.
+    devices_at_once: devices in a group; 0 before the aggregator has the model.
     """
 
     def __init__(
@@ -229,7 +225,7 @@ class TrainingLoop:
             answer = self._aggregator.start(parameters)
         at_once = self._scenario.training.devices_at_once
         # A resumed training keeps its original group size.
-        if at_once != "measured" and not self.devices_at_once:
+        if not self.devices_at_once:
             self.devices_at_once = group_size(at_once, parameters.size, self.trainer_kind)
         self._clip, newest = answer.result()
         # The state is from before the first round of `_since`; a version's number is how many
@@ -257,9 +253,6 @@ class TrainingLoop:
         return sorted(int(number) for number in under("older.", self._aggregator_state))
 
     def _train(self, round_index: int, cohort: Cohort) -> None:
-        # A Poisson sample may be empty.
-        if not self.devices_at_once and cohort.device_ids.size:
-            self.devices_at_once = self._measured_size(round_index, cohort.device_ids)
         groups = self._groups(round_index, cohort)
         pending = [
             trainer.train(order, self._versions[version])
@@ -331,32 +324,6 @@ class TrainingLoop:
         costs = [group.load for group in groups]
         shares = greedy_shares(costs, len(self._trainers))
         return [[groups[index] for index in share] for share in shares if share]
-
-    def _measured_size(self, round_index: int, cohort: NDArray[np.uint64]) -> int:
-        """Returns the group size with which the trainers are fastest, found by trying all sizes on
-        devices [cohort_sample]; on GPUs the largest size that fits."""
-        is_on_gpu = self.trainer_kind != "cpu"
-        newest = self._versions[max(self._versions)]
-        # All trainers try at once, because they share caches and, as threads, Python's lock. All
-        # sizes train the same devices, so that their times are comparable.
-        sizes = GPU_SIZES if is_on_gpu else SIZES
-        tried = cohort[: max(sizes) * len(self._trainers)]
-        parts = [part for part in np.array_split(tried, len(self._trainers)) if part.size]
-        seconds = {}
-        for size in sizes:
-            if size > parts[0].size:
-                break
-            answers = [
-                trainer.seconds_per_device(
-                    TrainOrder(round_index, [part], self._clip), newest, size
-                )
-                for trainer, part in zip(self._trainers, parts, strict=False)
-            ]
-            seconds[size] = max(answer.result() for answer in answers)
-            if seconds[size] == math.inf:
-                break
-        fitting = [size for size in seconds if seconds[size] < math.inf]
-        return max(fitting) if is_on_gpu else min(fitting, key=seconds.__getitem__)
 
     def _collect_evaluations(self) -> None:
         for round_index, pending in self._evaluations.items():

@@ -428,6 +428,8 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
             if counts_of_ended[0] == ended_records.size:
                 return _UNSETTLED, done.end_time
             if done.outcome == _ACCEPTED:
+                # The analysis of FedBuff assumes that staleness is bounded; here the server
+                # enforces it.
                 # Staleness counts the versions that were released while the device trained.
                 if round_index - np.int64(done.version) > rules.max_staleness:
                     done.outcome = _LATE
@@ -469,6 +471,8 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
                 last_round = max(last_round, np.int64(entry.last_round))
             is_near = last_round >= 0 and round_index - last_round < rules.separation
             is_in_buffer = has_entry and entry.accepted_round == round_index
+            # A second report in one buffer would double what a device can change in one release,
+            # which every theorem about rounds counts once.
             if not is_near and not is_in_buffer and slot_counts[0] > 0:
                 # The device's own values count; if the lists have none, all keep the timer, uploads
                 # do not matter and nothing is counted.

@@ -58,6 +58,9 @@ class AtGoal:
     report_goal: int
 
     def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
+        # A round is committed if enough devices report in time, and abandoned otherwise (Bonawitz
+        # et al. 2019, section 2.2). Fast devices are therefore accepted more often than slow ones;
+        # the late ones stay in the trace, so that the bias can be measured.
         in_time = report_times <= deadline
         if int(np.count_nonzero(in_time)) < self.report_goal:
             return Closing(False, deadline, in_time)

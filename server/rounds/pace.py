@@ -82,6 +82,7 @@ class Pace:
         end = start + self.window_seconds
         rate = self._rate(wanted)
         ask_until = end
+        # Pace steering of small populations (Bonawitz et al. 2019, section 2.3).
         # A few devices come together at the window's start, or they would hardly ever wait at the
         # same time; the higher rate makes up for the shorter time.
         if self.is_small:
@@ -198,6 +199,8 @@ def _rate_of(scenario: Scenario, free_eligible: int) -> float:
     work_seconds = latency.fixed_seconds + latency.train_seconds * factor
     busy_seconds = latency.slowdown * work_seconds
     demand_per_hour = rounds.wanted_at_once * 3600.0 / busy_seconds
+    # Pace steering tells each device when to come back. A common rate has the same mean load, and
+    # keeps check-ins a Poisson process, which is what both samplers need.
     # There may be no free device; the largest rate bounds the result.
     per_device = rounds.pace_multiple * demand_per_hour / max(1, free_eligible)
     return min(rounds.max_checkins_per_hour, per_device)

@@ -20,6 +20,8 @@ def drawn_cohort(key: Key, device_ids: UInt64Array, attempt: int, size: int) -> 
     Returns:
         Whether each device is drawn, [W].
     """
+    # A bottom-k sample: the k smallest of independent uniform words are a uniform sample without
+    # replacement.
     # Equal words of 64 bits hardly ever occur; the id decides then.
     order = np.lexsort((device_ids, long_words(key, device_ids, attempt)))
     is_drawn = np.zeros(device_ids.size, np.bool_)

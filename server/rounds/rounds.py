@@ -100,6 +100,8 @@ class RoundRules:
         """Returns the rules of a scenario."""
         rounds = scenario.rounds
         return cls(
+            # More devices than the goal are selected, because some drop out and some are slow:
+            # typically 130 % of it (Bonawitz et al. 2019, section 9).
             selection_target=rounds.selection_target,
             waiting_room=rounds.waiting_room,
             least_to_start=rounds.least_to_start,
@@ -225,9 +227,13 @@ def fate(speed_within, failure_probability, words, fixed, training):
         training: seconds of training, which vary.
     """
     w0, w1, w2, _ = words
+    # Log-normal with median 1. The law is an assumption: we know of no data on how much the speed
+    # of one device differs between attempts.
     work_seconds = fixed + training * math.exp(speed_within * normal(w0))
     failure_seconds = np.inf
     if uniform(w1) < failure_probability:  # at a uniform share of the work
+        # Slightly heuristic: nothing says that a device is as likely to fail late in its work as
+        # early.
         failure_seconds = work_seconds * uniform(w2)
     return work_seconds, failure_seconds
 

@@ -99,6 +99,8 @@ class _InTurn:
 
     def eligible(self, round_index: int) -> Int64Array:
         """See `Schedule`: the uploads of the group whose turn it is."""
+        # A device thus waits `groups` rounds: the b of min-separated participation (Choquette-Choo
+        # et al. 2023).
         # By the number of the round, not of the attempt: a repeated round draws from the same
         # group.
         return np.flatnonzero(self._group == round_index % self._groups)
@@ -150,6 +152,8 @@ class Poisson(_InTurn):
     def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
         # The address includes the attempt: the draws of a failed attempt reveal nothing about the
         # next.
+        # Each upload by itself: the theorems on amplification are about Poisson samples, and a
+        # sample of a fixed size would not do.
         words = long_words(self._draw_key, self._device_ids[eligible], attempt)
         return eligible[_happens(words, self._probability)]
 
@@ -175,6 +179,8 @@ class MinSepPoisson(Poisson):
         super().start_window(window, device_ids)
         words = long_words(self._shuffle_key, device_ids, window)
         # Stationary: an upload waits for each of 1 to b - 1 rounds p times as often as for none.
+        # With p per round and b rounds between, pi_j = p pi_0 for j = 1 .. b - 1, so pi_0 = 1 / (1
+        # + p (b - 1)). In units of pi_j, each wait takes 1 and no wait takes 1 / p.
         places = (words >> np.uint64(11)) * 2.0**-53 * (self._min_sep - 1 + 1 / self._probability)
         waiting = np.floor(places).astype(np.int64) + 1
         self._waits = np.where(waiting < self._min_sep, waiting, 0)

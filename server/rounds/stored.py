@@ -205,6 +205,8 @@ class StoredCoordinator(RoundLoop):
         that every device starts by itself and that the window's end closes.
         """
         tried = self._tried(check_ins)
+        # No device trains, so an upload fails as often as a report does: the failures of a real
+        # upload are probably rarer, since it is short.
         fates = draw_fates(tried, self._attempt, self._rules.fates)
         rules = replace(self._rules, closing=_WindowEnd(window_end))
         reporting = resolve_reporting(

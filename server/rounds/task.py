@@ -1,7 +1,6 @@
 """Rounds of one federated task: the attempts so far, its privacy budget, and the cause of a
 shortage of devices."""
 
-import math
 from dataclasses import astuple
 from typing import NamedTuple
 
@@ -224,13 +223,14 @@ class TaskRounds:
             return ""
         cap = participation.max_participations
         keys = participation.keys_by_rule
+        goal = f"rounds.report_goal={self.scenario.rounds.report_goal}"
         limits = [f"participation.max_participations={cap}"] if cap is not None else []
         if self.scenario.privacy.at_limit == "exclude":
             # Excluded devices count as spent too, since their timers never open either.
             limits += ["privacy.stop_at", "privacy.noise_multiplier"]
         remedies = (
             (by_timer, f"lower {keys['time']}"),
-            (by_round, self._lower_separation(by_timer + by_round + by_cap) if by_round else ""),
+            (by_round, f"lower {keys['rounds']} or {goal}"),
             (by_cap, f"raise {' or '.join(limits)}"),
         )
         _, remedy = max(remedies, key=lambda each: each[0])
@@ -241,21 +241,6 @@ class TaskRounds:
             f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round "
             f"separation {100 * by_round:.0f} %{share_of_cap}, so {remedy}, or raise "
             f"population.devices={self.scenario.population.devices}"
-        )
-
-    def _lower_separation(self, held_back: float) -> str:
-        """Returns a remedy, with the separation and the goal that would double the free devices, to
-        a fifth at least; the devices that are held back are in proportion to both."""
-        rules, rounds = self.scenario.participation, self.scenario.rounds
-        share = 1.0 - max(0.2, 2.0 * (1.0 - held_back))
-        # The separation holds back the devices of at most the rounds so far.
-        apart = max(0, math.floor(min(rules.separation, self.round_index) * share / held_back))
-        # A run has no more rounds to be apart than its own.
-        goal = rounds.report_goal * apart // min(rules.separation, rounds.count)
-        or_goal = f" or rounds.report_goal={rounds.report_goal} to about {goal:,}" if goal else ""
-        return (
-            f"lower {rules.keys_by_rule['rounds']} to about {max(1, apart):,}{or_goal} (estimates: "
-            f"{1.0 - share:.0%} of these devices would then be free)"
         )
 
     def _what_else_to_change(self) -> str:

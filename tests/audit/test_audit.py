@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import slow_twins as reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from fedray.audit.over_rounds import privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, TraceCorrupt
-from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import (
     BISR,

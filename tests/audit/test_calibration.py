@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from slow_twins import gaussian_delta, patterns_of
 
 import fedray
 from fedray.audit.audit import audit_trace
@@ -22,7 +23,6 @@ from fedray.audit.calibration import (
 from fedray.base.errors import InputError, TraceError
 from fedray.imports.importer import import_log
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.reference import gaussian_delta
 from fedray.mechanisms.registry import BLT, Banded, Identity, Tree, TreeFull
 from fedray.mechanisms.strategy import Strategy
 
@@ -75,7 +75,7 @@ def test_noise_is_that_of_sensitivities_by_brute_force(trace_of, small, strategy
     C = strategy.definition(ROUNDS)
     sensitivities = {
         "observed": max(norm(C, pattern) for pattern in PATTERNS),
-        "enforced": max(norm(C, pattern) for pattern in MinSep(ROUNDS, 3, 3).patterns()),
+        "enforced": max(norm(C, pattern) for pattern in patterns_of(MinSep(ROUNDS, 3, 3))),
     }
     by_rho = calibrate_trace(trace, rho=0.2, mechanism=strategy)
     by_epsilon = calibrate_trace(trace, epsilon=2.0, delta=1e-9, mechanism=strategy)

@@ -4,12 +4,12 @@ import os
 
 import numpy as np
 import pytest
+import slow_twins as reference
 
 from fedray.audit.distribution import DevicePrivacy, device_sensitivities, frontier
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import (
     BISR,

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+import slow_twins as reference
 
 from fedray.audit.distribution import device_sensitivities, frontier
 from fedray.audit.noise import ServerNoise
 from fedray.audit.over_rounds import privacy_over_rounds
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import MOST_OF_MATRICES, trace_sensitivity
-from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree
 from fedray.mechanisms.sensitivity import SUMMED_FROM, PatternSensitivities

@@ -7,13 +7,13 @@ import pytest
 from scipy import stats
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtr
+from slow_twins import gaussian_delta
 
 from fedray.audit.tuning import RandomRuns
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.events import Gaussian, Repeated
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.renyi import best_of_epsilon, renyi_epsilon
-from fedray.mechanisms.reference import gaussian_delta
 
 DELTA = 1e-6
 

@@ -90,7 +90,7 @@ def scenario_of(name: str, is_small: bool, device: str, folder: Path) -> Scenari
                 "task": task,
                 "client": client,
                 "cohort_sample": cohort,
-                "devices_at_once": 16 if device == "cpu" else "measured",
+                "devices_at_once": 16 if device == "cpu" else 64,
                 "evaluate_every": 10**6,
                 "checkpoint_every": 10**6,
             },

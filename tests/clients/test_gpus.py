@@ -6,7 +6,6 @@ Where no GPU is needed, one is made up: a trainer that was given a GPU's name co
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,26 +116,6 @@ def test_a_gpu_computes_deterministically_and_without_tf32(monkeypatch) -> None:
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize(
-    ("used", "share", "fit"),
-    [(800, 1.0, True), (801, 1.0, False), (400, 0.5, True), (401, 0.5, False)],
-)
-def test_four_fifths_of_a_share_of_a_gpus_memory_may_be_used(
-    used: int, share: float, fit: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = SimpleNamespace(total_memory=1000)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: used)
-    gpu = torch.device("cuda:0")
-    assert devices.fits(gpu, share, lambda: None) is fit
-
-    def too_large() -> None:
-        raise RunFailed("no memory")
-
-    assert not devices.fits(gpu, share, too_large)
-
-
 def test_a_group_that_is_too_large_for_a_gpu_is_refused_in_one_line(
     small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,22 +127,6 @@ def test_a_group_that_is_too_large_for_a_gpu_is_refused_in_one_line(
     order = TrainOrder(0, [np.arange(3, dtype=np.uint64)])
     with pytest.raises(RunFailed, match="than its GPU has; set training.devices_at_once to a sma"):
         trainer.train(order, trainer.initial_parameters())
-
-
-def test_groups_on_a_gpu_grow_until_memory_is_used_and_the_record_repeats_the_training(
-    trace: Trace, small, tmp_path: Path, made_up: pytest.MonkeyPatch
-) -> None:
-    """Here 7 devices fit, of which 6 are tried."""
-    made_up.setattr(devices, "fits", lambda device, share, work: work.args[0].groups[0].size <= 7)
-    measured = train(
-        trace, small(*TRAINED, "training.devices_at_once=measured"), ON_A_GPU, tmp_path / "m"
-    )
-    size = measured.document["devices_at_once"]
-    assert (size, measured.document["trainer_device"]) == (6, H200)
-    again = train(
-        trace, small(*TRAINED, f"training.devices_at_once={size}"), ON_A_GPU, tmp_path / "a"
-    )
-    assert np.array_equal(measured.parameters(), again.parameters())
 
 
 def test_a_group_on_a_gpu_is_not_bounded_by_the_cache_of_a_cpu(

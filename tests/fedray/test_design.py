@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import slow_twins as reference
 
 from fedray.audit.audit import audit_trace
 from fedray.base.errors import ScenarioError
-from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.events import MinSepSampled
 from fedray.mechanisms.accounting.monte_carlo import monte_carlo_epsilon
 from fedray.mechanisms.figures import mechanism_figures

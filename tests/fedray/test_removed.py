@@ -1,6 +1,7 @@
 """A name of an earlier version is refused in one sentence with its replacement, and no name that exists is."""
 
 import json
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -9,11 +10,14 @@ import fedray
 from fedray.base.errors import InputError, TraceVersion
 from fedray.base.removed import REMOVED, removed
 from fedray.cli import app
+from fedray.mechanisms.accounting.events import read_event
 from fedray.trace.reader import Trace
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 OF_COMMANDS = [each for each in REMOVED if each.startswith("fedray ")]
 OF_PACKAGE = [each for each in REMOVED if each.startswith("fedray.")]
+EVENT = "kind = 'gaussian-sum'"
+"""A kind of the events file."""
 
 
 @pytest.mark.parametrize("name", OF_COMMANDS)
@@ -42,7 +46,8 @@ def test_a_removed_function_is_refused_with_its_replacement(name: str) -> None:
 
 
 def test_a_removed_key_or_value_is_refused_with_its_replacement(small) -> None:
-    for name in set(REMOVED) - set(OF_COMMANDS) - set(OF_PACKAGE) - {"clock_changes_digest"}:
+    elsewhere = {"clock_changes_digest", EVENT}
+    for name in set(REMOVED) - set(OF_COMMANDS) - set(OF_PACKAGE) - elsewhere:
         key, _, value = name.partition(" = ")
         with pytest.raises(InputError) as found:
             small(f"{key}={value or 1}")
@@ -55,6 +60,11 @@ def test_a_trace_that_records_clock_changes_is_refused(trace_of) -> None:
     (trace.path / "run.json").write_text(json.dumps(run | {"clock_changes_digest": "0"}))
     with pytest.raises(TraceVersion, match="clock_changes_digest was removed; use the fedray"):
         Trace.open(trace.path)
+
+
+def test_an_event_of_a_removed_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gaussian-sum' was removed; describe it by kind"):
+        read_event({"kind": "gaussian-sum"}, tmp_path)
 
 
 def test_every_refusal_is_one_sentence() -> None:

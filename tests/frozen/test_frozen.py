@@ -252,7 +252,7 @@ def test_an_import_has_the_frozen_trace_and_audit(name: str, frozen, tmp_path: P
 def test_a_sweep_has_the_frozen_rows(name: str, small, frozen, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(
         simulated_runs,
-        "run_tasks",
+        "run_jobs",
         lambda work, jobs, *_: ((place, work(job)) for place, job in enumerate(jobs)),
     )
     (tmp_path / "small.toml").write_text(small("population.devices=5000").to_toml())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from slow_twins import gaussian_delta
 
 from fedray.mechanisms.accounting.calibration import (
     least_noise_multiplier,
@@ -28,7 +29,6 @@ from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_releas
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.reference import gaussian_delta
 from fedray.mechanisms.registry import BLT, Banded, BandFHU, Identity, Toeplitz, Tree
 from fedray.mechanisms.triangular import lower_factor
 

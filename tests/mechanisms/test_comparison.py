@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
+import slow_twins as reference
 
-from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE, utility

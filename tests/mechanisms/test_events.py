@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
+from slow_twins import gaussian_delta
 
 from fedray.base.errors import FedrayError
 from fedray.mechanisms.accounting.accountants import ACCOUNTANTS, epsilon_of
@@ -41,7 +42,6 @@ from fedray.mechanisms.accounting.peer import peer_event
 from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of, zcdp_epsilon
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.reference import gaussian_delta
 from fedray.mechanisms.registry import BLT, Banded, Identity, Tree
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy

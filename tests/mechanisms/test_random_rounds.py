@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import ks_2samp, norm
+from slow_twins import gaussian_delta
 
 from fedray.base.arrays import Float64Array
 from fedray.mechanisms.accounting.events import EventRefused, Gaussian, MinSepSampled
@@ -19,7 +20,6 @@ from fedray.mechanisms.accounting.monte_carlo import (
     monte_carlo_epsilon,
 )
 from fedray.mechanisms.accounting.renyi import allocated_moments, renyi_epsilon
-from fedray.mechanisms.reference import gaussian_delta
 from fedray.mechanisms.registry import BLT, Identity
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.toeplitz import Toeplitz

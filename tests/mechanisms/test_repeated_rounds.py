@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+import slow_twins as reference
 
-from fedray.mechanisms import reference
 from fedray.mechanisms.registry import BISR, BLT, Banded, BandFHU, Identity, Toeplitz, Tree
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.triangular import lower_factor

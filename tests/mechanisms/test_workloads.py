@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+import slow_twins as reference
 from example_mechanisms import MECHANISMS, ROUNDS
 
 from fedray.base.errors import InputError
-from fedray.mechanisms import reference
 from fedray.mechanisms.comparison import utility
 from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.loss import errors, loss

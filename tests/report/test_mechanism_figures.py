@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import slow_twins as reference
 
-from fedray.mechanisms import reference
 from fedray.mechanisms.figures import Figures, Mechanisms, mechanism_figures
 from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.participation import MinSep

@@ -96,7 +96,6 @@ def _thrice(
             verdict=f"x is {factor:g} times the printed value.",
             agrees=factor == 1.0,
             drawn=[agreement_figure("x", "x", "", points)],
-            kept=[printed],
             folder=folder,
         )
 
@@ -123,9 +122,9 @@ def test_the_command_lists_runs_and_writes_a_reproduction_of_its_own_options(
     code, out, _ = own("own", "--out", str(tmp_path / "o"), "--figures", str(tmp_path / "f"))
     assert code == 0
     assert out.count("x is 1 times the printed value.") == 2
-    assert json.loads((tmp_path / "o" / "one" / "results.json").read_text()) == [2.0]
+    assert json.loads((tmp_path / "o" / "one" / "results.json").read_text())["printed"] == 2.0
     page = (tmp_path / "o" / "two" / "report.html").read_text()
-    assert script(page, "results-data") == [4.0]
+    assert script(page, "results-data")["printed"] == 4.0
     assert "x is 1 times the printed value." in page
     assert (tmp_path / "f" / "two" / "x.csv").exists()
     code, out, _ = own("own", "--json")

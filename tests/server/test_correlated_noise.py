@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import slow_twins as reference
 import torch
 from example_mechanisms import MECHANISMS, ROUNDS
 from torch import Tensor
 
 import fedray
-from fedray.mechanisms import Toeplitz, Tree, reference
+from fedray.mechanisms import Toeplitz, Tree
 from fedray.mechanisms.strategy import Strategy
 from fedray.server.learning.draws import NormalDraws
 

@@ -6,13 +6,14 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import slow_twins as reference
 import torch
 from example_mechanisms import MECHANISMS, ROUNDS
 
 from fedray.base.arrays import Float32Array, Float64Array
 from fedray.base.errors import AggregatorLost, CheckpointError, InputError
 from fedray.encoding.tables import FIXED_POINT_BITS
-from fedray.mechanisms import reference, tree_nodes
+from fedray.mechanisms import tree_nodes
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.registry import (

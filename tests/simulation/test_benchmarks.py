@@ -67,7 +67,6 @@ def test_the_quickstart_benchmark_runs() -> None:
             ["--device", "cpu", "--small", "--rounds", "1"],
             "noise: 1,000,000",
         ),
-        ("reproduction/reproduce_mechanisms.py", ["--quick"], "rows within their printed digits"),
     ],
 )
 def test_what_is_run_by_hand_still_runs(script: str, arguments: list[str], last: str) -> None:

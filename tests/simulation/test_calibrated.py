@@ -119,24 +119,6 @@ def test_rules_that_ensure_nothing_before_a_run_are_refused(small, overrides, wo
         calibrated(small(*overrides, "privacy.target_epsilon=8.0"))
 
 
-def test_each_key_that_a_refusal_names_mends_the_scenario(small) -> None:
-    """The days are the most that do, to a hundredth; a cap does not help where devices lose their history."""
-    rules = small("rounds={count=40, report_goal=200}", "participation.timer_hours=2")
-    target = "privacy.target_epsilon=8.0"
-    with pytest.raises(fedray.InputError) as refused:
-        calibrated(rules.with_overrides(target))
-    cap, days = re.search(r"; set (\S+) or (\S+)$", str(refused.value)).groups()
-    assert cap.startswith("participation.max_participations=")
-    for key in (cap, days):
-        assert calibrated(rules.with_overrides(target, key)).privacy.noise_multiplier > 0
-    more = float(days.removeprefix("rounds.max_days=")) + 0.01
-    with pytest.raises(fedray.InputError, match="needs a rule"):
-        calibrated(rules.with_overrides(target, f"rounds.max_days={more}"))
-    lost = rules.with_overrides(target, "participation.history_loss_per_day=0.1")
-    with pytest.raises(fedray.InputError, match=r"; set privacy.noise_multiplier$"):
-        calibrated(lost)
-
-
 @pytest.mark.parametrize(
     ("privacy", "words"),
     [

@@ -300,16 +300,6 @@ def test_groups_of_a_large_model_are_smaller_and_their_size_is_recorded(
     assert np.allclose(resumed.parameters(), reference.parameters(), atol=1e-5)
 
 
-def test_the_size_of_groups_can_be_measured(reference, small, tmp_path: Path) -> None:
-    """It is one that the 20 devices fill when two trainers share them, and it is recorded."""
-    scenario = small(*TRAINED, "training.devices_at_once=measured")
-    trace = simulate(scenario, HERE, tmp_path / "t")
-    two = train(trace, None, Placement(backend="in-process", trainers=2), tmp_path / "m")
-    assert two.document["scenario"]["training"]["devices_at_once"] == "measured"
-    assert two.document["devices_at_once"] in (1, 4)
-    assert np.allclose(two.parameters(), reference.parameters(), atol=1e-5)
-
-
 def test_a_users_code_is_trained_by_one_thread(trace: Trace, small, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     own = f"training.task={{kind='custom', file='{tmp_path / 'slow.py'}'}}"

@@ -19,8 +19,6 @@ from fedray.runs.sustainable import (
 )
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenario.several_tasks import TaskScenario
-from fedray.server.rounds.task import TaskRounds
 from fedray.wire.messages import RunProgress
 
 HERE = Placement(1, "in-process")
@@ -225,11 +223,9 @@ def test_a_run_that_starves_says_why_within_a_simulated_day_and_ends(small, tmp_
     assert 3 * DAY < first.simulated_seconds < 4 * DAY
     assert first.simulated_seconds - closed[closed < first.simulated_seconds][-1] < DAY
     cause = (
-        r"the round separation 9\d %, so lower participation.round_separation=1000 to about [56]\d "
+        r"the round separation 9\d %, so lower participation.round_separation=1000 or "
+        r"rounds.report_goal=200, or raise"
     )
-    # 63 rounds of 200 devices hold back 90 % of those eligible, so four fifths are 56 rounds; at
-    # the end, 77 rounds do.
-    cause += r"or rounds.report_goal=200 to about 1[0-3] \(estimates: .*, or raise"
     assert re.search(rf"^no round for 1\d.\d hours: of the eligible .*{cause}", first.starving)
     # Devices that are held back are not counted among those that may come.
     assert first.may_come < 0.2 * first.eligible_estimate
@@ -238,23 +234,6 @@ def test_a_run_that_starves_says_why_within_a_simulated_day_and_ends(small, tmp_
     assert 3 * DAY <= told[-1].simulated_seconds - closed[-1] < 3.1 * DAY
     ended = r"starved: rounds.max_starved_days=2 ran out with \d+ of 1000 rounds committed, .*"
     assert re.search(ended + cause, trace.run["ended"])
-
-
-@pytest.mark.parametrize(
-    ("begun", "remedy"),
-    [
-        # 7 of 20 rounds apart leave as many devices free as 7 of 20 devices a round.
-        (11, "round_separation=600 to about 7 or rounds.report_goal=20 to about 7 (est"),
-        (1, "round_separation=600 to about 1 (est"),
-    ],
-)
-def test_a_separation_longer_than_the_run_counts_as_long_as_the_run(
-    small, begun: int, remedy: str
-) -> None:
-    keys = ("rounds.count=20", "rounds.report_goal=20", "participation.round_separation=600")
-    rounds = TaskRounds(TaskScenario("", 0.0, 1.0, None, small(*keys)))
-    rounds.round_index = begun
-    assert remedy in rounds._lower_separation(0.78)
 
 
 @pytest.mark.slow

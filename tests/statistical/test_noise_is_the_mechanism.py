@@ -11,11 +11,11 @@ values the standard deviation of the mean square is 0.18 %, so 10 % too much or 
 
 import numpy as np
 import pytest
+import slow_twins as reference
 from example_mechanisms import OF_EACH_KIND
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedray.mechanisms import reference
 from fedray.mechanisms.registry import (
     Identity,
     Tree,

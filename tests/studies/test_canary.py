@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import slow_twins as reference
 import torch
 
 from fedray.base.errors import InputError, RunFailed
 from fedray.clients.canaries import Canaries, CanaryTrainer
 from fedray.clients.clipping import Clipped, ClippedGroup, clip_whole
-from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import (
     BISR,

@@ -9,9 +9,9 @@ import os
 
 import numpy as np
 import pytest
+import slow_twins as reference
 from scipy.stats import binom
 
-from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.mechanisms.strategy import Strategy

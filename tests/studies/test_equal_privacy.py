@@ -155,7 +155,7 @@ def test_trainings_in_other_processes_find_their_directories(trace_of, monkeypat
     trace, jobs = trace_of([[0], [1]], 2), []
     monkeypatch.chdir(trace.path.parent)
     monkeypatch.setattr(
-        "fedray.runs.learning.run_tasks", lambda work, given, _: jobs.extend(given) or ()
+        "fedray.runs.learning.run_jobs", lambda work, given, _: jobs.extend(given) or ()
     )
     opened = fedray.Trace.open(trace.path.name)
     with pytest.raises(TraceError):  # nothing was trained

@@ -80,7 +80,7 @@ def without_ray(monkeypatch) -> None:
     """Commands that sweep do so in this process."""
     monkeypatch.setattr(
         simulated_runs,
-        "run_tasks",
+        "run_jobs",
         lambda work, jobs, *_: ((place, work(job)) for place, job in enumerate(jobs)),
     )
 
