@@ -26,7 +26,7 @@ def shipped_scenario_files() -> dict[str, Path]:
         # The package is a symbolic link in a checkout, and users should see the real path.
         for file in sorted(folder.resolve().rglob("*.toml")):
             # Sweeps, and scenarios that need a file of the user's, are no examples.
-            if file.parent.name not in ("stress", "with_data"):
+            if file.parent.name not in ("sweeps", "with_data"):
                 found[file.stem] = file.relative_to(here) if file.is_relative_to(here) else file
     return found
 

@@ -992,7 +992,7 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     ]
     sweeps = [
         file.read_text()
-        for file in sorted((root / "scenarios/stress").glob("*.toml"))
+        for file in sorted((root / "scenarios/sweeps").glob("*.toml"))
         if "scenario =" not in file.read_text()
     ]
     texts, schema = places["texts"], (8, 2, 2)

@@ -387,7 +387,7 @@ def shipped_sweeps() -> dict[str, Path]:
     """Files of the sweeps that come with the `scenarios` package, by name, sorted."""
     package = importlib.util.find_spec("fedray.scenarios")
     locations = package.submodule_search_locations if package else None
-    folders = [Path(each).resolve() / "stress" for each in locations or []]
+    folders = [Path(each).resolve() / "sweeps" for each in locations or []]
     return {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
 
 
