@@ -1,6 +1,5 @@
 """Population shards and trainers as workers: see fedray/runtime/workers.py."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,18 +7,16 @@ from fedray.base.blocks import part_count, part_ranges, shard_ranges
 from fedray.base.errors import InputError, ShardLost, TrainerLost
 from fedray.base.threads import usable_cpus
 from fedray.runtime.placement import Placement
+from fedray.runtime.reservation import Reservation, shares_of
 from fedray.runtime.workers import (
     ActorSpec,
     InProcessWorker,
-    Node,
     RayWorker,
     ThreadWorker,
     Worker,
     WorkerProxy,
     called,
     called_and_kept,
-    cluster_gpus,
-    cluster_nodes,
     shared,
 )
 from fedray.scenario import Scenario, SeveralTasks
@@ -78,25 +75,33 @@ class TrainerWorker(WorkerProxy):
     measure_devices = called("measure_devices")
 
 
+def shard_count(scenario: Scenario | SeveralTasks, placement: Placement, cpus: float) -> int:
+    """Returns the number of shards on a number of CPUs: by default one per CPU, at most one per
+    part of the trace."""
+    device_ids = scenario.device_ids
+    least = -(-device_ids // SHARD_DEVICES)
+    return min(placement.shards or max(1, int(cpus), least), part_count(device_ids))
+
+
 def start_shards(
-    scenario: Scenario | SeveralTasks, placement: Placement, cpus: float, history: History
+    scenario: Scenario | SeveralTasks,
+    placement: Placement,
+    reservation: Reservation | None,
+    history: History,
 ) -> list[ShardWorker]:
     """Starts the shards of a scenario: a host on every node, with its share of the shards.
 
     Args:
         scenario: scenario of the devices.
-        placement: backend, and number of shards: one per CPU by default, at most one per part of
-            the trace.
-        cpus: free CPUs of the cluster; not read in-process.
+        placement: backend, and number of shards; see `shard_count`.
+        reservation: nodes of the run; None in-process.
         history: lists the settlements so far, for a host that is restarted.
     """
     device_ids = scenario.device_ids
-    is_here = placement.backend == "in-process"
-    per_cpu = _shards_here(scenario) if is_here else max(1, int(cpus))
-    least = -(-device_ids // SHARD_DEVICES)
-    count = min(placement.shards or max(per_cpu, least), part_count(device_ids))
+    cpus = _shards_here(scenario) if reservation is None else reservation.cpus
+    count = shard_count(scenario, placement, cpus)
     ranges = shard_ranges(device_ids, count)
-    if is_here:
+    if reservation is None:
         threads = min(count, usable_cpus()) if _can_use_threads(scenario) else 1
         worker = InProcessWorker(ShardHost, scenario, ranges, threads)
         return [ShardWorker(worker, device_ids, ranges, threads)]
@@ -104,16 +109,14 @@ def start_shards(
     for task in tasks_of(scenario):
         build_index(task.scenario)
     scenario_once = shared(scenario)
-    nodes = cluster_nodes()
-    # If other programs hold CPUs, it is unknown on which nodes, so none are reserved.
-    are_free = cpus >= sum(node.cpus for node in nodes)
     shards: list[ShardWorker] = []
-    for node, (begin, end) in zip(nodes, _shares(nodes, count), strict=True):
+    nodes = reservation.nodes
+    for place, (begin, end) in enumerate(shares_of(nodes, count)):
         # A node with few CPUs may have no shard if there are few shards.
         if begin == end:
             continue
         own = ranges[begin:end]
-        at_once = max(1, min(end - begin, int(node.cpus)))
+        at_once = max(1, min(end - begin, int(nodes[place].cpus)))
         threads = at_once if _can_use_threads(scenario) else 1
         first = own[0][0]
         last = own[-1][1]
@@ -123,9 +126,9 @@ def start_shards(
             make=ShardHost,
             arguments=(scenario_once, own, threads),
             lost=ShardLost,
-            cpus=min(float(threads), node.cpus) if are_free else 0.001,
+            reservation=reservation,
+            bundle=place,
             tags={"shard": str(first), "scenario": scenario.name},
-            node=node.name,
         )
         # The function reads `shards` when a host is lost; by then the list is complete.
         catch_up = _catch_up(shards, len(shards), history)
@@ -146,15 +149,6 @@ def _can_use_threads(scenario: Scenario | SeveralTasks) -> bool:
     )
 
 
-def _shares(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
-    """Divides the shards among nodes in proportion to their CPUs: [begin, end) of each node."""
-    total = sum(node.cpus for node in nodes)
-    # Running sums are rounded, so that the shares add up.
-    running = itertools.accumulate((node.cpus for node in nodes), initial=0.0)
-    edges = [round(count * cpus / total) for cpus in running]
-    return list(itertools.pairwise(edges))
-
-
 def _catch_up(shards: list[ShardWorker], place: int, history: History) -> Callable[[], None]:
     def settle_again() -> None:
         shard = shards[place]
@@ -165,21 +159,23 @@ def _catch_up(shards: list[ShardWorker], place: int, history: History) -> Callab
     return settle_again
 
 
-def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> list[TrainerWorker]:
+def start_trainers(
+    scenario: Scenario, placement: Placement, reservation: Reservation | None
+) -> list[TrainerWorker]:
     """Starts a pool of trainers. Any of them trains any device, so no result depends on their
     number.
 
     Args:
         scenario: scenario of the training.
-        placement: backend, and number of trainers, one per CPU by default.
-        cpus: CPUs of the cluster; not read in-process.
+        placement: backend, and in-process the number of trainers, one per CPU by default.
+        reservation: bundles of the trainers; None in-process.
 
     Raises:
         InputError: several trainers would run user code on threads of this process, or the GPUs
             have no room for the trainers.
     """
     share = placement.trainer_gpus
-    if placement.backend == "in-process":
+    if reservation is None:
         count = placement.trainers or (1 if share else _trainers_here(scenario))
         if count > 1 and _trains_own_code(scenario):
             raise InputError.of(
@@ -194,19 +190,15 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
     build_index(scenario)
     scenario_once = shared(scenario)
     trainers = []
-    gpus = cluster_gpus() if share else 0.0
-    count = placement.trainers or (placement.trainers_on(gpus) if share else int(cpus))
-    if share:
-        # Ray would wait for more GPUs to join.
-        _demand_room(placement, max(1, count), gpus)
-    for number in range(max(1, count)):
-        # A trainer reserves no CPU: a run's shards hold them, and wait while a model is trained.
+    for number, bundle in enumerate(reservation.trainer_bundles(placement)):
         spec = ActorSpec(
             name="Trainer",
             who=f"trainer {number}",
             make=_make_trainer,
             arguments=(scenario_once, "cuda" if share else "cpu"),
             lost=TrainerLost,
+            reservation=reservation,
+            bundle=bundle,
             gpus=share,
         )
         trainers.append(TrainerWorker(RayWorker(spec, placement, catch_up=_has_no_state)))
@@ -218,21 +210,10 @@ def _gpus_here(placement: Placement, count: int) -> list[str]:
     import torch
 
     gpus = torch.cuda.device_count()
-    _demand_room(placement, count, gpus)
+    placement.demand_room(count, gpus)
     per_gpu = int(1.0 / placement.trainer_gpus + 1e-6)
     # The aggregator is on the first GPU, which is filled last.
     return [f"cuda:{gpus - 1 - number // per_gpu}" for number in range(count)]
-
-
-def _demand_room(placement: Placement, count: int, gpus: float) -> None:
-    room = placement.trainers_on(gpus)
-    if count > room:
-        raise InputError.of(
-            "trainer_gpus",
-            placement.trainer_gpus,
-            f"leaves room for {room} of {count} trainers on {gpus:g} GPUs",
-            "leave it out for the CPU, or give fewer trainers or a smaller share",
-        )
 
 
 def trains_as_fast_here(scenario: Scenario) -> bool:

@@ -36,7 +36,7 @@ from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
 from fedray.runtime.placement import Placement
-from fedray.runtime.session import session
+from fedray.runtime.reservation import reserved
 from fedray.runtime.tasks import run_jobs
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
@@ -327,7 +327,7 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
         time_of_devices: object that keeps the measurement; None to discard it.
     """
     here = Placement(backend="in-process")
-    trainers = start_trainers(scenario.for_trainers(), here, cpus=1)
+    trainers = start_trainers(scenario.for_trainers(), here, None)
     per_device = time_of_devices or DeviceTime(scenario)
     try:
         return _estimate(scenario, trainers, scenario.rounds.count, per_device).sample_seconds
@@ -715,11 +715,12 @@ def _training(start: _Start) -> Iterator[_Training]:
         checkpoints = Checkpoints(partial, run)
         if start.is_resumed:
             state = checkpoints.newest()
-        cpus = stack.enter_context(session(placement))
+        # Only a live training has shards, for which its run has reserved CPUs.
+        reservation = stack.enter_context(reserved(placement, lambda _: 0, trains=True))
         # The stack closes in reverse order: workers before their cluster.
-        aggregator = start_aggregator(scenario.for_aggregator(), placement)
+        aggregator = start_aggregator(scenario.for_aggregator(), placement, reservation)
         stack.callback(aggregator.worker.close)
-        trainers = start_trainers(scenario.for_trainers(), placement, cpus)
+        trainers = start_trainers(scenario.for_trainers(), placement, reservation)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
         # A user's code may fail at once, and held-out data be damaged; other code is tested.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import CheckpointError, FedrayError, InputError, RunFailed, Starved
 from fedray.clients.availability.supply import eligible_share_by_class
-from fedray.clients.workers import ShardWorker, start_shards
+from fedray.clients.workers import ShardWorker, shard_count, start_shards
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import Placement
-from fedray.runtime.session import session
+from fedray.runtime.reservation import reserved
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
@@ -575,8 +576,9 @@ def _shards_of(
         history: earlier settlements, for a restarted shard.
     """
     with contextlib.ExitStack() as stack:
-        cpus = stack.enter_context(session(placement))
-        shards = start_shards(scenario.for_shards(), placement, cpus, history)
+        shards = partial(shard_count, scenario, placement)
+        reservation = stack.enter_context(reserved(placement, shards, trains=False))
+        shards = start_shards(scenario.for_shards(), placement, reservation, history)
         for shard in shards:
             stack.callback(shard.worker.close)
         yield shards

@@ -37,6 +37,7 @@ class Placement:
         per CPU, at most four), or fills the GPUs of `trainer_gpus`. In-process they are threads.
     trainer_gpus: GPUs that each trainer reserves; a fraction shares one, and with 0 it sees no GPU.
         The model depends on the kind of hardware, as for `aggregator_gpus`.
+    trainer_cpus: CPUs that each trainer reserves on a cluster.
     """
 
     shards: int | None = None
@@ -49,6 +50,7 @@ class Placement:
     aggregator_gpus: float = 0.0
     trainers: int | None = None
     trainer_gpus: float = 0.0
+    trainer_cpus: float = 1.0
 
     def __post_init__(self) -> None:
         has_shards = self.shards is None or self.shards >= 1
@@ -72,6 +74,7 @@ class Placement:
             ("checkpoint_seconds", between >= 0, "must not be negative", "0 saves every window"),
             ("most_restarts", restarts >= 0, "must not be negative", "0 allows no restart"),
             ("aggregator_gpus", 0 <= gpus <= 1, "must be from 0 to 1", "0 is the CPU, 1 a GPU"),
+            ("trainer_cpus", self.trainer_cpus > 0, "must be positive", "1 is one CPU"),
             ("trainer_gpus", 0 <= share <= 1, "must be from 0 to 1", "0 is the CPU, 1 a GPU"),
         )
         for name, holds, rule, remedy in rules:
@@ -88,6 +91,17 @@ class Placement:
             free[0] -= self.aggregator_gpus
         # Shares are binary fractions, and 0.3 / 0.1 is slightly less than 3.
         return sum(int(each / self.trainer_gpus + 1e-6) for each in free)
+
+    def demand_room(self, trainers: int, gpus: float) -> None:
+        """Raises InputError if a number of GPUs has no room for so many trainers."""
+        room = self.trainers_on(gpus)
+        if trainers > room:
+            raise InputError.of(
+                "trainer_gpus",
+                self.trainer_gpus,
+                f"leaves room for {room} of {trainers} trainers on {gpus:g} GPUs",
+                "leave it out for the CPU, or give fewer trainers or a smaller share",
+            )
 
     def resolved(self, train_seconds: Callable[[], float] | None = None) -> Self:
         """Replaces the backend "auto" by "ray" or "in-process".

@@ -18,7 +18,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from fedray.base.errors import RunFailed
 from fedray.base.source import source_digest
 from fedray.runtime.placement import Placement
-from fedray.runtime.session import another_source, check_source, fetched, wait_for_cpus
+from fedray.runtime.reservation import Reservation, cluster_nodes
+from fedray.runtime.session import another_source, check_source, fetched
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -212,9 +213,9 @@ class ActorSpec:
     who: name in messages, such as "the aggregator".
     make: function of `arguments` that makes the object in the actor's process. Ray's object
         references among the arguments arrive as their values.
-    cpus, gpus: reserved resources. An actor without a GPU sees no GPU.
     lost: class of the error when the actor is lost for good.
-    node: node of the first start, if it has room; None for any. A restart may be on any node.
+    reservation, bundle: what the run has reserved, and the place of the actor's bundle in it.
+    gpus: GPUs of that bundle. An actor without one sees no GPU.
     tags: labels of the gauges. An object has gauges if it has a method `gauges`, which returns
         descriptions and values by name.
     """
@@ -224,10 +225,10 @@ class ActorSpec:
     make: Callable[..., Any]
     arguments: Sequence[Any]
     lost: type[RunFailed]
-    cpus: float = 0.0
+    reservation: Reservation
+    bundle: int
     gpus: float = 0.0
     tags: Mapping[str, str] = field(default_factory=dict)
-    node: str | None = None
 
 
 def shared(value: Any) -> Any:
@@ -236,44 +237,6 @@ def shared(value: Any) -> Any:
     import ray
 
     return ray.put(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """Node of the cluster.
-
-    name: Ray's name.
-    cpus: CPUs, reserved or not.
-    """
-
-    name: str
-    cpus: float
-
-
-def cluster_nodes() -> list[Node]:
-    """Lists the nodes with CPUs, in a fixed order.
-
-    Raises:
-        RunFailed: no node has a CPU.
-    """
-    import ray
-
-    nodes = [
-        Node(each["NodeID"], float(each["Resources"].get("CPU", 0.0)))
-        for each in ray.nodes()
-        if each["Alive"]
-    ]
-    found = [node for node in nodes if node.cpus > 0.0]
-    if not found:
-        raise RunFailed("the cluster has no node with a CPU; start one with `ray start`")
-    return sorted(found, key=lambda node: node.name)
-
-
-def cluster_gpus() -> float:
-    """Returns the number of GPUs of the cluster."""
-    import ray
-
-    return ray.cluster_resources().get("GPU", 0.0)
 
 
 class RayWorker:
@@ -297,7 +260,7 @@ class RayWorker:
         self._placement = placement
         self._catch_up = catch_up
         self._loss = ""
-        self._start(spec.cpus, spec.node)
+        self._start(self._in_bundle(spec.bundle))
 
     def call(self, method: str, *arguments: Any) -> "RayAnswer":
         reference = self._actor.call.remote(method, *arguments)
@@ -323,8 +286,8 @@ class RayWorker:
         logging.getLogger("fedray").warning("fedray: %s %s; it is restarted", spec.who, self._loss)
         # An actor that hangs is still alive.
         ray.kill(self._actor)
-        # No CPU is reserved, because the actor's node may be gone and the others full.
-        self._start(cpus=0.0, node=None)
+        # Its node may be gone or hang; a GPU can only be in the group, of which -1 is any bundle.
+        self._start(self._in_bundle(-1) if spec.gpus else self._on_another_node())
 
     def close(self) -> None:
         import ray
@@ -366,23 +329,35 @@ class RayWorker:
             arguments=arguments,
         )
 
-    def _start(self, cpus: float, node: str | None) -> None:
-        import ray
+    def _in_bundle(self, bundle: int) -> Any:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        return PlacementGroupSchedulingStrategy(self._spec.reservation.group, bundle)
+
+    def _on_another_node(self) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # Nodes that have no CPU, such as many heads, have no worker of a run.
+        nodes = [node.name for node in cluster_nodes()]
+        reserved = self._spec.reservation.nodes
+        first = reserved[self._spec.bundle].name
+        others = [name for name in nodes if name != first] or nodes
+        return NodeAffinitySchedulingStrategy(others[self.restarts % len(others)], soft=True)
+
+    def _start(self, where: Any) -> None:
+        import ray
 
         spec = self._spec
         # The class has the worker's name, because Ray titles the process by it.
         remote: Any = ray.remote(type(spec.name, (_ActorBody,), {}))
         # Ray must not restart actors, because that would lose their state without a message.
-        where = NodeAffinitySchedulingStrategy(node, soft=True) if node else "SPREAD"
         options = remote.options(
-            num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy=where, max_restarts=0
+            num_cpus=0, num_gpus=spec.gpus, scheduling_strategy=where, max_restarts=0
         )
         # Ray resolves references only among the arguments of the call itself.
         bare = replace(spec, arguments=())
         self._actor: Any = options.remote(source_digest(), bare, *spec.arguments)
-        started, loaded = self._actor.start.remote(), self._actor.load.remote()
-        self._started = _Start(started, loaded, cpus, self._placement)
+        self._started = _Start(self._actor.load.remote())
 
 
 class _ActorBody:
@@ -397,9 +372,6 @@ class _ActorBody:
         self._arguments = arguments
         self._object: Any = None
         self._gauges: dict[str, Any] = {}
-
-    def start(self) -> None:
-        """Does nothing; its answer shows that the actor has its resources and runs."""
 
     def load(self) -> None:
         """Makes the object. If that fails, the first call tries again and raises the error."""
@@ -433,26 +405,16 @@ class _ActorBody:
 class _Start:
     """Start of an actor.
 
-    started: ObjectRef that has a value when the actor has its resources.
     loaded: ObjectRef that has a value when its object is made; None once that was waited for.
-    cpus: CPUs that the actor reserves.
     """
 
-    started: Any
     loaded: Any
-    cpus: float
-    placement: Placement
 
     def wait(self) -> None:
-        """Waits until the actor is up or has died, only the first time.
-
-        Raises:
-            RunFailed: it got no CPUs in time.
-        """
+        """Waits until the actor is up or has died, only the first time."""
         import ray
 
         if self.loaded is not None:
-            wait_for_cpus(self.started, self.cpus, self.placement)
             ray.wait([self.loaded], timeout=START_SECONDS)
             self.loaded = None
 

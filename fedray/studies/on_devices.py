@@ -149,7 +149,7 @@ def evaluate_on_devices(
     device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))
     # One trainer in this process: a few thousand devices are measured in seconds.
     here = Placement(backend="in-process", trainers=1)
-    (trainer,) = start_trainers(scenario.for_trainers(), here, cpus=1)
+    (trainer,) = start_trainers(scenario.for_trainers(), here, None)
     with contextlib.closing(trainer.worker):
         measures = trainer.measure_devices(run.parameters(), device_ids, examples).result()
     values = {metric.name: measures.values(metric) for metric in run.task_metrics}

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from fedray.base.errors import AggregatorLost, InputError
+from fedray.base.errors import AggregatorLost
 from fedray.runtime.placement import Placement
+from fedray.runtime.reservation import Reservation
 from fedray.runtime.workers import (
     ActorSpec,
     InProcessWorker,
@@ -11,7 +12,6 @@ from fedray.runtime.workers import (
     WorkerProxy,
     called,
     called_and_kept,
-    cluster_gpus,
     shared,
 )
 from fedray.scenario import Scenario
@@ -28,23 +28,22 @@ class AggregatorWorker(WorkerProxy):
         self.worker.restart()
 
 
-def start_aggregator(scenario: Scenario, placement: Placement) -> AggregatorWorker:
-    """Starts the aggregator of a scenario. Raises InputError if the cluster has no GPU for it."""
+def start_aggregator(
+    scenario: Scenario, placement: Placement, reservation: Reservation | None = None
+) -> AggregatorWorker:
+    """Starts the aggregator of a scenario, in its bundle of a reservation or in this process."""
     wanted = placement.aggregator_gpus
     device = "cuda" if wanted else "cpu"
-    if placement.backend == "in-process":
+    if reservation is None:
         return AggregatorWorker(InProcessWorker(_make_aggregator, scenario, device))
-    gpus = cluster_gpus()
-    if wanted > gpus:  # Ray would wait for one to join
-        raise InputError.of(
-            "aggregator_gpus", wanted, f"but the cluster has {gpus:g}", "leave it out for the CPU"
-        )
     spec = ActorSpec(
         name="Aggregator",
         who="the aggregator",
         make=_make_aggregator,
         arguments=(shared(scenario), device),
         lost=AggregatorLost,
+        reservation=reservation,
+        bundle=reservation.aggregator_bundle(placement),
         gpus=wanted,
     )
     # Only the training loop knows the state that a new aggregator needs.

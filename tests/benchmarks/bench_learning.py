@@ -97,7 +97,7 @@ def overhead(devices: int, small: bool) -> None:
     hidden, vocabulary = (20, 100) if small else (670, 10_000)
     value = scenario(hidden, vocabulary, devices, local_steps=2, batch_size=16)
     here = Placement(backend="in-process")
-    loop = TrainingLoop(value, start_trainers(value, here, 1), start_aggregator(value, here))
+    loop = TrainingLoop(value, start_trainers(value, here, None), start_aggregator(value, here))
     loop.train(0, cohort(devices, 0))  # compiles, and reads the data
     clock, rounds = Clock(), 1 if small else 3
     clock.around(LocalTraining, "compute", "local steps")
@@ -164,7 +164,7 @@ def _counted() -> Iterator[Counter[str]]:
 
 def driver(devices: int, small: bool) -> None:
     from fedray.clients.workers import start_trainers
-    from fedray.runtime.session import session
+    from fedray.runtime.reservation import reserved
     from fedray.server.learning.training import TrainingLoop
     from fedray.server.learning.workers import start_aggregator
 
@@ -172,12 +172,12 @@ def driver(devices: int, small: bool) -> None:
     here = Placement(backend="ray", trainers=1 if small else 2)
     models = [(20, 100)] if small else [(100, 1000), (670, 10_000)]
     cohorts = [devices] if small else [devices, 4 * devices]
-    with session(here) as cpus:
+    with reserved(here, lambda _: 0, trains=True) as reservation:
         for hidden, vocabulary in models:
             for many in cohorts:
                 value = scenario(hidden, vocabulary, many, local_steps=1, batch_size=1)
-                trainers = start_trainers(value, here, cpus)
-                aggregator = start_aggregator(value, here)
+                trainers = start_trainers(value, here, reservation)
+                aggregator = start_aggregator(value, here, reservation)
                 loop = TrainingLoop(value, trainers, aggregator)
                 loop.train(0, cohort(many, 0))
                 with _counted() as found:

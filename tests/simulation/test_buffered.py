@@ -289,7 +289,7 @@ def test_a_training_step_is_the_computation_by_hand(small) -> None:
     )
     here = Placement(backend="in-process")
     loop = TrainingLoop(
-        scenario, start_trainers(scenario, here, 1), start_aggregator(scenario, here)
+        scenario, start_trainers(scenario, here, None), start_aggregator(scenario, here)
     )
     noise = noise_stream(
         scenario.privacy.mechanism, scenario.training_seed, 7, torch.device("cpu"), 6

@@ -127,7 +127,7 @@ def test_values_are_those_of_a_slow_direct_computation(run: TasksRun) -> None:
 
 def _parameters(trace: Any, scenario: Scenario, rounds: int) -> np.ndarray:
     """The model after some rounds, by a training of these only."""
-    trainers = start_trainers(scenario.for_trainers(), HERE, 1)
+    trainers = start_trainers(scenario.for_trainers(), HERE, None)
     if rounds == 0:
         return trainers[0].initial_parameters().result()
     loop = TrainingLoop(scenario, trainers, start_aggregator(scenario.for_aggregator(), HERE))

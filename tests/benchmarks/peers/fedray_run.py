@@ -14,7 +14,7 @@ import numpy as np
 
 from fedray.clients.workers import start_trainers
 from fedray.runtime.placement import Placement
-from fedray.runtime.session import session
+from fedray.runtime.reservation import reserved
 from fedray.scenario import Scenario
 from fedray.server.learning.training import Cohort, TrainingLoop
 from fedray.server.learning.workers import start_aggregator
@@ -118,12 +118,15 @@ def main(name: str, rounds: int, trainers: int, devices: int) -> None:
         backend="in-process" if trainers == 1 else "ray",
         trainers=trainers,
     )
-    with tempfile.TemporaryDirectory() as folder, session(placement) as cpus:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        reserved(placement, lambda _: 0, trains=True) as mine,
+    ):
         scenario = scenario_of(name, rounds, devices, Path(folder))
         loop = TrainingLoop(
             scenario,
-            start_trainers(scenario.for_trainers(), placement, cpus),
-            start_aggregator(scenario.for_aggregator(), placement),
+            start_trainers(scenario.for_trainers(), placement, mine),
+            start_aggregator(scenario.for_aggregator(), placement, mine),
         )
         draws = np.random.default_rng(0)
         cohorts = [

@@ -1,0 +1,196 @@
+"""CPUs and GPUs that a run reserves on its cluster, as one placement group.
+
+The group is what Ray's scheduler, its autoscaler and other users of the cluster see of a run. All
+workers of a node share the node's bundle, so that a run never asks for more than the cluster has:
+with few CPUs, the shards' host, the trainers and the aggregator take turns. A worker with a GPU has
+a bundle of its own.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from fedray.base.errors import InputError, RunFailed
+from fedray.runtime.placement import Placement
+from fedray.runtime.session import session, wait_for_cpus
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Node of the cluster.
+
+    name: Ray's name.
+    cpus: CPUs of the node that a run has or may have.
+    """
+
+    name: str
+    cpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a run has reserved.
+
+    nodes: nodes of the run, with their reserved CPUs.
+    trainers: number of trainers, 0 without a training.
+    group: Ray's placement group, with the bundles of the nodes, then of the workers with a GPU.
+    """
+
+    nodes: tuple[Node, ...]
+    trainers: int
+    group: Any
+
+    @property
+    def cpus(self) -> float:
+        """Reserved CPUs of all nodes."""
+        return sum(node.cpus for node in self.nodes)
+
+    def trainer_bundles(self, placement: Placement) -> list[int]:
+        """Returns the place of every trainer's bundle in the group."""
+        if placement.trainer_gpus:
+            first = len(self.nodes) + (placement.aggregator_gpus > 0)
+            return list(range(first, first + self.trainers))
+        return [
+            place
+            for place, (begin, end) in enumerate(shares_of(self.nodes, self.trainers))
+            for _ in range(begin, end)
+        ]
+
+    def aggregator_bundle(self, placement: Placement) -> int:
+        """Returns the place of the aggregator's bundle in the group."""
+        return len(self.nodes) if placement.aggregator_gpus else 0
+
+
+_RESERVED: ContextVar[Reservation | None] = ContextVar("reserved", default=None)
+
+
+@contextlib.contextmanager
+def reserved(
+    placement: Placement, shards: Callable[[float], int], *, trains: bool
+) -> Iterator[Reservation | None]:
+    """Within: a run has its CPUs and GPUs; blocks within this one share them. In-process yields
+    None.
+
+    Args:
+        placement: workers and cluster.
+        shards: function that returns the number of shards for a number of CPUs.
+        trains: whether the run has trainers and an aggregator.
+
+    Raises:
+        InputError: the cluster has too few GPUs.
+        RunFailed: the cluster has no CPU, or too few came free in time.
+    """
+    with session(placement) as free:
+        outer = _RESERVED.get()
+        if placement.backend == "in-process" or outer is not None:
+            yield outer
+            return
+        import ray
+        import ray.util
+
+        candidates = _candidates(free)
+        gpus = ray.cluster_resources().get("GPU", 0.0)
+        cpus = sum(node.cpus for node in candidates)
+        trainers = _trainer_count(placement, cpus, gpus) if trains else 0
+        nodes = _demand(candidates, shards(cpus), trainers, placement)
+        of_workers = [placement.aggregator_gpus, *[placement.trainer_gpus] * trainers]
+        gpu_bundles = [{"GPU": share} for share in of_workers if trains and share]
+        group = ray.util.placement_group(
+            [*({"CPU": node.cpus} for node in nodes), *gpu_bundles],
+            strategy="SPREAD",
+            bundle_label_selector=[
+                *({"ray.io/node-id": node.name} for node in nodes),
+                *({} for _ in gpu_bundles),
+            ],
+        )
+        own = Reservation(nodes, trainers, group)
+        token = _RESERVED.set(own)
+        try:
+            wait_for_cpus(group.ready(), own.cpus, placement)
+            yield own
+        finally:
+            _RESERVED.reset(token)
+            ray.util.remove_placement_group(group)
+
+
+def _trainer_count(placement: Placement, cpus: float, gpus: float) -> int:
+    # Ray would wait for a node with more GPUs to join.
+    if placement.aggregator_gpus > gpus:
+        rule = f"but the cluster has {gpus:g}"
+        value = placement.aggregator_gpus
+        raise InputError.of("aggregator_gpus", value, rule, "leave it out for the CPU")
+    if not placement.trainer_gpus:
+        return placement.trainers or max(1, int(cpus / placement.trainer_cpus))
+    count = placement.trainers or max(1, placement.trainers_on(gpus))
+    placement.demand_room(count, gpus)
+    return count
+
+
+def _demand(
+    nodes: Sequence[Node], shards: int, trainers: int, placement: Placement
+) -> tuple[Node, ...]:
+    """Returns the nodes of a run, with the CPUs to reserve: one per shard, those of the trainers,
+    one for the aggregator, and at most those that a node has."""
+    of_shards = shares_of(nodes, shards)
+    of_trainers = shares_of(nodes, trainers)
+    found: list[Node] = []
+    for node, (first, end), (first_trainer, end_trainer) in zip(
+        nodes, of_shards, of_trainers, strict=True
+    ):
+        wanted = end - first + (end_trainer - first_trainer) * placement.trainer_cpus
+        if wanted and trainers and not found:
+            wanted += 1.0  # the aggregator
+        if wanted:
+            found.append(Node(node.name, min(node.cpus, wanted)))
+    return tuple(found)
+
+
+def cluster_nodes() -> list[Node]:
+    """Lists the nodes with CPUs, in a fixed order.
+
+    Raises:
+        RunFailed: no node has a CPU.
+    """
+    import ray
+
+    nodes = [
+        Node(each["NodeID"], float(each["Resources"].get("CPU", 0.0)))
+        for each in ray.nodes()
+        if each["Alive"]
+    ]
+    found = [node for node in nodes if node.cpus > 0.0]
+    if not found:
+        raise RunFailed("the cluster has no node with a CPU; start one with `ray start`")
+    return sorted(found, key=lambda node: node.name)
+
+
+def _candidates(free: float) -> list[Node]:
+    """Returns nodes that have free CPUs, with these; all CPUs of all nodes if none are free."""
+    import ray
+
+    nodes = cluster_nodes()
+    if free >= sum(node.cpus for node in nodes):
+        return nodes
+    # A client of Ray cannot list the free CPUs of nodes, but a task can.
+    task: Any = ray.remote(_free_cpus).options(num_cpus=0)
+    of_nodes: Any = ray.get(task.remote())
+    found = [Node(node.name, of_nodes.get(node.name, 0.0)) for node in nodes]
+    return [node for node in found if node.cpus >= 1.0] or nodes
+
+
+def _free_cpus() -> dict[str, float]:
+    from ray._private.state import available_resources_per_node
+
+    return {name: found.get("CPU", 0.0) for name, found in available_resources_per_node().items()}
+
+
+def shares_of(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
+    """Divides workers among nodes in proportion to their CPUs: [begin, end) of each node."""
+    total = sum(node.cpus for node in nodes)
+    # Running sums are rounded, so that the shares add up.
+    running = itertools.accumulate((node.cpus for node in nodes), initial=0.0)
+    edges = [round(count * cpus / total) for cpus in running]
+    return list(itertools.pairwise(edges))
