@@ -17,7 +17,7 @@ run: .venv/.runs  ## Simulate the quickstart scenario at full size, audit it, wr
 test: .venv/.tests  ## Every test of fedray itself
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not outside"
 
-outside: .venv/.tests  ## Tests of fedray in other hands: image, wheel, notebooks, browsers, other frameworks, submitted jobs
+outside: .venv/.tests  ## Tests of fedray in other hands: image, wheel, notebooks, browsers, other frameworks, submitted jobs, benchmarks
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m outside
 
 lowest: .venv/.tests  ## The lowest versions of dependencies that pyproject.toml allows: import, audit, runs; also in `outside`

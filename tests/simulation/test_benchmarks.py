@@ -10,7 +10,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-@pytest.mark.slow
+@pytest.mark.outside
 @pytest.mark.ray
 def test_the_quickstart_benchmark_runs() -> None:
     small = ["population.devices=20000", "rounds.report_goal=200", "rounds.count=3"]
@@ -27,7 +27,7 @@ def test_the_quickstart_benchmark_runs() -> None:
     assert done.stdout.rstrip().endswith("True")
 
 
-@pytest.mark.slow
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("script", "arguments", "last"),
     [
@@ -90,7 +90,7 @@ def test_what_is_run_by_hand_still_runs(script: str, arguments: list[str], last:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.outside
 def test_the_benchmark_of_gpus_says_where_there_is_none() -> None:
     done = subprocess.run(
         [sys.executable, BENCHMARKS / "bench_gpu.py"],
