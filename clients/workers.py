@@ -216,11 +216,6 @@ def _gpus_here(placement: Placement, count: int) -> list[str]:
     return [f"cuda:{gpus - 1 - number // per_gpu}" for number in range(count)]
 
 
-def trains_as_fast_here(scenario: Scenario) -> bool:
-    """Whether Ray would have no more trainers on this machine than one process has."""
-    return usable_cpus() <= _trainers_here(scenario)
-
-
 def _trainers_here(scenario: Scenario) -> int:
     return 1 if _trains_own_code(scenario) else min(usable_cpus(), MOST_TRAINERS_HERE)
 

@@ -1,6 +1,7 @@
 """Progress of a run or a study, on stderr."""
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -51,14 +52,18 @@ def run_progress(is_shown: bool, spent: Callable[[], str] = str) -> Iterator[Pro
         yield lambda progress: None
         return
     if not console.is_terminal:
-        yield _Lines(spent=spent)
+        with _log_shown(lambda line: print(printable(line), file=sys.stderr)):
+            yield _Lines(spent=spent)
         return
     state = _State(spent)
     columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("round"), MofNCompleteColumn()]
     # On a narrow terminal the figures need the room of the bar.
     columns += [BarColumn(bar_width=BAR)] if console.width >= WIDE else []
     columns += [TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
-    with Progress(*columns, console=console) as bar:
+    with (
+        Progress(*columns, console=console) as bar,
+        _log_shown(lambda line: bar.console.print(printable(line), highlight=False, markup=False)),
+    ):
         # The first report has the number of rounds.
         task = bar.add_task("starting", total=None)
 
@@ -82,6 +87,21 @@ def run_progress(is_shown: bool, spent: Callable[[], str] = str) -> Iterator[Pro
             # After an error, only its one line is left on the terminal.
             bar.live.transient = True
             raise
+
+
+@contextlib.contextmanager
+def _log_shown(show: Callable[[str], None]) -> Iterator[None]:
+    """Within: lines of fedray's log, such as where a run's workers are, are shown."""
+    logger, handler = logging.getLogger("fedray"), logging.Handler()
+    handler.emit = lambda record: show(record.getMessage())
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
 from fedray.clients.data.factory import build_index, source_of
-from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
+from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
@@ -114,8 +114,8 @@ def train(
     build_index(value, on_progress)
     time_of_devices = DeviceTime(value)
     # The length of the training decides whether it is worth starting Ray.
-    here = resolved(
-        placement or Placement(), value, lambda: predicted_seconds(value, time_of_devices)
+    here = (placement or Placement()).resolved(
+        train_seconds=lambda: predicted_seconds(value, time_of_devices)
     )
     partial = partial_directory(Path(os.path.abspath(directory)))
     try:
@@ -255,7 +255,7 @@ def finish_training(
     if not (trust_code or is_given):
         value.demand_trust_of_training()
     time_of_devices = DeviceTime(value)
-    placement = resolved(placement, value, lambda: predicted_seconds(value, time_of_devices))
+    placement = placement.resolved(train_seconds=lambda: predicted_seconds(value, time_of_devices))
     start = _Start(
         value,
         placement,
@@ -301,21 +301,6 @@ class DeviceTime:
             answer = trainers[0].seconds_per_device(order, parameters, self.group)
             self._seconds = float(answer.result())
         return self._seconds
-
-
-def resolved(
-    placement: Placement, scenario: Scenario, seconds_here: Callable[[], float]
-) -> Placement:
-    """Returns a placement whose backend is "ray" or "in-process"; see Placement.resolved.
-
-    Args:
-        placement: the user's placement.
-        scenario: scenario to simulate, train, or both.
-        seconds_here: function that returns the time in this process; called only if needed.
-    """
-    if not scenario.training.enabled or trains_as_fast_here(scenario):
-        return placement.resolved()
-    return placement.resolved(seconds_here)
 
 
 def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = None) -> float:

@@ -21,7 +21,7 @@ from fedray.runs.simulation import (
     simulate,
 )
 from fedray.runs.sustainable import check_sustainable
-from fedray.runtime.placement import RAY_START_SECONDS, Placement
+from fedray.runtime.placement import LEAST_SECONDS, Placement
 from fedray.runtime.reservation import reserved
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
@@ -196,9 +196,10 @@ def recorded_scenario(directory: str | Path) -> Scenario | SeveralTasks:
 def _resolved(
     scenario: Scenario, placement: Placement | None, time_of_devices: DeviceTime
 ) -> Placement:
-    return learning.resolved(
-        placement or Placement(), scenario, lambda: _predicted_seconds(scenario, time_of_devices)
-    )
+    here, seconds = placement or Placement(), None
+    if scenario.training.enabled:
+        seconds = partial(_predicted_seconds, scenario, time_of_devices)
+    return here.resolved(scenario.device_ids, seconds)
 
 
 def _predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime) -> float:
@@ -209,7 +210,7 @@ def _predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime) -> float
     # Measured: 60 rounds of the quickstart, 8,450 devices selected in each, take 3 CPU seconds.
     simulated = 2.0 + 5e-6 * selected + 5e-7 * scenario.device_ids
     # If this already decides, no device needs to be trained.
-    if simulated >= RAY_START_SECONDS:
+    if simulated >= LEAST_SECONDS:
         return simulated
     return simulated + learning.predicted_seconds(scenario, time_of_devices)
 

@@ -1,6 +1,7 @@
 """Simulation: makes a trace from a scenario. Training is in fedray/runs/learning.py."""
 
 import contextlib
+import logging
 import math
 import os
 import resource
@@ -21,7 +22,7 @@ from fedray.clients.workers import ShardWorker, shard_count, start_shards
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import reserved
+from fedray.runtime.reservation import Reservation, reserved, where
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
@@ -116,7 +117,7 @@ def simulate(
     checkpoint nothing is left behind.
     """
     check_sustainable(scenario)
-    placement = (placement or Placement()).resolved()
+    placement = (placement or Placement()).resolved(scenario.device_ids)
     check_memory(scenario, placement)
     with _writer_of(scenario, out or new_directory(scenario.name)) as writer:
         run = write_unfinished(writer.partial, scenario.to_document())
@@ -171,7 +172,7 @@ def resume_any(
     """Continues a simulation of one task or several; see `resume`. Returns the directory of its
     output."""
     partial, kept, run = read_unfinished_scenario(directory, scenario, kind)
-    placement = (placement or Placement()).resolved()
+    placement = (placement or Placement()).resolved(kept.device_ids)
     # Code in the directory may come from a stranger.
     if scenario is None and not trust_code:
         kept.demand_trust()
@@ -309,15 +310,16 @@ class _Simulation:
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Path:
         with (
             kept_for_resumption(self._writer),
-            _shards_of(self._scenario, self._placement, self._journal.settlements) as shards,
+            _shards_of(self._scenario, self._placement, self._journal.settlements) as (shards, own),
         ):
+            self._shards = sum(shard.shards for shard in shards)
+            logging.getLogger("fedray").info(where(self._placement, own, self._shards))
             if on_start is not None:
                 on_start()
             coordinator = coordinator_of(self._scenario, shards)
             # In a resumed run, shards and listeners need the earlier settlements.
             if state:
                 self._take_up(state, coordinator, shards)
-            self._shards = sum(shard.shards for shard in shards)
             try:
                 self._to_the_end(coordinator)
                 if isinstance(self._writer, TraceWriter):
@@ -567,8 +569,9 @@ def _shards_of(
     scenario: Scenario | SeveralTasks,
     placement: Placement,
     history: History,
-) -> Iterator[list[ShardWorker]]:
-    """Starts the shards of a scenario, and closes them at the end of the block.
+) -> Iterator[tuple[list[ShardWorker], Reservation | None]]:
+    """Starts the shards of a scenario, and closes them at the end of the block; yields them and
+    what their run has reserved.
 
     Args:
         scenario: scenario with the devices.
@@ -576,9 +579,9 @@ def _shards_of(
         history: earlier settlements, for a restarted shard.
     """
     with contextlib.ExitStack() as stack:
-        shards = partial(shard_count, scenario, placement)
-        reservation = stack.enter_context(reserved(placement, shards, trains=False))
+        count = partial(shard_count, scenario, placement)
+        reservation = stack.enter_context(reserved(placement, count, trains=False))
         shards = start_shards(scenario.for_shards(), placement, reservation, history)
         for shard in shards:
             stack.callback(shard.worker.close)
-        yield shards
+        yield shards, reservation

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Literal, Self, get_args
 
 from fedray.base.errors import InputError
 
 Backend = Literal["auto", "ray", "in-process"]
 
-RAY_START_SECONDS = 20.0
-"""Time that Ray and its actors take to start and end, seconds; shorter trainings run in-process."""
+LEAST_DEVICES = 500_000
+"""Smallest population that is simulated on Ray by default."""
+LEAST_SECONDS = 60.0
+"""Shortest training that runs on Ray by default, seconds; Ray and its actors take ten to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +21,10 @@ class Placement:
 
     shards: number of population shards; None takes one per CPU of the cluster (in-process one, or
         one per CPU for a million devices or more). Shards of a node are threads of one process.
-    backend: "ray" (actors), "in-process" (the same plain classes, in this process), or "auto":
-        in-process if that is faster, as for simulations, whose shards are threads, for trainings on
-        few CPUs, whose trainers are threads, and for trainings that end before Ray would have
-        started.
+    backend: "ray" (actors), "in-process" (the same plain classes, in this process), or "auto": ray
+        for half a million devices or more, for trainings of a minute or more, and if a key here
+        asks for a cluster or a number of workers; otherwise, and where Ray is not installed,
+        in-process.
     address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None takes
         the one that this process has joined, else that of RAY_ADDRESS, else a local one.
     object_store_megabytes: size of a local cluster's object store.
@@ -103,13 +106,13 @@ class Placement:
                 "leave it out for the CPU, or give fewer trainers or a smaller share",
             )
 
-    def resolved(self, train_seconds: Callable[[], float] | None = None) -> Self:
+    def resolved(self, devices: int = 0, train_seconds: Callable[[], float] | None = None) -> Self:
         """Replaces the backend "auto" by "ray" or "in-process".
 
         Args:
+            devices: devices to simulate; 0 if none are.
             train_seconds: function that predicts the training time in this process, on which no
-                result depends. None if no model is trained, or if Ray would have no more trainers
-                than this process.
+                result depends. None if no model is trained.
         """
         if self.backend != "auto":
             return self
@@ -122,8 +125,14 @@ class Placement:
         )
         if asks_for_actors:
             return replace(self, backend="ray")
-        # A simulation gains nothing by Ray, because its shards are threads of one process either
-        # way (measured for the published en-GB run on two CPUs: 28 s here, 40 s with Ray). The
-        # prediction trains devices, so it comes last.
-        is_here = train_seconds is None or train_seconds() < RAY_START_SECONDS
-        return replace(self, backend="in-process" if is_here else "ray")
+        is_large = has_ray() and (
+            devices >= LEAST_DEVICES
+            # The prediction trains devices, so it comes last.
+            or (train_seconds is not None and train_seconds() >= LEAST_SECONDS)
+        )
+        return replace(self, backend="ray" if is_large else "in-process")
+
+
+def has_ray() -> bool:
+    """Whether Ray is installed."""
+    return find_spec("ray") is not None

@@ -8,13 +8,14 @@ a bundle of its own.
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from fedray.base.errors import InputError, RunFailed
-from fedray.runtime.placement import Placement
+from fedray.runtime.placement import Placement, has_ray
 from fedray.runtime.session import session, wait_for_cpus
 
 
@@ -194,3 +195,20 @@ def shares_of(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
     running = itertools.accumulate((node.cpus for node in nodes), initial=0.0)
     edges = [round(count * cpus / total) for cpus in running]
     return list(itertools.pairwise(edges))
+
+
+def where(placement: Placement, reservation: Reservation | None, shards: int) -> str:
+    """Says what runs where, such as "Ray, local cluster, 2 CPUs: 2 shards, 1 trainer, aggregator on
+    CPU"."""
+    parts = [f"{shards} {'shard' if shards == 1 else 'shards'}"]
+    if reservation is None:
+        why = "" if has_ray() else " (Ray is not installed)"
+        return f"in this process{why}: {parts[0]}"
+    if count := reservation.trainers:
+        parts.append(f"{count} {'trainer' if count == 1 else 'trainers'}")
+        parts[-1] += " on GPUs" if placement.trainer_gpus else ""
+        parts.append(f"aggregator on {'GPU' if placement.aggregator_gpus else 'CPU'}")
+    address = placement.address or os.environ.get("RAY_ADDRESS")
+    cluster = f"cluster {address}" if address else "local cluster"
+    cpus = f"{reservation.cpus:g} {'CPU' if reservation.cpus == 1 else 'CPUs'}"
+    return f"Ray, {cluster}, {cpus}: {', '.join(parts)}"

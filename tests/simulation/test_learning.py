@@ -14,13 +14,13 @@ from fedray.imports.importer import import_log
 from fedray.runs.learning import (
     cohorts,
     predicted_seconds,
-    resolved,
     train,
     unfinished_training,
 )
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
+from fedray.runtime.reservation import where
 from fedray.server.learning import training
 from fedray.server.learning.training import cohort_places
 from fedray.trace.reader import Trace
@@ -209,8 +209,8 @@ def test_how_long_it_takes_is_measured_with_the_task_that_is_trained(
     assert estimate.full_seconds == pytest.approx(10 * estimate.sample_seconds)
     assert predicted_seconds(scenario) > 8 * 5 * 0.005
     many = scenario.with_overrides("rounds.count=4000")
-    assert Placement().resolved(lambda: predicted_seconds(many)).backend == "ray"
-    assert Placement().resolved(lambda: 0.0).backend == "in-process"
+    assert Placement().resolved(0, lambda: predicted_seconds(many)).backend == "ray"
+    assert Placement().resolved(499_999, lambda: 59.9).backend == "in-process"
     assert Placement().resolved().backend == "in-process"
     assert Placement(shards=2).resolved().backend == "ray"
 
@@ -311,21 +311,21 @@ def test_a_users_code_is_trained_by_one_thread(trace: Trace, small, tmp_path: Pa
     assert alone.document["trainers"] == 1
 
 
-@pytest.mark.parametrize(("cpus", "backend"), [(1, "in-process"), (4, "in-process"), (5, "ray")])
-def test_a_long_training_takes_ray_where_that_has_more_trainers(
-    small, monkeypatch, cpus: int, backend: str
-) -> None:
-    monkeypatch.setattr("fedray.clients.workers.usable_cpus", lambda: cpus)
-    assert resolved(Placement(), small(*TRAINED), lambda: 1e6).backend == backend
-    assert resolved(Placement(), small(*TRAINED), lambda: 1.0).backend == "in-process"
+def test_large_populations_take_ray_if_it_is_installed(monkeypatch) -> None:
+    assert Placement().resolved(500_000).backend == "ray"
+    monkeypatch.setattr("fedray.runtime.placement.find_spec", lambda name: None)
+    here = Placement().resolved(500_000, lambda: 1e6)
+    assert here.backend == "in-process"
+    assert where(here, None, 2) == "in this process (Ray is not installed): 2 shards"
 
 
 def test_nothing_is_measured_where_the_placement_is_clear() -> None:
     def measured() -> float:
         raise AssertionError("it was asked")
 
-    assert Placement(trainers=1).resolved(measured).backend == "ray"
-    assert Placement(backend="in-process").resolved(measured).backend == "in-process"
+    assert Placement(trainers=1).resolved(0, measured).backend == "ray"
+    assert Placement().resolved(500_000, measured).backend == "ray"
+    assert Placement(backend="in-process").resolved(0, measured).backend == "in-process"
 
 
 @pytest.mark.slow

@@ -190,3 +190,65 @@ def test_an_address_where_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(InputError, match=r"address='127.0.0.1:1' cannot be joined"):
         dict(run_jobs(abs, [1]))
+
+
+RESERVED = """
+import json, logging, threading, time, ray
+from ray.cluster_utils import Cluster
+from fedray.runs.pipeline import run_scenario
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **store})
+head = cluster.head_node.node_id
+for _ in range(2):
+    cluster.add_node(num_cpus=2, **store)
+ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+cluster.wait_for_nodes()
+logging.getLogger("fedray").setLevel(logging.INFO)
+logging.getLogger("fedray").addHandler(logging.StreamHandler(sys.stdout))
+scenario, seen = Scenario.from_toml(sys.argv[1]), {}
+def look(progress):
+    if "free" not in seen:
+        actors = [each for each in ray._private.state.actors().values() if each["State"] == "ALIVE"]
+        seen["on_head"] = sum(each["Address"]["NodeID"] == head for each in actors)
+        seen["nodes"] = len({each["Address"]["NodeID"] for each in actors})
+        time.sleep(1.0)  # Ray's figures are some tenths of a second old
+        seen["free"] = ray.available_resources().get("CPU", 0.0)
+digests = {}
+def run(name, listen=None):
+    digests[name] = run_scenario(scenario, Placement(2, "ray", trainers=2), f"{sys.argv[2]}/{name}", listen).digest
+run("first", look)
+for _ in range(50):
+    time.sleep(0.2)
+    if ray.available_resources().get("CPU", 0.0) == 4.0:
+        break
+seen["afterwards"] = ray.available_resources().get("CPU", 0.0)
+both = [threading.Thread(target=run, args=(name,)) for name in ("second", "third")]
+for each in both:
+    each.start()
+for each in both:
+    each.join()
+print("RESULT", json.dumps([seen, digests]))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_run_reserves_its_cpus_and_leaves_a_head_without_any_alone(small, tmp_path: Path) -> None:
+    """Two nodes of two CPUs: one shard and one trainer on each. Two runs at once take turns."""
+    scenario = small(
+        "population.devices=150000", "rounds.count=3", "training.enabled=true", "training.cohort_sample=4"
+    )  # fmt: skip
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    done = run(RESERVED, tmp_path, tmp_path / "s.toml", tmp_path)
+    line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
+    assert line is not None, done.stdout + done.stderr
+    seen, digests = json.loads(line.removeprefix("RESULT "))
+    assert seen == {"on_head": 0, "nodes": 2, "free": 0.0, "afterwards": 4.0}
+    reference = simulate(scenario, Placement(1, "in-process"), tmp_path / "reference")
+    assert digests == dict.fromkeys(("first", "second", "third"), reference.digest)
+    where = "Ray, local cluster, 4 CPUs: 2 shards, 2 trainers, aggregator on CPU"
+    assert done.stdout.splitlines().count(where) == 3
