@@ -177,7 +177,7 @@ def _candidates(free: float) -> list[Node]:
         return nodes
     # A client of Ray cannot list the free CPUs of nodes, but a task can.
     task: Any = ray.remote(_free_cpus).options(num_cpus=0)
-    of_nodes = ray.get(task.remote())
+    of_nodes: Any = ray.get(task.remote())
     found = [Node(node.name, of_nodes.get(node.name, 0.0)) for node in nodes]
     return [node for node in found if node.cpus >= 1.0] or nodes
 
