@@ -39,13 +39,17 @@ text."""
 SECONDS_BETWEEN_LINES = 15.0
 """Seconds between lines without a terminal."""
 
+Spent = Callable[[RunProgress], str]
+"""Returns a text on the privacy that a run has spent so far; empty for nothing."""
+
 
 @contextlib.contextmanager
-def run_progress(is_shown: bool, spent: Callable[[], str] = str) -> Iterator[ProgressListener]:
+def run_progress(is_shown: bool, spent: Spent = lambda progress: "") -> Iterator[ProgressListener]:
     """Yields the listener of a run.
 
     It moves a bar or, without a terminal, prints lines; if not `is_shown`, it does nothing. The
-    function `spent` returns a text on the privacy spent; it is called for every line.
+    function `spent` returns a text on the privacy spent; it is called for every line with the last
+    report of the simulation.
     """
     console = Console(stderr=True)
     if not is_shown:
@@ -170,7 +174,7 @@ class _Lines:
     """A listener of runs and of studies: updates one line in a notebook's cell; elsewhere prints a
     line every fifteen seconds and one at the end, for logs."""
 
-    def __init__(self, title: str = "", spent: Callable[[], str] = str) -> None:
+    def __init__(self, title: str = "", spent: Spent = lambda progress: "") -> None:
         self._title = title
         self._state, self._pace = _State(spent), _Pace()
         self._display = _notebook_display()
@@ -231,7 +235,7 @@ def both(first: ProgressListener, second: ProgressListener) -> ProgressListener:
 class _State:
     """State of a run: the latest reports of its simulation and of its training."""
 
-    def __init__(self, spent: Callable[[], str] = str) -> None:
+    def __init__(self, spent: Spent = lambda progress: "") -> None:
         self._spent = spent
         self._run: RunProgress | None = None
         self._training: TrainingProgress | None = None
@@ -307,7 +311,7 @@ class _State:
             if (run.committed, run.count) != self._slower:
                 parts.append(f"simulated {run.committed}")
             parts.append(f"day {days:.0f} {seconds // 3600:02.0f}:{seconds % 3600 // 60:02.0f}")
-            if spent := self._spent():
+            if spent := self._spent(run):
                 parts.append(spent)
             free = "" if run.may_come is None else f"may come {run.may_come:,} of "
             parts.append(f"{free}eligible {run.eligible_estimate:,}")

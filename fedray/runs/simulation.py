@@ -368,7 +368,14 @@ class _Simulation:
         # A round may close after the window in which it started.
         self._seconds = max(self._seconds, seconds)
         committed = sum(task.round_index for task in coordinator.tasks)
-        progress = RunProgress(committed, self._count, self._seconds, *coordinator.supply)
+        only = coordinator.tasks[0] if len(self._tasks) == 1 else None
+        progress = RunProgress(
+            committed,
+            self._count,
+            self._seconds,
+            *coordinator.supply,
+            so_far=only and (lambda: (self._tasks[0].scenario, _columns_so_far(only.records))),
+        )
         self._on_progress(progress)
 
         def facts() -> dict[str, Any]:
@@ -496,8 +503,8 @@ def _commits_before(
 
 
 def _columns_so_far(records: Sequence[RoundRecord]) -> dict[str, list[float]]:
-    """Returns columns of the committed rounds among `records`, from which readers of a progress
-    file bound the privacy spent (fedray/audit/so_far.py)."""
+    """Returns columns of the committed rounds among `records`, from which the privacy spent is
+    bounded (fedray/audit/so_far.py) by the command and by readers of a progress file."""
     committed = [record for record in records if record.is_committed]
     names = ("opened", "started", "closed", "accepted")
     return {name: [getattr(each, name) for each in committed] for name in names}

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -585,6 +585,8 @@ class RunProgress:
     may_come: estimate of the eligible devices that no rule held back then; with several tasks, the
         largest number of any task.
     starving: reason why no round was committed for most of a day; empty otherwise.
+    so_far: function that returns the scenario and, by name, columns of its committed rounds, from
+        which fedray/audit/so_far.py bounds the privacy spent; None with several tasks.
     """
 
     committed: int
@@ -593,6 +595,8 @@ class RunProgress:
     eligible_estimate: int
     may_come: int | None = None
     starving: str = ""
+    # A function, since the columns of all rounds are too much for every report.
+    so_far: Callable[[], tuple[Any, Mapping[str, Sequence[float]]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

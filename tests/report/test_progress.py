@@ -10,8 +10,12 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
+from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.part_done import PartDone
+from fedray.base.rounding import up
+from fedray.commands.frame.progress import _SpentSoFar
 from fedray.report.progress import estimate_text, run_progress, show_progress, study_progress
+from fedray.runs.simulation import simulate
 from fedray.wire.messages import (
     DataProgress,
     Evaluation,
@@ -228,3 +232,18 @@ def test_without_a_terminal_a_study_prints_a_line_now_and_then(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == lines
+
+
+def test_the_line_of_a_run_has_the_bound_that_a_listing_reads_from_its_files(
+    small, tmp_path
+) -> None:
+    scenario = small("training.enabled=false")
+    reports: list[RunProgress] = []
+    trace = simulate(scenario, out=tmp_path / "t", on_progress=reports.append)
+    committed = {name: column[trace.rounds["state"] == 0] for name, column in trace.rounds.items()}
+    names = ("opened", "started", "closed")
+    bound = bound_so_far(scenario, RoundsSoFar(*(committed[name] for name in names)))
+    assert bound.epsilon is not None
+    text = _SpentSoFar()(reports[-1])
+    assert text.startswith(f"at most epsilon {up(bound.epsilon)}")
+    assert text.endswith(f"after {len(committed['opened'])} rounds")

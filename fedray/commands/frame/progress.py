@@ -2,7 +2,8 @@
 
 import contextlib
 import shlex
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from fedray.commands.frame.output import print_line
 # commands need no parameter for it.
 IS_QUIET: ContextVar[bool] = ContextVar("is_quiet", default=False)
 """Whether progress is hidden; set once, when the command line is read."""
+SECONDS_BETWEEN = 2.0
+"""Shortest time between two bounds on the privacy that a run has spent."""
+MOST_SHARE = 0.05
+"""Largest share of the time that bounds may take, since some mechanisms take long."""
 
 
 @contextlib.contextmanager
@@ -42,13 +47,11 @@ def progress_of_run(
     from fedray.report.event_files import event_files
     from fedray.report.progress import both, run_progress
     from fedray.trace.partial import new_directory, partial_directory
-    from fedray.watch.spent import SpentSoFar
 
     where = directory or new_directory(name)
     is_quiet = IS_QUIET.get()
     hint = f"resume  if this run is cut off: {command} {shlex.quote(str(where))}"
-    spent = SpentSoFar(where)
-    with run_progress(not is_quiet, spent) as show, event_files(tensorboard) as write:
+    with run_progress(not is_quiet, _SpentSoFar()) as show, event_files(tensorboard) as write:
         say = (lambda progress: None) if is_quiet else _Once(hint)
         try:
             yield where, both(say, both(show, write))
@@ -72,3 +75,42 @@ class _Once:
         if self._line and not isinstance(progress, DataProgress):
             print_line(self._line, err=True)
             self._line = ""
+
+
+class _SpentSoFar:
+    """Upper bounds on the privacy that a run has spent, as text.
+
+    The text names the round, which may be an earlier one. A run of several tasks has none.
+    """
+
+    def __init__(self) -> None:
+        self._text, self._next = "", 0.0
+
+    def __call__(self, progress: Any) -> str:
+        """Returns the latest known bounds; empty before the first."""
+        begun = time.monotonic()
+        if begun >= self._next and progress.committed and progress.so_far is not None:
+            self._text = _bound_text(*progress.so_far())
+            ended = time.monotonic()
+            self._next = begun + max(SECONDS_BETWEEN, (ended - begun) / MOST_SHARE)
+        return self._text
+
+
+def _bound_text(scenario: Any, rounds: Mapping[str, Sequence[float]]) -> str:
+    import numpy as np
+
+    from fedray.audit.so_far import RoundsSoFar, bound_so_far
+    from fedray.base.parsing import finite_or_none
+    from fedray.base.rounding import fine, up
+
+    columns = (np.asarray(rounds[name], np.float64) for name in RoundsSoFar._fields)
+    try:
+        bound = bound_so_far(scenario, RoundsSoFar(*columns))
+    # A line of progress must not end a run; without a bound, the audit will say why.
+    except Exception:
+        return ""
+    if finite_or_none(bound.epsilon) is None:
+        return ""
+    rho = "" if finite_or_none(bound.rho) is None else f", rho {fine(bound.rho)}"
+    after = f"after {len(rounds['opened']):,} rounds"
+    return f"at most epsilon {up(bound.epsilon)}{rho} {after}"
