@@ -109,8 +109,9 @@ def _bound_text(scenario: Any, rounds: Mapping[str, Sequence[float]]) -> str:
     # A line of progress must not end a run; without a bound, the audit will say why.
     except Exception:
         return ""
-    if finite_or_none(bound.epsilon) is None:
+    epsilon, rho = finite_or_none(bound.epsilon), finite_or_none(bound.rho)
+    if epsilon is None:
         return ""
-    rho = "" if finite_or_none(bound.rho) is None else f", rho {fine(bound.rho)}"
     after = f"after {len(rounds['opened']):,} rounds"
-    return f"at most epsilon {up(bound.epsilon)}{rho} {after}"
+    of_rho = "" if rho is None else f", rho {fine(rho)}"
+    return f"at most epsilon {up(epsilon)}{of_rho} {after}"
