@@ -109,7 +109,7 @@ def _bound_text(scenario: Any, rounds: Mapping[str, Sequence[float]]) -> str:
     # A line of progress must not end a run; without a bound, the audit will say why.
     except Exception:
         return ""
-    if finite_or_none(bound.epsilon) is None:
+    if bound.epsilon is None or finite_or_none(bound.epsilon) is None:
         return ""
     rho = "" if finite_or_none(bound.rho) is None else f", rho {fine(bound.rho)}"
     after = f"after {len(rounds['opened']):,} rounds"
