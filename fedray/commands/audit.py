@@ -69,6 +69,7 @@ def audit(
         evidence (FILE): every participation that breaks the claim, as .csv or .parquet
     Args:
         verbose: print the whole audit
+        verify: check every digest, or none; default: of what is read
         show_devices: name the devices of a log, instead of a keyed hash
     """
     from fedray.trace.several_tasks import is_of_tasks

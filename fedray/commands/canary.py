@@ -4,7 +4,6 @@ from pathlib import Path
 
 import typer
 
-from fedray.base.errors import InputError
 from fedray.commands.frame.auditing import open_checked
 from fedray.commands.frame.output import print_result
 from fedray.commands.frame.progress import progress_line
@@ -16,7 +15,6 @@ def canary(
     trace: Path | None = None,
     coordinates: int | None = None,
     overrides: list[str] | None = None,
-    verify: bool | None = None,
     trust_code: bool = False,
     as_json: bool = False,
 ) -> None:
@@ -33,11 +31,9 @@ def canary(
     from fedray.scenario import Scenario
     from fedray.studies.canary import run_canary
 
-    if verify is not None and trace is None:
-        raise InputError("--verify and --no-verify need --trace TRACE; leave them out")
     # A mistake in the scenario is found before a large trace is opened.
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
-    opened = open_checked(trace, verify) if trace is not None else None
+    opened = open_checked(trace, None) if trace is not None else None
     with progress_line("running canaries") as show:
         result = run_canary(value, opened, coordinates, on_progress=show)
     print_result(result, as_json)

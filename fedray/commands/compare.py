@@ -12,7 +12,6 @@ def compare(
     runs: list[Path],
     *,
     trace: Path | None = None,
-    delta: float | None = None,
     page: Path | None = None,
     figures: Path | None = None,
     as_json: bool = False,
@@ -25,11 +24,10 @@ def compare(
     Args:
         runs (RUN): directories of `fedray train`, or traces with a trained run
         trace (TRACE): trace of the trainings; default: where it was when a run was trained
-        delta (D): delta of every epsilon; default: that of the first run
     """
     from fedray.studies.compare import compare_runs
 
-    result = compare_runs(runs, trace, delta)
+    result = compare_runs(runs, trace)
     print_comparison(result, page, figures, as_json)
     # Without the trace, the participations that epsilon follows from are unknown.
     if not result.assumptions and not as_json:

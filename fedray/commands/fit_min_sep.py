@@ -20,7 +20,6 @@ def fit_min_sep(
     min_sep: int,
     vary: str = "reach",
     scale: float = 0.1,
-    tolerance: float = 0.01,
     overrides: list[str] | None = None,
     place: list[str] | None = None,
     as_json: bool = False,
@@ -39,7 +38,6 @@ def fit_min_sep(
         min_sep (B): observed min-sep: least difference of two rounds of a device
         vary (reach|checkins): key to fit
         scale (S): share of population and report goal to simulate
-        tolerance (T): relative error of min-sep at which the search ends
     """
     from fedray.studies.fit import MOST_RUNS, scenario_to_fit
     from fedray.studies.fit import fit_min_sep as fit
@@ -57,7 +55,7 @@ def fit_min_sep(
             show(PartDone(text, next(numbers), MOST_RUNS, is_least=True))
 
         where = placement_of(place) if place else None
-        found = fit(value, min_sep, KEYS[vary], scale, tolerance, where, show_run)
+        found = fit(value, min_sep, KEYS[vary], scale, placement=where, on_run=show_run)
     print_result(found, as_json, scale=scale)
     if not as_json:
         error = f"{100 * found.relative_error:+.1f} %"

@@ -12,7 +12,6 @@ def report(
     *,
     out: Path | None = None,
     figures: Path | None = None,
-    verify: bool | None = None,
     as_json: bool = False,
 ) -> None:
     """Write the page of a trace, of a trained run, or of a run of several tasks.
@@ -32,11 +31,11 @@ def report(
 
     with progress_line("writing the page"):
         if is_trained_run(directory):
-            result = open_checked(directory, verify, TrainedRun.open)
+            result = open_checked(directory, None, TrainedRun.open)
         elif is_of_tasks(directory):
-            result = open_tasks(directory, None, verify)[1]
+            result = open_tasks(directory, None, None)[1]
         else:
-            result = audit_trace(open_checked(directory, verify))
+            result = audit_trace(open_checked(directory, None))
         # The page lies where a browser finds it beside the files that it shows.
         written = write_shown(result, out or directory / REPORT_FILE, figures)
     if as_json:

@@ -23,8 +23,6 @@ def stress(
     rounds: int | None = None,
     estimated: str | None = None,
     actual: str | None = None,
-    estimated_participations: str | None = None,
-    actual_participations: str | None = None,
     epsilon: float = 6.0,
     delta: float | None = None,
     mechanisms: str = "blt,banded-toeplitz,banded,tree",
@@ -50,8 +48,6 @@ def stress(
         rounds (N): rounds n; of a trace, the planned rounds
         estimated (B,B): estimated min-seps; for a scenario by default what a plan would take
         actual (B,B): true min-seps
-        estimated_participations (K,K): estimated participations; default: as many as fit
-        actual_participations (K,K): true participations; default: as many as fit
         epsilon (E): target of the noise
         mechanisms (A,B): kinds of `fedray optimize`, files, or names such as blt-400
         seeds (S): runs of a scenario, by default 20; or trainings with --train, by default 3
@@ -68,8 +64,6 @@ def stress(
             rounds=rounds,
             estimated=_numbers("estimated", estimated),
             actual=_numbers("actual", actual),
-            estimated_participations=_numbers("estimated_participations", estimated_participations),
-            actual_participations=_numbers("actual_participations", actual_participations),
             epsilon=epsilon,
             delta=delta,
             mechanisms=[each.strip() for each in mechanisms.split(",")],

@@ -50,7 +50,7 @@ def run_jobs(
     work: Callable[[_Job], _Done],
     jobs: Sequence[_Job],
     placement: Placement | None = None,
-    on_counts: Callable[[TaskCounts], None] | None = None,
+    on_counts: Callable[[Any], None] | None = None,
 ) -> Iterator[tuple[int, _Done]]:
     """Calls `work(job)` for every job: a Ray task each, or in this process for in-process.
 
@@ -61,7 +61,7 @@ def run_jobs(
         work: function that workers can import, such as one of your module.
         jobs: arguments of the calls.
         placement: where the calls run; a local Ray cluster by default.
-        on_counts: receives the progress whenever a job is done or lost.
+        on_counts: receives a `TaskCounts` whenever a job is done or lost.
 
     Yields:
         (position of the job, result), in the order of completion.

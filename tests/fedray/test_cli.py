@@ -283,7 +283,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (
             ["fit-min-sep", "GOOD.toml", "--min-sep", "5", "--tolerance", "2"],
-            "tolerance=2.0 must be between 0 and 1",
+            "fit-min-sep --tolerance was removed",
         ),
     ],
 )

@@ -61,6 +61,7 @@ def test_a_signature_gives_arguments_options_and_flags() -> None:
         Args:
             source: source
             is_on: switch
+            verify: check
             level (N): level
         """
         called.append((source, is_on, verify, level))

@@ -115,4 +115,4 @@ def test_annotations_of_every_command_can_be_read_for_numbers() -> None:
                 found.setdefault(name, set()).add(flag)
     assert {"--rounds", "--min-sep", "--bands"} <= found["optimize"]
     assert "--out" not in found["optimize"]
-    assert "--tolerance" in found["fit-min-sep"]
+    assert "--scale" in found["fit-min-sep"]

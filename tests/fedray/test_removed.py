@@ -12,6 +12,7 @@ from fedray.base.removed import REMOVED, removed
 from fedray.cli import app
 from fedray.mechanisms.accounting.events import read_event
 from fedray.trace.reader import Trace
+from fedray.trace.schema import DOCUMENT_DIGEST, document_digest
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 OF_COMMANDS = [each for each in REMOVED if each.startswith("fedray ")]
@@ -56,8 +57,9 @@ def test_a_removed_key_or_value_is_refused_with_its_replacement(small) -> None:
 
 def test_a_trace_that_records_clock_changes_is_refused(trace_of) -> None:
     trace = trace_of([[0], [1]], 2)
-    run = json.loads((trace.path / "run.json").read_text())
-    (trace.path / "run.json").write_text(json.dumps(run | {"clock_changes_digest": "0"}))
+    run = json.loads((trace.path / "run.json").read_text()) | {"clock_changes_digest": "0"}
+    run[DOCUMENT_DIGEST] = document_digest(run)
+    (trace.path / "run.json").write_text(json.dumps(run))
     with pytest.raises(TraceVersion, match="clock_changes_digest was removed; use the fedray"):
         Trace.open(trace.path)
 

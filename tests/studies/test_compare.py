@@ -11,8 +11,10 @@ import pytest
 
 import fedray
 from fedray.audit.calibration import calibrate_trace
+from fedray.base.errors import InputError
 from fedray.mechanisms import Tree
 from fedray.report.plotly_json import plotly_figure
+from fedray.studies.compare import compare_runs
 from fedray.studies.compare_page import comparison_figures, comparison_page
 from fedray.studies.paired import paired_difference
 from fedray.trace.reader import Trace
@@ -461,11 +463,12 @@ def test_bad_arguments_are_refused(trace, trace_of, trained_of, fedray_command, 
         ([run.path, tmp_path / "none"], "has no training.json"),
         ([run.path, trace.path], "has no trained run"),
         ([run.path, another.path, "--trace", wrong.path], "--trace='.*' has digest"),
-        ([run.path, another.path, "--trace", trace.path, "--delta", "2"], "delta"),
     ]:
         code, out, err = fedray_command("compare", *map(str, arguments))
         assert (code, out, err.count("\n")) == (2, "", 1), err
         assert re.search(words, err), err
+    with pytest.raises(InputError, match="delta"):
+        compare_runs([run.path, another.path], trace, 2.0)
 
 
 def test_the_command_prints_tables_or_json_and_writes_page_and_figures(

@@ -64,8 +64,6 @@ def test_fit_prints_what_it_found(fedray_command, small, tmp_path: Path) -> None
         "60",
         "--scale",
         "0.5",
-        "--tolerance",
-        "0.05",
     ]
     code, out, _ = fedray_command(*arguments)
     assert code == 0

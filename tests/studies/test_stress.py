@@ -18,7 +18,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.scenario import Scenario
 from fedray.studies.simulated import Truth
 from fedray.studies.stress import run as running
-from fedray.studies.stress.judged import Judged, Stressed
+from fedray.studies.stress.judged import Judged, Stressed, StressRow
 from fedray.studies.stress.result import MOST_EXCEEDING, StressResult
 from fedray.studies.stress.run import stress
 
@@ -564,3 +564,32 @@ def test_bad_usage_of_the_command_exits_with_2(arguments: list[str], told, fedra
     assert (code, out) == (2, "")
     assert told in err
     assert len(err.splitlines()) == 1
+
+
+def judged_row(mechanism: str, **figures) -> StressRow:
+    known = {"min_sep": 8, "max_participations": 5, "noise_multiplier": 2.0, "is_exact": True}
+    return StressRow(mechanism, 40, 10, 4, mechanism, **(known | figures))
+
+
+def test_the_verdict_says_what_is_a_bound_and_names_what_could_not_be_judged() -> None:
+    rows = (
+        judged_row("blt", epsilon=4.2, noise_factor=1.1, rms_regret=0.06801),
+        judged_row("banded", epsilon=4.3, noise_factor=1.2, is_exact=False),
+        judged_row("dense", note="takes long"),
+    )
+    verdict = StressResult("", 4.0, DELTA, (MinSep(40, 10, 4),), rows).verdict
+    assert "banded at most 4.3" in verdict
+    assert "at most 6.9 % of error (blt)" in verdict, "a bound is rounded up"
+    assert verdict.endswith("; dense could not be judged.")
+
+
+def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_noise() -> None:
+    rows = tuple(
+        judged_row(
+            name, seed=seed, epsilon=spent, noise_factor=1.0, rms_regret=0.0, rms_error=error
+        )
+        for seed in range(4)
+        for name, spent, error in (("blt", 4.5, 1.0), ("tree", 3.9, 2.0))
+    )
+    verdict = StressResult("", 4.0, DELTA, (MinSep(40, 9, 4),), rows).verdict
+    assert verdict.startswith("design a tree for 10,"), "the given estimate has no rows"

@@ -20,7 +20,6 @@ Args:
     tensorboard (DIR): folder for TensorBoard's event files
     trace: trace, a directory of `fedray run` or `fedray import`
     trust_code: run custom code that came with a trace or an interrupted run
-    verify: check every digest, or none; default: of what is read
 Form of the log:
     file_format (csv|parquet): format of the files; default: by suffix
     time_format (FORMAT|UNIT): format of times such as '%d.%m.%Y', or unit of numbers: s, ms, us, ns

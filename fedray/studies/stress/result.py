@@ -110,8 +110,7 @@ class StressResult(DrawnResult):
         which the fewest runs do."""
 
         def cost(outcome: Outcome) -> tuple[float, float, int]:
-            risk = outcome.exceeding if outcome.exceeding > MOST_EXCEEDING else 0.0
-            return risk, outcome.mean_excess or 0.0, -outcome.estimated_min_sep
+            return _risk(outcome), outcome.mean_excess or 0.0, -outcome.estimated_min_sep
 
         comparable = [each for each in self.outcomes if each.mean_excess is not None]
         return [min(each, key=cost) for each in grouped(comparable, lambda each: each.mechanism)]
@@ -129,7 +128,7 @@ class StressResult(DrawnResult):
 
     def _said(self) -> str:
         target = given(self.epsilon)
-        best = min(self.recommended, key=lambda each: each.rms_error, default=None)
+        best = min(self.recommended, key=lambda each: (_risk(each), each.rms_error), default=None)
         if best is None or best.mean_excess is None:
             cases = grouped(self.rows, case_of)
             worst = max(cases, key=lambda case: max(_known(case, "epsilon"), default=0.0))
@@ -146,13 +145,19 @@ class StressResult(DrawnResult):
             for each in of_best
             if self.is_given(each)
         ]
+        lead = f"{', '.join(said)}; " if said else ""
         more = "more" if best.mean_excess >= 0 else "less"
         return (
-            f"{', '.join(said)}; design a {best.mechanism} for {best.estimated_min_sep:,}, the "
+            f"{lead}design a {best.mechanism} for {best.estimated_min_sep:,}, the "
             f"{percent(best.quantile)} quantile: {percent(abs(best.mean_excess))} {more} error "
             f"in the mean than made for each truth, {percent(best.exceeding)} chance to exceed "
             f"{target}."
         )
+
+
+def _risk(outcome: Outcome) -> float:
+    """Returns the share of runs beyond the target, 0 if so few are acceptable."""
+    return outcome.exceeding if outcome.exceeding > MOST_EXCEEDING else 0.0
 
 
 def _outcomes(rows: Iterable[StressRow], target: float) -> list[Outcome]:
@@ -214,16 +219,21 @@ def _sentence(rows: Sequence[StressRow], target: float) -> str:
     judged = [row for row in rows if row.epsilon is not None]
     if not judged:
         return f"{lead}: no mechanism can run ({first.note})."
-    spent = [f"{row.mechanism} {up(row.epsilon or 0.0, 2)}" for row in judged]
+    spent = [
+        f"{row.mechanism} {'at most ' * (row.is_exact is False)}{up(row.epsilon or 0.0, 2)}"
+        for row in judged
+    ]
     factors = [up(each, 3) for each in sorted(_known(judged, "noise_factor"))]
     needed = " to ".join(dict.fromkeys((factors[0], factors[-1])))
     text = f"{lead}: instead of epsilon {given(target)}, {', '.join(spent)} are spent; {needed} "
     text += f"times the noise keeps {given(target)}"
     worst = max(judged, key=lambda row: row.rms_regret or 0.0)
     if worst.rms_regret is not None and worst.rms_regret > 0:
-        cost = percent(worst.rms_regret)
-        text += f"; at equal epsilon the wrong design costs at most {cost} of error"
+        cost = up(100.0 * worst.rms_regret, 1)
+        text += f"; at equal epsilon the wrong design costs at most {cost} % of error"
         text += f" ({worst.mechanism})"
+    if missing := [row.mechanism for row in rows if row.epsilon is None]:
+        text += f"; {', '.join(missing)} could not be judged"
     return f"{text}."
 
 
