@@ -13,8 +13,7 @@ from fedray.base.errors import ScenarioError
 from fedray.clients.check_in import by_bits
 from fedray.clients.host import ShardHost
 from fedray.clients.shard import PopulationShard
-from fedray.clients.workers import _shares
-from fedray.runtime.workers import Node
+from fedray.runtime.reservation import Node, shares_of
 from fedray.scenario import Scenario
 from fedray.wire.messages import CheckInOrder, CheckIns, Outcome, Settlement, Window
 
@@ -135,5 +134,5 @@ def test_numbers_are_sorted_as_numpy_sorts_them(size: int, bits: int) -> None:
 
 def test_shards_are_shared_out_by_the_cpus_of_the_nodes() -> None:
     nodes = [Node("a", 1.0), Node("b", 4.0), Node("c", 3.0)]
-    assert _shares(nodes, 16) == [(0, 2), (2, 10), (10, 16)]
-    assert _shares(nodes, 1) == [(0, 0), (0, 1), (1, 1)]
+    assert shares_of(nodes, 16) == [(0, 2), (2, 10), (10, 16)]
+    assert shares_of(nodes, 1) == [(0, 0), (0, 1), (1, 1)]

@@ -126,7 +126,7 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
             "privacy.mechanism={kind='bisr',bands=3,restarts=[3]}",
             ["unknown key privacy.mechanism.restarts"],
         ),
-        ("training.devices_at_once=many", ["at_once = 'many'", "valid integer or 'measured'; "]),
+        ("training.devices_at_once=many", ["at_once = 'many'", "valid integer; correct it"]),
         ("rounds.look_ahead_minutes=7", ["look_ahead_minutes", "7", "of a day"]),
         ("participation.timer_resets_on=never", ["timer_resets_on", "never", "accepted"]),
         ("rounds.report_goal", ["table.key=value"]),

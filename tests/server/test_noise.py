@@ -303,13 +303,17 @@ def test_a_state_of_another_kind_of_device_is_refused(aggregator) -> None:
 def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) -> None:
     """Whatever the node has. One that reserves a GPU is left what Ray gives it, and refuses to run where torch has none."""
     from fedray.base.source import source_digest
+    from fedray.runtime.reservation import Reservation
     from fedray.runtime.workers import ActorSpec, _ActorBody
 
     def body_of(device: str) -> _ActorBody:
         scenario = small("training.enabled=true")
         gpus = float(device == "cuda")
         spec = ActorSpec(
-            "Aggregator", "the aggregator", ModelAggregator, (), AggregatorLost, gpus=gpus
+            *("Aggregator", "the aggregator", ModelAggregator, (), AggregatorLost),
+            reservation=Reservation((), 0, None),
+            bundle=0,
+            gpus=gpus,
         )
         return _ActorBody(source_digest(), spec, scenario, device)
 
