@@ -136,7 +136,7 @@ class ImportDocument(TypedDict):
     """The log that was read."""
     device_columns: list[str]
     """Columns of the log that name a device."""
-    round_column: str | None
+    round_column: str
     """Column of rounds in the log."""
     where: list[str]
     """Conditions given as `--where`."""

@@ -426,6 +426,16 @@ def test_a_changed_import_is_noticed(tmp_path: Path) -> None:
         open_trace(tmp_path / "t")
 
 
+@pytest.mark.parametrize("key", ["round_column", "where", "rows", "packages"])
+def test_keys_of_run_json_have_their_types_even_unverified(tmp_path: Path, key: str) -> None:
+    log = write_log(tmp_path / "log", ["a", "b"], [1, 0], "strings")
+    trace = import_log(log, "dev", "round", 2, tmp_path / "t")
+    for wrong in (None, 2.5):
+        (trace.path / "run.json").write_text(json.dumps({**trace.run, key: wrong}))
+        with pytest.raises(TraceCorrupt, match=f"lacks {key}, or has values of another type"):
+            open_trace(tmp_path / "t", verify=False)
+
+
 def test_duckdb_fetches_no_extension_from_the_network() -> None:
     with connected({}) as connection:
         names = ("autoinstall_known_extensions", "autoload_known_extensions")
