@@ -15,8 +15,6 @@ from .blt import BLT
 from .strategy import Strategy
 
 PARAMETERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    # The first decay of blt-100 and blt-1000 is the bound of the search, exp(-1e-13): within 4000
-    # rounds, a buffer that forgets nothing.
     "blt-100": (
         (0.9897399577366023, 0.73520072686991, 0.1677606543546285),
         (0.20502918828538091, 0.23357823873941155, 0.06959102008908266),
@@ -25,6 +23,7 @@ PARAMETERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
         (0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778),
         (0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734),
     ),
+    # Its first decay is the bound of the search, exp(-1e-13): a buffer that forgets nothing.
     "blt-1000": (
         (0.9999999999999, 0.9973412140887514, 0.958462952061479, 0.6581797258118893),
         (0.008657391557734396, 0.05890890647771417, 0.1454817604184882, 0.27701169184871666),

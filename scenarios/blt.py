@@ -1,8 +1,8 @@
 """Losses of mechanisms in the BLT paper, and the privacy of its runs.
 
 McMahan, Xu, Zhang 2024 (arXiv 2408.08868): Table 3 prints losses at 2052 rounds, min-sep 342 and 6
-participations; Table 4 prints rho and epsilon of ten runs. Nothing is simulated, and nothing is
-fitted. With an output directory, optimised mechanisms are kept there and read again.
+participations; Table 4 prints rho and epsilon of ten runs. Nothing is simulated. With an output
+directory, optimised mechanisms are kept there and read again.
 
     OUT/mechanisms/NAME.json   an optimised mechanism
 """
@@ -38,7 +38,8 @@ NOTES = (
     "Table 4 prints the rounds strictly between two participations, so min-sep is one more, and "
     "rounds rho and epsilon up. Its matrices of BandMF are not in print; their noise multipliers "
     "are for a sensitivity of 1. Two printed rhos contradict their own row: BandMF of es-ES, and "
-    "the tree of pt-PT, which a noise multiplier of 4.03 would fit.",
+    "the tree of pt-PT, which a noise multiplier of 4.03 would fit. The rows of blt-100 are no "
+    "evidence: its parameters are not in print, and were chosen among local optima by these rows.",
 )
 
 
@@ -136,7 +137,7 @@ TABLE_4 = (
 )
 """Runs of Table 4: locale, mechanism, noise multiplier, rounds, rounds between participations,
 participations, rho and epsilon."""
-CONTRADICTORY = 2
+CONTRADICTORY = {("es-ES", "banded"), ("pt-PT", "tree")}
 """Rows of Table 4 whose figures contradict one another (see NOTES)."""
 
 
@@ -261,6 +262,8 @@ def _privacy_of(
 def _reproduced(losses: list[PrintedLoss], runs: list[PrintedPrivacy]) -> Reproduced:
     agreeing = sum(each.agrees for each in losses)
     same = sum(each.agrees for each in runs)
+    # The contradictory rows cannot agree with any computation.
+    others = [each for each in runs if (each.locale, each.mechanism) not in CONTRADICTORY]
     cells = {
         "mechanism": lambda each: each.name,
         "MaxLoss": lambda each: f"{each.max_loss:.4f}",
@@ -298,8 +301,7 @@ def _reproduced(losses: list[PrintedLoss], runs: list[PrintedPrivacy]) -> Reprod
         notes=NOTES,
         verdict=f"{agreeing} of {len(losses)} mechanisms have the printed losses, or smaller "
         f"ones. {same} of {len(runs)} runs have the printed rho and epsilon, to every digit.",
-        # The contradictory rows cannot agree with any computation.
-        agrees=agreeing == len(losses) and same == len(runs) - CONTRADICTORY,
+        agrees=agreeing == len(losses) and all(each.agrees for each in others),
         drawn=[agreement_figure("losses", "RmsLoss", note, points)],
     )
 

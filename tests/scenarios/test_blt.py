@@ -74,6 +74,16 @@ def test_table_4_but_for_its_contradictory_rows() -> None:
     assert math.sqrt(tree["rho"] / 1.33) * 7 == pytest.approx(4.03, abs=0.02)
 
 
+@pytest.mark.usefixtures("few")
+def test_a_contradictory_row_cannot_make_up_for_another(monkeypatch) -> None:
+    banded, blt_400, *rest = blt.TABLE_4
+    rows = [(*banded[:6], "0.26", "4.51"), (*blt_400[:6], "0.15", "3.46"), *rest]
+    monkeypatch.setattr(blt, "TABLE_4", rows)
+    last = list(blt.run())[-1]
+    assert [each["agrees"] for each in last.document["privacy"][:2]] == [True, False]
+    assert not last.agrees
+
+
 @pytest.mark.parametrize(
     ("value", "printed", "agrees"),
     [
