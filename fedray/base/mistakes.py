@@ -254,9 +254,10 @@ class _Problem:
         if self.kind == "union_tag_not_found":
             return f"{full} is missing; it is one of {', '.join(known)}"
         value = given.get(tag) if isinstance(given, dict) else given
-        refusal = removed(f"{full} = {shown(value)}")
-        if refusal is not None:
-            return refusal
+        # A value of a tag may also lie deeper, such as an event in a composition.
+        for path in (full, tag):
+            if (refusal := removed(f"{path} = {shown(value)}")) is not None:
+                return refusal
         close = difflib.get_close_matches(str(value), known, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else "take one of them"
         return f"{full} = {shown(value)} is not one of {', '.join(known)}; {remedy}"

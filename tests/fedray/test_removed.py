@@ -67,6 +67,8 @@ def test_a_trace_that_records_clock_changes_is_refused(trace_of) -> None:
 def test_an_event_of_a_removed_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gaussian-sum' was removed; describe it by kind"):
         read_event({"kind": "gaussian-sum"}, tmp_path)
+    with pytest.raises(InputError, match="gaussian-sum' was removed; describe it by kind"):
+        read_event({"kind": "composed", "events": [{"kind": "gaussian-sum"}]}, tmp_path)
 
 
 def test_every_refusal_is_one_sentence() -> None:
