@@ -107,7 +107,7 @@ def _clip_layers(
     norms = (by_layer**2).sum(axis=1) ** 0.5
     done = _done(norms, is_long.any(axis=1), clip)
     # Layers no longer than S_j with the sum of S_j^2 = S^2 make an update no longer than S (McMahan
-    # et al. 2018, section 3).
+    # et al. 2018).
     ratios = _ratios(is_long & (done == Clipped.SHORTENED)[:, None], bounds, by_layer)
     for layer in range(ratios.shape[1]):
         # In float64: the only rounding is to float32, which `_LAYER_MARGIN` covers.

@@ -227,7 +227,7 @@ class Ledger(Result):
         spent = max(largest, enforced + float(rest.max(initial=0.0)))
         # Gaussian releases of rho_1, rho_2, .. are together one with mu^2 = 2 (rho_1 + rho_2 + ..)
         # (Dong, Roth and Su 2022, Corollary 3.3), so epsilon is exact for their sum. Other noise
-        # has only the bound of zCDP (Bun and Steinke 2016, Proposition 1.3), which is larger.
+        # has only the bound that zCDP implies (`zcdp_epsilon`), which is larger.
         charged = [each for versions in releases for each in versions]
         is_gaussian = all(each.is_gaussian for each in (*charged, *open_ones))
         event = Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * (spent + reserved)))

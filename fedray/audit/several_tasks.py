@@ -468,7 +468,7 @@ def _epsilon_of(events: Sequence[Event | None], delta: float) -> float:
 
 def _all_of(events: Sequence[Event | None]) -> Event:
     # Tasks may read each other's models. Composition allows that: each event bounds a release for
-    # every value of the earlier ones (Bun and Steinke 2016, Lemma 1.7).
+    # every value of the earlier ones.
     known: tuple[Any, ...] = tuple(each for each in events if each is not None)
     # Every task of a run has noise, and so an event.
     assert len(known) == len(events)

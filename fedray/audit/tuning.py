@@ -113,8 +113,8 @@ class Tuning(Document):
             # Renyi divergences are in the order of rho, so the largest bounds every draw of cells.
             largest, runs = max(events, key=rho_of), self.runs
             return TuningCost(None, best_of_epsilon(largest, runs.mean, runs.shape, delta, others))
-        # The trainings may be chosen one after another by earlier results, which composition allows
-        # (Bun and Steinke 2016, Lemma 1.7). It does not ask which of them are published.
+        # The trainings may be chosen one after another by earlier results, which composition
+        # allows. It does not ask which of them are published.
         every: list[Any] = [Repeated(event=each, count=self.seeds) for each in events]
         together = Composed(events=tuple(every) + others)  # pyright: ignore[reportArgumentType]
         return TuningCost(rho_of(together), epsilon_of(together, delta).epsilon)

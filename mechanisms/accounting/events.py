@@ -215,7 +215,7 @@ class DiscreteGaussianSum(Event):
     @model_validator(mode="after")
     def _has_a_theorem(self) -> Self:
         check_noise_multiplier(self.noise_at_unit_sensitivity)
-        # Proposition 14 asks for sigma >= 1/2 for each device; one device needs no sum.
+        # The bounds on sums are for sigma >= 1/2 of each device; one device needs no sum.
         if self.devices > 1 and self.device_variance < LEAST_DEVICE_VARIANCE:
             raise ValueError(
                 f"device_variance={self.device_variance:g} must be at least "

@@ -136,8 +136,8 @@ def sampled_in_turn(
             "without sampling"
         )
     norm, _ = largest_column(strategy, turns.rounds)
-    # Theorem 4 is about columns of norm at most 1. The largest one covers the others, which is
-    # pessimistic where the last columns are shorter, as in every Toeplitz C.
+    # The largest column covers the others, which is pessimistic where the last ones are shorter, as
+    # in a Toeplitz C.
     step = Gaussian(noise_multiplier=noise_multiplier / norm)
     sampled = PoissonSampled(probability=probability, event=step)
     return Repeated(event=sampled, count=turns.max_participations)

@@ -167,7 +167,7 @@ class Quantiles(_Numbers):
     def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
         lows, highs = sums.interval((1.0 - confidence) / sums.estimates.size)
         # Slightly heuristic: noisy ranks need not increase, and raising them is quicker than the
-        # least squares of Hay et al. 2010, section 4. The interval does not rest on it.
+        # least squares of Hay et al. 2010. The interval does not rest on it.
         ranks = np.maximum.accumulate(self.ranks(sums.estimates))
         # True ranks increase, which sharpens their bounds.
         least = np.maximum.accumulate(self.ranks(lows))

@@ -68,8 +68,7 @@ class Fixed:
         return 1.0
 
     def divisor(self, report: TrainReport) -> float:
-        # f_f of McMahan et al. 2018, section 3: one device changes it by at most S / (q W) (Lemma
-        # 1).
+        # f_f of McMahan et al. 2018: one device changes it by at most S / (q W) (Lemma 1).
         return self._denominator
 
 
@@ -86,8 +85,7 @@ class ClippedBelow(Fixed):
     noise_factor = ClippedDenominator.noise_factor
 
     def scale(self, report: TrainReport) -> float:
-        # f_c of McMahan et al. 2018, section 3, whose Lemma 1 bounds its sensitivity by 2 S / (q
-        # W_min).
+        # f_c of McMahan et al. 2018, whose Lemma 1 bounds its sensitivity by 2 S / (q W_min).
         # The factor is at most 1, so that no contribution grows before noise is added.
         return self._denominator / max(self._denominator, report.weights)
 
