@@ -21,7 +21,7 @@ run of the full size, with the rules, shows their cost.
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
@@ -713,23 +713,61 @@ def _larger_goal(full: Candidate) -> int | None:
 def with_limits(
     candidate: Candidate, seeds: int, before: Candidate | None, rules: Participation | None = None
 ) -> Candidate:
-    """Plans the limits: a lower prediction bound of one more run's min-sep (Student's t), and the
-    most participations seen, plus one if runs differ; no further than the scenario's rules."""
-    from scipy import stats
-
-    rounds = candidate.rounds
-    # If no device came twice, min-sep is at least as long as the run.
-    known = np.array([rounds if each is None else each for each in candidate.min_seps], float)
+    """Plans the limits of a candidate; see `limits_of_runs`."""
+    seen = (*candidate.max_participations, *(before.max_participations if before else ()))
     # One run at full size has no spread of its own; that of the smaller ones stands for it.
     deviation = before.deviation if before is not None else None
+    found = limits_of_runs(candidate.rounds, candidate.min_seps, seen, seeds, rules, deviation)
+    return replace(
+        candidate,
+        planned_min_sep=found.min_sep,
+        planned_max_participations=found.max_participations,
+        deviation=found.deviation,
+    )
+
+
+class LimitsOfRuns(NamedTuple):
+    """Planned limits of a run like some others."""
+
+    min_sep: int | None
+    """Smallest min-sep to expect; None if no device is to come twice."""
+    max_participations: int
+    """Most participations to expect."""
+    deviation: float
+    """Standard deviation of the min-sep over its mean."""
+
+
+def limits_of_runs(
+    rounds: int,
+    min_seps: Sequence[int | None],
+    max_participations: Iterable[int],
+    seeds: int,
+    rules: Participation | None = None,
+    deviation: float | None = None,
+) -> LimitsOfRuns:
+    """Plans the limits: a lower prediction bound of one more run's min-sep (Student's t), and the
+    most participations seen, plus one if runs differ; no further than the scenario's rules.
+
+    Args:
+        rounds: rounds of every run.
+        min_seps: min-seps seen; None where no device came twice.
+        max_participations: participations seen.
+        seeds: runs on which the deviation rests.
+        rules: participation rules of the scenario.
+        deviation: standard deviation over the mean, if known; by default that of `min_seps`.
+    """
+    from scipy import stats
+
+    # If no device came twice, min-sep is at least as long as the run.
+    known = np.array([rounds if each is None else each for each in min_seps], float)
     if deviation is None:
         deviation = max(float(known.std(ddof=1)), LEAST_DEVIATION) / float(known.mean())
     # A prediction interval: one more run deviates by itself, and the mean of the seen runs does.
     quantile = float(stats.t.ppf(1.0 - MISS_PROBABILITY, seeds - 1))
     factor = quantile * math.sqrt(1.0 + 1.0 / known.size)
-    seen = {*candidate.max_participations, *(before.max_participations if before else ())}
+    seen = set(max_participations)
     if seen == {1}:
-        return replace(candidate, planned_max_participations=1, deviation=deviation)
+        return LimitsOfRuns(None, 1, deviation)
     predicted = known.mean() * (1.0 - factor * deviation)
     # The plan is never above a min-sep that was seen, however small the spread.
     min_sep = max(1, math.floor(min(predicted, known.min())))
@@ -740,9 +778,7 @@ def with_limits(
         most = min(most, rules.max_participations or most)
     # No more participations than have room at that separation.
     most = min(most, -(-rounds // min_sep))
-    return replace(
-        candidate, planned_min_sep=min_sep, planned_max_participations=most, deviation=deviation
-    )
+    return LimitsOfRuns(min_sep, most, deviation)
 
 
 def _mechanism_for(limits: MinSep, target: PlanTarget, has_cache: bool) -> Strategy:

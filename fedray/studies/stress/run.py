@@ -28,7 +28,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 from fedray.studies.compare import Comparison
 from fedray.studies.equal_privacy import compare_mechanisms
-from fedray.studies.plan import Candidate, PlanTarget, with_limits
+from fedray.studies.plan import limits_of_runs
 from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated
 from fedray.studies.stress.judged import MATRIX_KINDS, Judged, Stressed
 from fedray.studies.stress.result import StressResult, case_of, grouped
@@ -124,7 +124,7 @@ def stress(
         runs = _simulated(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
         )
-        estimates = _planned(opened, runs, PlanTarget(epsilon, delta), *estimate)
+        estimates = _planned(opened, runs, *estimate)
         tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs))))
         jobs = [replace(each, estimates=tried) for each in runs]
     elif opened is not None:
@@ -305,7 +305,6 @@ def _simulated(
 def _planned(
     scenario: Scenario,
     runs: Sequence[Stressed],
-    target: PlanTarget,
     estimated: Sequence[int],
     participations: Sequence[int],
 ) -> tuple[MinSep, ...]:
@@ -314,24 +313,16 @@ def _planned(
     if estimated:
         return _participations(n, estimated, participations)
     found = [run.truth for run in runs if run.what_if is None]
-    known = [truth for truth in found if truth.participation is not None]
+    known = [(each, each.participation) for each in found if each.participation is not None]
     if len(known) < 2:
         rule = "must be given, because a plan estimates it from at least two runs"
         raise InputError.of("estimated", None, rule)
-    candidate = Candidate(
-        target=target,
-        rounds=n,
-        report_goal=scenario.rounds.report_goal,
-        timer_hours=0.0,
-        scale=1.0,
-        population_over_goal=scenario.population.devices // scenario.rounds.report_goal,
-        min_seps=tuple(truth.min_sep for truth in known),
-        max_participations=tuple(
-            truth.participation.max_participations for truth in known if truth.participation
-        ),
+    min_seps = [truth.min_sep for truth, _ in known]
+    most = [participation.max_participations for _, participation in known]
+    limits = limits_of_runs(n, min_seps, most, len(known), scenario.participation)
+    return _participations(
+        n, (limits.min_sep or n,), participations or (limits.max_participations,)
     )
-    limits = with_limits(candidate, len(known), None, scenario.participation).planned_limits
-    return _participations(n, (limits.min_sep,), participations or (limits.max_participations,))
 
 
 def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, ...]:
