@@ -90,7 +90,8 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     runs; then for the given estimates over the runs of each what-if."""
     best = result.recommended
     shown = [each for each in result.outcomes if result.is_given(each) or each in best]
-    shown.sort(key=lambda each: [*_places(result)].index(each.mechanism))
+    order = [*_places(result)]
+    shown.sort(key=lambda each: order.index(each.mechanism))
     cells: dict[str, Callable[[Outcome], str]] = {
         "mechanism": lambda each: each.mechanism,
         "made for b, k": lambda each: (

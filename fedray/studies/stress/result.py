@@ -3,6 +3,7 @@ estimate, and the verdict in a sentence."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import ClassVar, TypeVar
 
@@ -86,7 +87,7 @@ class StressResult(DrawnResult):
         """The rows, with a column per key."""
         return pa.Table.from_pylist(json_of(self.rows))
 
-    @property
+    @cached_property
     def outcomes(self) -> InJson[list[Outcome]]:
         """Every mechanism made for every estimate, over all simulated runs; empty for other truths,
         and without mechanisms that cannot run in all of them."""
@@ -103,7 +104,7 @@ class StressResult(DrawnResult):
             if self.is_given(each)
         ]
 
-    @property
+    @cached_property
     def recommended(self) -> InJson[list[Outcome]]:
         """The estimate to design for, of each mechanism: of those with which at most 5 % of the
         runs exceed the target, the one of least `mean_excess`; if all are riskier, the one with
@@ -220,7 +221,7 @@ def _sentence(rows: Sequence[StressRow], target: float) -> str:
     if not judged:
         return f"{lead}: no mechanism can run ({first.note})."
     spent = [
-        f"{row.mechanism} {'at most ' * (row.is_exact is False)}{up(row.epsilon or 0.0, 2)}"
+        f"{row.mechanism} {'at most ' if row.is_exact is False else ''}{up(row.epsilon or 0.0, 2)}"
         for row in judged
     ]
     factors = [up(each, 3) for each in sorted(_known(judged, "noise_factor"))]
