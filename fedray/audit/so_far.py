@@ -8,9 +8,11 @@ spends more on these.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from fedray.audit.guarantees import Guarantee, limits_at, of_limits
 from fedray.audit.noise import ServerNoise, permitted_noise
@@ -30,6 +32,11 @@ class RoundsSoFar(NamedTuple):
     """Start of the round, seconds since start of the run."""
     closed: Float64Array
     """Time of the commit, seconds since start of the run."""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any]) -> Self:
+        """Returns the rounds of columns by name, which may have others beside."""
+        return cls(*(np.asarray(columns[name], np.float64) for name in cls._fields))
 
 
 def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import pydantic
 from pydantic import FiniteFloat
 
@@ -352,10 +351,7 @@ def _bound(tables: dict[str, Any], folder: Path, times: Mapping[str, Any]) -> Pr
         scenario = Scenario.from_tables(
             tables, source=str(folder), directory=folder, is_recorded=True
         )
-        names = ("opened", "started", "closed")
-        found = bound_so_far(
-            scenario, RoundsSoFar(*(np.asarray(times[name], np.float64) for name in names))
-        )
+        found = bound_so_far(scenario, RoundsSoFar.of(times))
     # Without a bound, the progress of the run is known all the same.
     except Exception as error:
         reason = one_line(f"{error}" or type(error).__name__)

@@ -97,15 +97,12 @@ class _SpentSoFar:
 
 
 def _bound_text(scenario: Any, rounds: Mapping[str, Sequence[float]]) -> str:
-    import numpy as np
-
     from fedray.audit.so_far import RoundsSoFar, bound_so_far
     from fedray.base.parsing import finite_or_none
     from fedray.base.rounding import fine, up
 
-    columns = (np.asarray(rounds[name], np.float64) for name in RoundsSoFar._fields)
     try:
-        bound = bound_so_far(scenario, RoundsSoFar(*columns))
+        bound = bound_so_far(scenario, RoundsSoFar.of(rounds))
     # A line of progress must not end a run; without a bound, the audit will say why.
     except Exception:
         return ""
