@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedray.base.errors import InputError, RunFailed
+from fedray.base.rounding import counted
 from fedray.runtime.placement import Placement, has_ray
 from fedray.runtime.session import session, wait_for_cpus
 
@@ -200,13 +201,13 @@ def shares_of(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
 def where(placement: Placement, reservation: Reservation | None, shards: int) -> str:
     """Says what runs where, such as "Ray, local cluster, 2 CPUs: 2 shards, 1 trainer, aggregator on
     CPU"."""
-    parts = [f"{shards} {'shard' if shards == 1 else 'shards'}"]
+    parts = [counted(shards, "shard")]
     if reservation is None:
         why = "" if has_ray() else " (Ray is not installed)"
         return f"in this process{why}: {parts[0]}"
     if count := reservation.trainers:
-        parts.append(f"{count} {'trainer' if count == 1 else 'trainers'}")
-        parts[-1] += " on GPUs" if placement.trainer_gpus else ""
+        on_gpus = " on GPUs" if placement.trainer_gpus else ""
+        parts.append(f"{counted(count, 'trainer')}{on_gpus}")
         parts.append(f"aggregator on {'GPU' if placement.aggregator_gpus else 'CPU'}")
     address = placement.address or os.environ.get("RAY_ADDRESS")
     cluster = f"cluster {address}" if address else "local cluster"
