@@ -25,7 +25,7 @@ from fedray.report.table import Paragraph
 GIVEN: Mapping[str, tuple[str, Any]] = {
     "overrides": ("overrides", list[str] | None),
     "placement": ("place", list[str] | None),
-    "scenario": ("scenario", list[Path] | None),
+    "scenario": ("scenario", Path | None),
 }
 """Options of the command and their types, by the parameter of a reproduction that they give."""
 MADE = ("out", "on_progress")

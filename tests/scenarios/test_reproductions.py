@@ -147,3 +147,10 @@ def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Pa
         code, out, err = own(*given)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
+
+
+@pytest.mark.slow
+def test_a_reproduction_takes_one_scenario_by_its_name(fedray_command) -> None:
+    options = ("--scenario", "coverage", "--hours", "6", "--json")
+    code, out, err = fedray_command("reproduce", "coverage", *options)
+    assert (code, len(json.loads(out)["windows"])) == (0, 1), err

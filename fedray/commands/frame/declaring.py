@@ -120,7 +120,7 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
     }
     name = parameter.name
     if name == "scenario":
-        more |= {"callback": _found_scenarios, "autocompletion": _shipped_names}
+        more |= {"callback": _found_scenario, "autocompletion": _shipped_names}
     if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
         is_required = parameter.default is inspect.Parameter.empty
         usual = name.upper() if is_required else f"[{name.upper()}]"
@@ -135,12 +135,10 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
     return Annotated[kind, typer.Option(flag, show_default=is_shown, **more)]
 
 
-def _found_scenarios(names: Any) -> Any:
+def _found_scenario(name: Any) -> Any:
     from fedray.scenario.shipped import find_scenario
 
-    if isinstance(names, list | tuple):
-        return [find_scenario(each) for each in names]
-    return None if names is None else find_scenario(names)
+    return None if name is None else find_scenario(name)
 
 
 def _shipped_names(begun: str) -> list[str]:
