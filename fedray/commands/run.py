@@ -33,7 +33,8 @@ def run(
 ) -> None:
     """Simulate a scenario, train its model, write its trace, and audit it.
 
-    An interrupted run that continues knows its scenario.
+    An interrupted run that continues knows its scenario. With SCENARIO, `--resume DIR` also starts
+    a run that has no checkpoint yet, and prints one that is complete: jobs may repeat the command.
 
     Args:
         out (DIR): new directory for the trace; default: one under runs/
@@ -42,9 +43,10 @@ def run(
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
     from fedray.runs.budgeted import charge_run, reserved
-    from fedray.runs.pipeline import recorded_scenario
+    from fedray.runs.pipeline import complete_run, recorded_scenario
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
+    from fedray.trace.unfinished import has_begun
 
     day = day_of(start)
     placement = placement_of(place)
@@ -68,12 +70,19 @@ def run(
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
     ):
-        reserve: Any = partial(reserved, ledger, start=day, placement=placement)
-        if resume is not None:
+        # A run that starts again before its first checkpoint is still the run that was reserved.
+        is_resumed = resume is not None
+        reserve: Any = partial(
+            reserved, ledger, start=day, placement=placement, is_resumed=is_resumed
+        )
+        trace = None
+        if resume is not None and value is not None:
+            trace = complete_run(resume, value)
+        if trace is None and resume is not None and (value is None or has_begun(resume)):
             kept = None if ledger is None else recorded_scenario(resume)
-            held = reserve(kept, is_resumed=True)
+            held = reserve(kept)
             trace = _continued(resume, placement, value, listen, trust_code, held)
-        else:
+        if trace is None:
             trace = _started(value, placement, directory, listen, reserve)
         problem = ""
         try:

@@ -2,7 +2,7 @@
 trained. The models of several tasks are trained one by one after the simulation."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -151,6 +151,28 @@ def resume_run(
     return trace
 
 
+def complete_run(
+    directory: str | Path, scenario: Scenario | SeveralTasks
+) -> Trace | TasksRun | None:
+    """Returns the run of a scenario in a directory; None if it, or its training, is not complete.
+
+    Raises CheckpointError if the directory holds a run of another scenario.
+    """
+    if is_of_tasks(directory):
+        run = TasksRun.open(directory)
+        document, traces = run.document, run.traces
+    elif (Path(directory) / RUN_FILE).exists():
+        run = Trace.open(directory)
+        document, traces = run.run, {"": run}
+    else:
+        return None
+    if document["scenario_digest"] != scenario.digest:
+        raise CheckpointError(
+            f"{str(directory)!r} is a complete run of another scenario; give another directory"
+        )
+    return None if _untrained(traces) else run
+
+
 def _resume_tasks(
     directory: str | Path,
     placement: Placement | None,
@@ -161,7 +183,7 @@ def _resume_tasks(
     if is_of_tasks(directory):
         found = TasksRun.open(directory)
         # If all traces are complete, only trainings can be left.
-        if not _untrained(found):
+        if not _untrained(found.traces):
             raise _nothing_left(found.path)
     else:
         path = resume_any(
@@ -223,8 +245,7 @@ def _finish_training(
     trust_code: bool,
 ) -> None:
     """Trains the model of a run whose trace is already complete."""
-    is_trained = trace.scenario.get("training", {}).get("enabled", False)
-    if not is_trained or (trace.path / TRAINING).exists():
+    if not _untrained({"": trace}):
         raise _nothing_left(trace.path)
     with _hint(trace.path):
         finish_training(trace, placement, on_progress, scenario, trust_code=trust_code)
@@ -261,11 +282,11 @@ def _hint(directory: Path) -> Iterator[None]:
         raise with_resume_hint(error, directory) from None
 
 
-def _untrained(found: TasksRun) -> list[str]:
+def _untrained(traces: Mapping[str, Trace]) -> list[str]:
     """Returns the tasks whose models are still to be trained."""
     return [
         name
-        for name, trace in found.traces.items()
+        for name, trace in traces.items()
         if trace.scenario["training"]["enabled"]
         # A task without a committed round has nothing to train on.
         and trace.committed_rounds
@@ -285,7 +306,7 @@ def _trained(
     # A caller who gives the scenarios already has and trusts their code.
     given = {task.name: task.scenario for task in several.tasks} if several is not None else {}
     here = placement or Placement()
-    for name in _untrained(found):
+    for name in _untrained(found.traces):
         trace, scenario = found.traces[name], given.get(name)
         try:
             finish_training(

@@ -37,6 +37,8 @@ from fedray.trace.checkpoints import (
     write_npz,
 )
 from fedray.trace.partial import JOURNAL, UNFINISHED_FILE, finished_directory, partial_directory
+from fedray.trace.schema import RUN_FILE
+from fedray.trace.several_tasks import is_of_tasks
 from fedray.wire.messages import Settlement, settlements_of_devices
 
 FORMAT = "fedray-unfinished"
@@ -259,6 +261,14 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
         f"{str(wanted)!r} has no unfinished run next to it ({partial_directory(wanted).name}); "
         "give the directory of an interrupted run"
     )
+
+
+def has_begun(directory: Path) -> bool:
+    """Whether a run at `directory`, its output or partial directory, is complete or has a
+    checkpoint."""
+    is_complete = is_of_tasks(directory) or (directory / RUN_FILE).exists()
+    folders = (partial_directory(directory), directory)
+    return is_complete or any(has_checkpoint(folder) for folder in folders)
 
 
 def _digests_of(state: Mapping[str, NDArray]) -> list[bytes]:

@@ -120,6 +120,7 @@ RAY_JOB = resource(
         entrypoint=TEXT,
         shutdownAfterJobFinishes=YES_OR_NO,
         ttlSecondsAfterFinished=COUNT,
+        backoffLimit=COUNT,
         rayClusterSpec=CLUSTER,
     ),
 )

@@ -40,7 +40,7 @@ def test_the_job_runs_the_quickstart_on_the_cluster_it_is_given() -> None:
     assert head["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     mounted = head["containers"][0]["volumeMounts"][0]["mountPath"]
     assert shlex.split(job["spec"]["entrypoint"])[
-        shlex.split(job["spec"]["entrypoint"]).index("--out") + 1
+        shlex.split(job["spec"]["entrypoint"]).index("--resume") + 1
     ].startswith(mounted)
 
 

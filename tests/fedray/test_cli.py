@@ -85,6 +85,30 @@ def test_run_prints_tables_and_paths_for_people(fedray_command, small, tmp_path:
 
 
 @pytest.mark.slow
+def test_one_command_starts_a_run_and_opens_it_once_it_is_complete(
+    fedray_command, small, tmp_path: Path
+) -> None:
+    """What a job repeats until it exits with 0."""
+    (tmp_path / "s.toml").write_text(small().to_toml())
+    command = ["run", str(tmp_path / "s.toml"), "--resume", str(tmp_path / "t"), "--json"]
+    assert fedray_command("budget", str(tmp_path / "l"), "--epsilon", "30", "--delta", "1e-6")[0] == 0
+    command += ["--ledger", str(tmp_path / "l"), "--place", "backend=in-process"]
+    code, first, err = fedray_command(*command)
+    assert code == 0, err
+    written = (tmp_path / "t" / "run.json").stat().st_mtime_ns
+    code, again, err = fedray_command(*command)
+    assert code == 0, err
+    assert json.loads(again)["digest"] == json.loads(first)["digest"]
+    assert (tmp_path / "t" / "run.json").stat().st_mtime_ns == written
+    # It is charged once.
+    _, charged, _ = fedray_command("budget", str(tmp_path / "l"), "--json")
+    assert charged.count('"charged"') == 1
+    code, _, err = fedray_command(*command, "--set", "seed=5")
+    assert code == 2
+    assert "is a complete run of another scenario" in err
+
+
+@pytest.mark.slow
 def test_a_run_says_at_its_start_how_to_continue_it_if_its_process_vanishes(
     fedray_command, small, tmp_path: Path, monkeypatch
 ) -> None:

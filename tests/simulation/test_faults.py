@@ -324,14 +324,14 @@ main()
 def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sigint(
     reference: Trace, small, tmp_path: Path, start
 ) -> None:
-    """`fedray run` is interrupted once it has a checkpoint: one line, exit 130; `--resume` finishes it; its report is there too.
+    """`fedray run SCENARIO --resume` starts and is interrupted once it has a checkpoint: one line, exit 130; `--resume` finishes it; its report is there too.
 
     The workers found the code: what they had settled is in the checkpoint.
     """
     (tmp_path / "s.toml").write_text(small(*OVERRIDES, "training.enabled=false").to_toml())
     command = [sys.executable, "-m", "fedray", "run"]
     process = start(
-        [sys.executable, "-c", ELSEWHERE, str(ROOT), "run", "s.toml", "--out", str(tmp_path / "t"), "--place", "checkpoint_seconds=0", "--json", "--place", "backend=ray", "--place", "shards=2"],
+        [sys.executable, "-c", ELSEWHERE, str(ROOT), "run", "s.toml", "--resume", str(tmp_path / "t"), "--place", "checkpoint_seconds=0", "--json", "--place", "backend=ray", "--place", "shards=2"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )  # fmt: skip
