@@ -61,8 +61,8 @@ canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; bo
 	  tests/audit/test_distribution.py tests/mechanisms/test_composition.py \
 	  tests/mechanisms/test_questions.py tests/mechanisms/test_questions_exact.py
 
-fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals hold the truth (ten minutes)
-	FEDRAY_ALL_SEEDS=1 $(LONG) tests/studies/test_habits.py
+fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals hold the truth; FLASH's phones (ten minutes)
+	FEDRAY_ALL_SEEDS=1 $(LONG) tests/studies/test_habits.py tests/scenarios/test_flash.py
 
 laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB has its published figures, at full size (a quarter of an hour)
 	FEDRAY_ALL_SEEDS=1 FEDRAY_FULL_SIZE=1 $(LONG) tests/simulation/test_laws.py \
