@@ -1,0 +1,1 @@
+"""Commands of studies. `fedray/cli.py` finds those that are here."""
