@@ -1,1 +1,1 @@
-"""Commands of studies. `fedray/cli.py` finds those that are here."""
+"""The commands of studies, which are deleted with them."""
