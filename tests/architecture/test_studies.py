@@ -31,7 +31,7 @@ OF_THE_WHOLE = (
     *("tests/report/test_browser.py", "tests/report/test_documents.py"),
 )
 """Tests of the whole product: its files, digests, public names, pages and documents."""
-RUN = ("test_alone.py", "audit", "mechanisms", "trace")
+RUN = ("test_alone.py", "audit", "server")
 """Tests of the core that run, below tests/; all others are collected."""
 ONLY_THE_COPY = """
 import sys
@@ -116,4 +116,4 @@ def test_the_core_works_without_the_studies(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-10_000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
-    assert int(passed[1]) > 1000
+    assert int(passed[1]) > 500
