@@ -48,6 +48,8 @@ from fedray.noise import CorrelatedNoise as CorrelatedNoise
 from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
 from fedray.report.progress import show_progress as show_progress
+from fedray.runs.answers import Answers as Answers
+from fedray.runs.answers import answer as answer
 from fedray.runs.calibrated import calibrated as calibrated
 from fedray.runs.learning import train as train
 from fedray.runs.learning import train_many as train_many
@@ -63,8 +65,6 @@ from fedray.scenario.pretraining import Pretraining as Pretraining
 from fedray.scenario.scenario import Scenario as Scenario
 from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks
 from fedray.scenario.several_tasks import read_scenario as read_scenario
-from fedray.studies.answers import Answers as Answers
-from fedray.studies.answers import answer as answer
 from fedray.studies.canary import Aggregates as Aggregates
 from fedray.studies.canary import CanaryResult as CanaryResult
 from fedray.studies.canary import Trains as Trains

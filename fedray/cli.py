@@ -2,53 +2,40 @@
 
 import contextlib
 import os
+import pkgutil
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from fedray import __version__
-from fedray.commands.answer import answer
-from fedray.commands.audit import audit
-from fedray.commands.audit_model import audit_model
-from fedray.commands.budget import budget
-from fedray.commands.calibrate import calibrate
-from fedray.commands.canary import canary
-from fedray.commands.compare import compare
-from fedray.commands.compare_mechanisms import compare_mechanisms
-from fedray.commands.fit_log import fit_log
-from fedray.commands.fit_min_sep import fit_min_sep
+from fedray import __version__, commands
 from fedray.commands.frame.declaring import declared
 from fedray.commands.frame.exit_codes import INTERRUPTED, exit_code
 from fedray.commands.frame.group import Command, Commands
 from fedray.commands.frame.progress import IS_QUIET
-from fedray.commands.import_log import import_
-from fedray.commands.init import init
-from fedray.commands.mechanism import mechanism
-from fedray.commands.optimize import optimize
-from fedray.commands.plan import plan
-from fedray.commands.population import population
-from fedray.commands.pretrain import pretrain
-from fedray.commands.report import report
 from fedray.commands.reproduce import Reproductions, list_reproductions
-from fedray.commands.run import run
-from fedray.commands.schema import schema
-from fedray.commands.status import status
-from fedray.commands.stress import stress
-from fedray.commands.sweep import sweep
-from fedray.commands.train import train
-from fedray.commands.verify import verify
 from fedray.runtime.session import one_session
 
-GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Simulate and train": (run, train, pretrain, compare, compare_mechanisms, answer),
-    "Audit": (import_, audit, verify, budget, report, calibrate, canary, audit_model),
-    "Design mechanisms and runs": (optimize, mechanism, stress, plan, sweep),
-    "Model populations": (population, fit_log, fit_min_sep),
-    "Files and running jobs": (init, schema, status),
+_HOMES = {
+    each.name.rpartition(".")[2]: each.name
+    for each in pkgutil.walk_packages(commands.__path__, "fedray.commands.")
+}
+GROUPS: dict[str, list[Callable[..., None]]] = {
+    # A study may be deleted, and its command with it.
+    heading: [
+        getattr(import_module(_HOMES[name]), name) for name in names.split() if name in _HOMES
+    ]
+    for heading, names in (
+        ("Simulate and train", "run train pretrain compare compare_mechanisms answer"),
+        ("Audit", "import_ audit verify budget report calibrate canary audit_model"),
+        ("Design mechanisms and runs", "optimize mechanism stress plan sweep"),
+        ("Model populations", "population fit_log fit_min_sep"),
+        ("Files and running jobs", "init schema status"),
+    )
 }
 """Commands by the heading that lists them."""
 REPRODUCE = "Published results"

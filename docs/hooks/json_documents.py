@@ -4,6 +4,7 @@ is, and its keys as the rows of a reference."""
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import printed
 from document_keys import DocumentKey, keys_of
 
 from fedray.audit.audit import Audit
@@ -12,11 +13,12 @@ from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
 from fedray.clients.sessions import PopulationSupply
-from fedray.commands.frame import printed
 from fedray.commands.frame.described import Schema
 from fedray.commands.init import NewScenario, ShippedScenarios
-from fedray.commands.sweep import ShippedSweeps
+from fedray.commands.studies.sweep import ShippedSweeps
 from fedray.mechanisms.figures import Figures, Mechanisms
+from fedray.runs.answers import Answers
+from fedray.runs.design import Found
 from fedray.runs.pretraining import Pretrained
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
@@ -27,10 +29,8 @@ from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_sensitivity import MovedRuns
-from fedray.studies.answers import Answers
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
-from fedray.studies.design import Found
 from fedray.studies.fit import Fit
 from fedray.studies.habits.fit import HabitFit
 from fedray.studies.model_audit import ModelAudit

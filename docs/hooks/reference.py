@@ -33,11 +33,7 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "running": (
         "Running and training",
         (
-            "fedray.runs.simulation",
-            "fedray.runs.calibrated",
-            "fedray.runs.pipeline",
-            "fedray.runs.learning",
-            "fedray.runs.pretraining",
+            "fedray.runs",
             "fedray.runtime",
             "fedray.clients.tasks.check",
             "fedray.wire.messages",

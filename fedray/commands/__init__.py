@@ -1,2 +1,2 @@
 """The commands of `fedray`, one function each; every behaviour is in the package. fedray/cli.py
-registers them."""
+finds them by their files."""

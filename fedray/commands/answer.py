@@ -29,8 +29,8 @@ def answer(
         confidence (SHARE): probability of the intervals
         vocabulary (FILE): file of the words that the first trust model found in the last window
     """
+    from fedray.runs.answers import answer as answer_of
     from fedray.runs.learning import scenario_of
-    from fedray.studies.answers import answer as answer_of
     from fedray.trace.reader import Trace
 
     opened = Trace.open(trace)

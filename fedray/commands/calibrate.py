@@ -33,7 +33,7 @@ def calibrate(
     from fedray.audit.calibration import calibrate_trace
     from fedray.audit.claims import read_claim
     from fedray.report.terminal import calibration_text
-    from fedray.studies.design import mechanism_over
+    from fedray.runs.design import mechanism_over
     from fedray.trace.imported import open_trace
 
     opened = open_trace(trace)

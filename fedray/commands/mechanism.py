@@ -50,7 +50,7 @@ def mechanism(
         random_rounds: a sampled device rests for min-sep - 1 rounds instead of taking turns
     """
     from fedray.mechanisms.figures import Mechanisms
-    from fedray.studies.design import evaluate_mechanisms
+    from fedray.runs.design import evaluate_mechanisms
 
     found = evaluate_mechanisms(
         mechanisms,

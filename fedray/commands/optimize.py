@@ -58,7 +58,7 @@ def optimize(
         sampling (P): expected share of all devices in a round
     """
     from fedray.report.mechanisms import bands_table
-    from fedray.studies.design import (
+    from fedray.runs.design import (
         AMPLIFIED_KIND,
         find_mechanism,
         read_amplification,

@@ -50,7 +50,7 @@ def reproductions() -> Mapping[str, Any]:
 def list_reproductions(context: typer.Context) -> None:
     """Reproduce published results beside the printed ones; without NAME, list what there is."""
     if context.invoked_subcommand is None:
-        width = max(map(len, reproductions()))
+        width = max(map(len, reproductions()), default=0)
         for name, each in reproductions().items():
             print_line(f"{name:<{width}}  {each.description}")
 

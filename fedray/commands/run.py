@@ -159,7 +159,7 @@ def print_run(trace: Any, as_json: bool) -> None:
     from fedray.audit.audit import audit_trace
     from fedray.report.page import write_report
     from fedray.report.terminal import short_audit_text, training_text
-    from fedray.studies.answers_page import tables_without_privacy, written_answers
+    from fedray.runs.answers_page import tables_without_privacy, written_answers
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_trace(trace)
@@ -196,7 +196,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     """
     from fedray.audit.several_tasks import audit_tasks
     from fedray.report.terminal import tasks_text, training_text
-    from fedray.studies.answers_page import tables_without_privacy, written_evaluations
+    from fedray.runs.answers_page import tables_without_privacy, written_evaluations
 
     audit = audit_tasks(found)
     reports, problem = dict[str, str](), ""

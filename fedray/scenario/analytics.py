@@ -111,8 +111,8 @@ class EvaluationValues(ValueTable):
 
     kind: Literal["evaluation"] = "evaluation"
     """The metric of another task's model."""
-    # Called with the trace too, since the values are there; see `studies.answers`.
-    implementation: ClassVar[str] = "fedray.studies.evaluated:EvaluatedModel"
+    # Called with the trace too, since the values are there; see `runs.answers`.
+    implementation: ClassVar[str] = "fedray.runs.evaluated:EvaluatedModel"
     of: Annotated[str, Field(min_length=1, max_length=80)]
     """Name of the task whose model is evaluated."""
     metric: str = "loss"

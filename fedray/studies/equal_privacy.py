@@ -13,11 +13,11 @@ from fedray.base.errors import InputError
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.identity import Identity
 from fedray.runs.calibrated import calibrated, ensures
+from fedray.runs.design import mechanism_over
 from fedray.runs.learning import scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies.compare import Comparison, comparison_of
-from fedray.studies.design import mechanism_over
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory
 from fedray.trace.reader import Trace

@@ -72,9 +72,11 @@ def test_runs_that_moved_with_their_trace_still_know_it(
     far.mkdir()
     for path in (trained.path, other.path, trace.path):
         path.rename(far / path.name)
-    found = fedray.compare_runs([far / "model", far / "other"])
-    assert [group.mechanism for group in found.groups] == ["tree", "blt"]
-    assert all(group.epsilon is not None for group in found.groups)
+    for name, kind in (("model", "tree"), ("other", "blt")):
+        _, found, scenario = opened_training(far / name)
+        (used,) = fedray.audit_trace(found, scenario=scenario).mechanisms
+        assert (found.path, used.strategy.kind) == (far / "trace-0", kind)
+        assert used.enforced.epsilon is not None
 
 
 def test_a_filter_counts_for_its_own_mechanism_only(trace_of, small) -> None:

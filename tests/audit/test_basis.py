@@ -1,18 +1,14 @@
 """One basis: statement, verdict, page, JSON, terminal and ledger give one figure for every shape of run, or all say that there is none."""
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from drawn_runs import HERE, ONLY_MODELS, QUESTION, Drawn, drawn, paid, words
 
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.calibration import calibrate_trace
@@ -25,7 +21,6 @@ from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rounding import given_delta, up
 from fedray.imports.importer import import_log
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.events import ApproximateDP, Composed, Repeated
 from fedray.mechanisms.accounting.sampled import sampled_in_turn
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
@@ -34,60 +29,13 @@ from fedray.report.terminal import short_audit_text
 from fedray.runs.calibrated import calibrated
 from fedray.runs.learning import scenario_to_train
 from fedray.runs.simulation import simulate
-from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.studies.compare import audits_of
-from fedray.studies.equal_privacy import compare_mechanisms
-from fedray.studies.plan import PlanTarget, make_plan
 
 FULL = "FEDRAY_ALL_SEEDS" in os.environ
-HERE = Placement(1, "in-process")
 STATED = re.compile(r"\(([\d.]+), ([\d.e-]+)\)-differential privacy")
 SAID = re.compile(r"may rest on (?:the enforced )?epsilon ([\d.]+) at delta ([\d.e-]+)")
 PUBLISHED = re.compile(r"Epsilon that may be published: ([\d.]+) at delta ([\d.e-]+)")
 HEADLINE = re.compile(r"<b>&epsilon; = ([\d.]+)</b>")
-
-
-class Drawn(NamedTuple):
-    """Random parts of a scenario."""
-
-    tables: dict[str, Any]
-    rng: np.random.Generator
-    folder: Path
-
-    def pick(self, *values: Any) -> Any:
-        return values[int(self.rng.integers(len(values)))]
-
-    def run(self, **tables: Any) -> Any:
-        """The trace of the scenario with further tables."""
-        merged = {key: self.tables.get(key, {}) | of for key, of in tables.items()}
-        value = Scenario.from_tables({**self.tables, **merged}, directory=self.folder)
-        return simulate(value, HERE, self.folder / "trace")
-
-
-def drawn(case: int, folder: Path) -> Drawn:
-    rng = np.random.default_rng(case)
-    mechanism = [{"kind": "identity"}, {"kind": "tree"}, {"kind": "band-fhu", "bands": 2}][case % 3]
-    participation: dict[str, Any] = {"timer_hours": float(rng.choice([0.0, 0.3, 2.0, 24.0]))}
-    if rng.random() < 0.5:
-        participation["max_participations"] = int(rng.integers(1, 4))
-    elif rng.random() < 0.3:
-        participation["timer_violators"] = 0.5
-    tables = {
-        "name": f"case-{case}",
-        "seed": int(rng.integers(2**31)),
-        "population": {"devices": 800},
-        "availability": {"model": "always_on"},
-        "participation": participation,
-        "rounds": {"count": int(rng.integers(2, 6)), "report_goal": 20},
-        "privacy": {
-            "mechanism": mechanism,
-            "noise_multiplier": float(rng.choice([0.5, 1.3, 4.0, 20.0])),
-            "delta": float(rng.choice([1e-6, 1e-8, 3e-9])),
-        },
-        "training": {"enabled": False, "cohort_sample": 10},
-    }
-    return Drawn(tables, rng, folder)
 
 
 def trained(trace: Any, each: Drawn) -> Audit:
@@ -146,31 +94,6 @@ def both(each: Drawn) -> Audit:
 def question_of_a_silent_model(each: Drawn) -> Audit:
     trace = each.run(**asking(each), privacy={"mechanism": {"kind": "none"}})
     return trained(trace, each)
-
-
-def words(each: Drawn, epsilon: float) -> dict[str, Any]:
-    """A table of data with a private vocabulary of (epsilon, 2e-8)."""
-    text = "word0\nword1\n"
-    (each.folder / "words.txt").write_text(text)
-    # In each of two windows: half of epsilon, and the chance that a key of one device is shown.
-    parts = (
-        ApproximateDP(epsilon=epsilon / 2, delta=0.0, theorem="t"),
-        ApproximateDP(epsilon=0.0, delta=8.191944783181514e-9, theorem="t"),
-    )
-    cost = {
-        "trust": "central",
-        "mechanism": "discrete Laplace noise",
-        "theorem": "a theorem",
-        "windows": 2,
-        "delta": 2e-8,
-        "event": Repeated(event=Composed(events=parts), count=2).to_json(),
-        "vocabulary_sha256": hashlib.sha256(text.encode()).hexdigest(),
-    }
-    (each.folder / "words.txt.json").write_text(json.dumps({"cost": cost}))
-    rows = [{"client": f"c{n}", "text": "word0 word1"} for n in range(30)]
-    pq.write_table(pa.Table.from_pylist(rows), each.folder / "d.parquet")
-    files = {"file": str(each.folder / "d.parquet"), "tokens": "text"}
-    return {"kind": "parquet", **files, "vocabulary_file": str(each.folder / "words.txt")}
 
 
 def vocabulary(each: Drawn) -> Audit:
@@ -347,12 +270,6 @@ def charged(audit: Audit, folder: Path) -> Any:
     return found
 
 
-QUESTION = {
-    "participation": {"timer_hours": 0.0, "max_participations": None},
-    "privacy": {"mechanism": {"kind": "identity"}, "noise_multiplier": 4.0, "delta": 1e-8},
-}
-
-
 def test_a_statement_of_a_model_with_a_question_states_both_at_their_deltas(
     tmp_path: Path,
 ) -> None:
@@ -375,14 +292,6 @@ def test_a_statement_of_a_model_with_a_question_states_both_at_their_deltas(
     assert "the answer of each window" in lines["What is released"]
 
 
-def paid(folder: Path, epsilon: float = 4.0, **tables: Any) -> tuple[Drawn, Any]:
-    """A trace whose devices took part once, with a vocabulary of (epsilon, 2e-8)."""
-    each = drawn(0, folder)
-    data = words(each, epsilon)
-    once = {"participation": {"timer_hours": 24.0, "max_participations": 1}}
-    return each, each.run(data=data, **(QUESTION | once), **tables)
-
-
 def test_a_statement_with_a_private_vocabulary_includes_what_it_cost(tmp_path: Path) -> None:
     """(4, 2e-8) and one contribution at noise 4: 5.2664 at 3e-8, where the model has 1.2927 at 1e-8."""
     owners = {"owners": {"mean_devices": 1.3, "most_devices": 3}}
@@ -401,8 +310,6 @@ def test_a_statement_with_a_private_vocabulary_includes_what_it_cost(tmp_path: P
 def test_no_target_is_met_on_a_trace_by_the_model_only(tmp_path: Path, fedray_command) -> None:
     """Whatever meets targets refuses what the noise of a model does not cover, as before a run."""
     _, trace = paid(tmp_path)
-    refusal = "counts updates of models only, and the scenario has a question"
-    own = Scenario.from_tables(trace.scenario, directory=trace.path)
     privacy = {"target_epsilon": 3.0, "mechanism": {"kind": "identity"}, "delta": 1e-8}
     target = Scenario.from_tables({**trace.scenario, "privacy": privacy}, directory=trace.path)
     sweep = tmp_path / "sweep.toml"
@@ -412,27 +319,14 @@ def test_no_target_is_met_on_a_trace_by_the_model_only(tmp_path: Path, fedray_co
         lambda: calibrated(scenario_to_train(trace, target), trace),
         lambda: calibrate_trace(trace, epsilon=3.0),
         lambda: calibrate_trace(trace, rho=3.0),
-        lambda: compare_mechanisms(trace, ["tree"], tmp_path / "m", epsilon=3.0, trust_code=True),
-        lambda: make_plan(own, PlanTarget(3.0, 1e-8), [24.0]),
     ):
-        with pytest.raises(InputError, match=refusal):
+        with pytest.raises(InputError, match=ONLY_MODELS):
             attempt()
     given = ("--set", "privacy.target_epsilon=3", "--out", str(tmp_path / "trained"))
     code, _, err = fedray_command("train", str(trace.path), *given)
-    assert (code, refusal in err) == (2, True)
+    assert (code, ONLY_MODELS in err) == (2, True)
     tuning = Tuning(trace.digest, 1e-8, [audit_trace(trace)], 2, None)
     assert set(tuning.costs.values()) == {None}
-
-
-def test_compared_trainings_pay_for_their_own_vocabularies(tmp_path: Path) -> None:
-    """Two vocabularies of equal words and other costs are two audits, at the delta of the composition."""
-    each, trace = paid(tmp_path)
-    dear = Scenario.from_tables(trace.scenario, directory=trace.path)
-    tables = {**trace.scenario, "data": words(each, 1.0)}
-    cheap = Scenario.from_tables(tables, directory=trace.path)
-    found = [audit.basis.by_name["enforced"] for audit in audits_of([dear, cheap], trace, 1e-8)]
-    assert found[0].epsilon > found[1].epsilon > 1.3
-    assert [each.delta for each in found] == pytest.approx([3e-8, 3e-8])
 
 
 def test_budgets_and_tasks_take_no_private_vocabularies(tmp_path: Path) -> None:

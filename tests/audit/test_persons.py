@@ -26,8 +26,6 @@ from fedray.mechanisms.registry import Dense, Identity, Tree
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.sweep.run import run_sweep
-from fedray.studies.sweep.sweep import MechanismSpec, Sweep
 from fedray.wire.owners import OwnersOfDevices, owners_on
 
 CASES = 500
@@ -390,29 +388,6 @@ def test_the_import_command_takes_a_column_of_owners(tmp_path: Path, fedray_comm
     code, shown, _ = fedray_command("audit", out, "--mechanism", "tree", "--noise-multiplier", "3")
     assert code == 0
     assert "A person instead of a device" in shown
-
-
-@pytest.mark.slow
-def test_a_sweep_over_devices_of_a_person_has_their_epsilon(small) -> None:
-    sweep = Sweep(
-        name="owners",
-        vary={
-            "population.owners.mean_devices": (1.0, 3.0),
-            "population.owners.most_devices": (3,),
-        },
-        scenario="unused",
-        x="population.owners.mean_devices",
-        y="person_epsilon",
-        noise_multiplier=7.0,
-        mechanisms=(MechanismSpec(kind="tree"),),
-    )
-    found = run_sweep(sweep, small("rounds.count=30"), Placement(1, "in-process"), has_cache=False)
-    one, three = (row for each in found.cells for row in each.rows)
-    assert one.person_epsilon == one.epsilon
-    assert three.person_epsilon is not None
-    assert three.epsilon is not None
-    assert three.person_epsilon > three.epsilon
-    assert "person_epsilon" in found.to_arrow().column_names
 
 
 def test_a_scenario_with_owners_reads_back(small) -> None:

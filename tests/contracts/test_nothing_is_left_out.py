@@ -35,8 +35,8 @@ ARE_THEMSELVES = {
 ARE_MATCHED = {"rounds.closing.kind", "rounds.uploads.schedule.kind", "training.weighting.kind"}
 """Keys whose tables a `match` turns into their rules: the type checker finds a missing case."""
 EXAMPLES = {
-    "analytics.question.kind": ("studies/test_answers.py:QUESTIONS",),
-    "analytics.trust.kind": ("studies/test_answers.py:TRUSTS",),
+    "analytics.question.kind": ("simulation/test_answers.py:QUESTIONS",),
+    "analytics.trust.kind": ("simulation/test_answers.py:TRUSTS",),
     "analytics.values.kind": ("clients/test_values.py:EXAMPLES",),
     "availability.model": ("contracts/test_availability_models.py:MODELS",),
     "data.kind": (

@@ -4,7 +4,6 @@ import ast
 import importlib
 import inspect
 import json
-import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import fedray
-from fedray import commands
-from fedray.cli import app
+from fedray.cli import GROUPS, app
 from fedray.scenario import Population
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 
@@ -226,10 +224,9 @@ def placed(module: ModuleType) -> Iterator[str]:
 def test_a_command_that_starts_tasks_takes_place() -> None:
     """And the other way round. The options of `reproduce` are those of its reproductions."""
     found = {}
-    for each in pkgutil.iter_modules(commands.__path__):
-        if not each.ispkg and each.name != "reproduce":
-            module = importlib.import_module(f"{commands.__name__}.{each.name}")
-            found[each.name.replace("_", "-")] = bool([*placed(module)])
+    for function in (each for group in GROUPS.values() for each in group):
+        module = importlib.import_module(function.__module__)
+        found[function.__name__.replace("_", "-")] = bool([*placed(module)])
     assert {name for name, is_placed in found.items() if is_placed} == {
         name
         for name, command in COMMANDS.items()

@@ -19,8 +19,6 @@ from fedray.commands.frame.shared import FLAGS, SHARED
 FOLDER = Path(fedray.__file__).parent / "commands"
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
 FUNCTIONS = [function for group in GROUPS.values() for function in group]
-FILES = {"import": "import_log"}
-"""Files that cannot have the name of their command, which is a keyword of Python."""
 
 
 def options_of(command: Any) -> list[Any]:
@@ -85,12 +83,19 @@ def test_a_parameter_without_a_description_is_an_error() -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)
 def test_a_command_is_one_short_file_of_its_name(function: Any) -> None:
-    name = function.__name__.rstrip("_")
-    file = FOLDER / f"{FILES.get(name, name)}.py"
-    assert Path(inspect.getfile(function)) == file
+    file = Path(inspect.getfile(function))
+    assert file.stem == function.__name__
+    assert file.parent in (FOLDER, FOLDER / "studies")
     # A docstring describes no parameter that the function lacks.
     described = parsed(inspect.getdoc(function) or "")[1]
     assert set(described) <= set(inspect.signature(function).parameters)
+
+
+def test_every_file_is_a_command() -> None:
+    """The command finds its parts by their files, so a misspelt name would hide one."""
+    files = [*FOLDER.glob("[a-z]*.py"), *FOLDER.glob("studies/[a-z]*.py")]
+    listed = [function.__name__ for function in FUNCTIONS]
+    assert sorted(file.stem for file in files) == sorted([*listed, "reproduce"])
 
 
 def test_a_parameter_has_the_same_option_in_every_command() -> None:

@@ -47,10 +47,10 @@ from fedray.imports.importer import import_log
 from fedray.imports.inspected import inspect_log
 from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.registry import Tree
+from fedray.runs.design import evaluate_mechanisms, read_request
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.pretraining import Pretraining
 from fedray.scenarios.gboard_rows import select
-from fedray.studies.design import evaluate_mechanisms, read_request
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.imported import ImportedTrace, open_trace

@@ -42,10 +42,10 @@ from fedray.mechanisms.files import strategy_of
 from fedray.mechanisms.optimize.design import FOLLOWING_KINDS, KINDS, RECIPES, MechanismRequest
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
+from fedray.runs.design import evaluate_mechanisms, find_mechanism
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.studies.design import evaluate_mechanisms, find_mechanism
 from fedray.studies.fit import RANGES, fit_min_sep
 from fedray.studies.habits.fit import fit_habits
 from fedray.studies.habits.read import read_observed_log

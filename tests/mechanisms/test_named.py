@@ -18,7 +18,6 @@ from fedray.mechanisms.optimize.objective import Target
 from fedray.mechanisms.participation import MinSep
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import Privacy
-from fedray.studies.sweep.sweep import MechanismSpec
 
 MADE_FOR = {"blt-400": (400, 5), "blt-1000": (1000, 2)}
 """(b, k) of the names that are optima, over 4000 rounds."""
@@ -72,7 +71,6 @@ def test_a_name_is_understood_wherever_a_mechanism_is(fedray_command, tmp_path: 
     assert fedray.read_strategy("blt-400") == expected
     request = fedray.MechanismRequest("blt-400", MinSep(50, 9, 2))
     assert fedray.optimize_mechanism(request) == expected
-    assert not MechanismSpec(kind="blt-400").needs_optimising
     setting = ("--rounds", "50", "--min-sep", "9", "--max-participations", "2", "--json")
     code, out, _ = fedray_command("mechanism", "blt-400", *setting)
     assert (code, json.loads(out)["parameters"]["theta"]) == (0, list(expected.theta))

@@ -11,8 +11,6 @@ from fedray.commands.frame.output import print_line, print_pieces
 from fedray.report.page import render_fragment
 from fedray.report.progress import show_progress
 from fedray.report.table import Paragraph, Table
-from fedray.watch.entries import list_runs
-from fedray.watch.shown import status_text
 
 EVIL = "\x1b]0;owned\x07\x9b2J\x00\r\n\u202eword\x7f"
 CONTROLS = set("\x00\x07\x0b\x0c\r\x1b\x7f\x9b\u202e")
@@ -90,19 +88,11 @@ def test_columns_of_a_log_are_escaped(tmp_path: Path, fedray_command) -> None:
     assert r"\x1b[31m" in out
 
 
-def test_names_of_runs_are_escaped(tmp_path: Path, trace_of, capsys) -> None:
-    trace_of([[0, 2], [1]], 3).path.rename(tmp_path / "a\x1b[2J\nb")
-    print_pieces(status_text(list_runs(tmp_path)))
-    found = capsys.readouterr().out
-    assert is_harmless(found)
-    assert r"a\x1b[2J\nb" in found
-
-
 def test_only_the_printer_of_a_command_writes_text_that_is_not_its_own() -> None:
     """Elsewhere `typer.echo` gets constants, messages of `one_line`, or a document."""
     folder = Path(fedray.__file__).parent / "commands"
     own = {"output.py", "exit_codes.py", "fit_log.py", "cache.py", "status.py", "optimize.py"}
-    for file in sorted(folder.glob("*.py")):
+    for file in sorted([*folder.glob("*.py"), *folder.glob("studies/*.py")]):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "typer.echo":
                 assert file.name in own or isinstance(node.args[0], ast.Constant), file.name

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fedray.audit.distribution import CURVE_STEPS
 from fedray.audit.over_rounds import SpentAfter
 from fedray.base.errors import InputError
+from fedray.base.result import DrawnResult
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, needs_log
 from fedray.report.figures import (
     eligible_by_hour,
@@ -26,7 +27,6 @@ from fedray.report.figures import (
 )
 from fedray.report.files import figure_csv, figure_svg, write_figures
 from fedray.report.plotly_json import plotly_figure
-from fedray.scenarios.reproduction import Reproduced, agreement_figure
 
 NAMES = [
     "eligible",
@@ -41,9 +41,14 @@ NAMES = [
 ]
 
 
-def reproduced(figures: list[Any]) -> Reproduced:
+class Drawn(DrawnResult):
     """A result that has these figures."""
-    return Reproduced("t", {}, [], [], "v", drawn=figures)
+
+    def __init__(self, figures: list[Any]) -> None:
+        self._figures = figures
+
+    def figures(self) -> list[Any]:
+        return self._figures
 
 
 def trace_of_rounds(started_hours: list[float], eligible: list[int]) -> Any:
@@ -199,7 +204,7 @@ def test_every_figure_is_written_as_svg_and_csv_with_the_same_data_and_the_same_
         rows = list(csv.reader((tmp_path / "a" / "b" / f"{each.name}.csv").open()))
         values = [float(row[-1]) for row in rows[1:] if not row[0].startswith("mark")]
         assert values == [float(y) for series in each.series for y in series.y]
-    again = write_figures(reproduced(figures[:1]), tmp_path / "c")
+    again = write_figures(Drawn(figures[:1]), tmp_path / "c")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written[:2]]
 
 
@@ -285,25 +290,9 @@ def test_a_plane_has_its_files_too(tmp_path: Path) -> None:
         Axis("epsilon", decimals=4),
         {(1.0, 2.0): 3.00001, (2.0, 2.0): 6.0},
     )
-    svg, table = write_figures(reproduced([plane]), tmp_path / "f")
+    svg, table = write_figures(Drawn([plane]), tmp_path / "f")
     assert "3.0001" in svg.read_text()
     assert table.read_text() == "x,y,epsilon\n1,2,3.00001\n2,2,6\n"
-
-
-def test_names_of_points_have_room_at_the_ends_of_a_phone_s_plot() -> None:
-    """A name takes an eighth of the width there, on either side of its point."""
-    runs = [("nwp-en-GB", value, value) for value in (50.0, 500.0)]
-    agreement = agreement_figure("n", "t", "", runs).series[0]
-    first, last = np.log(agreement.x)
-    assert (np.log(50.0) - first) / (last - first) >= 0.125
-    assert (last - np.log(500.0)) / (last - first) >= 0.125
-
-
-@pytest.mark.slow
-def test_figures_without_data_are_drawn_empty() -> None:
-    figure = agreement_figure("n", "t", "", [("a", None, 1.0)])
-    assert plotly_figure(figure)["data"][1]["x"] == []
-    ET.fromstring(figure_svg(figure))
 
 
 def test_a_directory_that_cannot_be_made_is_refused_in_one_line(

@@ -13,8 +13,6 @@ from fedray.report.mechanisms import mechanisms_table
 from fedray.report.page import audit_page, render_study
 from fedray.report.table import Table
 from fedray.report.terminal import audit_text
-from fedray.studies.canary import Recorded, check_training
-from fedray.studies.fit import Fit, FittedRun
 
 SMALL = Table.of(
     "Ages",
@@ -135,17 +133,3 @@ def test_several_mechanisms_are_a_row_each_and_sampled_ones_say_so() -> None:
         assert is_said == (sampling is not None)
         headings.append(list(table.columns[5:]))
     assert headings == [[], ["rho", "epsilon"], ["rho", "epsilon", "sampled epsilon"]]
-
-
-def test_a_fit_shows_what_starved_and_where_nobody_came_twice() -> None:
-    runs = (FittedRun(0.1, None, None), FittedRun(1.0, 140, 1), FittedRun(0.5, 60, 2))
-    (table,) = Fit("population.reach", 60, runs[-1], runs).tables()
-    assert table.columns == ("population.reach", "min-sep (gap)", "max part.")
-    assert table.rows == (("0.1", "starved", "-"), ("1", "none (k = 1)", "1"), ("0.5", "60", "2"))
-
-
-def test_a_canary_shows_its_pattern_and_every_problem(small) -> None:
-    found = check_training(small(), Recorded((1, 5), 8), 256)
-    rows = found.tables()[0].rows
-    assert rows[1] == ("pattern", "rounds 1, 5")
-    assert [text for name, text in rows if name == "WRONG"] == found.problems

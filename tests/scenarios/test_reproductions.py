@@ -2,9 +2,11 @@
 
 import inspect
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 from document_schema import found_keys
 from json_documents import DOCUMENTS
@@ -14,6 +16,8 @@ from small_roles import written_roles
 
 from fedray.commands import reproduce
 from fedray.commands.reproduce import GIVEN, MADE
+from fedray.report.files import figure_svg
+from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
 from fedray.scenarios import blt, dp_lstm, flash, small_runs
@@ -156,3 +160,19 @@ def test_a_reproduction_takes_one_scenario_by_its_name(fedray_command) -> None:
     options = ("--scenario", "coverage", "--hours", "6", "--json")
     code, out, err = fedray_command("reproduce", "coverage", *options)
     assert (code, len(json.loads(out)["windows"])) == (0, 1), err
+
+
+def test_names_of_points_have_room_at_the_ends_of_a_phone_s_plot() -> None:
+    """A name takes an eighth of the width there, on either side of its point."""
+    runs = [("nwp-en-GB", value, value) for value in (50.0, 500.0)]
+    agreement = agreement_figure("n", "t", "", runs).series[0]
+    first, last = np.log(agreement.x)
+    assert (np.log(50.0) - first) / (last - first) >= 0.125
+    assert (last - np.log(500.0)) / (last - first) >= 0.125
+
+
+@pytest.mark.slow
+def test_figures_without_data_are_drawn_empty() -> None:
+    figure = agreement_figure("n", "t", "", [("a", None, 1.0)])
+    assert plotly_figure(figure)["data"][1]["x"] == []
+    ET.fromstring(figure_svg(figure))

@@ -23,6 +23,8 @@ from fedray.clients.workers import start_trainers
 from fedray.commands.run import print_run_of_tasks
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import ApproximateDP, Composed, Gaussian, Repeated
+from fedray.runs.answers import answer
+from fedray.runs.evaluated import EvaluatedModel
 from fedray.runs.evaluations import versions_at
 from fedray.runs.learning import cohorts, scenario_of
 from fedray.runs.pipeline import resume_run, run_scenario
@@ -31,8 +33,6 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.server.learning.training import TrainingLoop
 from fedray.server.learning.workers import start_aggregator
-from fedray.studies.answers import answer
-from fedray.studies.evaluated import EvaluatedModel
 from fedray.trace.evaluated import EVALUATED_FILE, devices_of_rounds, read_evaluated
 from fedray.trace.several_tasks import TasksRun
 from fedray.wire.members import are_members

@@ -349,3 +349,10 @@ def test_canaries_of_ten_times_the_clip_norm_are_clipped() -> None:
     group = clip_whole(update, Clip(1.0))
     assert group.done == [Clipped.SHORTENED]
     assert 0.0999 < group.factors[0] <= 0.1
+
+
+def test_a_canary_shows_its_pattern_and_every_problem(small) -> None:
+    found = check_training(small(), Recorded((1, 5), 8), 256)
+    rows = found.tables()[0].rows
+    assert rows[1] == ("pattern", "rounds 1, 5")
+    assert [text for name, text in rows if name == "WRONG"] == found.problems

@@ -397,3 +397,29 @@ def test_a_trace_without_participations_has_no_pattern(setting) -> None:
     nobody = setting("fixed").with_overrides("rounds.uploads.schedule.probability=1e-9")
     with pytest.raises(InputError, match="there is no pattern for canaries"):
         run_canary(nobody)
+
+
+def with_secagg(small, **planted):
+    scenario = small(
+        "training.enabled=true",
+        "privacy.noise_multiplier=8.0",
+        "privacy.clip_norm=0.5",
+        "rounds.count=12",
+        "privacy.encoding={kind='secagg', scale=40}",
+    )
+    return check_training(scenario, Recorded((1, 9), 12), 2048, **planted)
+
+
+@pytest.mark.slow
+def test_canaries_find_the_noise_of_the_inflated_norm_and_notice_that_of_the_clip_norm(
+    small,
+) -> None:
+    class ByTheClipNorm(ModelAggregator):
+        def release(self, scale=1.0, noise_share=1.0):
+            self._noise_multiplier = 8.0 / inflation(40, 2048)
+            return super().release(scale, noise_share)
+
+    found = with_secagg(small)
+    assert found.problems == []
+    assert found.expected_mu == pytest.approx(found.claimed_mu / inflation(40, 2048))
+    assert with_secagg(small, aggregator=ByTheClipNorm).problems != []

@@ -14,6 +14,7 @@ from fedray.audit.calibration import calibrate_trace
 from fedray.base.errors import InputError
 from fedray.mechanisms import Tree
 from fedray.report.plotly_json import plotly_figure
+from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.studies.compare import compare_runs
 from fedray.studies.compare_page import comparison_figures, comparison_page
 from fedray.studies.paired import paired_difference
@@ -573,3 +574,38 @@ def test_one_trace_trained_under_each_encoding_is_one_table(small, tmp_path: Pat
     assert [row[-2] for row in table.rows[:2]] == ["16", "9"]
     of_one = f"Of {figures['discrete_gaussian']['label']}: Updates are summed"
     assert any(each.startswith(of_one) for each in document["assumptions"])
+
+
+def test_a_comparison_names_the_run_without_noise_as_the_ceiling(trace_of, trained_of) -> None:
+    trace = trace_of([[0, 2], [1, 3], [0], [1, 2], [3]], 4)
+    runs = [
+        trained_of("private", trace, {"accuracy": 0.5}),
+        trained_of(
+            "ceiling",
+            trace,
+            {"accuracy": 0.7},
+            "privacy.mechanism=none",
+            "privacy.noise_multiplier=3.0",
+        ),
+    ]
+    found = fedray.compare_runs(runs, trace)
+    assert [group.label for group in found.groups] == ["blt", "none"]
+    private, ceiling = found.groups
+    assert private.rho is not None
+    assert ceiling.epsilon == ceiling.rho == {"observed": None, "enforced": None}
+    assert ceiling.noise_multiplier is None
+    assert found.answer.startswith("blt: accuracy 0.5000 at epsilon ")
+    assert found.answer.endswith(
+        ". Without noise: accuracy 0.7000; +0.2000 from blt, the cost of privacy."
+    )
+    assert [each.partition(" is that of ")[0] for each in found.warnings] == ["Epsilon"]
+    assert "privacy.noise_multiplier" not in ceiling.settings
+    page = comparison_page(found)
+    assert "Accuracy against epsilon" not in page  # all have one
+    table = next(table for table in found.tables() if table.title.startswith("Privacy"))
+    shown = [place for place, name in enumerate(table.columns) if re.match("noise|epsilon", name)]
+    row = next(row for row in table.rows if row[0] == "none")
+    assert [row[place] for place in shown] == ["-"] * 3
+    tables = "\n".join(map(str, runs[1].tables()))
+    assert NO_GUARANTEE.capitalize() in tables
+    assert not re.search(r"epsilon|rho|&epsilon;|noise.multiplier", tables, re.IGNORECASE)

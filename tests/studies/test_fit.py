@@ -9,7 +9,7 @@ from fedray.audit.participation import read_patterns
 from fedray.base.errors import FitFailed
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
-from fedray.studies.fit import FittedRun, fit_min_sep
+from fedray.studies.fit import Fit, FittedRun, fit_min_sep
 
 SUPPLY_LIMITED = (
     "population.devices=60000",
@@ -108,3 +108,10 @@ def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
         "60",
     ]
     assert [run.to_json()["min_sep"] for run in (once, starved, twice)] == [None, None, 60]
+
+
+def test_a_fit_shows_what_starved_and_where_nobody_came_twice() -> None:
+    runs = (FittedRun(0.1, None, None), FittedRun(1.0, 140, 1), FittedRun(0.5, 60, 2))
+    (table,) = Fit("population.reach", 60, runs[-1], runs).tables()
+    assert table.columns == ("population.reach", "min-sep (gap)", "max part.")
+    assert table.rows == (("0.1", "starved", "-"), ("1", "none (k = 1)", "1"), ("0.5", "60", "2"))

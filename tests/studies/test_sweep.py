@@ -25,7 +25,7 @@ from fedray.studies.sweep import run as stress_run
 from fedray.studies.sweep.cells import Judgement
 from fedray.studies.sweep.page import sweep_figures, sweep_page
 from fedray.studies.sweep.run import run_sweep
-from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
+from fedray.studies.sweep.sweep import MechanismSpec, Sweep, find_sweep, shipped_sweeps
 
 HERE = Placement(backend="in-process")
 SETTINGS = """
@@ -568,3 +568,31 @@ def test_a_sweep_of_which_no_cell_can_be_run_is_refused_with_the_arithmetic(
     many = scenario.with_overrides("participation.max_participations=1", "rounds.count=200")
     with pytest.raises(Unsustainable, match=r"no cell .* 200 rounds .* need 40,000 contributions"):
         run_sweep(sweep, many, HERE)
+
+
+def test_a_named_mechanism_needs_no_optimiser() -> None:
+    assert not MechanismSpec(kind="blt-400").needs_optimising
+    assert MechanismSpec(kind="blt").needs_optimising
+
+
+@pytest.mark.slow
+def test_a_sweep_over_devices_of_a_person_has_their_epsilon(small) -> None:
+    sweep = Sweep(
+        name="owners",
+        vary={
+            "population.owners.mean_devices": (1.0, 3.0),
+            "population.owners.most_devices": (3,),
+        },
+        scenario="unused",
+        x="population.owners.mean_devices",
+        y="person_epsilon",
+        noise_multiplier=7.0,
+        mechanisms=(MechanismSpec(kind="tree"),),
+    )
+    found = run_sweep(sweep, small("rounds.count=30"), HERE, has_cache=False)
+    one, three = (row for each in found.cells for row in each.rows)
+    assert one.person_epsilon == one.epsilon
+    assert three.person_epsilon is not None
+    assert three.epsilon is not None
+    assert three.person_epsilon > three.epsilon
+    assert "person_epsilon" in found.to_arrow().column_names

@@ -15,16 +15,19 @@ from document_schema import found_keys
 from fedray.audit.audit import audit_trace
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.errors import InputError
+from fedray.commands.frame.output import print_pieces
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.scenario.data import VocabularyCost
+from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.partial import Lock, partial_directory
 from fedray.trace.progress import PROGRESS_FILE, Process, read_progress
 from fedray.trace.unfinished import write_unfinished
-from fedray.watch.entries import Entry, list_runs
+from fedray.watch.entries import Entry, Privacy, list_runs
+from fedray.watch.shown import bound_text, status_text
 
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 
@@ -374,3 +377,16 @@ def test_a_process_that_has_not_reported_yet_is_not_called_interrupted(
     assert only(tmp_path).state == "running"
     lock.release()
     assert only(tmp_path).state == "interrupted"
+
+
+def test_names_of_runs_are_escaped(tmp_path: Path, trace_of, capsys) -> None:
+    trace_of([[0, 2], [1]], 3).path.rename(tmp_path / "a\x1b[2J\nb")
+    print_pieces(status_text(list_runs(tmp_path)))
+    found = capsys.readouterr().out
+    assert all(map(str.isprintable, found.split("\n")))
+    assert r"a\x1b[2J\nb" in found
+
+
+def test_a_run_without_noise_has_no_guarantee() -> None:
+    shown = bound_text(Privacy(None, None, 1e-10, 2, NO_GUARANTEE, {}))
+    assert shown == f"{NO_GUARANTEE.capitalize()}."

@@ -55,7 +55,7 @@ def audited(
     its trace is audited with the mechanism and noise that it was trained with."""
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
-    from fedray.studies.design import mechanism_over
+    from fedray.runs.design import mechanism_over
     from fedray.trace.learned_from import is_trained_run, opened_training
 
     scenario = None

@@ -31,7 +31,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.mechanisms.workload import PREFIX
-from fedray.studies.design import mechanism_over, other_workload
+from fedray.runs.design import mechanism_over, other_workload
 from fedray.studies.simulated import Truth
 
 MATRIX_KINDS = ("banded", "dense")

@@ -43,9 +43,9 @@ from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, R
 from fedray.mechanisms.optimize.objective import Objective
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.workload import Workload
+from fedray.runs.workloads import schedule_rates
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import TRAINED_TABLES
-from fedray.studies.workloads import schedule_rates
 
 Count = Annotated[int, Field(ge=1)]
 MadeFor = Literal["estimate", "truth", "distribution"]

@@ -27,10 +27,10 @@ from fedray.base.result import DrawnResult
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.values.values import held_by, of_rows, values_of
 from fedray.mechanisms.questions.question import Items, Plan, Truth
+from fedray.runs.coverage import CoverageGroup, Devices
+from fedray.runs.evaluated import EvaluatedModel
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import Analytics
-from fedray.studies.coverage import CoverageGroup, Devices
-from fedray.studies.evaluated import EvaluatedModel
 from fedray.trace.evaluated import devices_of_rounds
 from fedray.trace.reader import Trace
 from fedray.wire.members import are_members
@@ -147,9 +147,9 @@ class WindowAnswer(Document):
 class Answers(DrawnResult):
     """Private answers of every window and trust model, with their errors and coverage."""
 
-    TABLES: ClassVar[str] = "fedray.studies.answers_page:answers_tables"
-    FIGURES: ClassVar[str] = "fedray.studies.answers_page:answers_figures"
-    PAGE: ClassVar[str] = "fedray.studies.answers_page:answers_page"
+    TABLES: ClassVar[str] = "fedray.runs.answers_page:answers_tables"
+    FIGURES: ClassVar[str] = "fedray.runs.answers_page:answers_figures"
+    PAGE: ClassVar[str] = "fedray.runs.answers_page:answers_page"
 
     trace: NotInJson[Trace]
     """The trace."""

@@ -12,7 +12,7 @@ from fedray.report.audits import answers_table
 from fedray.report.figure import Axis, Figure, Series, Shown
 from fedray.report.page import render_study, write_report
 from fedray.report.table import Table
-from fedray.studies.answers import KNOWN_HERE, Answers, WindowAnswer, answers_of
+from fedray.runs.answers import KNOWN_HERE, Answers, WindowAnswer, answers_of
 
 MOST_SHOWN = 12
 """Most rows of an answer, and windows of the coverage, in a table; the document has all."""

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 from fedray.base.errors import demanded
-from fedray.commands.compare import print_comparison
 from fedray.commands.frame.output import print_line
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
+from fedray.commands.studies.compare import print_comparison
 
 
 def compare_mechanisms(

@@ -1,6 +1,6 @@
 """Documents that commands put together themselves: the keys that `--json` prints.
 
-The other documents are results (`fedray.base.document`). No command imports this module.
+The other documents are results (`fedray.base.document`).
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Annotated, NotRequired, TypedDict
 from fedray.audit.audit import Audit
 from fedray.audit.distribution import DevicePrivacy, Frontier, SpentByDevice
 from fedray.audit.over_rounds import SpentAfter
-from fedray.studies.answers import Answers
+from fedray.runs.answers import Answers
 from fedray.trace.trained import TrainedDocument
 from fedray.wire.messages import ShardUse
 

@@ -25,12 +25,12 @@ from fedray.mechanisms.accounting.events import Composed, Repeated
 from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.questions.central import DiscreteGaussian
+from fedray.runs.answers import Answers, answer
 from fedray.runs.budgeted import charge_run, worst_rho
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.data import ParquetData
-from fedray.studies.answers import Answers, answer
 from fedray.trace.reader import Trace
 from fedray.wire.messages import RunProgress
 

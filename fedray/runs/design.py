@@ -29,9 +29,9 @@ from fedray.mechanisms.optimize.objective import Objective, Progress, read_targe
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
+from fedray.runs.workloads import read_workload
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
-from fedray.studies.workloads import read_workload
 
 _NO_DELTA = 1e-10
 """Delta of figures without noise, which have no epsilon."""

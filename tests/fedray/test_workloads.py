@@ -6,7 +6,7 @@ import pytest
 
 from fedray.base.errors import InputError
 from fedray.mechanisms.workload import PREFIX, Workload
-from fedray.studies.workloads import CONTRACTION, read_workload, schedule_rates
+from fedray.runs.workloads import CONTRACTION, read_workload, schedule_rates
 
 SCENARIO = """
 [population]

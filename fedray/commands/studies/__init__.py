@@ -1,0 +1,1 @@
+"""The commands of studies, which are deleted with them."""
