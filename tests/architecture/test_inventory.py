@@ -1,9 +1,5 @@
 """Every source file belongs to exactly one capability, and their sum grows only in commits that say why."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 import inventory
 
 
