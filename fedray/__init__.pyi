@@ -53,13 +53,10 @@ from fedray.runs.learning import train as train
 from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
 from fedray.runs.pipeline import run_scenario as run_scenario
-from fedray.runs.pretraining import Pretrained as Pretrained
-from fedray.runs.pretraining import pretrain as pretrain
 from fedray.runs.simulation import resume as resume
 from fedray.runs.simulation import simulate as simulate
 from fedray.runtime.placement import Placement as Placement
 from fedray.runtime.tasks import run_jobs as run_jobs
-from fedray.scenario.pretraining import Pretraining as Pretraining
 from fedray.scenario.scenario import Scenario as Scenario
 from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks
 from fedray.scenario.several_tasks import read_scenario as read_scenario

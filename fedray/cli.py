@@ -31,7 +31,6 @@ from fedray.commands.mechanism import mechanism
 from fedray.commands.optimize import optimize
 from fedray.commands.plan import plan
 from fedray.commands.population import population
-from fedray.commands.pretrain import pretrain
 from fedray.commands.report import report
 from fedray.commands.reproduce import Reproductions, list_reproductions
 from fedray.commands.run import run
@@ -44,7 +43,7 @@ from fedray.commands.verify import verify
 from fedray.runtime.session import one_session
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Simulate and train": (run, train, pretrain, compare, compare_mechanisms, answer),
+    "Simulate and train": (run, train, compare, compare_mechanisms, answer),
     "Audit": (import_, audit, verify, budget, report, calibrate, canary, audit_model),
     "Design mechanisms and runs": (optimize, mechanism, stress, plan, sweep),
     "Model populations": (population, fit_log, fit_min_sep),

@@ -17,7 +17,6 @@ from fedray.commands.frame.described import Schema
 from fedray.commands.init import NewScenario, ShippedScenarios
 from fedray.commands.sweep import ShippedSweeps
 from fedray.mechanisms.figures import Figures, Mechanisms
-from fedray.runs.pretraining import Pretrained
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
 from fedray.scenarios.amplified import Multipliers
@@ -106,7 +105,6 @@ DOCUMENTS: Mapping[str, Document] = {
         files="The file answer.json has these keys, without the files.",
     ),
     "fedray audit-model": Document(ModelAudit, printed.Written),
-    "fedray pretrain": Document(Pretrained),
     "fedray import": Document(
         ImportDocument, files="The file run.json of an imported log has these keys and `parts`."
     ),

@@ -10,6 +10,11 @@ REMOVED = {
     "fedray cache": "delete the folder ~/.cache/fedray, or what is old in it, while nothing runs",
     "fedray data": "give the folder of plays to `fedray reproduce shakespeare --data`",
     "fedray evaluate": "call fedray.evaluate_on_devices and fedray.write_report in Python",
+    "fedray pretrain": "train on the public data with privacy.mechanism.kind='none', and set "
+    "training.initial.file to its model.safetensors",
+    "fedray.pretrain": "train with privacy.mechanism.kind='none', and set training.initial.file",
+    "fedray.Pretrained": "train with privacy.mechanism.kind='none', and set training.initial.file",
+    "fedray.Pretraining": "train with privacy.mechanism.kind='none', and set training.initial.file",
     "fedray reproduce learning": "compare mechanisms on any trace by `fedray compare-mechanisms`",
     "fedray reproduce signal-to-noise": "train a grid of `fedray stress` that varies "
     "training.cohort_sample",

@@ -57,7 +57,6 @@ class Stream(IntEnum):
     HELD_OUT = 18
     EXAMPLES = 19
     DEVICE_SAMPLE = 20
-    PRETRAINING = 21
     CLIP_COUNT = 23
     ROTATION = 24
     ROUNDING = 25
