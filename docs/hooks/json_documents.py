@@ -25,7 +25,6 @@ from fedray.scenarios.dp_lstm import ModelEpsilons
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
-from fedray.scenarios.gboard_sensitivity import MovedRuns
 from fedray.studies.answers import Answers
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
@@ -115,7 +114,6 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray sweep": Document(SweepResult, files="The file results.json is the same."),
     "fedray sweep, without a name": Document(ShippedSweeps),
     "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
-    "fedray reproduce coverage": Document(Answers, files="The file results.json is the same."),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(ReproducedRuns, files="The file results.json is the same."),
     "fedray reproduce gboard-privacy": Document(
@@ -126,9 +124,6 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray reproduce amplified": Document(Multipliers),
     "fedray reproduce dp-lstm": Document(ModelEpsilons),
-    "fedray reproduce gboard-sensitivity": Document(
-        MovedRuns, files="The file results.json is the same."
-    ),
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),

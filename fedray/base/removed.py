@@ -15,6 +15,10 @@ REMOVED = {
     "fedray.pretrain": "train with privacy.mechanism.kind='none', and set training.initial.file",
     "fedray.Pretrained": "train with privacy.mechanism.kind='none', and set training.initial.file",
     "fedray.Pretraining": "train with privacy.mechanism.kind='none', and set training.initial.file",
+    "fedray reproduce coverage": "run scenarios/coverage.toml once for each "
+    "rounds.uploads.window_hours",
+    "fedray reproduce gboard-sensitivity": "run `fedray stress nwp_en_gb`, with --what-if for each "
+    "key to change",
     "fedray reproduce learning": "compare mechanisms on any trace by `fedray compare-mechanisms`",
     "fedray reproduce signal-to-noise": "train a grid of `fedray stress` that varies "
     "training.cohort_sample",

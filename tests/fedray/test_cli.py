@@ -255,7 +255,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (
             ["reproduce", "chess"],
-            "unknown reproduction 'chess'; choose from amplified, blt, coverage, dp-lstm",
+            "unknown reproduction 'chess'; choose from amplified, blt, dp-lstm",
         ),
         (["reproduce", "gboard", "--rows", "xx-XX"], "is not a published run"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
