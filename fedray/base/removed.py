@@ -34,6 +34,8 @@ REMOVED = {
     "fedray.resume_tasks": "call fedray.resume_run",
     "fedray.run_tasks": "call fedray.run_scenario",
     "fedray.simulate_tasks": "call fedray.simulate",
+    "availability.slow_days": "leave out intervals of slow days in a function of your own, by "
+    "availability.model = 'custom'",
     "participation.clock_changes_per_day": "use clock_skew_hours or timer_violators there",
     "participation.clock_change_hours": "use clock_skew_hours or timer_violators there",
     "clock_changes_digest": "use the fedray release that wrote the trace",

@@ -65,7 +65,6 @@ class Stream(IntEnum):
     UPLOAD_SHUFFLE = 40
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
-    SLOW_DAYS = 50
     RESERVOIR = 52
     WIFI_HABIT = 53
     WIFI_SESSIONS = 54
