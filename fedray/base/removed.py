@@ -22,6 +22,7 @@ REMOVED = {
     "fedray reproduce learning": "compare mechanisms on any trace by `fedray compare-mechanisms`",
     "fedray reproduce signal-to-noise": "train a grid of `fedray stress` that varies "
     "training.cohort_sample",
+    "fedray init --all": "`fedray schema TABLE` describes every key of a table",
     "fedray compare --delta": "set delta of fedray.compare_runs in Python",
     "fedray stress --estimated-participations": "call fedray.stress in Python",
     "fedray stress --actual-participations": "call fedray.stress in Python",
