@@ -23,6 +23,8 @@ REMOVED = {
     "fedray reproduce signal-to-noise": "train a grid of `fedray stress` that varies "
     "training.cohort_sample",
     "fedray init --all": "`fedray schema TABLE` describes every key of a table",
+    "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
+    "mechanism",
     "fedray compare --delta": "set delta of fedray.compare_runs in Python",
     "fedray stress --estimated-participations": "call fedray.stress in Python",
     "fedray stress --actual-participations": "call fedray.stress in Python",
