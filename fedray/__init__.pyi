@@ -30,8 +30,6 @@ from fedray.imports.importer import import_log as import_log
 from fedray.imports.log_records import RecordColumns as RecordColumns
 from fedray.mechanisms.accounting.events import Event as Event
 from fedray.mechanisms.accounting.sampled import PoissonSampling as PoissonSampling
-from fedray.mechanisms.comparison import Utility as Utility
-from fedray.mechanisms.comparison import utility as utility
 from fedray.mechanisms.figures import Figures as Figures
 from fedray.mechanisms.figures import calibrated_figures as calibrated_figures
 from fedray.mechanisms.figures import mechanism_figures as mechanism_figures

@@ -184,17 +184,17 @@ def test_the_command_audits_a_model(phrased, tmp_path, fedray_command) -> None:
     trace, run = phrased[NOISES[0], 1]
     paths = (str(run.path), "--trace", str(trace.path))
     page = tmp_path / "page.html"
-    code, out, _ = fedray_command(
-        "audit-model", *paths, "--references", "255", "--json", "--page", str(page)
-    )
+    code, out, _ = fedray_command("audit-model", *paths, "--json", "--page", str(page))
     document = json.loads(out)
-    assert (code, document["references"], page.exists()) == (0, 255, True)
+    assert (code, document["references"], page.exists()) == (0, 4095, True)
     assert document["phrases"][1]["copies"] == 400
-    code, out, _ = fedray_command("audit-model", *paths, "--references", "255")
+    code, out, _ = fedray_command("audit-model", *paths)
     assert code == 0
     assert "8 devices, 400 copies" in out
-    code, _, err = fedray_command("audit-model", *paths, "--references", "0")
-    assert (code, err.count("\n"), "references=0 must be from 1" in err) == (2, 1, True)
+    code, _, err = fedray_command("audit-model", *paths, "--sample", "0")
+    assert (code, err.count("\n"), "--sample=0 must be from 1" in err) == (2, 1, True)
+    with pytest.raises(InputError, match="references=0 must be from 1"):
+        audit_model(run, trace, references=0)
     moved = shutil.copytree(run.path, tmp_path / "far" / "away" / "m")
     code, _, err = fedray_command("audit-model", str(moved))
     assert (code, "move it there, or give it as `trace`" in err) == (2, True)
