@@ -79,8 +79,6 @@ from fedray.studies.habits.read import read_observed_log as read_observed_log
 from fedray.studies.model_audit import ModelAudit as ModelAudit
 from fedray.studies.model_audit import audit_model as audit_model
 from fedray.studies.noise_tests import CanaryTest as CanaryTest
-from fedray.studies.on_devices import OnDevices as OnDevices
-from fedray.studies.on_devices import evaluate_on_devices as evaluate_on_devices
 from fedray.studies.plan import Plan as Plan
 from fedray.studies.plan import PlanTarget as PlanTarget
 from fedray.studies.plan import make_plan as make_plan

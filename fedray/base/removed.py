@@ -9,7 +9,9 @@ REMOVED = {
     "fedray population --format": "write Parquet, which docs/populations.md converts",
     "fedray cache": "delete the folder ~/.cache/fedray, or what is old in it, while nothing runs",
     "fedray data": "give the folder of plays to `fedray reproduce shakespeare --data`",
-    "fedray evaluate": "call fedray.evaluate_on_devices and fedray.write_report in Python",
+    "fedray evaluate": "give a task of its own analytics.values.kind = 'evaluation'",
+    "fedray.evaluate_on_devices": "give a task of its own analytics.values.kind = 'evaluation'",
+    "fedray.OnDevices": "give a task of its own analytics.values.kind = 'evaluation'",
     "fedray pretrain": "train on the public data with privacy.mechanism.kind='none', and set "
     "training.initial.file to its model.safetensors",
     "fedray.pretrain": "train with privacy.mechanism.kind='none', and set training.initial.file",
