@@ -30,8 +30,6 @@ from fedray.imports.importer import import_log as import_log
 from fedray.imports.log_records import RecordColumns as RecordColumns
 from fedray.mechanisms.accounting.events import Event as Event
 from fedray.mechanisms.accounting.sampled import PoissonSampling as PoissonSampling
-from fedray.mechanisms.comparison import Utility as Utility
-from fedray.mechanisms.comparison import utility as utility
 from fedray.mechanisms.figures import Figures as Figures
 from fedray.mechanisms.figures import calibrated_figures as calibrated_figures
 from fedray.mechanisms.figures import mechanism_figures as mechanism_figures
@@ -55,13 +53,10 @@ from fedray.runs.learning import train as train
 from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
 from fedray.runs.pipeline import run_scenario as run_scenario
-from fedray.runs.pretraining import Pretrained as Pretrained
-from fedray.runs.pretraining import pretrain as pretrain
 from fedray.runs.simulation import resume as resume
 from fedray.runs.simulation import simulate as simulate
 from fedray.runtime.placement import Placement as Placement
 from fedray.runtime.tasks import run_jobs as run_jobs
-from fedray.scenario.pretraining import Pretraining as Pretraining
 from fedray.scenario.scenario import Scenario as Scenario
 from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks
 from fedray.scenario.several_tasks import read_scenario as read_scenario
@@ -84,8 +79,6 @@ from fedray.studies.habits.read import read_observed_log as read_observed_log
 from fedray.studies.model_audit import ModelAudit as ModelAudit
 from fedray.studies.model_audit import audit_model as audit_model
 from fedray.studies.noise_tests import CanaryTest as CanaryTest
-from fedray.studies.on_devices import OnDevices as OnDevices
-from fedray.studies.on_devices import evaluate_on_devices as evaluate_on_devices
 from fedray.studies.plan import Plan as Plan
 from fedray.studies.plan import PlanTarget as PlanTarget
 from fedray.studies.plan import make_plan as make_plan

@@ -30,7 +30,7 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
         getattr(import_module(_HOMES[name]), name) for name in names.split() if name in _HOMES
     ]
     for heading, names in (
-        ("Simulate and train", "run train pretrain compare compare_mechanisms answer"),
+        ("Simulate and train", "run train compare compare_mechanisms answer"),
         ("Audit", "import_ audit verify budget report calibrate canary audit_model"),
         ("Design mechanisms and runs", "optimize mechanism stress plan sweep"),
         ("Model populations", "population fit_log fit_min_sep"),

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from fedray.base.document import Document
 from fedray.base.errors import InputError
-from fedray.base.rounding import up
 from .loss import errors
 from .strategy import Strategy
 from .workload import PREFIX, Workload, workload_of
@@ -33,7 +32,7 @@ class Utility(Document):
     """
 
     name: str
-    """Name of the mechanism; by default its kind."""
+    """Kind of the mechanism."""
     sensitivity: float
     """The sensitivity used: of the trace, or under the participation."""
     rms_loss: float
@@ -52,19 +51,12 @@ class Utility(Document):
     """Standard deviation of the noise on the prefix sum of the worst round, at that noise
     multiplier."""
 
-    def __repr__(self) -> str:
-        return (
-            f"<Utility of {self.name} at rho {up(self.rho, 6)}: error of prefix sums, rms "
-            f"{self.rms_prefix_error:.6g}, max {self.max_prefix_error:.6g}>"
-        )
-
 
 def utility(
     strategy: Strategy,
     rounds: int,
     sensitivity: float,
     rho: float,
-    name: str | None = None,
     workload: Workload | str = PREFIX,
 ) -> Utility:
     """Returns the utility of `strategy` over `rounds` rounds at `sensitivity` (clip norm 1) and
@@ -75,7 +67,6 @@ def utility(
         rounds: number of released rounds n.
         sensitivity: sensitivity of this strategy, for the trace or under (b, k); positive.
         rho: common rho of the comparison; positive.
-        name: name of the mechanism; default: the strategy's kind.
         workload: workload of the errors, or its text; prefix sums by default.
 
     Raises:
@@ -94,7 +85,7 @@ def utility(
     # rho = mu^2 / 2, with mu = sensitivity / noise multiplier.
     noise_multiplier = sensitivity / math.sqrt(2.0 * rho)
     return Utility(
-        name=strategy.kind if name is None else name,
+        name=strategy.kind,
         sensitivity=sensitivity,
         rms_loss=sensitivity * rms_error,
         max_loss=sensitivity * max_error,

@@ -51,18 +51,6 @@ class Hypothetical:
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseCost:
-    """Cost of a mechanism's noise at a model's size."""
-
-    parameters: int
-    """D, number of parameters."""
-    state_bytes: int
-    """Bytes of the noise's state, in float32: exact."""
-    seconds_per_round: float
-    """Median seconds of the noise of one of the last rounds, measured on this machine's CPU."""
-
-
-@dataclass(frozen=True, slots=True)
 class Figures(DrawnResult):
     """Errors, sensitivity, losses and privacy of one strategy under one participation.
 
@@ -94,8 +82,6 @@ class Figures(DrawnResult):
     delta: float
     sampling: NotInJson[PoissonSampling | None] = None
     workload: NotInJson[Workload] = PREFIX
-    noise_cost: IfAny[NoiseCost] = None
-    """Memory and time of the noise; only with a number of parameters."""
     made_for: IfAny[str] = None
     """Workload that the mechanism's file was made for; absent if it is that of the errors."""
 

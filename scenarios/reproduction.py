@@ -58,8 +58,6 @@ class Reproduced(DrawnResult):
     """False if a figure contradicts the publication, which the exit code reports."""
     drawn: Sequence[Figure] = ()
     """Figures of the page."""
-    folder: str = ""
-    """Folder below the output directory; a later result of the same folder replaces this one."""
 
     def __repr__(self) -> str:
         return f"<Reproduced {self.title}: {self.verdict}>"
@@ -89,11 +87,11 @@ class Reproduction:
     description: str
     """Line for the list of reproductions."""
     run: Callable[..., Iterator[Reproduced]]
-    """Yields results as soon as there are some; the last of each folder counts.
+    """Yields results as soon as there are some; the last one counts.
 
     Its parameters are keyword arguments with defaults. The command fills in `overrides`,
-    `placement`, `scenario`, `out` and `on_progress`; any other is an option of the reproduction,
-    annotated with its type and its help: `Annotated[int, "Runs of each case."]`.
+    `placement`, `out` and `on_progress`; any other is an option of the reproduction, annotated with
+    its type and its help: `Annotated[int, "Runs of each case."]`.
     """
     has_figures: bool = False
     """Whether its results have figures, which `--figures` writes to files."""

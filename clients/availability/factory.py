@@ -7,7 +7,6 @@ from fedray.wire.device_classes import DeviceClasses
 from ..population import Zones
 from .by_class import AvailabilityByClass
 from .model import Availability
-from .slow_days import SlowDaysModel
 
 
 def availability_of(scenario: Scenario) -> Availability:
@@ -22,7 +21,4 @@ def availability_of(scenario: Scenario) -> Availability:
 def _model_of(scenario: Scenario) -> Availability:
     table = scenario.availability
     zones = Zones.of(scenario.population.time_zones, scenario.seed)
-    model = resolve_name(table.implementation)(table, scenario.seed, zones)
-    if table.slow_days is None:
-        return model
-    return SlowDaysModel(table.slow_days, scenario.seed, model)
+    return resolve_name(table.implementation)(table, scenario.seed, zones)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedray.base.rng import Stream, stream_key
-from fedray.scenario.pretraining import Pretraining
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
 from ..data.source import ExampleSource, Integers
 from ..tasks.gradients import gradients_of
@@ -212,7 +211,7 @@ class OneGradient(_Work[FedSGD]):
         return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
 
 
-def optimizer_of(table: FedAvg | Pretraining, parameters: list[Tensor]) -> torch.optim.Optimizer:
+def optimizer_of(table: FedAvg, parameters: list[Tensor]) -> torch.optim.Optimizer:
     """Returns the table's optimiser of parameters, which treats every coordinate separately."""
     if table.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=table.learning_rate)

@@ -19,7 +19,6 @@ from fedray.commands.studies.sweep import ShippedSweeps
 from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.runs.answers import Answers
 from fedray.runs.design import Found
-from fedray.runs.pretraining import Pretrained
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
 from fedray.scenarios.amplified import Multipliers
@@ -28,7 +27,6 @@ from fedray.scenarios.dp_lstm import ModelEpsilons
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
-from fedray.scenarios.gboard_sensitivity import MovedRuns
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.fit import Fit
@@ -106,7 +104,6 @@ DOCUMENTS: Mapping[str, Document] = {
         files="The file answer.json has these keys, without the files.",
     ),
     "fedray audit-model": Document(ModelAudit, printed.Written),
-    "fedray pretrain": Document(Pretrained),
     "fedray import": Document(
         ImportDocument, files="The file run.json of an imported log has these keys and `parts`."
     ),
@@ -117,7 +114,6 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray sweep": Document(SweepResult, files="The file results.json is the same."),
     "fedray sweep, without a name": Document(ShippedSweeps),
     "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
-    "fedray reproduce coverage": Document(Answers, files="The file results.json is the same."),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(ReproducedRuns, files="The file results.json is the same."),
     "fedray reproduce gboard-privacy": Document(
@@ -128,9 +124,6 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray reproduce amplified": Document(Multipliers),
     "fedray reproduce dp-lstm": Document(ModelEpsilons),
-    "fedray reproduce gboard-sensitivity": Document(
-        MovedRuns, files="The file results.json is the same."
-    ),
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),

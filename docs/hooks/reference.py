@@ -17,14 +17,12 @@ from fedray.base.facade import homes
 from fedray.cli import app
 from fedray.scenario import Scenario
 from fedray.scenario.keys import KeyTable, tables_of
-from fedray.scenario.pretraining import Pretraining
 from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.columns import MEANINGS, columns_of
 
 FILES: Mapping[str, tuple[str, type[BaseModel]]] = {
     "reference/scenario.md": ("Scenario files", Scenario),
     "reference/claim.md": ("Claim files", Claim),
-    "reference/pretraining.md": ("Pretraining files", Pretraining),
     "reference/sweep.md": ("Sweep files", Sweep),
 }
 """(title, class of the top-level table) of every page about a TOML file."""

@@ -57,7 +57,6 @@ class Stream(IntEnum):
     HELD_OUT = 18
     EXAMPLES = 19
     DEVICE_SAMPLE = 20
-    PRETRAINING = 21
     CLIP_COUNT = 23
     ROTATION = 24
     ROUNDING = 25
@@ -66,7 +65,6 @@ class Stream(IntEnum):
     UPLOAD_SHUFFLE = 40
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
-    SLOW_DAYS = 50
     RESERVOIR = 52
     WIFI_HABIT = 53
     WIFI_SESSIONS = 54

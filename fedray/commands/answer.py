@@ -9,7 +9,6 @@ def answer(
     trace: Path,
     *,
     overrides: list[str] | None = None,
-    confidence: float = 0.95,
     vocabulary: Path | None = None,
     page: Path | None = None,
     figures: Path | None = None,
@@ -26,7 +25,6 @@ def answer(
 
     Args:
         trace: directory of a run whose scenario has the table analytics
-        confidence (SHARE): probability of the intervals
         vocabulary (FILE): file of the words that the first trust model found in the last window
     """
     from fedray.runs.answers import answer as answer_of
@@ -35,7 +33,7 @@ def answer(
 
     opened = Trace.open(trace)
     scenario = scenario_of(opened).with_overrides(*overrides) if overrides else None
-    found = answer_of(opened, confidence, scenario, trust_code=trust_code)
+    found = answer_of(opened, scenario=scenario, trust_code=trust_code)
     # A question that was not the run's own is not recorded with it.
     written = {} if overrides else {"answer": str(found.write())}
     if vocabulary is not None:

@@ -32,7 +32,6 @@ def import_(
     time_zone: str | None = None,
     file_format: str | None = None,
     delimiter: str | None = None,
-    memory: int = 576,
     as_json: bool = False,
 ) -> None:
     """Import a log of participations as a trace, to be audited.
@@ -55,7 +54,6 @@ def import_(
         rounds (N|logged|FILE): rounds that released a model: 0 to N-1, all in the log, or a list
         out (DIR): new directory for the trace
         inspect: describe columns, guess options, report all problems; exit code 2 if there are any
-        memory (MiB): memory of the sort; more goes to disk
     Rows that are participations:
         where (COLUMN=VALUE): only rows with this value; repeatable
         repeats (refuse|once|each): a device again in a round: one contribution, or more
@@ -69,7 +67,6 @@ def import_(
     if inspect:
         form = {"file_format": file_format, "delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
-        form |= {"memory_mebibytes": memory}
         print_inspection(log, column, where, repeats, leave_out_invalid, rounds, out, form, as_json)
         return
     # Owners and times are optional: without times, the audit cannot check a timer.
@@ -90,7 +87,6 @@ def import_(
             where=where or (),
             delimiter=delimiter,
             leave_out_invalid=leave_out_invalid,
-            memory_mebibytes=memory,
             on_progress=show,
             **_released(rounds),
             **time_form(time_format),

@@ -8,8 +8,8 @@ from fedray.commands.frame.output import print_json, print_line, refuse_existing
 
 _HEAD = """\
 # A scenario of fedray. `fedray run FILE` runs it, within half a minute on two CPUs; the
-# first run of all compiles code for a minute. Keys that are left out have defaults: `fedray init
-# --all` writes all of them, and `fedray schema TABLE` describes those of a table.
+# first run of all compiles code for a minute. Keys that are left out have defaults: `fedray schema
+# TABLE` describes those of a table.
 """
 
 
@@ -47,7 +47,6 @@ def init(
     file: Path = Path("scenario.toml"),
     *,
     is_list: bool = False,
-    has_all_keys: bool = False,
     as_json: bool = False,
 ) -> None:
     """Write a small scenario that runs in seconds, with comments on what to change.
@@ -57,13 +56,12 @@ def init(
     Args:
         file: new TOML file
         is_list: list the scenarios that ship, and write no file
-        has_all_keys: write every key with its default and its meaning
     """
     if is_list:
         _list(as_json)
         return
     refuse_existing(file)
-    found = _write(file, has_all_keys)
+    found = _write(file)
     if as_json:
         print_json(found.to_json())
         return
@@ -84,21 +82,14 @@ def _list(as_json: bool) -> None:
         print_line(f"{each.name}  {each.file}  {each.description}")
 
 
-def _write(file: Path, has_all_keys: bool) -> NewScenario:
+def _write(file: Path) -> NewScenario:
     from fedray.base.atomic import write_whole
     from fedray.base.errors import InputError
     from fedray.scenario import Scenario
-    from fedray.scenario.commented import commented_toml
     from fedray.scenario.shipped import find_scenario
 
     shipped = find_scenario("small")
-    start = Scenario.from_toml(shipped)
     # Name and description of the shipped scenario do not fit the new file.
-    # All keys come from the tables themselves, the short form from the shipped file.
-    if has_all_keys:
-        text = commented_toml(start.model_copy(update={"name": "scenario", "description": ""}))
-    else:
-        own = shipped.read_text(encoding="utf-8").partition("\n\n")[2]
-        text = f"{_HEAD}\n{own}"
-    write_whole(file, text.encode(), f"scenario {str(file)!r}", InputError)
-    return NewScenario(str(file), start.digest)
+    own = shipped.read_text(encoding="utf-8").partition("\n\n")[2]
+    write_whole(file, f"{_HEAD}\n{own}".encode(), f"scenario {str(file)!r}", InputError)
+    return NewScenario(str(file), Scenario.from_toml(shipped).digest)

@@ -22,7 +22,6 @@ def mechanism(
     random_rounds: bool = False,
     place: list[str] | None = None,
     workload: str = "prefix",
-    parameters: int | None = None,
     page: Path | None = None,
     figures: Path | None = None,
     as_json: bool = False,
@@ -39,7 +38,6 @@ def mechanism(
             band-fhu or bisr
         workload (W): prefix, or parts joined by commas: momentum=0.9, decay=0.95,
             schedule=SCENARIO.toml
-        parameters (D): parameters of a model, to measure memory and time of the noise
     Privacy, by one of the first three:
         noise_multiplier (Z): noise multiplier, for rho and epsilon
         epsilon (E): largest epsilon allowed, for the least noise multiplier
@@ -66,11 +64,6 @@ def mechanism(
         epsilon=epsilon,
         rho=rho,
     )
-    if parameters is not None:
-        # Torch is loaded only to measure.
-        from fedray.server.learning.noise_cost import with_costs
-
-        found = with_costs(found, parameters)
     # One mechanism has all its figures; several share a table of the comparable ones.
     result = next(iter(found.values())) if len(found) == 1 else Mechanisms(found)
     written = write_shown(Mechanisms(found), page, figures)

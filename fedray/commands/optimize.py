@@ -26,7 +26,6 @@ def optimize(
     targets: Path | None = None,
     buffers: int | None = None,
     bands: int | None = None,
-    objective: str | None = None,
     workload: str = "prefix",
     epsilon: float | None = None,
     delta: float | None = None,
@@ -49,7 +48,6 @@ def optimize(
         targets (FILE): JSON list of weighted outcomes for a blt
         buffers (D): buffers of a blt; default: 4
         bands (B): bands; default: min-sep, or those of least loss for band-fhu and bisr
-        objective (max|rms): loss to minimize; default: max for a blt, else rms
         workload (W): prefix, for prefix sums; SCENARIO.toml for its server; or parts joined by
             commas: momentum=0.9, decay=0.95, schedule=SCENARIO.toml
         out (FILE): mechanism as JSON, with a matrix as .npy beside it
@@ -72,7 +70,7 @@ def optimize(
     if wanted is not None:
         # The search sets min-sep and participations, by the number of bands.
         setting = (AMPLIFIED_KIND, rounds, 1, 1)
-    request = read_request(*setting, buffers, bands, objective, targets, workload, is_fixed_order)
+    request = read_request(*setting, buffers, bands, targets, workload, is_fixed_order)
     started = time.perf_counter()
     with progress_line(f"optimizing {kind}") as show, Search(show) as search:
         found = find_mechanism(request, out, has_cache, search, wanted)

@@ -25,7 +25,6 @@ from fedray.report.table import Paragraph
 GIVEN: Mapping[str, tuple[str, Any]] = {
     "overrides": ("overrides", list[str] | None),
     "placement": ("place", list[str] | None),
-    "scenario": ("scenario", Path | None),
 }
 """Options of the command and their types, by the parameter of a reproduction that they give."""
 MADE = ("out", "on_progress")
@@ -103,25 +102,22 @@ def reproduce(reproduction: Any, given: dict[str, Any]) -> None:
         arguments["placement"] = placement_of(arguments.pop("place", None))
     if "out" in parameters:
         arguments["out"] = out
-    results: list[Any] = []
+    result: Any = None
     # Ray prints reports about workers on stdout, which may have to be only JSON.
     with progress_line("reproducing") as show, contextlib.redirect_stdout(sys.stderr):
         if "on_progress" in parameters:
             arguments["on_progress"] = show
         for result in reproduction.run(**arguments):
-            results.append(result)
             # Each result is written at once, so that a later error does not lose it.
             if out is not None:
-                _write(result, out / result.folder)
+                _write(result, out)
             if figures is not None:
-                write_figures(result, figures / result.folder)
-    last_of = {each.folder: each for each in results}
+                write_figures(result, figures)
     if as_json:
-        print_json(results[-1].document)
+        print_json(result.document)
     else:
-        for folder, result in last_of.items():
-            _print(result, out and out / folder)
-    if not all(each.agrees for each in last_of.values()):
+        _print(result, out)
+    if not result.agrees:
         raise typer.Exit(1)
 
 

@@ -94,7 +94,6 @@ def inspect_log(
     leave_out_invalid: bool = False,
     rounds: str | None = None,
     out: Path | None = None,
-    memory_mebibytes: int = USUAL_MEMORY,
     **form: Any,
 ) -> Inspection:
     """Describes a log, and checks it as the import would. Leaves nothing behind.
@@ -107,7 +106,6 @@ def inspect_log(
         leave_out_invalid: whether the import leaves out incomplete rows.
         rounds: rounds that released a model, as the command has them; None for all in the log.
         out: directory for the trace; None for a name like the log's.
-        memory_mebibytes: memory of the sort; beyond that it uses the disk.
         form: further fields of LogLayout.
 
     Raises:
@@ -146,7 +144,7 @@ def inspect_log(
             **form,
         )
         try:
-            found = _Rows(log, layout, batches, memory_mebibytes)
+            found = _Rows(log, layout, batches)
         except InputError as error:
             problems.append(str(error))
         else:
@@ -196,7 +194,6 @@ def inspect_log(
             command += [f"--{option}", value]
     command += ["--leave-out-invalid"] * leave_out_invalid
     command += ["--repeats", repeats] * (repeats != "refuse")
-    command += [f"--memory={memory_mebibytes}"] * (memory_mebibytes != USUAL_MEMORY)
     command += ["--rounds", rounds or "logged", f"--out={out or f'{log.stem}-trace'}"]
     cells = tuple((*each.cells, role_of.get(each.name, "")) for each in described)
     return Inspection(cells, tuple(problems), tuple(notes), tuple(command))
@@ -314,9 +311,7 @@ class _Rows:
     Raises InputError for a log that the import refuses before it reads the first row.
     """
 
-    def __init__(
-        self, log: Path, layout: LogLayout, batches: Iterable[pa.RecordBatch], memory: int
-    ) -> None:
+    def __init__(self, log: Path, layout: LogLayout, batches: Iterable[pa.RecordBatch]) -> None:
         self.source = Log(log, layout, Numbering(None, True, None), lambda text: None)
         self.notes: list[str] = []
         self.is_repeated = False
@@ -330,20 +325,20 @@ class _Rows:
                 self.notes.append(f"times: {form}{doubt}")
             try:
                 self.source.check_conditions()
-                self._check_staged(staged, memory)
+                self._check_staged(staged)
             except InputError as error:
                 self.problems.append(str(error))
 
-    def _check_staged(self, staged: Path, memory: int) -> None:
+    def _check_staged(self, staged: Path) -> None:
         if not self.source.staged_rows:
             raise InputError("no row is a participation")
         time = "NULL::DOUBLE" if self.source.times is None else "time"
         rounds = pa.Table.from_batches(
-            queried(ROUNDS.format(time=time, own="true"), staged, memory)
+            queried(ROUNDS.format(time=time, own="true"), staged, USUAL_MEMORY)
         )
         log_rounds = LogRounds(rounds, self.source)
         repeats, devices = Repeats(log_rounds.numbers, log_rounds.is_timed_apart), 0
-        for batch in filter(len, queried(SORTED, staged, memory)):
+        for batch in filter(len, queried(SORTED, staged, USUAL_MEMORY)):
             places = log_rounds.places(batch.column("round").to_numpy())
             devices += int(repeats.found(batch, places)[0].sum())
         numbers, rows = log_rounds.numbers, self.source.staged_rows - repeats.copied.rows
@@ -356,7 +351,9 @@ class _Rows:
                 self.notes.append(f"{counted(each.rows, 'row')} {each.reason} (such as {each})")
         self.is_repeated = bool(repeats.repeated.rows)
         self.notes += doubtful_ids(
-            lambda query: queried(query, staged, memory), self.source.schema, has_examples=True
+            lambda query: queried(query, staged, USUAL_MEMORY),
+            self.source.schema,
+            has_examples=True,
         )
         if gaps := int(numbers[-1] - numbers[0]) + 1 - numbers.size:
             text = f"{counted(gaps, 'round number')} between the first and the last do not occur"
@@ -366,7 +363,7 @@ class _Rows:
             first = numbers[log_rounds.late[0]]
             self.notes.append(f"{text} began (first: round {first}); is the order right?")
         if self.source.layout.owner is not None:
-            check_owners(staged, memory)
+            check_owners(staged, USUAL_MEMORY)
 
 
 def _guessed(columns: Sequence[_Column], given: Mapping[str, list[str]]) -> dict[str, str]:

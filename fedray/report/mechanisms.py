@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fedray.base.rounding import counted, down, exact, fine, given, in_words, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
-from fedray.mechanisms.figures import Figures, Mechanisms, NoiseCost
+from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.mechanisms.optimize.amplified import AmplifiedBands
 from fedray.mechanisms.participation import MinSep
 from fedray.report.table import Table
@@ -39,17 +39,8 @@ def figures_tables(figures: Figures) -> list[Table]:
     ]
     if figures.made_for is not None:
         facts.append(("made for another workload", figures.made_for))
-    if figures.noise_cost is not None:
-        facts.append(("noise state, exact; time, measured", _cost_text(figures.noise_cost)))
     facts += [(name, in_words(each, MOST_SHOWN)) for name, each in figures.parameters().items()]
     return [Table.facts("", facts)]
-
-
-def _cost_text(cost: NoiseCost) -> str:
-    return (
-        f"{cost.state_bytes:,} bytes and {cost.seconds_per_round:.3g} s a round at "
-        f"{cost.parameters:,} parameters"
-    )
 
 
 def mechanism_tables(several: Mechanisms) -> list[Table]:
@@ -136,14 +127,6 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
             "epsilon": lambda row: up(row[1].epsilon or 0.0),
         }
         title += f", delta {given(first.delta)}"
-    if first.noise_cost is not None:
-        costs = {name: each.noise_cost for name, each in mechanisms.items() if each.noise_cost}
-        cells["state bytes"] = lambda row: f"{costs[row[0]].state_bytes:,}"
-        cells["seconds a round"] = lambda row: f"{costs[row[0]].seconds_per_round:.3g}"
-        notes.append(
-            f"State and time of the noise at {first.noise_cost.parameters:,} parameters: the bytes "
-            "are exact, the seconds measured on this CPU, once the state is full."
-        )
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
         notes.append(f"A sampled epsilon holds {first.condition}.")

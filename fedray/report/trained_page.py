@@ -1,6 +1,5 @@
 """The page of one trained run: its metrics, the outcomes of its devices, and its mechanism."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.audit import Audit, audit_trace
-from fedray.base.rounding import given, number_text, up
+from fedray.base.rounding import given, up
 from fedray.report.audits import guarantees_table
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.figures import held_out_metrics
@@ -16,7 +15,6 @@ from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.trace.learned_from import scenario_of_trained, trace_of
 from fedray.trace.trained import LEFT_OUT, TrainedRun
-from fedray.wire.messages import Measured
 
 WITHOUT_TRACE = "Epsilon is not known, because the trace of this training is not where it was."
 
@@ -74,16 +72,6 @@ def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:
         kind = f"{found.name}, {'exact' if is_exact else 'an upper bound'}"
         rest = "" if found.may_rest_on else "; no guarantee may rest on it"
         yield f"epsilon at delta {given(found.delta)}: {kind}{rest}", up(found.epsilon)
-
-
-def measured_text(measured: Measured) -> str:
-    """Returns a figure with its standard error, such as "0.1234 (0.0021)"; a dash if unknown.
-
-    Args:
-        measured: value and standard error of a metric.
-    """
-    value, error = number_text(measured.value), measured.standard_error
-    return f"{value} ({error:.4f})" if math.isfinite(error) else value
 
 
 def trained_figures(trained: TrainedRun) -> list[Shown]:

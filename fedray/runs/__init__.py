@@ -1,1 +1,1 @@
-"""Runs from a scenario to its results: simulation, learning, pretraining, and both in step."""
+"""Runs from a scenario to its results: simulation, learning, and both in step."""

@@ -25,7 +25,7 @@ from fedray.mechanisms.optimize.design import (
     cached_mechanism,
     optimize_mechanism,
 )
-from fedray.mechanisms.optimize.objective import Objective, Progress, read_targets
+from fedray.mechanisms.optimize.objective import Progress, read_targets
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
@@ -63,7 +63,6 @@ def read_request(
     max_participations: int | None,
     buffers: int | None,
     bands: int | None,
-    objective: str | None,
     targets: Path | None,
     workload: str = "prefix",
     is_fixed_order: bool = False,
@@ -92,7 +91,7 @@ def read_request(
             participation,
             buffers,
             bands,
-            cast(Objective | None, objective),
+            None,
             outcomes,
             read_workload(workload, max(lengths)),
         )

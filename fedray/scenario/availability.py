@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.table import PositiveShare, Shape, Share, Spread, Table
+from fedray.base.table import Shape, Share, Spread, Table
 from fedray.mechanisms.triangular import NPY_DAMAGE
 from fedray.scenario.content import ContentFile, PythonFile
 
@@ -23,7 +23,6 @@ __all__ = [
     "HabitAvailability",
     "PoissonAvailability",
     "ReplayAvailability",
-    "SlowDays",
     "Uses",
     "WifiHabits",
 ]
@@ -31,24 +30,9 @@ __all__ = [
 DAY = 86_400.0
 
 
-class SlowDays(Table):
-    """Days on which all devices of the population are eligible less often, such as holidays."""
-
-    share: PositiveShare
-    """Share of the days that are slow; each spell is drawn independently."""
-    factor: Annotated[float, Field(ge=0, lt=1)]
-    """Share of the intervals that remain on a slow day; 0.5 halves the supply."""
-    days: Annotated[int, Field(ge=1, le=366)] = 1
-    """Length of a spell in days. The days of a spell are all slow or all normal; the first spell
-    starts with the run."""
-
-
 class AvailabilityTable(Table):
     """The table of an availability model; the key `model` selects it."""
 
-    slow_days: SlowDays | None = None
-    """Table: days on which all devices are eligible less often. An interval belongs to the day on
-    which it ends (UTC). Default: no slow days."""
     implementation: ClassVar[str]
     """`module:name` of the model: called with this table, the scenario's seed and the time zones of
     the devices, it returns an `Availability`."""
@@ -243,15 +227,6 @@ class AlwaysOn(AvailabilityTable):
     model: Literal["always_on"] = "always_on"
     """Name of the availability model."""
     implementation: ClassVar[str] = "fedray.clients.availability.always_on:AlwaysOnModel"
-
-    @model_validator(mode="after")
-    def _has_no_slow_days(self) -> Self:
-        if self.slow_days is not None:
-            raise ValueError(
-                "slow_days removes intervals, but with model always_on a device has a single "
-                "interval that never ends; leave it out, or use another model"
-            )
-        return self
 
 
 class PoissonAvailability(AvailabilityTable):

@@ -1,7 +1,7 @@
 """The table `training`: the model, the local training of devices, the server's step."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
@@ -51,16 +51,6 @@ class LocalSteps(WorkTable):
     least one. Padding does not count. Default: no cap. Only for examples that are texts."""
 
 
-def momentum_is_of_sgd(table: Any) -> Any:
-    """Refuses a momentum beside adam, which would not read it."""
-    # A key that is never read would let a user believe in an effect that is not there.
-    if table.momentum and table.optimizer == "adam":
-        raise ValueError(
-            f"momentum={table.momentum:g}: adam has its own; leave it out, or take sgd"
-        )
-    return table
-
-
 class FedAvg(LocalSteps):
     """Local stochastic gradient descent (federated averaging, McMahan et al. 2017, Algorithm 1).
 
@@ -80,7 +70,14 @@ class FedAvg(LocalSteps):
     momentum: BelowOne = 0.0
     """Share of the previous local step that is kept; only for sgd."""
 
-    _momentum_is_of_sgd = model_validator(mode="after")(momentum_is_of_sgd)
+    @model_validator(mode="after")
+    def _momentum_is_of_sgd(self) -> Self:
+        # A key that is never read would let a user believe in an effect that is not there.
+        if self.momentum and self.optimizer == "adam":
+            raise ValueError(
+                f"momentum={self.momentum:g}: adam has its own; leave it out, or take sgd"
+            )
+        return self
 
 
 class FedProx(FedAvg):

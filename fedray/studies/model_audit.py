@@ -20,7 +20,9 @@ from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.document import InJson, Keys
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
+from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.planted import Phrases, PlantedExamples, reference_phrases
+from fedray.clients.population import Presence, devices_of_ranks, joined_before
 from fedray.clients.trainer import LocalTrainer
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.runs.learning import cohorts
@@ -33,7 +35,6 @@ from fedray.studies.inference import (
     found_members,
     mean_interval,
 )
-from fedray.studies.on_devices import DeviceDraws
 from fedray.trace.learned_from import opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -165,10 +166,9 @@ def audit_model(
     # Planted phrases would give their holders away.
     kept_out = [each.candidates.ravel() for each in phrases]
     holders = np.concatenate([np.empty(0, np.uint64), *kept_out])
-    draws = DeviceDraws(scenario, found, devices)
-    members = draws.of_devices("members", np.setdiff1d(trained_in.device_ids, holders))
-    took_part = np.union1d(read_patterns(found).device_ids, holders)
-    others = draws.of_population("participations", took_part)
+    draws = _Draws(scenario, found, devices)
+    members = draws.members(np.setdiff1d(trained_in.device_ids, holders))
+    others = draws.others(np.union1d(read_patterns(found).device_ids, holders))
     return ModelAudit(
         trained=run,
         delta=delta,
@@ -178,6 +178,48 @@ def audit_model(
         phrases=tuple(listed),
         users=_users(model.gains(members, examples), model.gains(others, examples)),
     )
+
+
+class _Draws:
+    """Uniform samples of a trace's devices, sorted; a function of the scenario's seed and the size.
+
+    Args:
+        scenario: scenario of the training.
+        trace: trace of the training.
+        sample: most devices of a sample.
+    """
+
+    # Addresses of the draws within Stream.DEVICE_SAMPLE.
+    _OTHERS, _MEMBERS = 1, 3
+
+    def __init__(self, scenario: Scenario, trace: Trace, sample: int) -> None:
+        self._seed, self._sample = scenario.seed, sample
+        self._presence = Presence.of(scenario)
+        self._joined = joined_before(self._presence, float(trace.rounds["closed"].max()))
+
+    def members(self, device_ids: UInt64Array) -> UInt64Array:
+        """Returns some of the devices that trained."""
+        size = min(device_ids.size, self._sample)
+        return np.sort(self._generator(self._MEMBERS).choice(device_ids, size, replace=False))
+
+    def others(self, without: UInt64Array) -> UInt64Array:
+        """Returns some devices that joined before the last round closed, less those in `without`.
+        (`joined_before` may count two more than have joined.)"""
+        wanted = min(self._sample, self._joined - without.size)
+        # Twice the wanted number, as some are in `without`; more if that was too few.
+        size = min(self._joined, 2 * wanted)
+        while True:
+            # The address is used again: a larger draw of ranks is uniform by itself.
+            ranks = self._generator(self._OTHERS).choice(self._joined, size, replace=False)
+            device_ids = devices_of_ranks(self._presence.order, ranks).astype(np.uint64)
+            device_ids = device_ids[~np.isin(device_ids, without)]
+            # A draw of all devices cannot be made larger.
+            if device_ids.size >= wanted or size == self._joined:
+                return np.sort(device_ids[:wanted])
+            size = min(self._joined, 2 * size)
+
+    def _generator(self, kind: int) -> np.random.Generator:
+        return stream_generator(self._seed, Stream.DEVICE_SAMPLE, kind, 0)
 
 
 class _Model:

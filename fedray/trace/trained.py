@@ -545,17 +545,12 @@ def _task_name(training: Mapping[str, Any]) -> str:
     return task.get("file", task["kind"])
 
 
-def model_content(
-    parameters: Float32Array,
-    shapes: Mapping[str, tuple[int, ...]],
-    provenance: Mapping[str, str] | None = None,
-) -> bytes:
+def model_content(parameters: Float32Array, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
     """Returns a model as a safetensors file, with its parameters by name.
 
     Args:
         parameters: the model, [D].
         shapes: shape of every parameter by name, in the order of the vector.
-        provenance: texts by name that the file stores besides the parameters.
     """
     sizes = [math.prod(shape) for shape in shapes.values()]
     # `np.split` needs no edge at the end of the vector.
@@ -565,7 +560,7 @@ def model_content(
         named[name] = np.ascontiguousarray(part).reshape(shape)
     import safetensors.numpy
 
-    return safetensors.numpy.save(named, metadata=dict(provenance) if provenance else None)
+    return safetensors.numpy.save(named)
 
 
 def _metric_columns(

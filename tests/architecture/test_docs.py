@@ -204,7 +204,6 @@ def test_every_table_that_is_shown_is_valid(
     that it names."""
     from fedray.audit.claims import Claim
     from fedray.scenario import Scenario
-    from fedray.scenario.pretraining import Pretraining
     from fedray.studies.sweep.sweep import Sweep
 
     monkeypatch.chdir(tmp_path)
@@ -218,8 +217,6 @@ def test_every_table_that_is_shown_is_valid(
         Sweep.model_validate({**grid, **tables})
     elif "noise_multiplier" in tables:
         Claim.model_validate({**tables, "mechanism": {"kind": "tree"}})
-    elif "steps" in tables:
-        Pretraining.model_validate(tables)
     elif "tasks" in tables:
         from fedray.scenario.several_tasks import FederatedTask
 

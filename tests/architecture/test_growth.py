@@ -1,15 +1,8 @@
 """The source grows only in commits that say why."""
 
-import importlib.util
 import json
-from pathlib import Path
 
-FILE = Path(__file__).with_name("growth.py")
-SPEC = importlib.util.spec_from_file_location("fedray_growth", FILE)
-assert SPEC is not None
-assert SPEC.loader is not None
-growth = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(growth)
+import growth
 
 
 def beyond(found: dict, limits: dict) -> list[str]:

@@ -66,12 +66,6 @@ MODELS = {
         'availability={model="replay",file="recording.parquet",jitter_minutes=90.0}',
         ZONES,
     ],
-    "habit, slow days": ["availability.slow_days={share=0.5,factor=0.4,days=2}", ZONES],
-    "replay, slow days": [
-        'availability={model="replay",file="recording.parquet",day_shift="uniform",period_days=5,'
-        "slow_days={share=0.5,factor=0.4}}",
-        ZONES,
-    ],
     "custom": ['availability={model="custom",file="mine.py",parameters={hours=5.0}}'],
 }
 DEVICES = np.arange(120, dtype=np.uint64) * 1013 + 5

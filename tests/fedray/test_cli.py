@@ -91,7 +91,9 @@ def test_one_command_starts_a_run_and_opens_it_once_it_is_complete(
     """What a job repeats until it exits with 0."""
     (tmp_path / "s.toml").write_text(small().to_toml())
     command = ["run", str(tmp_path / "s.toml"), "--resume", str(tmp_path / "t"), "--json"]
-    assert fedray_command("budget", str(tmp_path / "l"), "--epsilon", "30", "--delta", "1e-6")[0] == 0
+    assert (
+        fedray_command("budget", str(tmp_path / "l"), "--epsilon", "30", "--delta", "1e-6")[0] == 0
+    )
     command += ["--ledger", str(tmp_path / "l"), "--place", "backend=in-process"]
     code, first, err = fedray_command(*command)
     assert code == 0, err
@@ -279,7 +281,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (
             ["reproduce", "chess"],
-            "unknown reproduction 'chess'; choose from amplified, blt, coverage, dp-lstm",
+            "unknown reproduction 'chess'; choose from amplified, blt, dp-lstm",
         ),
         (["reproduce", "gboard", "--rows", "xx-XX"], "is not a published run"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),

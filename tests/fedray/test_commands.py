@@ -143,10 +143,6 @@ LOG = ["--column", "device=dev", "--column", "round=round", "--rounds", "logged"
     "arguments",
     [
         ["train", "MISSING"],
-        # It imports torch first.
-        pytest.param(
-            ["pretrain", "MISSING.toml", "MISSING.toml", "--out", "OUT"], marks=pytest.mark.slow
-        ),
         ["compare", "MISSING", "MISSING"],
         ["audit-model", "MISSING"],
         ["audit", "MISSING"],

@@ -322,7 +322,6 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
         ),
         (["blt", *SETTING, "--buffers", "0"], "buffers=0 must be from 1 to 10"),
         (["banded", *SETTING, "--bands", "61"], "--bands=61 must be from 1 to `--rounds=60`"),
-        (["banded", *SETTING, "--objective", "mean"], "must be max or rms"),
         (["tree", *SETTING, "--bands", "3"], "--bands=3 does not apply to tree"),
         (
             ["identity", *SETTING, "--out", "/nowhere/m.json"],

@@ -228,16 +228,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "buffers",
     ),
     "target": (lambda: fedray.Target(SETTING, -1.0), fedray.InputError, "^weight=-1.0 of a target"),
-    "utility": (
-        lambda: fedray.utility(Tree(), 9, 0.0, 1.0),
-        fedray.InputError,
-        "^sensitivity=0.0 must be positive",
-    ),
-    "utility of too many rounds": (
-        lambda: fedray.utility(Matrix.from_matrix(np.eye(2), "m.npy"), 9, 1.0, 1.0),
-        fedray.InputError,
-        "^rounds=9 is more than this matrix strategy has",
-    ),
     "noise": (
         lambda: fedray.mechanism_figures(Tree(), SETTING, 0.0, 1e-9),
         fedray.InputError,
@@ -362,13 +352,12 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "CanaryResult": canary,
         "Figures": fedray.mechanism_figures(Tree(), SETTING, 2.0, 1e-9),
         "TraceCalibration": fedray.calibrate_trace(trace, epsilon=2.0),
-        "Utility": fedray.utility(Tree(), 60, 3.0, 0.5),
         "Reproduced": Reproduced("a" * 80, {"runs": []}, [], [], "1 of 1 rows agrees."),
     }
 
 
 RESULTS = ("Trace", "ImportedTrace", "Audit", "Statement", "TrainedRun", "SweepResult", "Plan")
-RESULTS += ("Fit", "CanaryResult", "Figures", "TraceCalibration", "Utility", "Reproduced")
+RESULTS += ("Fit", "CanaryResult", "Figures", "TraceCalibration", "Reproduced")
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -34,7 +34,6 @@ COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttribu
         ),
         ("run", InputError.of("shards", 0, "is low"), "--place shards=0 is low"),
         ("audit", FedrayError("unchecked (`verify=False`)"), "unchecked (`--no-verify`)"),
-        ("import", InputError.of("memory_mebibytes", 5, "is little"), "--memory=5 is little"),
         (
             "import",
             InputError.of("where", "x", "is no number", "give `time_unit='seconds'`"),

@@ -1,14 +1,12 @@
 """What is told of files follows from the classes: `fedray schema` and `fedray init`."""
 
 import json
-import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from fedray.scenario import Scenario
-from fedray.scenario.commented import commented_toml
 from fedray.scenario.keys import tables_of
 from fedray.scenario.literals import literal
 from fedray.scenario.shipped import find_scenario
@@ -50,36 +48,6 @@ def test_every_column_has_a_meaning_and_nothing_else_has(file: str, schema) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides"),
-    [
-        ("quickstart", ()),
-        ("nwp_de_de", ()),
-        ("ample-supply", ()),
-        (
-            "quickstart",
-            (
-                "rounds.mode=buffered",
-                "rounds.buffer={concurrency=9000,max_staleness=3,weighting={kind='polynomial',exponent=0.5}}",
-                "participation.policies=[{kind='swor',period_hours=48}]",
-                "population.time_zones=[{utc_offset_hours=1,share=1}]",
-                "availability.model=poisson",
-                "privacy.mechanism={kind='tree',restarts=[4]}",
-            ),
-        ),
-    ],
-)
-def test_a_commented_scenario_is_the_scenario_with_and_without_its_defaults(
-    name: str, overrides
-) -> None:
-    scenario = Scenario.from_toml(find_scenario(name), overrides)
-    text = commented_toml(scenario)
-    assert Scenario.from_tables(tomllib.loads(text)) == scenario
-    taken_in = re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE)
-    assert text.count("\n#") > taken_in.count("\n#")
-    assert Scenario.from_tables(tomllib.loads(taken_in)) == scenario
-
-
-@pytest.mark.parametrize(
     "value",
     ['a "b" \\ \n \x7f \u00e9', True, 1e-10, -3, [], {}, [{"a": [1.5, "x"]}, {"b c.": {"": 1}}]],
 )
@@ -87,17 +55,14 @@ def test_a_literal_is_read_back_as_the_value(value) -> None:
     assert tomllib.loads(f"key = {literal(value)}")["key"] == value
 
 
-@pytest.mark.parametrize("options", [(), ("--all",)])
-def test_init_writes_the_small_scenario(fedray_command, tmp_path: Path, options) -> None:
+def test_init_writes_the_small_scenario(fedray_command, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    code, out, _ = fedray_command("init", str(file), *options, "--json")
+    code, out, _ = fedray_command("init", str(file), "--json")
     written = Scenario.from_toml(file)
     small = Scenario.from_toml(find_scenario("small"))
     assert (code, json.loads(out)["scenario_digest"]) == (0, small.digest)
     assert (written.digest, written.name, written.description) == (small.digest, "mine", "")
-    text = file.read_text()
-    assert ("over_selection" in text) == bool(options)
-    assert "\n# To grow, raise it together" in text or options
+    assert "\n# To grow, raise it together" in file.read_text()
     code, out, err = fedray_command("init", str(file))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "exists already" in err

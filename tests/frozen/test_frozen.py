@@ -59,10 +59,9 @@ RUNS: dict[str, tuple[str, ...]] = {
         "population.lifetime_days=20.0",
         "rounds.outages=[{start_hours=2.0, hours=1.5}]",
     ),
-    "classes and slow days": (
+    "classes": (
         "population.classes=[{name='old',share=0.3,availability={night_length_hours=2.0}},"
         "{name='far',share=0.7,time_zones=[{utc_offset_hours=9.0}]}]",
-        "availability.slow_days={share=0.5,factor=0.4,days=2}",
     ),
     "conditions, reservoir": (
         "availability={model='conditions'}",

@@ -39,7 +39,6 @@ from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
 from fedray.audit.released import read_events
 from fedray.base.errors import FedrayError, InputError, one_line
-from fedray.base.table import read_table_file
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples
 from fedray.imports.foreign_sessions import read_fedscale, read_flash
@@ -49,7 +48,6 @@ from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.registry import Tree
 from fedray.runs.design import evaluate_mechanisms, read_request
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenario.pretraining import Pretraining
 from fedray.scenarios.gboard_rows import select
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.sweep.sweep import Sweep
@@ -938,7 +936,6 @@ MECHANISMS = [
     '{\n "kind": "bisr",\n "bands": 3\n}',
 ]
 CLAIM = 'mechanism = { kind = "tree" }\nnoise_multiplier = 2.0\nrounds = 8\nmin_sep = 1\nepsilon = 6.6\ndelta = 1e-6\ntimer_hours = 3.0\n'
-PUBLIC = 'steps = 8\nclients = 3\nlearning_rate = 0.5\nmomentum = 0.9\n\n[data]\nkind = "classes"\nshape = [3]\n'
 TASKS = (
     '{\n "format": "fedray-tasks",\n "version": 1,\n "digest": "0",\n "written": "",\n'
     ' "scenario": {},\n "traces": [\n  {\n   "task": "a",\n   "digest": "0"\n  }\n ],\n'
@@ -1005,14 +1002,7 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     yield "several tasks", 0.03, tasks
     joined = Texts(texts / TASKS_FILE, [TASKS], ": ", lambda file: TasksRun.open(file.parent))
     yield "tasks.json", 0.01, joined
-    public = Texts(
-        texts / "p.toml",
-        [PUBLIC],
-        " = ",
-        lambda file: read_table_file(Pretraining, file, "public data"),
-    )
-    yield "public data", 0.02, public
-    yield "override", 0.05, Overrides()
+    yield "override", 0.07, Overrides()
     yield "claim", 0.03, Texts(texts / "c.toml", [CLAIM], " = ", read_claim)
     yield "sweep", 0.03, Texts(texts / "w.toml", sweeps, " = ", Sweep.from_toml)
     mechanism = Texts(

@@ -24,7 +24,7 @@ GOLDEN = BLT(
 def test_the_prefix_error_is_that_of_the_noise_that_the_common_rho_needs(strategy) -> None:
     """z has the rho asked for, and z times the rows of B (materialised) has the deviations that are named."""
     sensitivity = strategy.participation_sensitivity(PARTICIPATION).value
-    found = utility(strategy, PARTICIPATION.rounds, sensitivity, 0.4, "mine")
+    found = utility(strategy, PARTICIPATION.rounds, sensitivity, 0.4)
     released = Gaussian(noise_multiplier=found.noise_multiplier, sensitivity=sensitivity)
     assert rho_of(released) == pytest.approx(0.4, rel=1e-14)
     deviations = found.noise_multiplier * np.sqrt(
@@ -34,7 +34,7 @@ def test_the_prefix_error_is_that_of_the_noise_that_the_common_rho_needs(strateg
     assert found.rms_prefix_error == pytest.approx(math.sqrt((deviations**2).mean()), rel=1e-9)
     losses = loss(strategy, PARTICIPATION)
     assert (found.rms_loss, found.max_loss) == (losses.rms_loss, losses.max_loss)
-    assert found.name == "mine"
+    assert found.name == strategy.kind
     assert json.loads(json.dumps(found.to_json()))["rms_prefix_error"] == found.rms_prefix_error
 
 

@@ -191,15 +191,6 @@ def of_training(request) -> str:
     return trained_page(request.getfixturevalue("trained").trained)
 
 
-def of_devices(request) -> str:
-    from fedray.studies.on_devices import evaluate_on_devices
-    from fedray.studies.on_devices_page import on_devices_page
-
-    return on_devices_page(
-        evaluate_on_devices(request.getfixturevalue("trained").path, devices=24, examples=4)
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "plots"),
@@ -210,7 +201,6 @@ def of_devices(request) -> str:
         (of_reproduction, 2),
         (of_comparison, 2),
         (of_training, 4),
-        (of_devices, 8),
     ],
 )
 def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(

@@ -265,7 +265,7 @@ def test_documents_of_mechanisms_match_their_types(
     file = str(tmp_path / "identity.json")
     workload = ("--workload", "momentum=0.9")
     page = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
-    shown = ("--parameters", "10", "--fixed-order", *page)
+    shown = ("--fixed-order", *page)
     for command in (
         ("mechanism", "--noise-multiplier", "1", *workload),
         ("mechanism", "--epsilon", "4", *workload),
@@ -274,7 +274,7 @@ def test_documents_of_mechanisms_match_their_types(
         found = printed(fedray_command, name, file, *setting, *sampled, *options, *shown, "--json")
         check("fedray mechanism", found)
         # An optimised mechanism has the same keys, though not from one command.
-        keys = ("hypothetical", "noise_cost", "is_fixed_order", "made_for")
+        keys = ("hypothetical", "is_fixed_order", "made_for")
         parts = {key: found[key] for key in keys}
     options = (*workload, *page, "--json")
     several = printed(fedray_command, "mechanism", file, "tree", *setting, *options)

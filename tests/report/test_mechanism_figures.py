@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.report.figure import Figure, HeatMap
 from fedray.report.files import figure_csv, figure_svg
 from fedray.report.mechanism_figures import CELLS, mechanism_page
-from fedray.server.learning.noise_cost import noise_cost
 
 ROUNDS = 150
 SETTING = MinSep(ROUNDS, 40, 3)
@@ -120,35 +118,3 @@ def test_the_page_has_all_of_it(fedray_command, tmp_path: Path) -> None:
     one = next(iter(several(read_strategy("blt-400")).by_name.values()))
     assert "blt" in mechanism_page(one)
     assert set(one.plot("noise").svgs) == {"noise"}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "rows"),
-    [
-        (Identity(), 0),
-        (read_strategy("blt-400"), 4),
-        (BandFHU(bands=7), 6),
-        (BISR(bands=9), 8),
-    ],
-    ids=lambda each: getattr(each, "kind", each),
-)
-def test_the_state_of_the_noise_is_counted_and_its_time_measured(strategy, rows: int) -> None:
-    cost = noise_cost(strategy, ROUNDS, 1000)
-    assert cost.state_bytes == 4 * rows * 1000
-    assert cost.seconds_per_round > 0
-    assert noise_cost(strategy, 1, 10).seconds_per_round > 0
-
-
-def test_costs_are_columns_and_keys(fedray_command) -> None:
-    setting = ("--rounds", "150", "--min-sep", "40", "--max-participations", "3")
-    code, out, _ = fedray_command("mechanism", "blt-400", "tree", *setting, "--parameters", "1000")
-    assert code == 0
-    assert "state bytes  seconds a round" in out
-    code, out, _ = fedray_command(
-        "mechanism", "blt-400", *setting, "--parameters", "1000", "--json"
-    )
-    assert json.loads(out)["noise_cost"]["state_bytes"] == 16_000
-    for wrong in ("0", "1000000000000"):
-        code, _, err = fedray_command("mechanism", "blt-400", *setting, "--parameters", wrong)
-        assert code == 2
-        assert "--parameters" in err

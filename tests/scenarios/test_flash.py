@@ -199,7 +199,9 @@ def test_the_file_of_flash_is_as_it_is_described() -> None:
 
 
 @needs_data
-@pytest.mark.skipif("FEDRAY_ALL_SEEDS" not in os.environ, reason="half a minute; `make fits` has it")
+@pytest.mark.skipif(
+    "FEDRAY_ALL_SEEDS" not in os.environ, reason="half a minute; `make fits` has it"
+)
 def test_published_figures_of_flash_are_those_that_the_study_finds() -> None:
     """The order of predictions in docs/published.md, with seed 1."""
     (found,) = flash.run(REAL)

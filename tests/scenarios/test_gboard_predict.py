@@ -12,7 +12,7 @@ from lawful_runs import lawful
 from fedray.base.errors import InputError
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.scenarios import gboard_predict, gboard_sensitivity, small_runs
+from fedray.scenarios import gboard_predict, small_runs
 from fedray.scenarios.gboard_predict import (
     PACE,
     REACHES,
@@ -162,37 +162,12 @@ def test_the_command_predicts_published_rows(tmp_path: Path, fedray_command, mon
         assert table.rows[0][1] in table.text(100).splitlines()[3]
 
 
-@pytest.mark.slow
-def test_the_command_varies_every_setting(fedray_command, monkeypatch) -> None:
-    """Every setting makes a scenario of both rows, and differs from it."""
-    scenarios = []
-
-    def seen(scenario: Scenario) -> Outcome:
-        scenarios.append(scenario)
-        return lawful(scenario)
-
-    monkeypatch.setattr(small_runs, "outcome_of", seen)
-    code, out, err = fedray_command(
-        "reproduce", "gboard-sensitivity", "--place", "backend=in-process", "--json"
-    )
-    assert code == 0, err
-    document = json.loads(out)
-    settings = len(gboard_sensitivity.SETTINGS) + 1
-    assert [each["row"] for each in document["settings"]] == (
-        ["nwp-en-GB"] * settings + ["nwp-pt-BR"] * settings
-    )
-    assert len({scenario.digest for scenario in scenarios}) == 2 * settings
-    changes = {each["setting"]: each for each in document["settings"]}
-    assert changes["reach -10 %"]["min_sep_change"] == pytest.approx(-0.1, abs=0.01)
-    assert changes[""]["min_sep_change"] == 0.0
-
-
 @pytest.mark.parametrize(
     "given",
     [
         ("gboard-privacy", "--set", "seed=1"),
         ("gboard-privacy", "--place", "shards=2"),
-        ("gboard-sensitivity", "--seeds", "3"),
+        ("gboard-privacy", "--seeds", "3"),
         ("gboard-predict", "--seeds", "0"),
         ("gboard-predict", "--scale", "2"),
         ("gboard", "--scale", "0.1"),

@@ -29,16 +29,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "amplified": {},
     "dp-lstm": {},
     "blt": {},
-    "coverage": {
-        "hours": "6,12",
-        "overrides": ["population.devices=30000"],
-        "placement": HERE,
-    },
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
     "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
     "gboard-privacy": {"rows": "en-GB"},
-    "gboard-sensitivity": {"placement": HERE},
     "shakespeare": {
         "data": written_roles,
         "rounds": 2,
@@ -88,11 +82,11 @@ def test_every_option_of_a_reproduction_has_a_help_and_a_default() -> None:
             )
 
 
-def _thrice(
+def _twice(
     factor: Annotated[float, "Factor of the printed value."] = 1.0, out: Path | None = None
 ) -> Any:
-    """Two results of one folder, of which the second counts, and one of another."""
-    for folder, printed in (("one", 1.0), ("one", 2.0), ("two", 4.0)):
+    """Two results, of which the second counts."""
+    for printed in (1.0, 4.0):
         points = [("x", printed, printed * factor)]
         yield Reproduced(
             title="Twice two",
@@ -102,7 +96,6 @@ def _thrice(
             verdict=f"x is {factor:g} times the printed value.",
             agrees=factor == 1.0,
             drawn=[agreement_figure("x", "x", "", points)],
-            folder=folder,
         )
 
 
@@ -111,7 +104,7 @@ def own(monkeypatch, fedray_command) -> Any:
     """The command with one more reproduction."""
     known = {
         **reproduce.reproductions(),
-        "own": Reproduction("Twice two is four.", _thrice, has_figures=True),
+        "own": Reproduction("Twice two is four.", _twice, has_figures=True),
     }
     monkeypatch.setattr(reproduce, "reproductions", lambda: known)
     return lambda *arguments: fedray_command("reproduce", *arguments)
@@ -122,17 +115,17 @@ def test_the_command_lists_runs_and_writes_a_reproduction_of_its_own_options(
 ) -> None:
     code, out, _ = own()
     assert code == 0
-    assert "own                 Twice two is four." in out.splitlines()
+    assert "own             Twice two is four." in out.splitlines()
     assert "Twice two is four." in own("--help")[1]
     assert "--factor" in own("own", "--help")[1]
     code, out, _ = own("own", "--out", str(tmp_path / "o"), "--figures", str(tmp_path / "f"))
     assert code == 0
-    assert out.count("x is 1 times the printed value.") == 2
-    assert json.loads((tmp_path / "o" / "one" / "results.json").read_text())["printed"] == 2.0
-    page = (tmp_path / "o" / "two" / "report.html").read_text()
+    assert out.count("x is 1 times the printed value.") == 1
+    assert json.loads((tmp_path / "o" / "results.json").read_text())["printed"] == 4.0
+    page = (tmp_path / "o" / "report.html").read_text()
     assert script(page, "results-data")["printed"] == 4.0
     assert "x is 1 times the printed value." in page
-    assert (tmp_path / "f" / "two" / "x.csv").exists()
+    assert (tmp_path / "f" / "x.csv").exists()
     code, out, _ = own("own", "--json")
     assert json.loads(out) == {"printed": 4.0, "out": "None"}
 
@@ -145,7 +138,7 @@ def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
 
 def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
     for given, message in (
-        (("owm",), "unknown reproduction 'owm'; choose from amplified, blt, coverage, dp-lstm,"),
+        (("owm",), "unknown reproduction 'owm'; choose from amplified, blt, dp-lstm,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),
@@ -153,13 +146,6 @@ def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Pa
         code, out, err = own(*given)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
-
-
-@pytest.mark.slow
-def test_a_reproduction_takes_one_scenario_by_its_name(fedray_command) -> None:
-    options = ("--scenario", "coverage", "--hours", "6", "--json")
-    code, out, err = fedray_command("reproduce", "coverage", *options)
-    assert (code, len(json.loads(out)["windows"])) == (0, 1), err
 
 
 def test_names_of_points_have_room_at_the_ends_of_a_phone_s_plot() -> None:

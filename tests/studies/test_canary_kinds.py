@@ -361,7 +361,7 @@ def test_a_buffered_trace_tells_how_stale_canaries_are(setting, tmp_path: Path) 
 @pytest.mark.slow
 def test_a_run_of_the_command_has_counts(setting, tmp_path: Path, fedray_command) -> None:
     (tmp_path / "s.toml").write_text(setting("adaptive").to_toml())
-    arguments = ("canary", str(tmp_path / "s.toml"), "--coordinates", "256")
+    arguments = ("canary", str(tmp_path / "s.toml"))
     code, out, _ = fedray_command(*arguments, "--json")
     assert (code, json.loads(out)["counts"]["coordinates"]) == (0, 64)
     code, out, _ = fedray_command(*arguments)

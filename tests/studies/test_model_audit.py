@@ -21,7 +21,7 @@ from fedray.clients.trainer import LocalTrainer
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.runs.learning import cohorts
 from fedray.runtime.placement import Placement
-from fedray.studies.model_audit import ModelAudit, _Model, audit_model
+from fedray.studies.model_audit import ModelAudit, _Draws, _Model, audit_model
 from fedray.studies.model_audit_page import model_audit_figures, model_audit_page
 from fedray.trace.learned_from import scenario_of_trained
 from fedray.trace.reader import Trace
@@ -184,17 +184,17 @@ def test_the_command_audits_a_model(phrased, tmp_path, fedray_command) -> None:
     trace, run = phrased[NOISES[0], 1]
     paths = (str(run.path), "--trace", str(trace.path))
     page = tmp_path / "page.html"
-    code, out, _ = fedray_command(
-        "audit-model", *paths, "--references", "255", "--json", "--page", str(page)
-    )
+    code, out, _ = fedray_command("audit-model", *paths, "--json", "--page", str(page))
     document = json.loads(out)
-    assert (code, document["references"], page.exists()) == (0, 255, True)
+    assert (code, document["references"], page.exists()) == (0, 4095, True)
     assert document["phrases"][1]["copies"] == 400
-    code, out, _ = fedray_command("audit-model", *paths, "--references", "255")
+    code, out, _ = fedray_command("audit-model", *paths)
     assert code == 0
     assert "8 devices, 400 copies" in out
-    code, _, err = fedray_command("audit-model", *paths, "--references", "0")
-    assert (code, err.count("\n"), "references=0 must be from 1" in err) == (2, 1, True)
+    code, _, err = fedray_command("audit-model", *paths, "--sample", "0")
+    assert (code, err.count("\n"), "--sample=0 must be from 1" in err) == (2, 1, True)
+    with pytest.raises(InputError, match="references=0 must be from 1"):
+        audit_model(run, trace, references=0)
     moved = shutil.copytree(run.path, tmp_path / "far" / "away" / "m")
     code, _, err = fedray_command("audit-model", str(moved))
     assert (code, "move it there, or give it as `trace`" in err) == (2, True)
@@ -206,3 +206,26 @@ def test_a_run_without_noise_has_no_upper_bound(setting) -> None:
     assert (audit.upper_epsilon, audit.phrases, audit.users) == (None, (), None)
     with pytest.raises(InputError, match="examples=0 must be from 1"):
         audit_model(run, trace, examples=0)
+
+
+def test_a_uniform_sample_leaves_out_those_that_took_part(trace_of, small) -> None:
+    """Where most devices took part, the rest is found: 123 - 100 of 123 ids."""
+    trace = trace_of([[0, 1, 2, 3]] * 100, 4)
+    draws = _Draws(small("rounds.count=4"), trace, 32)
+    draws._joined = 123
+    without = np.arange(100, dtype=np.uint64)
+    assert draws.others(without).tolist() == list(range(100, 123))
+    assert np.isin(draws.members(without), without).all()
+
+
+def test_devices_without_data_are_left_out(small) -> None:
+    """A source in which every second device has nothing."""
+    points = ("data.kind=points", "training.task.kind=quadratic")
+    trainer = LocalTrainer(small("training.enabled=true", *points).for_trainers())
+    source = trainer._source
+    counts = source.examples_on
+    source.examples_on = lambda ids: np.where(ids % np.uint64(2) == 0, counts(ids), 0)  # pyright: ignore[reportAttributeAccessIssue]
+    start = trainer.initial_parameters()
+    found = trainer.measure_devices(start, np.arange(10, dtype=np.uint64), 4)
+    assert found.device_ids.tolist() == [0, 2, 4, 6, 8]
+    assert all(len(sums) == 5 for sums in found.sums.values())

@@ -200,8 +200,6 @@ def test_a_planner_s_commands_end_with_a_claim_that_holds(
     told = (
         "--noise-per-report",
         "0.02",
-        "--buffers",
-        "1",
         "--seeds",
         "2",
         "--scale",
@@ -287,7 +285,7 @@ def test_a_scenario_that_trains_samples_of_its_rounds_can_be_planned(
         ("rounds.report_goal=2000", "docs/timer.md"),
         ("participation.timer_hours=48", "--timers"),
         ("privacy.noise_multiplier=2", "--noise-per-report"),
-        ("privacy.mechanism={kind='tree'}", "--buffers"),
+        ("privacy.mechanism={kind='tree'}", "the plan makes a BLT"),
     ],
 )
 def test_what_a_plan_finds_itself_cannot_be_set(fedray_command, override: str, remedy: str) -> None:
@@ -681,7 +679,7 @@ def test_most_days_and_least_cost_are_the_user_s(fedray_command, monkeypatch) ->
     setting = ("--set=population.devices=100000", "--set=rounds.count=10", "--epsilon=3")
     with monkeypatch.context() as patched:
         patched.setattr("fedray.studies.plan.make_plan", make_plan)
-        fedray_command("plan", *setting, "--max-days", "9", "--least", "days")
+        fedray_command("plan", *setting, "--set=rounds.max_days=9", "--least", "days")
         fedray_command("plan", *setting)
     assert asked == [(9.0, "days"), (366.0, "updates")]
     code, _, stderr = fedray_command("plan", *setting, "--least", "money")
@@ -721,7 +719,6 @@ def test_a_plan_that_makes_no_sense_gets_one_line(fedray_command, tmp_path: Path
         (("--epsilon", "1", "--set=rounds.count=10"), "population.devices must be set"),
         (("--epsilon", "1", "--population", "10"), "--set population.devices=VALUE"),
         (("--epsilon", "1", "--delta", "1e-5"), "--set privacy.delta=VALUE"),
-        (("--epsilon", "1", *setting, "--buffers", "11"), "buffers=11 must be from 1 to 10"),
         (("--epsilon", "1", *setting, "--scale", "2"), "scale=2.0 must be"),
         (("--epsilon", "1", *setting, "--seeds", "1"), "seeds=1 must be from 2 to 100"),
         (

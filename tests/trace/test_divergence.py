@@ -50,7 +50,7 @@ HEALTHY = {
     "learns": 2.3 / (1 + ROUNDS / 10),
     "learns nothing": np.full(120, 2.3),
     "forgets a little": 2.3 + 0.01 * ROUNDS,
-    "starts where a pretraining ended": np.full(120, 1e-4),
+    "starts where another training ended": np.full(120, 1e-4),
     "has negative losses": -1.0 - 0.01 * ROUNDS,
     "rises in too few rounds to tell": 2.3 * (1 + np.arange(19)),
     "has a device with examples in one round only": np.array([np.nan] * 119 + [2.3]),

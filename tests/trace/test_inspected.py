@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.imports import inspected
 from fedray.imports.inspected import inspect_log
 from fedray.imports.log_files import LogFiles
 from fedray.trace.imported import ImportedTrace, open_trace
@@ -305,20 +304,3 @@ def test_a_log_is_read_once_and_in_pieces(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(LogFiles, "batches", counting)
     assert inspect_log(log, {}).is_importable
     assert rows == [1, 1, 1]
-
-
-def test_the_memory_of_the_import_is_that_of_the_inspection(
-    fedray_command, tmp_path: Path, monkeypatch
-) -> None:
-    log = tmp_path / "log.csv"
-    log.write_text("device,round,owner\na,0,x\nb,1,y\n")
-    given, queried = set(), inspected.queried
-
-    def noting(query: str, staged: Path, memory: int):
-        given.add(memory)
-        return queried(query, staged, memory)
-
-    monkeypatch.setattr(inspected, "queried", noting)
-    code, out, _ = fedray_command("import", str(log), "--inspect", "--memory", "100")
-    assert (code, given) == (0, {100})
-    assert "--memory=100" in out

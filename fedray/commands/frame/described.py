@@ -17,7 +17,6 @@ PLACEMENT = "placement"
 """Name of the keys of `--place`."""
 FILES = {
     "claim": "fedray.audit.claims:Claim",
-    "pretraining": "fedray.scenario.pretraining:Pretraining",
     # Needs numba, as sweeps do.
     "sweep": "fedray.studies.sweep.sweep:Sweep",
 }

@@ -9,7 +9,6 @@ from fedray.base.errors import FedrayError, shown
 
 OTHER_NAMES = {
     "is_resumed": "resume",
-    "memory_mebibytes": "memory",
     "rounds_file": "rounds",
     "devices": "sample",
     "time_unit": "time_format",

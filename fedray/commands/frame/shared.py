@@ -28,7 +28,6 @@ Form of the log:
 FLAGS = {
     "as_json": "--json",
     "file_format": "--format",
-    "has_all_keys": "--all",
     "has_cache": "--cache/--no-cache",
     "is_fixed_order": "--fixed-order",
     "is_list": "--list",

@@ -11,7 +11,6 @@ def audit_model(
     *,
     trace: Path | None = None,
     sample: int = 512,
-    references: int = 4095,
     page: Path | None = None,
     figures: Path | None = None,
     trust_code: bool = False,
@@ -26,12 +25,11 @@ def audit_model(
         trained: directory of `fedray train`, or a trace with a trained run
         trace (TRACE): trace of the training; default: where it was when it was trained
         sample (N): most devices that trained, and that never took part
-        references (R): random phrases among which planted ones are ranked
     """
     from fedray.studies.model_audit import audit_model
 
     with progress_line("auditing the model"):
-        result = audit_model(trained, trace, sample, references=references, trust_code=trust_code)
+        result = audit_model(trained, trace, sample, trust_code=trust_code)
     # Files come before the printing, because the JSON names them.
     written = write_shown(result, page, figures)
     print_result(result, as_json, **written)

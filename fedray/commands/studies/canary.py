@@ -13,7 +13,6 @@ def canary(
     scenario: Path,
     *,
     trace: Path | None = None,
-    coordinates: int | None = None,
     overrides: list[str] | None = None,
     trust_code: bool = False,
     as_json: bool = False,
@@ -25,8 +24,6 @@ def canary(
 
     Args:
         trace (TRACE): trace with the participations; default: a simulated one
-        coordinates (D): model parameters, half of them canaries; default: 8192, or 256 with device
-            noise
     """
     from fedray.scenario import Scenario
     from fedray.studies.canary import run_canary
@@ -35,7 +32,7 @@ def canary(
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     opened = open_checked(trace, None) if trace is not None else None
     with progress_line("running canaries") as show:
-        result = run_canary(value, opened, coordinates, on_progress=show)
+        result = run_canary(value, opened, on_progress=show)
     print_result(result, as_json)
     # Scripts see by the exit code that the noise is not as claimed.
     if result.problems:

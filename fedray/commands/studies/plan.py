@@ -17,7 +17,7 @@ PLANNED = {
     "rounds.report_goal": "leave it out; docs/timer.md says how to find noise for a given goal",
     "participation.timer_hours": "give the timers to try by --timers",
     "privacy.noise_multiplier": "give it over the report goal by --noise-per-report",
-    "privacy.mechanism": "leave it out, or give the buffers of its BLT by --buffers",
+    "privacy.mechanism": "leave it out; the plan makes a BLT",
 }
 """Keys of a scenario that a plan does not read, each with a remedy for setting it."""
 
@@ -30,11 +30,9 @@ def plan(
     place: list[str] | None = None,
     timers: str = "24,48,72,96",
     noise_per_report: float = 7.0 / 6500.0,
-    buffers: int = 4,
     seeds: int = 3,
     scale: float = 0.1,
     least: str = "updates",
-    max_days: float | None = None,
     out: Path | None = None,
     figures: Path | None = None,
     has_cache: bool = True,
@@ -50,11 +48,9 @@ def plan(
         epsilon (E): largest epsilon allowed, at the scenario's privacy.delta
         timers (LIST): timers to try, in hours, comma-separated
         noise_per_report (X): noise multiplier over report goal; as published by default
-        buffers (D): buffers of the BLT
         seeds (S): simulated runs of each candidate; their spread is the margin
         scale (S): size of the search's simulations; the plan is confirmed at 1
         least (COST): updates, for the least report goal, or days, for the fastest timer
-        max_days (DAYS): longest run allowed; sets rounds.max_days, so that slower runs starve
         out (DIR): new directory for scenario, mechanism, claim, plan and page
     """
     from fedray.base.atomic import write_directory
@@ -69,9 +65,8 @@ def plan(
     # Timer and report goal only complete the scenario: the plan tries its own.
     own = [f"participation.timer_hours={hours[0]}"]
     own += ["rounds.report_goal=1"] if scenario is None else []
-    own += [f"rounds.max_days={max_days!r}"] if max_days is not None else []
     value = scenario_to_fit(scenario, [*own, *(overrides or ())])
-    target = PlanTarget(epsilon, value.privacy.delta, noise_per_report, buffers)
+    target = PlanTarget(epsilon, value.privacy.delta, noise_per_report)
     with progress_line("planning") as show, contextlib.redirect_stdout(sys.stderr):
         found = make_plan(
             value,
