@@ -117,7 +117,7 @@ def test_commands_have_few_options() -> None:
     many = {name: len(options_of(command)) for name, command in COMMANDS.items()}
     # --help, which every command has, is not among them.
     found = [name for name, count in many.items() if count > 13]
-    assert found == ["audit", "optimize", "mechanism", "stress", "plan", "fit-log"]
+    assert found == ["audit", "optimize", "mechanism", "stress", "fit-log"]
 
 
 def test_the_schema_describes_every_key_of_a_placement(fedray_command) -> None:
