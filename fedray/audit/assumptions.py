@@ -52,6 +52,10 @@ _OF_COUNTS = {
 }
 """The same if the clip norm follows noisy counts of short updates."""
 
+INITIAL = (
+    "The training starts from a given model. If data of these devices made or chose that model, it "
+    "spent privacy that is not accounted for."
+)
 WITHOUT_NOISE = (
     Assumption(
         "Rounds released exact sums of updates: whoever sees the models may learn what a device "
@@ -203,7 +207,8 @@ def _of_training(scenario: Scenario) -> tuple[Assumption, ...]:
     if not text and scenario.trains_a_sample:
         text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
         text = text.format(sample=training.cohort_sample, goal=scenario.rounds.least_accepted)
-    return (metrics, Assumption(text, _RUN)) if text else (metrics,)
+    texts = (text, "" if training.initial is None else INITIAL)
+    return (metrics, *(Assumption(each, _RUN) for each in texts if each))
 
 
 def _budget(scenario: Scenario) -> str:

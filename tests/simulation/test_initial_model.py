@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from fedray.audit.assumptions import assumptions_of
 from fedray.base.errors import InputError, ScenarioError
 from fedray.clients.trainer import LocalTrainer
 from fedray.runs.learning import train
@@ -39,6 +40,8 @@ def test_a_training_starts_from_the_model_of_another(first: TrainedRun, small, t
     assert not (second.parameters() == first.parameters()).any()
     initial = second.document["scenario"]["training"]["initial"]
     assert initial["sha256"] == first.document["model_sha256"]
+    told = [each for each in assumptions_of(scenario, None) if "given model" in each.text]
+    assert len(told) == 1
     moved = Path(tmp_path / "moved.safetensors")
     moved.write_bytes((first.path / "model.safetensors").read_bytes())
     same = small("training.enabled=true", "rounds.count=3", f"training.initial.file={moved}")
