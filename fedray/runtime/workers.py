@@ -444,6 +444,9 @@ class _ActorBody:
 
     def __init__(self, source: str, gpus: float = 0.0) -> None:
         self._source = source
+        # OpenMP's threads would spin between rounds, on CPUs that other workers need. Read when
+        # torch or numba is loaded.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         # Ray leaves GPUs visible to actors that reserve none; torch has not looked yet.
         if gpus == 0.0:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
