@@ -5,6 +5,7 @@ A call of a worker's method returns a `Pending` answer. The object (a population
 the aggregator) does not know where it runs.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fedray.base.errors import RunFailed
 from fedray.base.source import source_digest
@@ -300,7 +301,7 @@ class RayWorker:
 
         Args:
             lost: the lost answer.
-            loss: fate of the actor ("died (...)", "did not answer within 600 s").
+            loss: fate of the actor ("on 10.0.0.3 died (...)", "did not answer within 600 s").
 
         Raises:
             RunFailed: the worker is lost for good; the class is that of `spec.lost`.
@@ -431,7 +432,8 @@ class _Process:
 
         # The class has a name of its own, because Ray titles the process by it.
         threads = dict.fromkeys(self._threads, 1)
-        remote: Any = ray.remote(concurrency_groups=threads)(type(self._title, (_ActorBody,), {}))
+        titled = type(self._title, (_ActorBody,), {})
+        remote: Any = cast(Any, ray.remote)(concurrency_groups=threads)(titled)
         # Ray must not restart actors, because that would lose their state without a message.
         options = remote.options(
             num_cpus=0, num_gpus=self._spec.gpus, scheduling_strategy=where, max_restarts=0
@@ -458,8 +460,9 @@ class _ActorBody:
         titles: tuple[str, dict[str, str]],
         make: Callable[..., Any],
         *arguments: Any,
-    ) -> None:
-        """Makes an object. If that fails, the first call tries again and raises the error.
+    ) -> str:
+        """Makes an object, and returns the address of the node. If that fails, the first call tries
+        again and raises the error.
 
         Args:
             thread: thread of the worker.
@@ -469,6 +472,9 @@ class _ActorBody:
         """
         hosted = self._hosted[thread] = _Hosted(titles, partial(self._made, make, *arguments))
         hosted.load()
+        from ray.util import get_node_ip_address
+
+        return get_node_ip_address()
 
     def call(self, thread: str, method: str, *arguments: Any) -> Any:
         return self._hosted[thread].call(method, arguments)
@@ -520,17 +526,23 @@ class _Hosted:
 class _Start:
     """Start of an actor.
 
-    loaded: ObjectRef that has a value when its object is made; None once that was waited for.
+    loaded: ObjectRef of the address of its node, when its object is made; None once that was waited
+        for.
+    where: its node in messages, such as "on 10.0.0.3 "; empty if it is unknown.
     """
 
     loaded: Any
+    where: str = ""
 
     def wait(self) -> None:
         """Waits until the actor is up or has died, only the first time."""
         import ray
+        import ray.exceptions
 
         if self.loaded is not None:
-            ray.wait([self.loaded], timeout=START_SECONDS)
+            # The first call meets the same error, and raises it.
+            with contextlib.suppress(ray.exceptions.RayError):
+                self.where = f"on {ray.get(self.loaded, timeout=START_SECONDS)} "
             self.loaded = None
 
 
@@ -572,7 +584,7 @@ class RayAnswer:
             value = fetched(self.reference, self.timeout_seconds)
             return value if self.kept is None else (value, self.kept)
         except ray.exceptions.GetTimeoutError:
-            loss = f"did not answer within {self.timeout_seconds:g} s"
+            loss = f"{self.start.where}did not answer within {self.timeout_seconds:g} s"
         except ray.exceptions.RayTaskError as error:
             # The actor is fine: its argument was lost with another machine.
             if isinstance(error.cause, ray.exceptions.ObjectLostError):
@@ -590,5 +602,5 @@ class RayAnswer:
                 raise another_source(lines[-1]) from None
             # Only the first of Ray's many lines gives the reason.
             reason = " ".join(lines[0].split())
-            loss = f"died ({reason})"
+            loss = f"{self.start.where}died ({reason})"
         return self.worker.again(self, loss).result()
