@@ -7,7 +7,7 @@ from fedray.base.blocks import part_count, part_ranges, shard_ranges
 from fedray.base.errors import InputError, ShardLost, TrainerLost
 from fedray.base.threads import usable_cpus
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import Reservation, shares_of
+from fedray.runtime.reservation import FEW_CPUS, Reservation, shares_of
 from fedray.runtime.workers import (
     ActorSpec,
     InProcessWorker,
@@ -32,9 +32,6 @@ SHARD_DEVICES = 2**31
 LEAST_FOR_THREADS = 1 << 20
 """Smallest population for which a run in one process has a shard per CPU by default; smaller runs
 are over before threads gain anything."""
-MOST_TRAINERS_HERE = 4
-"""Most trainers of one process by default: between torch's operations, a trainer holds Python's
-lock and others wait."""
 
 
 class ShardWorker(WorkerProxy):
@@ -200,6 +197,7 @@ def start_trainers(
             reservation=reservation,
             bundle=bundle,
             gpus=share,
+            is_alone=_trains_own_code(scenario),
         )
         trainers.append(TrainerWorker(RayWorker(spec, placement, catch_up=_has_no_state)))
     return trainers
@@ -217,7 +215,7 @@ def _gpus_here(placement: Placement, count: int) -> list[str]:
 
 
 def _trainers_here(scenario: Scenario) -> int:
-    return 1 if _trains_own_code(scenario) else min(usable_cpus(), MOST_TRAINERS_HERE)
+    return 1 if _trains_own_code(scenario) else min(usable_cpus(), FEW_CPUS)
 
 
 def _trains_own_code(scenario: Scenario) -> bool:

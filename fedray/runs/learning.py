@@ -484,6 +484,7 @@ class LiveTraining:
 
     def _work(self) -> None:
         try:
+            self._training.begin()
             while (item := self._rounds.get()) is not None and not self._is_over:
                 self._training.train(*item)
         except BaseException as error:
@@ -534,17 +535,24 @@ class _Training:
         state: dict[str, NDArray],
     ) -> None:
         scenario, placement = start.scenario, start.placement
-        on_progress, evaluations = start.on_progress, start.evaluations
+        self._start = start
+        self._state = state
         self.writer = writer
-        self._evaluations = evaluations
+        self._evaluations = start.evaluations
         self._scenario = scenario
         self._placement = placement
         self._trainers = trainers
         self._aggregator = aggregator
         self._checkpoints = checkpoints
-        self._on_progress = on_progress or (lambda progress: None)
+        self._on_progress = start.on_progress or (lambda progress: None)
+        self._seconds_of_rounds: list[float] = []
+        """Seconds of each round since the training began or was resumed."""
+
+    def begin(self) -> None:
+        """Waits for the workers, and restores the state; a live training does so in its thread."""
+        scenario, trainers = self._scenario, self._trainers
         # On CPUs there is only one kind, so a single trainer is asked.
-        asked = trainers if placement.trainer_gpus else trainers[:1]
+        asked = trainers if self._placement.trainer_gpus else trainers[:1]
         descriptions = [answer.result() for answer in [each.describe() for each in asked]]
         self._description, kind = descriptions[0], descriptions[0].device
         if any(each.device != kind for each in descriptions):
@@ -552,23 +560,23 @@ class _Training:
                 "trainer_gpus: the trainers are on GPUs of several models, whose updates differ in "
                 "their last bits; use nodes with one model of GPU"
             )
-        self._loop = TrainingLoop(scenario, trainers, aggregator, _loads_of(scenario), kind)
-        if state:
-            self._loop.load(state)
-            if evaluations is not None:
-                evaluations.load(under("evaluations.", state))
-        rounds_left = scenario.rounds.count - self._loop.next_round
+        loop = TrainingLoop(scenario, trainers, self._aggregator, _loads_of(scenario), kind)
+        self._loop = loop
+        if self._state:
+            loop.load(self._state)
+            if self._evaluations is not None:
+                self._evaluations.load(under("evaluations.", self._state))
+        rounds_left = scenario.rounds.count - loop.next_round
         # An estimate trains some devices, so it is made only for a listener.
-        if on_progress is not None and rounds_left:
-            start.time_of_devices.kind = kind
-            on_progress(_estimate(scenario, trainers, rounds_left, start.time_of_devices))
+        if self._start.on_progress is not None and rounds_left:
+            time_of_devices = self._start.time_of_devices
+            time_of_devices.kind = kind
+            self._on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
         # The time for the estimate does not count as training.
         self._begun = time.monotonic()
         # The first one is due after the first round, so that an interruption loses little.
-        self._last_checkpoint = self._begun - placement.checkpoint_seconds
-        writer.progress.begin("training", self._loop.next_round, scenario.rounds.count)
-        self._seconds_of_rounds: list[float] = []
-        """Seconds of each round since the training began or was resumed."""
+        self._last_checkpoint = self._begun - self._placement.checkpoint_seconds
+        self.writer.progress.begin("training", loop.next_round, scenario.rounds.count)
 
     def train(self, round_index: int, cohort: Cohort) -> None:
         """Trains a round, unless it was trained before the last checkpoint."""
@@ -660,6 +668,7 @@ def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:
 
 def _train(trace: Trace, start: _Start) -> TrainedRun:
     with _training(start) as training:
+        training.begin()
         for round_index, cohort in cohorts(trace, start.scenario):
             training.train(round_index, cohort)
         return training.finish(trace)

@@ -11,13 +11,17 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.rounding import counted
 from fedray.runtime.placement import Placement, has_ray
 from fedray.runtime.session import session, wait_for_cpus
+
+FEW_CPUS = 4
+"""Most CPUs of a node whose workers share a process, each on a thread: it loads torch once. With
+more threads, trainers wait for Python's lock, which they hold between torch's operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +43,13 @@ class Reservation:
     nodes: nodes of the run, with their reserved CPUs.
     trainers: number of trainers, 0 without a training.
     group: Ray's placement group, with the bundles of the nodes, then of the workers with a GPU.
+    processes: processes of the nodes on which workers share one, by bundle.
     """
 
     nodes: tuple[Node, ...]
     trainers: int
     group: Any
+    processes: dict[int, Any] = field(default_factory=dict)
 
     @property
     def cpus(self) -> float:

@@ -5,6 +5,7 @@ A call of a worker's method returns a `Pending` answer. The object (a population
 the aggregator) does not know where it runs.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -12,13 +13,14 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fedray.base.errors import RunFailed
 from fedray.base.source import source_digest
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import Reservation, cluster_nodes
+from fedray.runtime.reservation import FEW_CPUS, Reservation, cluster_nodes
 from fedray.runtime.session import another_source, check_source, fetched
 
 T = TypeVar("T")
@@ -207,15 +209,17 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
-    """Specification of a Ray actor.
+    """Specification of a worker on Ray.
 
-    name: title of the process and of the gauges.
+    name: title of the gauges, and of a process of its own.
     who: name in messages, such as "the aggregator".
     make: function of `arguments` that makes the object in the actor's process. Ray's object
         references among the arguments arrive as their values.
     lost: class of the error when the actor is lost for good.
     reservation, bundle: what the run has reserved, and the place of the actor's bundle in it.
     gpus: GPUs of that bundle. An actor without one sees no GPU.
+    is_alone: whether the actor has no other worker, since a user's code may not be made for
+        threads.
     tags: labels of the gauges. An object has gauges if it has a method `gauges`, which returns
         descriptions and values by name.
     """
@@ -228,6 +232,7 @@ class ActorSpec:
     reservation: Reservation
     bundle: int
     gpus: float = 0.0
+    is_alone: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -240,14 +245,14 @@ def shared(value: Any) -> Any:
 
 
 class RayWorker:
-    """Worker in a Ray actor of its own.
+    """Worker in a Ray actor, which it may share with other workers of its node.
 
     Args:
-        spec: parts of the actor.
+        spec: parts of the worker.
         placement: timeout and number of restarts.
-        catch_up: function that brings a new actor to the state of the lost one. Calls are then
+        catch_up: function that brings a new object to the state of the lost one. Calls are then
             repeated, so each must be pure or idempotent. With None, a call to a lost actor raises
-            `spec.lost`, and the caller restarts the actor.
+            `spec.lost`, and the caller restarts the worker.
     """
 
     is_elsewhere = True
@@ -260,21 +265,21 @@ class RayWorker:
         self._placement = placement
         self._catch_up = catch_up
         self._loss = ""
-        self._start(self._in_bundle(spec.bundle))
+        self._process = _process_of(spec)
+        self._thread = self._process.join()
+        self._load()
 
     def call(self, method: str, *arguments: Any) -> "RayAnswer":
-        reference = self._actor.call.remote(method, *arguments)
+        reference = self._remote("call").remote(self._thread, method, *arguments)
         return self._answer(reference, None, method, arguments)
 
     def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
         # Each part of the pair has a reference of its own: the second is the handle.
-        remote = self._actor.call.options(num_returns=2)
-        reference, kept = remote.remote(method, *arguments)
+        remote = self._remote("call", num_returns=2)
+        reference, kept = remote.remote(self._thread, method, *arguments)
         return self._answer(reference, kept, method, arguments)
 
     def restart(self) -> None:
-        import ray
-
         spec = self._spec
         # An actor that dies at every start would otherwise be started for ever.
         if self.restarts >= self._placement.most_restarts:
@@ -284,22 +289,19 @@ class RayWorker:
             )
         self.restarts += 1
         logging.getLogger("fedray").warning("fedray: %s %s; it is restarted", spec.who, self._loss)
-        # An actor that hangs is still alive.
-        ray.kill(self._actor)
-        # Its node may be gone or hang; a GPU can only be in the group, of which -1 is any bundle.
-        self._start(self._in_bundle(-1) if spec.gpus else self._on_another_node())
+        self._process.replace(self._actor)
+        self._load()
 
     def close(self) -> None:
-        import ray
-
-        ray.kill(self._actor)
+        if not self._process.leave(self._thread):
+            self._remote("drop").remote(self._thread)
 
     def again(self, lost: "RayAnswer", loss: str) -> "RayAnswer":
         """Repeats a call whose answer was lost.
 
         Args:
             lost: the lost answer.
-            loss: fate of the actor ("died (...)", "did not answer within 600 s").
+            loss: fate of the actor ("on 10.0.0.3 died (...)", "did not answer within 600 s").
 
         Raises:
             RunFailed: the worker is lost for good; the class is that of `spec.lost`.
@@ -315,6 +317,18 @@ class RayWorker:
         call = self.call if lost.kept is None else self.call_and_keep
         return call(lost.method, *lost.arguments)
 
+    def _load(self) -> None:
+        # Another worker may replace the actor, which has no object of this one then.
+        self._actor: Any = self._process.actor
+        spec = self._spec
+        titles = spec.name, dict(spec.tags)
+        # Ray resolves references only among the arguments of the call itself.
+        load = self._remote("load").remote(self._thread, titles, spec.make, *spec.arguments)
+        self._started = _Start(load)
+
+    def _remote(self, method: str, **options: Any) -> Any:
+        return getattr(self._actor, method).options(concurrency_group=self._thread, **options)
+
     def _answer(
         self, reference: Any, kept: Any, method: str, arguments: tuple[Any, ...]
     ) -> "RayAnswer":
@@ -329,6 +343,75 @@ class RayWorker:
             arguments=arguments,
         )
 
+
+def _process_of(spec: ActorSpec) -> "_Process":
+    """Returns the process for a worker: that of its node if it has few CPUs, else a new one."""
+    reservation, bundle = spec.reservation, spec.bundle
+    if (
+        spec.gpus
+        or spec.is_alone
+        or not reservation.trainers
+        or reservation.nodes[bundle].cpus > FEW_CPUS
+    ):
+        return _Process(spec, spec.name, 1)
+    if bundle not in reservation.processes:
+        # The host of the shards, the aggregator, and at most all trainers.
+        reservation.processes[bundle] = _Process(spec, "Workers", 2 + reservation.trainers)
+    return reservation.processes[bundle]
+
+
+class _Process:
+    """A Ray actor with a thread for each of its workers.
+
+    Args:
+        spec: its first worker.
+        title: title of the process.
+        threads: largest number of workers.
+
+    actor: Ray's handle of the actor.
+    """
+
+    def __init__(self, spec: ActorSpec, title: str, threads: int) -> None:
+        self._spec, self._title = spec, title
+        self._threads = [f"thread-{number}" for number in range(threads)]
+        self._free = set(self._threads)
+        self._restarts = 0
+        # Simulation and training, which may share an actor, are threads of the driver.
+        self._lock = threading.Lock()
+        self._start(self._in_bundle(spec.bundle))
+
+    def join(self) -> str:
+        """Returns the thread of another worker."""
+        with self._lock:
+            return self._free.pop()
+
+    def leave(self, thread: str) -> bool:
+        """Gives back a worker's thread; ends the process, and returns whether it has, after the
+        last."""
+        import ray
+
+        with self._lock:
+            self._free.add(thread)
+            is_last = len(self._free) == len(self._threads)
+            if is_last:
+                self._spec.reservation.processes.pop(self._spec.bundle, None)
+                ray.kill(self.actor)
+            return is_last
+
+    def replace(self, lost: Any) -> None:
+        """Starts another actor in place of a lost one, unless another worker has done so."""
+        import ray
+
+        with self._lock:
+            if lost is not self.actor:
+                return
+            self._restarts += 1
+            # An actor that hangs is still alive.
+            ray.kill(lost)
+            # Its node may be gone or hang; a GPU can only be in the group, of which -1 is any
+            # bundle.
+            self._start(self._in_bundle(-1) if self._spec.gpus else self._on_another_node())
+
     def _in_bundle(self, bundle: int) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -342,44 +425,83 @@ class RayWorker:
         reserved = self._spec.reservation.nodes
         first = reserved[self._spec.bundle].name
         others = [name for name in nodes if name != first] or nodes
-        return NodeAffinitySchedulingStrategy(others[self.restarts % len(others)], soft=True)
+        return NodeAffinitySchedulingStrategy(others[self._restarts % len(others)], soft=True)
 
     def _start(self, where: Any) -> None:
         import ray
 
-        spec = self._spec
-        # The class has the worker's name, because Ray titles the process by it.
-        remote: Any = ray.remote(type(spec.name, (_ActorBody,), {}))
+        # The class has a name of its own, because Ray titles the process by it.
+        threads = dict.fromkeys(self._threads, 1)
+        titled = type(self._title, (_ActorBody,), {})
+        remote: Any = cast(Any, ray.remote)(concurrency_groups=threads)(titled)
         # Ray must not restart actors, because that would lose their state without a message.
         options = remote.options(
-            num_cpus=0, num_gpus=spec.gpus, scheduling_strategy=where, max_restarts=0
+            num_cpus=0, num_gpus=self._spec.gpus, scheduling_strategy=where, max_restarts=0
         )
-        # Ray resolves references only among the arguments of the call itself.
-        bare = replace(spec, arguments=())
-        self._actor: Any = options.remote(source_digest(), bare, *spec.arguments)
-        self._started = _Start(self._actor.load.remote())
+        self.actor: Any = options.remote(source_digest(), self._spec.gpus)
 
 
 class _ActorBody:
-    """Runs the object in the actor's process."""
+    """Runs the objects of workers in the actor's process, each on its thread."""
 
-    def __init__(self, source: str, spec: ActorSpec, *arguments: Any) -> None:
+    def __init__(self, source: str, gpus: float = 0.0) -> None:
         self._source = source
+        # OpenMP's threads would spin between rounds, on CPUs that other workers need. Read when
+        # torch or numba is loaded.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         # Ray leaves GPUs visible to actors that reserve none; torch has not looked yet.
-        if spec.gpus == 0.0:
+        if gpus == 0.0:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        self._spec = spec
-        self._arguments = arguments
+        self._hosted: dict[str, _Hosted] = {}
+
+    def load(
+        self,
+        thread: str,
+        titles: tuple[str, dict[str, str]],
+        make: Callable[..., Any],
+        *arguments: Any,
+    ) -> str:
+        """Makes an object, and returns the address of the node. If that fails, the first call tries
+        again and raises the error.
+
+        Args:
+            thread: thread of the worker.
+            titles: name and labels of its gauges.
+            make: function of `arguments` that makes the object.
+            arguments: values of the worker's arguments.
+        """
+        hosted = self._hosted[thread] = _Hosted(titles, partial(self._made, make, *arguments))
+        hosted.load()
+        from ray.util import get_node_ip_address
+
+        return get_node_ip_address()
+
+    def call(self, thread: str, method: str, *arguments: Any) -> Any:
+        return self._hosted[thread].call(method, arguments)
+
+    def drop(self, thread: str) -> None:
+        """Frees the memory of an object, whose worker is closed."""
+        del self._hosted[thread]
+
+    def _made(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        check_source(self._source)
+        return make(*arguments)
+
+
+class _Hosted:
+    """Object of one worker, in the actor's process."""
+
+    def __init__(self, titles: tuple[str, dict[str, str]], make: Callable[[], Any]) -> None:
+        self._name, self._tags = titles
+        self._make = make
         self._object: Any = None
         self._gauges: dict[str, Any] = {}
 
     def load(self) -> None:
-        """Makes the object. If that fails, the first call tries again and raises the error."""
         if self._object is None:
-            check_source(self._source)
-            self._object = self._spec.make(*self._arguments)
+            self._object = self._make()
 
-    def call(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         self.load()
         answer = getattr(self._object, method)(*arguments)
         self._show_gauges()
@@ -394,10 +516,9 @@ class _ActorBody:
             if name not in self._gauges:
                 from ray.util.metrics import Gauge
 
-                full_name = f"fedray_{self._spec.name.lower()}_{name}"
-                tags = dict(self._spec.tags)
-                self._gauges[name] = Gauge(full_name, description, tuple(tags))
-                self._gauges[name].set_default_tags(tags)
+                full_name = f"fedray_{self._name.lower()}_{name}"
+                self._gauges[name] = Gauge(full_name, description, tuple(self._tags))
+                self._gauges[name].set_default_tags(self._tags)
             self._gauges[name].set(value)
 
 
@@ -405,17 +526,23 @@ class _ActorBody:
 class _Start:
     """Start of an actor.
 
-    loaded: ObjectRef that has a value when its object is made; None once that was waited for.
+    loaded: ObjectRef of the address of its node, when its object is made; None once that was waited
+        for.
+    where: its node in messages, such as "on 10.0.0.3 "; empty if it is unknown.
     """
 
     loaded: Any
+    where: str = ""
 
     def wait(self) -> None:
         """Waits until the actor is up or has died, only the first time."""
         import ray
+        import ray.exceptions
 
         if self.loaded is not None:
-            ray.wait([self.loaded], timeout=START_SECONDS)
+            # The first call meets the same error, and raises it.
+            with contextlib.suppress(ray.exceptions.RayError):
+                self.where = f"on {ray.get(self.loaded, timeout=START_SECONDS)} "
             self.loaded = None
 
 
@@ -457,7 +584,7 @@ class RayAnswer:
             value = fetched(self.reference, self.timeout_seconds)
             return value if self.kept is None else (value, self.kept)
         except ray.exceptions.GetTimeoutError:
-            loss = f"did not answer within {self.timeout_seconds:g} s"
+            loss = f"{self.start.where}did not answer within {self.timeout_seconds:g} s"
         except ray.exceptions.RayTaskError as error:
             # The actor is fine: its argument was lost with another machine.
             if isinstance(error.cause, ray.exceptions.ObjectLostError):
@@ -475,5 +602,5 @@ class RayAnswer:
                 raise another_source(lines[-1]) from None
             # Only the first of Ray's many lines gives the reason.
             reason = " ".join(lines[0].split())
-            loss = f"died ({reason})"
+            loss = f"{self.start.where}died ({reason})"
         return self.worker.again(self, loss).result()

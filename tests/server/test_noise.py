@@ -11,7 +11,7 @@ import torch
 from example_mechanisms import MECHANISMS, ROUNDS
 
 from fedray.base.arrays import Float32Array, Float64Array
-from fedray.base.errors import AggregatorLost, CheckpointError, InputError
+from fedray.base.errors import CheckpointError, InputError
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.mechanisms import tree_nodes
 from fedray.mechanisms.participation import MinSep
@@ -303,30 +303,23 @@ def test_a_state_of_another_kind_of_device_is_refused(aggregator) -> None:
 def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) -> None:
     """Whatever the node has. One that reserves a GPU is left what Ray gives it, and refuses to run where torch has none."""
     from fedray.base.source import source_digest
-    from fedray.runtime.reservation import Reservation
-    from fedray.runtime.workers import ActorSpec, _ActorBody
+    from fedray.runtime.workers import _ActorBody
 
-    def body_of(device: str) -> _ActorBody:
+    def load(body: _ActorBody, device: str) -> None:
         scenario = small("training.enabled=true")
-        gpus = float(device == "cuda")
-        spec = ActorSpec(
-            *("Aggregator", "the aggregator", ModelAggregator, (), AggregatorLost),
-            reservation=Reservation((), 0, None),
-            bundle=0,
-            gpus=gpus,
-        )
-        return _ActorBody(source_digest(), spec, scenario, device)
+        body.load("a", ("Aggregator", {}), ModelAggregator, scenario, device)
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    body = body_of("cuda")
+    body = _ActorBody(source_digest(), gpus=1.0)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="torch sees no GPU"):
-            body.call("start", np.zeros(6, np.float32))
-    body = body_of("cpu")
+            load(body, "cuda")
+    body = _ActorBody(source_digest(), gpus=0.0)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-    body.call("start", np.zeros(6, np.float32))
-    assert body.call("state")["device"] == "cpu"
+    load(body, "cpu")
+    body.call("a", "start", np.zeros(6, np.float32))
+    assert body.call("a", "state")["device"] == "cpu"
 
 
 @KINDS

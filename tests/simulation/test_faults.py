@@ -126,8 +126,14 @@ TRAINERS = 2 if ALL_ACTORS else 1
 ENDLESSLY_DYING = [("ray::Shard", ShardLost), ("ray::Aggregator", AggregatorLost)][
     : 2 if ALL_ACTORS else 1
 ]
-HUNG = ["ray::Shard", "ray::Aggregator", "ray::Trainer"][: 3 if ALL_ACTORS else 1]
+HUNG = ["ray::Shard", "ray::Aggregator", "ray::Trainer", "ray::Workers"][: 4 if ALL_ACTORS else 1]
 """Half a minute each, of waiting, so that the suite has one; `make faults` has all."""
+
+
+@pytest.fixture
+def each_alone(monkeypatch) -> None:
+    """Every worker of a training has a process of its own, as on nodes of many CPUs."""
+    monkeypatch.setattr("fedray.runtime.workers.FEW_CPUS", 0)
 
 
 @pytest.mark.ray
@@ -135,9 +141,11 @@ HUNG = ["ray::Shard", "ray::Aggregator", "ray::Trainer"][: 3 if ALL_ACTORS else 
 @pytest.mark.parametrize("actor", HUNG)
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(
-    reference: Trace, small, tmp_path: Path, caplog, actor: str
+    reference: Trace, small, tmp_path: Path, caplog, request, actor: str
 ) -> None:
     """Its process is stopped, and answers nothing. More restarts do no harm, where a busy machine is slow to answer."""
+    if actor != "ray::Workers":
+        request.getfixturevalue("each_alone")
     is_trained = "Shard" not in actor
     scenario = small(*OVERRIDES, f"training.enabled={str(is_trained).lower()}")
     placement = Placement(
@@ -178,7 +186,7 @@ def test_killed_shards_come_back_and_the_trace_is_the_same(
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("ray_cluster", "each_alone")
 def test_a_killed_aggregator_and_killed_trainers_come_back_and_the_model_is_the_same(
     reference: Trace, small, tmp_path: Path
 ) -> None:
@@ -200,6 +208,35 @@ def test_a_killed_aggregator_and_killed_trainers_come_back_and_the_model_is_the_
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
+def test_a_killed_process_of_host_aggregator_and_trainers_comes_back_and_the_run_is_the_same(
+    reference: Trace, small, tmp_path: Path
+) -> None:
+    """They share one where CPUs are few. Simulation and training, each in its thread, start it anew
+    only once."""
+    before = children_named("ray::Workers")
+    seen: set[int] = set()
+    killer = Killer("ray::Workers", KILLS)
+
+    def kill(progress: Progress) -> None:
+        seen.update(children_named("ray::Workers") - before)
+        killer(progress)
+
+    placement = Placement(1, checkpoint_seconds=1e6, trainers=2)
+    trace = run_scenario(small(*OVERRIDES), placement, tmp_path / "t", kill)
+    assert len(seen) == 1 + len(KILLS)
+    assert trace.run["restarts"] == len(KILLS)
+    assert trace.trained is not None
+    assert trace.trained.document["restarts"] == len(KILLS) * 3
+    assert_same(trace, reference)
+    latest = time.monotonic() + 60.0
+    while left := children_named("ray::Workers") - before:
+        assert time.monotonic() < latest, f"processes {left} were left behind"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster", "each_alone")
 @pytest.mark.parametrize(("actor", "error"), ENDLESSLY_DYING)
 def test_an_actor_that_keeps_dying_ends_the_run_which_can_be_resumed(
     reference: Trace, small, tmp_path: Path, actor: str, error: type
