@@ -17,11 +17,11 @@ from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Metric
 
 NOTE = (
-    "A round is the first evaluated one after which the metric is as good; what it was in rounds "
-    "without an evaluation is unknown. Epsilon is the observed one of the rounds up to this one, of "
-    "a run that was meant to end there; a vocabulary costs more. A run that is ended because its "
-    "metric looks good spends up to what all its planned rounds would. Updates are those accepted "
-    "until then, days those until the round closed."
+    "A round is the first evaluated one after which the metric is as good; rounds without an "
+    "evaluation are unknown. Epsilon is the observed one of the rounds up to this one, of a run "
+    "that was meant to end there; a vocabulary costs more. A run that is ended because its metric "
+    "looks good spends up to what all its planned rounds would. Updates are those accepted until "
+    "then, days those until the round closed."
 )
 """Note for a reader of the table."""
 
