@@ -27,6 +27,7 @@ from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_sensitivity import MovedRuns
+from fedray.scenarios.tree_patterns import TreePatterns
 from fedray.studies.answers import Answers
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
@@ -128,6 +129,7 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray reproduce amplified": Document(Multipliers),
     "fedray reproduce dp-lstm": Document(ModelEpsilons),
+    "fedray reproduce tree-patterns": Document(TreePatterns),
     "fedray reproduce gboard-sensitivity": Document(
         MovedRuns, files="The file results.json is the same."
     ),
