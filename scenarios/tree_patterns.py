@@ -29,14 +29,9 @@ class OfParticipations(Document):
     """Settings (n, b, k) that have room for k participations."""
     worse: int
     """Settings in which another pattern is worse than every shift of the regular one."""
-    rounds: int | None
-    """n of the setting with the largest ratio, the smallest such n; None if no pattern is worse."""
-    min_sep: int | None
-    """Its b."""
-    regular_square: int | None
-    """Largest squared sensitivity of its regular patterns: exact."""
-    square: int | None
-    """Its squared sensitivity, which is rho in the ratio: exact."""
+    largest: tuple[int, int, int, int] | None
+    """n and b of the setting with the largest ratio, and the squared sensitivities, both exact, of
+    its worst regular pattern and of its worst pattern; None if they are equal in all settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +65,11 @@ def run(on_progress: Progress = lambda _: None) -> Iterator[Reproduced]:
                 square = round(sensitivity.value**2)
                 if square > regular[k - 1]:
                     found[k - 2].append((n, b, int(regular[k - 1]), square))
-    yield _reproduced(
-        [
-            OfParticipations(
-                k,
-                int(count),
-                len(each),
-                *max(each, key=lambda one: one[3] / one[2], default=(None,) * 4),
-            )
-            for k, (count, each) in enumerate(zip(counts, found, strict=True), start=2)
-        ]
-    )
+    rows = []
+    for k, each in enumerate(found, start=2):
+        largest = max(each, key=lambda one: one[3] / one[2], default=None)
+        rows.append(OfParticipations(k, int(counts[k - 2]), len(each), largest))
+    yield _reproduced(rows)
 
 
 def _regular_squares(G: NDArray[np.int64], min_sep: int) -> NDArray[np.int64]:
@@ -92,34 +81,33 @@ def _regular_squares(G: NDArray[np.int64], min_sep: int) -> NDArray[np.int64]:
         min_sep: b.
     """
     n = len(G) - 1
-    pattern = np.add.outer(np.arange(n), min_sep * np.arange(MOST_PARTICIPATIONS))
-    pattern = np.minimum(pattern, n)
+    shifted = np.add.outer(np.arange(n), min_sep * np.arange(MOST_PARTICIPATIONS))
+    pattern = np.minimum(shifted, n)
     sums = G[pattern[:, :, None], pattern[:, None, :]].cumsum(axis=1).cumsum(axis=2)
     return np.diagonal(sums, axis1=1, axis2=2).max(axis=0)
 
 
 def _reproduced(rows: list[OfParticipations]) -> Reproduced:
-    worse = [row for row in rows if row.worse]
     cells = {
         "k": lambda row: str(row.max_participations),
         "settings": lambda row: f"{row.settings:,}",
         "another is worse": lambda row: f"{row.worse:,} ({100 * row.worse / row.settings:.1f} %)",
-        "largest": lambda row: "-" if row.rounds is None else f"({row.rounds}, {row.min_sep})",
-        "its square": lambda row: "-" if row.square is None else str(row.square),
-        "regular": lambda row: "-" if row.square is None else str(row.regular_square),
-        "rho": lambda row: (
-            "-" if row.square is None else f"+{100 * (row.square / row.regular_square - 1):.1f} %"
-        ),
+        "largest": lambda row: _largest(row.largest) if row.largest else "-",
     }
-    of = ", ".join(str(row.max_participations) for row in worse)
+    of = ", ".join(str(row.max_participations) for row in rows if row.worse)
     said = f"another pattern can be worse for k = {of}" if of else "no other pattern is worse"
     return Reproduced(
         "Worst patterns of trees",
         TreePatterns(rows).to_json(),
         [Table.of(f"All settings of up to {MOST_ROUNDS} rounds, by participations", rows, cells)],
-        ["Squares are exact; `largest` is the (n, b) with the largest ratio of the two squares."],
+        ["Exact squared sensitivities: that of the worst pattern against the regular one's."],
         f"The regular pattern with its worst shift: {said}.",
     )
+
+
+def _largest(found: tuple[int, int, int, int]) -> str:
+    n, b, regular, square = found
+    return f"n {n}, b {b}: {square} against {regular} (+{100 * (square / regular - 1):.1f} %)"
 
 
 REPRODUCTION = Reproduction(

@@ -452,7 +452,8 @@ def comparison_of(
     made = Comparison(first.trace_digest, first.task_metrics, groups, delta, assumptions)
     if reach is None:
         return made
-    return replace(made, reach=reach_of(made.metric, reach, groups, audits))
+    by_label = {each.label: each.runs for each in groups}
+    return replace(made, reach=reach_of(made.metric, reach, by_label, audits))
 
 
 def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:

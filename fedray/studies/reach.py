@@ -4,7 +4,6 @@ was spent until then."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -59,24 +58,18 @@ class Reach(Document):
     """The runs by setting and seed, those that did not reach it too."""
 
 
-class _Group(Protocol):
-    """Runs of one setting by seed."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def runs(self) -> Mapping[int, TrainedRun]: ...
-
-
 def reach_of(
-    metric: Metric, value: float, groups: Sequence[_Group], audits: Sequence[Audit]
+    metric: Metric,
+    value: float,
+    groups: Mapping[str, Mapping[int, TrainedRun]],
+    audits: Sequence[Audit],
 ) -> Reach:
     """Returns what each run had spent when it reached a value.
 
     Args:
         metric: the metric.
         value: value to reach.
-        groups: trained runs of one trace.
+        groups: trained runs of one trace by seed, by label.
         audits: audit of the trace with the noise of each group; empty if the trace is not known.
 
     Raises:
@@ -85,16 +78,15 @@ def reach_of(
     if not math.isfinite(value):
         raise InputError.of("reach", value, "must be finite", "give a value such as 0.4")
     runs = []
-    for place, group in enumerate(groups):
-        found = {seed: _first(group.runs[seed], metric, value) for seed in sorted(group.runs)}
-        known = sorted({index for index, _ in found.values() if index is not None})
+    for place, (label, by_seed) in enumerate(groups.items()):
+        found = {seed: _first(by_seed[seed], metric, value) for seed in sorted(by_seed)}
+        numbers = sorted({index + 1 for index, _ in found.values() if index is not None})
         audit = audits[place] if audits else None
-        spent = [] if audit is None else audit.spent_after([index + 1 for index in known])
-        after = {each.rounds - 1: each for each in spent}
+        after = {each.rounds - 1: each for each in audit.spent_after(numbers)} if audit else {}
         for seed, (index, best) in found.items():
             until = (None, None) if index is None or audit is None else _until(audit, index)
-            its_own = None if index is None else after.get(index)
-            runs.append(ReachedRun(group.label, seed, best, index, its_own, *until))
+            spent = None if index is None else after.get(index)
+            runs.append(ReachedRun(label, seed, best, index, spent, *until))
     return Reach(metric.name, value, runs)
 
 

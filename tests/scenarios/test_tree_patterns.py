@@ -40,8 +40,8 @@ def test_the_settings_in_which_a_regular_pattern_is_not_the_worst_are_found_by_b
         }
         assert row["worse"] == len(of_k)
         if of_k:
-            key = row["rounds"], row["min_sep"], row["max_participations"]
-            assert (row["regular_square"], row["square"]) == of_k[key]
+            n, b, *squares = row["largest"]
+            assert tuple(squares) == of_k[n, b, row["max_participations"]]
 
 
 def test_the_published_run_that_shows_it() -> None:
