@@ -91,8 +91,8 @@ peers: .venv/.tests  ## Our optimised mechanisms against jax-privacy's, 30 setti
 bench-peers: .venv/.tests  ## Federated averaging by fedray, Flower and pfl, device updates per CPU second (an hour, 4 GB)
 	$(BIN)/python tests/benchmarks/peers/bench_peers.py
 
-reproduce: .venv/.runs  ## Published losses of mechanisms beside ours (half an hour)
-	$(BIN)/fedray reproduce blt --slow --out runs/blt
+reproduce: .venv/.runs  ## Published losses of mechanisms beside ours (two minutes)
+	$(BIN)/fedray reproduce blt --out runs/blt
 
 docs: .venv/.docs  ## The documentation, in site/: reference from the code, links checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -27,6 +27,7 @@ from fedray.scenarios.dp_lstm import ModelEpsilons
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
+from fedray.scenarios.tree_patterns import TreePatterns
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.fit import Fit
@@ -124,6 +125,7 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray reproduce amplified": Document(Multipliers),
     "fedray reproduce dp-lstm": Document(ModelEpsilons),
+    "fedray reproduce tree-patterns": Document(TreePatterns),
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),

@@ -57,7 +57,7 @@ from fedray.audit.noise import (
     permitted_noise,
     released,
 )
-from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
+from fedray.audit.over_rounds import SpentAfter, privacy_after, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.persons import PersonAudit, Persons, audited_person
 from fedray.audit.questions import (
@@ -520,6 +520,14 @@ class Audit(DrawnResult):
             return []
         used = self.mechanisms[0]
         return privacy_over_rounds(used.strategy, self.patterns, noise, used.observed.delta)
+
+    def spent_after(self, numbers: Sequence[int]) -> list[SpentAfter]:
+        """Returns the privacy of the first mechanism after each of the increasing `numbers` of
+        rounds; empty without noise."""
+        if (noise := self._noise) is None:
+            return []
+        used = self.mechanisms[0]
+        return privacy_after(numbers, used.strategy, self.patterns, noise, used.observed.delta)
 
     @cached_property
     def _sensitivities(self) -> PatternValues:

@@ -1,6 +1,7 @@
 """Privacy over rounds: the privacy spent after each of a few numbers of rounds, from the trace so
 far."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,15 +44,25 @@ def privacy_over_rounds(
         delta: delta of epsilon.
         entries: number of entries; fewer if there are fewer rounds.
     """
+    # With few rounds, numbers coincide, and the first is 0 rounds, which spend nothing.
+    spaced = np.linspace(0, patterns.committed_rounds, entries + 1).round().astype(int)
+    return privacy_after(np.unique(spaced)[1:].tolist(), strategy, patterns, noise, delta)
+
+
+def privacy_after(
+    numbers: Sequence[int], strategy: Strategy, patterns: Patterns, noise: Noise, delta: float
+) -> list[SpentAfter]:
+    """Returns the privacy spent after each of the increasing `numbers` of rounds, from 1 to all.
+
+    The other arguments are those of `privacy_over_rounds`.
+    """
     n = patterns.committed_rounds
     spent = []
     # A release depends on its own round and earlier ones only, so the releases of the first m
     # rounds are those of a run of m rounds. One table of G grows with the rounds, so all entries
     # together cost as much as the last.
     sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
-    # With few rounds, numbers coincide, and the first is 0 rounds, which spend nothing.
-    numbers = np.unique(np.linspace(0, n, entries + 1).round().astype(int))
-    for so_far in patterns.so_far(numbers[1:].tolist()):
+    for so_far in patterns.so_far(numbers):
         rounds = so_far.committed_rounds
         sensitivities.grow(rounds)
         found = trace_sensitivity(strategy, so_far, sensitivities)

@@ -9,7 +9,7 @@ trace and the seed.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist, fmean
@@ -33,6 +33,7 @@ from fedray.studies.paired import (
     mean_interval,
     paired_difference,
 )
+from fedray.studies.reach import Reach, reach_of
 from fedray.trace.learned_from import open_trained, scenario_of_trained, trace_of
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -157,6 +158,8 @@ class Comparison(DrawnResult):
     """Varied keys of a sweep whose cells are the groups: horizontal, vertical or "", others."""
     calibrated_to: NotInJson[str] = ""
     """Guarantee whose epsilon all groups with noise were calibrated to; empty if not known."""
+    reach: IfAny[Reach] = None
+    """What each run had spent when it first reached a value of the answer's metric, if asked."""
     tuning: IfAny[Tuning] = None
     """Privacy of all runs together, if they are the cells of a sweep, the best first."""
 
@@ -377,6 +380,7 @@ def compare_runs(
     runs: Sequence[TrainedRun | str | Path],
     trace: Trace | str | Path | None = None,
     delta: float | None = None,
+    reach: float | None = None,
 ) -> Comparison:
     """Compares trained runs of one trace.
 
@@ -386,13 +390,15 @@ def compare_runs(
         trace: source of epsilon, the trace that they were learned from; default: where it was when
             one of them was trained. Without a trace no epsilon is known.
         delta: delta of every epsilon; default: that of the first run.
+        reach: value of accuracy, or else the first metric; the result then has what each run had
+            spent when it was first as good.
 
     Returns:
         The runs in groups, with means over seeds and paired differences.
 
     Raises:
         InputError: fewer than two runs, runs of different traces, tasks or metrics, or two runs
-            with the same settings and seed.
+            with the same settings and seed; `reach` is not finite.
         TraceError: a run or the trace cannot be read.
     """
     opened = [run if isinstance(run, TrainedRun) else open_trained(run) for run in runs]
@@ -400,7 +406,7 @@ def compare_runs(
         raise InputError(
             f"{len(opened)} trained run{'' if opened else 's'} cannot be compared; give at least 2"
         )
-    return comparison_of(opened, trace, delta)
+    return comparison_of(opened, trace, delta, reach=reach)
 
 
 def comparison_of(
@@ -408,6 +414,7 @@ def comparison_of(
     trace: Trace | str | Path | None,
     delta: float | None,
     names: Sequence[str] = (),
+    reach: float | None = None,
 ) -> Comparison:
     """As `compare_runs`, of opened runs; one is enough. Groups have `names` if they are given."""
     for other in opened[1:]:
@@ -426,9 +433,12 @@ def comparison_of(
     own_delta: float = first.document["scenario"]["privacy"]["delta"]
     delta = own_delta if delta is None else delta
     spent: list[_Spent] = [{}] * len(firsts)
+    audits: list[Audit] = []
     assumptions: tuple[str, ...] = ()
     if found is not None:
-        spent, delta, assumptions = _spent(firsts, labels, found, delta)
+        # The scenario is read back, so that the audit gets strategies and not tables.
+        audits = audits_of([scenario_of_trained(run, found) for run in firsts], found, delta)
+        spent, delta, assumptions = _spent(audits, labels, delta)
     groups = tuple(
         Group(
             label,
@@ -439,7 +449,11 @@ def comparison_of(
         )
         for label, runs_by_seed, table, figures in zip(labels, gathered, tables, spent, strict=True)
     )
-    return Comparison(first.trace_digest, first.task_metrics, groups, delta, assumptions)
+    made = Comparison(first.trace_digest, first.task_metrics, groups, delta, assumptions)
+    if reach is None:
+        return made
+    by_label = {each.label: each.runs for each in groups}
+    return replace(made, reach=reach_of(made.metric, reach, by_label, audits))
 
 
 def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
@@ -574,12 +588,10 @@ def _value(value: Any) -> str:
 
 
 def _spent(
-    runs: Sequence[TrainedRun], labels: Sequence[str], trace: Trace, delta: float
+    audits: Sequence[Audit], labels: Sequence[str], delta: float
 ) -> tuple[list[_Spent], float, tuple[str, ...]]:
-    """Observed and enforced epsilon and rho of each run by the audit of the trace, their delta, and
-    their assumptions: each once, with the labels of its groups unless it holds for all."""
-    # The scenario is read back, so that the audit gets strategies and not tables.
-    audits = audits_of([scenario_of_trained(run, trace) for run in runs], trace, delta)
+    """Observed and enforced epsilon and rho of each group by its audit, their delta, and their
+    assumptions: each once, with the labels of its groups unless it holds for all."""
     about = {
         sentence: [
             label for label, of in zip(labels, audits, strict=True) if sentence in of.assumptions

@@ -17,6 +17,7 @@ from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group
 from fedray.studies.paired import MeanInterval, interval_text
+from fedray.studies.reach import NOTE, Reach
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Metric
 
@@ -48,6 +49,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     differ."""
     tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
     tables += [_means_table(comparison, metric) for metric in comparison.metrics]
+    if comparison.reach is not None:
+        tables.append(_reach_table(comparison.reach, comparison.delta))
     tables.append(_groups_table(comparison))
     if comparison.differing_keys:
         tables.append(_settings_table(comparison))
@@ -92,6 +95,22 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
     notes = (PAIRED,) if metric is comparison.metrics[-1] else ()
     title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
     return Table.of(title, comparison.groups, cells, *notes)
+
+
+def _reach_table(reach: Reach, delta: float) -> Table:
+    """Returns the runs, with the round, epsilon, updates and days of each."""
+    cells = {
+        "setting": lambda run: run.label,
+        "seed": lambda run: str(run.seed),
+        "round": lambda run: (
+            f"not reached, best {run.best:.4f}" if run.round is None else f"{run.round:,}"
+        ),
+        "epsilon": lambda run: "-" if run.spent is None else up(run.spent.epsilon),
+        "updates": lambda run: "-" if run.updates is None else f"{run.updates:,}",
+        "days": lambda run: "-" if run.days is None else f"{run.days:.2f}",
+    }
+    title = f"Rounds to reach {reach.metric} {given(reach.value)}, epsilon at delta {given(delta)}"
+    return Table.of(title, reach.runs, cells, NOTE)
 
 
 def _groups_table(comparison: Comparison) -> Table:

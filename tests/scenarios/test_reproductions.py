@@ -20,7 +20,7 @@ from fedray.report.files import figure_svg
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import blt, dp_lstm, flash, small_runs
+from fedray.scenarios import amplified, blt, dp_lstm, flash, small_runs, tree_patterns
 from fedray.scenarios.reproduction import Reproduced, Reproduction, agreement_figure
 
 HERE = Placement(backend="in-process")
@@ -41,6 +41,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "overrides": ["training.task.hidden=8"],
         "placement": HERE,
     },
+    "tree-patterns": {},
 }
 """Arguments of a quick run of each reproduction."""
 
@@ -55,6 +56,9 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     monkeypatch.setattr(blt, "PRINTED", (*blt.PRINTED[:3], blt.PRINTED[8]))
     # The slow fits are those of test_flash.py.
     monkeypatch.setattr(flash, "FITTED", flash.FITTED[-1:])
+    # All 110 cells of appendix G.1 take minutes.
+    monkeypatch.setattr(amplified, "G1", ((4.0, "128"),))
+    monkeypatch.setattr(tree_patterns, "MOST_ROUNDS", 16)
     monkeypatch.setattr(dp_lstm, "TABLE_1", ((10**6, 10, 1.0, ("0.68", "0.69")),))
     assert name in EXAMPLES, f"{name} has no quick run: add one to EXAMPLES"
     given = dict(EXAMPLES[name])

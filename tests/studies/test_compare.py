@@ -609,3 +609,51 @@ def test_a_comparison_names_the_run_without_noise_as_the_ceiling(trace_of, train
     tables = "\n".join(map(str, runs[1].tables()))
     assert NO_GUARANTEE.capitalize() in tables
     assert not re.search(r"epsilon|rho|&epsilon;|noise.multiplier", tables, re.IGNORECASE)
+
+
+def test_rounds_to_reach_have_the_epsilon_of_the_released_prefix_alone(
+    runs, trace, trace_of
+) -> None:
+    """Accuracy rises evenly and is evaluated after rounds 1 and 3, so 0.3 is first seen in round 1
+    if the last value is at least 0.6."""
+    reach = fedray.compare_runs(runs, trace, delta=1e-6, reach=0.3).reach
+    assert [(each.label, each.seed, each.round) for each in reach.runs] == [
+        ("blt", 1, 3),
+        ("blt", 2, 3),
+        ("blt", 3, 1),
+        ("tree", 2, 1),
+        ("tree", 3, 1),
+        ("tree", 4, None),
+    ]
+    prefix = trace_of([[t for t in pattern if t < 2] for pattern in PATTERNS if pattern[0] < 2], 2)
+    for each, run in zip(reach.runs, runs, strict=True):
+        privacy = fedray.Scenario.from_tables(run.document["scenario"]).privacy
+        if each.round is None:
+            assert (each.spent, each.updates, each.days, each.best) == (None, None, None, 0.1)
+            continue
+        released = prefix if each.round == 1 else trace
+        audit = fedray.audit_trace(released, privacy.noise_multiplier, 1e-6, privacy.mechanism)
+        assert each.spent.epsilon == audit.mechanisms[0].observed.epsilon
+        assert each.updates == audit.participations
+        assert each.days == audit.days
+
+
+def test_a_loss_is_reached_from_above(trace, trained_of) -> None:
+    made = [
+        trained_of(f"{end}", trace, {"loss": end}, f"training.seed={seed}")
+        for seed, end in enumerate((0.4, -0.4))
+    ]
+    reach = fedray.compare_runs(made, reach=0.3).reach
+    assert [(each.round, each.best) for each in reach.runs] == [(1, 0.2), (1, -0.4)]
+    assert [(each.spent, each.updates) for each in reach.runs] == [(None, None)] * 2
+
+
+def test_the_command_says_what_was_not_reached(runs, trace, fedray_command) -> None:
+    paths = [str(run.path) for run in runs]
+    code, out, _ = fedray_command("compare", *paths, "--trace", str(trace.path), "--reach", "0.3")
+    assert code == 0
+    assert "Rounds to reach accuracy 0.3, epsilon at delta" in out
+    assert "not reached, best 0.1000" in out
+    code, out, err = fedray_command("compare", *paths, "--reach", "nan")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--reach=nan must be finite" in err

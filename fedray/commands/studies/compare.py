@@ -12,6 +12,7 @@ def compare(
     runs: list[Path],
     *,
     trace: Path | None = None,
+    reach: float | None = None,
     page: Path | None = None,
     figures: Path | None = None,
     as_json: bool = False,
@@ -24,10 +25,12 @@ def compare(
     Args:
         runs (RUN): directories of `fedray train`, or traces with a trained run
         trace (TRACE): trace of the trainings; default: where it was when a run was trained
+        reach (VALUE): accuracy, or else first metric, such as 0.40: says in which round each run
+            was first as good, and what it had spent by then
     """
     from fedray.studies.compare import compare_runs
 
-    result = compare_runs(runs, trace)
+    result = compare_runs(runs, trace, reach=reach)
     print_comparison(result, page, figures, as_json)
     # Without the trace, the participations that epsilon follows from are unknown.
     if not result.assumptions and not as_json:
