@@ -14,6 +14,7 @@ from fedray.base.atomic import write_whole
 from fedray.base.document import Document, Key
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
+from fedray.base.storage import local_path
 from fedray.clients.pretraining import Pretrainer, Step
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
@@ -65,7 +66,7 @@ def pretrain(
         exists or cannot be written.
         RunFailed: the parameters are not finite.
     """
-    file = Path(os.path.abspath(out))
+    file = Path(os.path.abspath(local_path(out)))
     # This is checked first, so that a wrong name does not cost a training.
     if os.path.lexists(file):
         raise InputError.of(
