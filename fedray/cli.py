@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedray import __version__
+from fedray.base.storage import COPIES
 from fedray.commands.answer import answer
 from fedray.commands.audit import audit
 from fedray.commands.audit_model import audit_model
@@ -127,6 +128,7 @@ def main() -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
+        COPIES.close()
         os._exit(code)
     sys.exit(code)
 

@@ -36,7 +36,8 @@ def run(
     An interrupted run that continues knows its scenario.
 
     Args:
-        out (DIR): new directory for the trace; default: one under runs/
+        out (DIR|URI): new directory for the trace, or its URI in a bucket; default: one under runs/
+        resume (DIR|URI): directory of an interrupted run to continue
         ledger (LEDGER): budget of devices over runs, which the run may not exceed
         start (DAY): day on which the run starts in the ledger (UTC); default: today
     """
@@ -45,6 +46,7 @@ def run(
     from fedray.runs.pipeline import recorded_scenario
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
+    from fedray.trace.stored import stored_run
 
     day = day_of(start)
     placement = placement_of(place)
@@ -64,34 +66,40 @@ def run(
     name = value.name if value is not None else ""
     charged = [] if ledger is None else ["--ledger", str(ledger)]
     command = shlex.join(["fedray", "run", *charged, "--resume"])
-    with (
-        progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
-        contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
-    ):
-        reserve: Any = partial(reserved, ledger, start=day, placement=placement)
-        if resume is not None:
-            kept = None if ledger is None else recorded_scenario(resume)
-            held = reserve(kept, is_resumed=True)
-            trace = _continued(resume, placement, value, listen, trust_code, held)
-        else:
-            trace = _started(value, placement, directory, listen, reserve)
-        problem = ""
+    with stored_run(resume or out, is_resumed=resume is not None) as stored:
+        of_run = progress_of_run(stored.directory, name, command, tensorboard, stored.uri)
+        with (
+            of_run as (directory, listen),
+            contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
+        ):
+            reserve: Any = partial(reserved, ledger, start=day, placement=placement)
+            if resume is not None:
+                kept = None if ledger is None else recorded_scenario(directory)
+                held = reserve(kept, is_resumed=True)
+                trace = _continued(directory, placement, value, listen, trust_code, held)
+            else:
+                trace = _started(value, placement, directory, listen, reserve)
+            problem = ""
+            try:
+                if ledger is not None:
+                    say_if_same(charge_run(ledger, trace, day))
+            except FedrayError as error:
+                again = ["fedray", "budget", str(ledger), "--add", str(trace.path)]
+                again += [] if start is None else ["--start", start]
+                problem = (
+                    f"the run is complete but not charged: {error}; charge it by "
+                    f"`{shlex.join(again)}`"
+                )
+        show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
         try:
-            if ledger is not None:
-                say_if_same(charge_run(ledger, trace, day))
-        except FedrayError as error:
-            again = ["fedray", "budget", str(ledger), "--add", str(trace.path)]
-            again += [] if start is None else ["--start", start]
-            problem = (
-                f"the run is complete but not charged: {error}; charge it by `{shlex.join(again)}`"
-            )
-    show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
-    try:
-        show(trace, as_json)
-    finally:
-        # After the results, so that a charge that failed loses none of them.
-        if problem:
-            raise RunFailed(problem)
+            with stored.named():
+                show(trace, as_json)
+        finally:
+            # With its page, which is written when the run is shown.
+            stored.publish()
+            # After the results, so that a charge that failed loses none of them.
+            if problem:
+                raise RunFailed(problem)
 
 
 def _started(

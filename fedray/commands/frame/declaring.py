@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
 
-from fedray.base.storage import local_path
+from fedray.base.storage import is_of_bucket, local_path
 from fedray.commands.frame.shared import FLAGS, SHARED
 
 _ENTRY = re.compile(r" {4}(\w+)(?: \((.+?)\))?: (.*)")
@@ -123,7 +123,7 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
     name = parameter.name
     # Checked before any work, and whatever a command would do with the path.
     if {Path, list[Path]} & {kind, *get_args(kind)}:
-        more["callback"] = _local
+        more["callback"] = _place if "URI" in (described.metavar or "") else _local
     if name == "scenario":
         more |= {"callback": _found_scenario, "autocompletion": _shipped_names}
     if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -138,6 +138,11 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
         flag = f"{flag}/--no-{flag[2:]}"
     is_shown = parameter.default not in (None, inspect.Parameter.empty)
     return Annotated[kind, typer.Option(flag, show_default=is_shown, **more)]
+
+
+def _place(given: Any) -> Any:
+    # A bucket's URI stays as it is: only the command knows what to copy.
+    return given if given is None or is_of_bucket(given) else local_path(given)
 
 
 def _local(given: Any) -> Any:
