@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow.fs
 import pytest
+from moto.server import ThreadedMotoServer
 
 from fedray.base.errors import FedrayError, InputError
 from fedray.runs.pipeline import run_scenario
@@ -20,7 +21,6 @@ from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
 from fedray.trace.stored import StoredRun
 
-moto = pytest.importorskip("moto.server")
 pytestmark = pytest.mark.xdist_group("bucket")
 IN_PROCESS = ["--place", "backend=in-process"]
 KEYS = (
@@ -34,7 +34,7 @@ MOMENTS = 10 if os.environ.get("FEDRAY_ALL_MOMENTS") else 2
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     yield "{}:{}".format(*server.get_host_and_port())
     server.stop()
