@@ -5,7 +5,7 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote
@@ -63,7 +63,7 @@ def fetched(place: str | Path, suffix: str = "") -> Path:
         )
     folder = Path(COPIES.enter_context(tempfile.TemporaryDirectory(prefix="fedray-")))
     copy = folder / bucket.name.rpartition("/")[2]
-    bucket.fetch(names, copy)
+    bucket.fetch({name: Path(f"{copy}{name}") for name in names})
     return copy
 
 
@@ -103,9 +103,9 @@ class Bucket:
             found = self._files.get_file_info(wanted)
         return [each.path[len(self._root) :] for each in found if each.type == self._file]
 
-    def fetch(self, names: Iterable[str], copy: Path) -> None:
-        """Copies objects to files whose paths begin with that of `copy`. Raises InputError."""
-        _in_threads(lambda name: self._fetch(name, Path(f"{copy}{name}")), names)
+    def fetch(self, files: Mapping[str, Path]) -> None:
+        """Copies objects to the `files` of their names. Raises InputError."""
+        _in_threads(self._fetch, files)
 
     def _fetch(self, name: str, file: Path) -> None:
         # An object may have any name, and a path may lead anywhere.
@@ -114,15 +114,15 @@ class Bucket:
         with self._asked(f"cannot be read at {name}", InputError):
             file.parent.mkdir(parents=True, exist_ok=True)
             with (
-                self._files.open_input_stream(f"{self._root}{name}") as object_,
+                self._files.open_input_stream(f"{self._root}{name}") as found,
                 file.open("wb") as to,
             ):
-                shutil.copyfileobj(object_, to, 1 << 22)
+                shutil.copyfileobj(found, to, 1 << 22)
 
-    def put(self, names: Iterable[str], copy: Path) -> None:
-        """Writes objects from files whose paths begin with that of `copy`; files that vanished are
-        left out. Raises RunFailed."""
-        _in_threads(lambda name: self._put(name, Path(f"{copy}{name}")), names)
+    def put(self, files: Mapping[str, Path]) -> None:
+        """Writes objects by name from `files`; those that vanished are left out. Raises
+        RunFailed."""
+        _in_threads(self._put, files)
 
     def _put(self, name: str, file: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -158,7 +158,7 @@ class Bucket:
             ) from None
 
 
-def _in_threads(copy: Callable[[str], None], names: Iterable[str]) -> None:
+def _in_threads(copy: Callable[[str, Path], None], files: Mapping[str, Path]) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _ in pool.map(copy, names):
+        for _ in pool.map(copy, files.keys(), files.values()):
             pass

@@ -4,9 +4,10 @@
     BUCKET/NAME.training.partial/...   the same of its training
     BUCKET/NAME/...                    the finished run, whose document is written last
 
-The names are those on a disk. A thread copies files that changed; all of them were renamed when
-they were whole, so each object is whole too. A checkpoint is copied after the journal that it
-names. Parts of a trace are copied only once the run is finished, because `resume` makes them again.
+The names are those on a disk, except that the documents of complete traces stay in NAME.partial
+until their models are trained. A thread copies files that changed; all of them were renamed when
+they were whole, so each object is whole too. Parts of a trace are copied once it is complete,
+because `resume` makes them again.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISREG
 from types import TracebackType
 from typing import Self
 
@@ -78,24 +80,24 @@ class StoredRun:
             raise InputError(f"{bucket.name} is a whole bucket; name a folder in it")
         finished = bucket.files("/")
         unfinished = [*bucket.files(f"{_PARTIAL}/"), *bucket.files(f"{_LIVE}/")]
+        is_finished = bool({f"/{RUN_FILE}", f"/{TASKS_FILE}"} & {*finished})
+        is_simulated = bool({f"{_PARTIAL}/{RUN_FILE}", f"{_PARTIAL}/{TASKS_FILE}"} & {*unfinished})
         has_checkpoint = any(each.startswith(f"{_PARTIAL}/{CHECKPOINTS}/") for each in unfinished)
-        is_finished = f"/{RUN_FILE}" in finished or f"/{TASKS_FILE}" in finished
-        if is_resumed and (is_finished or not has_checkpoint):
+        can_resume = (is_simulated or has_checkpoint) and not is_finished
+        is_own = f"{_PARTIAL}/{TOKEN_FILE}" in unfinished and not is_finished
+        if is_resumed and not can_resume:
             found = "is complete" if is_finished else "has no unfinished run with a checkpoint"
             raise CheckpointError(f"{bucket.name} {found}; give the URI of an interrupted run")
-        if not is_resumed and (finished or has_checkpoint):
-            found = "has an unfinished run; resume it" if has_checkpoint else "exists already"
+        if not is_resumed and (can_resume or (finished and not is_own)):
+            found = "has an unfinished run; resume it" if can_resume else "exists already"
             raise InputError(f"output {bucket.name} {found}, or give another, or remove it")
         self._folder = Path(tempfile.mkdtemp(prefix="fedray-"))
         self.directory = self._folder / bucket.name.rpartition("/")[2]
         try:
             if is_resumed:
-                bucket.fetch(unfinished, self.directory)
-                # Tasks are trained inside their finished traces, which are made again.
-                trainings = [each for each in finished if f"{_LIVE}/" in each]
-                bucket.fetch(trainings, Path(f"{self.directory}{_PARTIAL}"))
+                bucket.fetch(self._to_resume(finished, unfinished, is_simulated))
             else:
-                bucket.remove(_FOLDERS)
+                bucket.remove([*finished, *_FOLDERS])
                 # A bucket that refuses this would refuse the result of the run too.
                 bucket.write(f"{_PARTIAL}/{TOKEN_FILE}", MARK.encode())
         except BaseException:
@@ -107,6 +109,20 @@ class StoredRun:
         self._is_published = self._is_kept = False
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="copies", daemon=True)
+
+    def _to_resume(
+        self, finished: list[str], unfinished: list[str], is_simulated: bool
+    ) -> dict[str, Path]:
+        """Returns the objects that the unfinished run needs here, with the file of each."""
+        if not is_simulated:
+            return {each: Path(f"{self.directory}{each}") for each in unfinished}
+        # A model is finished again from its last checkpoint.
+        traces = [each for each in finished if f"/{TRAINING}/" not in each]
+        live = [each for each in unfinished if each.startswith(_LIVE)]
+        documents = [each for each in unfinished if each.rpartition("/")[2] in _DOCUMENTS]
+        return {each: Path(f"{self.directory}{each}") for each in (*traces, *live)} | {
+            each: Path(f"{self.directory}{each.removeprefix(_PARTIAL)}") for each in documents
+        }
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -137,23 +153,22 @@ class StoredRun:
         """Copies the finished run, its document last, and removes what was unfinished. Raises
         RunFailed; the run then stays on this machine."""
         self._stop()
-        files = [each for each in self.directory.rglob("*") if each.is_file()]
-        # A run is readable once it has its document, and its tasks and model have their own.
-        files.sort(key=lambda each: (each.name in _DOCUMENTS, -len(each.parts)))
-        names = [f"/{each.relative_to(self.directory).as_posix()}" for each in files]
-        documents = [each.name for each in files if each.name in _DOCUMENTS]
+        files = {self._name(each): each for each in self.directory.rglob("*") if each.is_file()}
+        documents = [name for name, each in files.items() if each.name in _DOCUMENTS]
+        # Of a run, its tasks and its model, the whole is readable last.
+        documents.sort(key=lambda name: -name.count("/"))
         try:
-            self._bucket.put(names[: -len(documents)], self.directory)
-            for name in names[-len(documents) :]:
-                self._bucket.put([name], self.directory)
+            self._bucket.put({name: files[name] for name in files.keys() - {*documents}})
+            for name in documents:
+                self._bucket.put({name: files[name]})
         except FedrayError as error:
             self._is_kept = True
             raise RunFailed(
                 f"the run is complete in {str(self.directory)!r} but not in the bucket: {error}; "
-                f"copy that folder there, {documents[-1]} last"
+                f"copy that folder there, {documents[-1][1:]} last"
             ) from None
         self._is_published = True
-        left = [each for each in self._bucket.files("/") if each not in names]
+        left = [each for each in self._bucket.files("/") if each not in files]
         self._bucket.remove([*left, *_FOLDERS])
 
     @contextlib.contextmanager
@@ -187,40 +202,56 @@ class StoredRun:
                 self._problem = str(error)
 
     def _copy_changed(self) -> None:
-        """Copies what changed since the last time, checkpoints last. Raises RunFailed."""
+        """Copies what changed since the last time. Raises RunFailed."""
         earlier, now = self._unfinished(), self._unfinished()
         changed = [name for name, each in now.items() if self._copied.get(name) != each]
-        checkpoints = [name for name in changed if f"/{CHECKPOINTS}/" in name]
-        # The journal of a checkpoint that was there earlier is there now.
-        for names in ({*changed} - {*checkpoints}, {*checkpoints} & {*earlier}):
-            self._bucket.put(names, self.directory)
+        # What names other files comes last, and those were there when it was.
+        naming = {name for name in changed if _names_others(now[name][0])}
+        for names in ({*changed} - naming, naming & earlier.keys()):
+            self._bucket.put({name: now[name][0] for name in names})
             self._copied |= {name: now[name] for name in names}
         # What is left of a folder that has its final name now is needed until the run is published.
         gone = [
             name
-            for name in self._copied
-            if name not in now and Path(f"{self.directory}{name}").parent.is_dir()
+            for name, (file, _) in self._copied.items()
+            if name not in now and file.parent.is_dir()
         ]
         self._bucket.remove(gone)
         for name in gone:
             del self._copied[name]
 
-    def _unfinished(self) -> dict[str, tuple[int, ...]]:
-        """Returns the files that `resume` needs, with what changes whenever they do."""
-        found = {}
-        own = (Path(f"{self.directory}{end}") for end in (_PARTIAL, _LIVE))
-        for folder in (*own, *self.directory.glob(f"*{_LIVE}")):
+    def _unfinished(self) -> dict[str, tuple[Path, tuple[int, ...]]]:
+        """Returns the objects that `resume` needs, each with its file, and with figures that change
+        whenever the file does."""
+        live = [Path(f"{self.directory}{_LIVE}"), *self.directory.glob(f"*{_LIVE}")]
+        found: dict[str, Path] = {}
+        for folder in (Path(f"{self.directory}{_PARTIAL}"), *live):
             for pattern in ("*", f"{JOURNAL}/*", f"{CHECKPOINTS}/*"):
-                for file in folder.glob(pattern):
-                    is_own = file.name in (LOCK_FILE, TOKEN_FILE, *_DOCUMENTS)
-                    # Hidden files are being written.
-                    if is_own or file.name.startswith(".") or not file.is_file():
-                        continue
-                    with contextlib.suppress(FileNotFoundError):
-                        stat = file.stat()
-                        name = str(file)[len(str(self.directory)) :]
-                        found[name] = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        return found
+                own = (each for each in folder.glob(pattern) if each.name not in _DOCUMENTS)
+                found |= {self._name(each): each for each in own}
+        # The traces are complete, and models are still in training.
+        if any(each.is_dir() for each in live):
+            for file in self.directory.rglob("*"):
+                name = self._name(file)
+                if f"/{TRAINING}/" not in name and f"{_LIVE}/" not in name:
+                    found[f"{_PARTIAL}{name}" if file.name in _DOCUMENTS else name] = file
+        stamped = {}
+        for name, file in found.items():
+            # Hidden files are being written.
+            if file.name.startswith(".") or file.name == LOCK_FILE:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                stat = file.stat()
+                if S_ISREG(stat.st_mode):
+                    stamped[name] = file, (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        return stamped
+
+    def _name(self, file: Path) -> str:
+        return str(file)[len(str(self.directory)) :]
+
+
+def _names_others(file: Path) -> bool:
+    return file.parent.name == CHECKPOINTS or file.name in _DOCUMENTS
 
 
 def _say(error: BaseException | None, text: str) -> None:

@@ -1,8 +1,11 @@
 """Runs whose output is in a bucket: a real S3 protocol, by moto's server on the loopback interface."""
 
 import json
+import logging
 import os
 import random
+import re
+import shutil
 import signal
 import sys
 import time
@@ -14,26 +17,27 @@ import pyarrow.fs
 import pytest
 from moto.server import ThreadedMotoServer
 
-from fedray.base.errors import FedrayError, InputError
+from fedray.base.errors import InputError, RunFailed
+from fedray.base.storage import Bucket
 from fedray.runs.pipeline import run_scenario
 from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
-from fedray.trace.several_tasks import TasksRun
 from fedray.trace.stored import StoredRun
 
 pytestmark = pytest.mark.xdist_group("bucket")
 IN_PROCESS = ["--place", "backend=in-process"]
 KEYS = (
-    "rounds.count=24",
+    "rounds.count=200",
     "training.enabled=true",
     "training.cohort_sample=8",
-    "training.evaluate_every=4",
+    "training.evaluate_every=50",
 )
 MOMENTS = 10 if os.environ.get("FEDRAY_ALL_MOMENTS") else 2
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     yield "{}:{}".format(*server.get_host_and_port())
@@ -61,6 +65,11 @@ def objects() -> list[str]:
     selector = pyarrow.fs.FileSelector("runs", recursive=True)
     found = pyarrow.fs.FileSystem.from_uri("s3://runs")[0].get_file_info(selector)
     return sorted(each.path for each in found if each.type == pyarrow.fs.FileType.File)
+
+
+def can_be_resumed() -> bool:
+    begin = ("runs/x.partial/checkpoints/", "runs/x.partial/run.json")
+    return any(each.startswith(begin) for each in objects())
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +107,9 @@ def test_a_run_goes_to_a_bucket_and_is_read_there(
     assert str(tmp_path) not in out + err
     # Nothing of the unfinished run stays, neither there nor here.
     assert {each.split("/")[1] for each in objects()} == {"x"}
-    assert {"runs/x/run.json", "runs/x/report.html", "runs/x/training/training.json"} <= {*objects()}
+    assert {"runs/x/run.json", "runs/x/report.html", "runs/x/training/training.json"} <= {
+        *objects()
+    }
     assert not list(tmp_path.iterdir())
     assert digests(Trace.open(uri)) == digests(whole)
     code, out, err = fedray_command("audit", uri, "--verify", "--json")
@@ -117,10 +128,111 @@ def test_a_run_goes_to_a_bucket_and_is_read_there(
         (["audit", bucket("y")], "has no such files"),
         (["report", uri], "give --out FILE"),
         (["budget", bucket("ledger"), "--epsilon", "1", "--delta", "1e-6"], "not on this machine"),
-        (["run", str(scenario), "--out", bucket("z"), "--ledger", bucket("l")], "not on this machine"),
+        (
+            ["run", str(scenario), "--out", bucket("z"), "--ledger", bucket("l")],
+            "not on this machine",
+        ),
     ):
         code, out, err = fedray_command(*arguments)
         assert (code, out) == (2, "")
         assert problem in err
         assert err.count("\n") == 1
     assert {each.split("/")[1] for each in objects()} == {"x"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_a_killed_run_goes_on_elsewhere_to_the_same_digests(
+    moment: int,
+    fedray_command,
+    bucket,
+    start,
+    scenario: Path,
+    whole: Trace,
+    tmp_path: Path,
+    monkeypatch,
+) -> None:
+    uri = bucket("x")
+    often = [*IN_PROCESS, "--place", "checkpoint_seconds=0.05"]
+    here = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "fedray", "run", str(scenario), "--out", uri, *often]
+    process = start(command, env=here)
+    while not can_be_resumed():
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(random.Random(moment).uniform(0.0, 6.0))
+    is_over = process.poll() is not None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    if "runs/x/run.json" not in objects():
+        assert not is_over
+        with pytest.raises(InputError):
+            Trace.open(uri)
+        code, _, err = fedray_command("run", "--resume", uri, *IN_PROCESS)
+        assert code == 0, err
+    assert digests(Trace.open(uri)) == digests(whole)
+
+
+def test_a_run_of_which_any_object_is_missing_is_not_readable(
+    bucket, whole: Trace, monkeypatch
+) -> None:
+    """The copying of the finished run ends at every object in turn."""
+    written = 0
+    write = Bucket.write
+
+    def limited(self: Bucket, name: str, content: bytes) -> None:
+        nonlocal written
+        if written == most:
+            raise RunFailed("the network is down")
+        written += 1
+        write(self, name, content)
+
+    count = sum(each.is_file() for each in whole.path.rglob("*"))
+    assert count > 5
+    # One is written at a time, so that a number says which are there.
+    monkeypatch.setattr("fedray.base.storage._AT_ONCE", 1)
+    monkeypatch.setattr(Bucket, "write", limited)
+    for most in range(count + 1):
+        uri, written = bucket(f"x{most}"), -1  # the first object is no part of the run
+        with suppress(RunFailed), StoredRun(Bucket(uri), is_resumed=False) as stored:
+            shutil.copytree(whole.path, stored.directory)
+            stored.publish()
+        if most == count:
+            assert digests(Trace.open(uri)) == digests(whole)
+        else:
+            with pytest.raises(InputError, match=r"has no run\.json|has no such files"):
+                Trace.open(uri)
+            assert digests(Trace.open(stored.directory)) == digests(whole)
+            shutil.rmtree(stored.directory)
+
+
+@pytest.mark.slow
+def test_a_run_without_its_network_keeps_its_files_and_says_where(
+    fedray_command, bucket, scenario: Path, whole: Trace, server: str, monkeypatch
+) -> None:
+    uri = bucket("x")
+    own = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    own.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*own.get_host_and_port()))
+    keep = StoredRun._copy_changed
+
+    def once(self: StoredRun) -> None:
+        keep(self)
+        own.stop()
+
+    monkeypatch.setattr(StoredRun, "_copy_changed", once)
+    often = [*IN_PROCESS, "--place", "checkpoint_seconds=0.05"]
+    code, out, err = fedray_command("run", str(scenario), "--out", uri, *often)
+    assert code == 1
+    assert f"trace   {uri}\n" in out
+    *_, line = err.splitlines()
+    found = re.fullmatch(r"fedray: the run is complete in '(.+)' but not in the bucket: (.+)", line)
+    assert found is not None, err
+    assert "run.json last" in found[2]
+    assert digests(Trace.open(found[1])) == digests(whole)
+    shutil.rmtree(Path(found[1]).parent)
+    # The objects are moto's, whichever of its servers is asked.
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server}")
+    assert "runs/x/run.json" not in objects()
