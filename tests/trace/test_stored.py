@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pyarrow.fs
 import pytest
+import tomli_w
 from moto.server import ThreadedMotoServer
 
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.storage import Bucket
+from fedray.runs.learning import _Training
 from fedray.runs.pipeline import run_scenario
 from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
@@ -205,7 +207,12 @@ def test_a_run_of_which_any_object_is_missing_is_not_readable(
             with pytest.raises(InputError, match=r"has no run\.json|has no such files"):
                 Trace.open(uri)
             assert digests(Trace.open(stored.directory)) == digests(whole)
-            shutil.rmtree(stored.directory)
+            shutil.rmtree(stored.directory.parent)
+            # Without a checkpoint it starts again, and a run that is refused leaves nothing.
+            written = -100
+            with StoredRun(Bucket(uri), is_resumed=False):
+                pass
+            assert not [each for each in objects() if each.startswith(f"{uri[5:]}/")]
 
 
 @pytest.mark.slow
@@ -236,3 +243,45 @@ def test_a_run_without_its_network_keeps_its_files_and_says_where(
     # The objects are moto's, whichever of its servers is asked.
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server}")
     assert "runs/x/run.json" not in objects()
+
+
+@pytest.mark.slow
+def test_tasks_are_resumed_from_a_bucket_while_their_models_are_trained(
+    fedray_command, bucket, small, tmp_path: Path, monkeypatch
+) -> None:
+    from fedray.scenario import SeveralTasks
+    from fedray.trace.several_tasks import TasksRun
+
+    keys = ("rounds.count=12", *KEYS[1:], "training.evaluate_every=12")
+    tables = {**small(*keys).to_tables(), "tasks": {"one": {}, "two": {"weight": 2}}}
+    scenario = SeveralTasks.from_tables(tables)
+    (tmp_path / "s.toml").write_text(tomli_w.dumps(tables))
+    uri, often = bucket("x"), [*IN_PROCESS, "--place", "checkpoint_seconds=0"]
+    whole = run_scenario(scenario, Placement(1, "in-process"), tmp_path / "whole")
+
+    def train(self: _Training, round_index: int, cohort: object) -> None:
+        own(self, round_index, cohort)
+        name = self.writer.directory.parent.name
+        if name == "two" and round_index == 6 and not stopped:
+            stopped.append(name)
+            raise KeyboardInterrupt
+
+    stopped: list[str] = []
+    own = _Training.train
+    monkeypatch.setattr(_Training, "train", train)
+    code, _, err = fedray_command("run", str(tmp_path / "s.toml"), "--out", uri, *often)
+    assert (code, stopped) == (130, ["two"])
+    assert f"resume={uri!r}" in err or f"--resume {uri}" in err
+    assert {"runs/x.partial/tasks.json", "runs/x.partial/two/run.json"} <= {*objects()}
+    for name in ("x", "x/one", "x/two"):
+        with pytest.raises(InputError):
+            TasksRun.open(bucket(name)) if name == "x" else Trace.open(bucket(name))
+    code, _, err = fedray_command("run", "--resume", uri, *IN_PROCESS)
+    assert code == 0, err
+    again = TasksRun.open(uri)
+    assert again.digest == whole.digest
+    for name, trace in again.traces.items():
+        assert digests(trace) == digests(whole.traces[name])
+    assert {each.split("/")[1] for each in objects()} == {"x"}
+    code, out, err = fedray_command("audit", uri, "--json")
+    assert (code, json.loads(out)["digest"]) == (0, whole.digest), err
