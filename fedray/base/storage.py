@@ -14,7 +14,6 @@ from fedray.base.errors import FedrayError, InputError, RunFailed
 
 # A Path has one slash where the URI that it was made from had two.
 _URI = re.compile(r"([A-Za-z][\w+.-]+):/+(.*)", re.DOTALL)
-_SCHEMES = ("s3", "gs")
 _AT_ONCE = 8
 """Number of objects that are copied at a time, because each waits for the network."""
 COPIES = contextlib.ExitStack()
@@ -39,7 +38,7 @@ def local_path(place: str | Path) -> Path:
 def is_of_bucket(place: str | Path) -> bool:
     """Whether a `place` is the URI of a bucket."""
     found = _URI.fullmatch(str(place))
-    return found is not None and found[1].lower() in _SCHEMES
+    return found is not None and found[1].lower() in ("s3", "gs")
 
 
 def fetched(place: str | Path, suffix: str = "") -> Path:
@@ -91,7 +90,6 @@ class Bucket:
             self._files, self._root = pyarrow.fs.FileSystem.from_uri(f"{scheme}://{rest}")
         self.name = f"{scheme}://{self._root}"
         self._selector = pyarrow.fs.FileSelector
-        self._file = pyarrow.fs.FileType.File
 
     def files(self, folder: str) -> list[str]:
         """Returns the names of all objects in a `folder`, such as `/`; none if it does not exist.
@@ -101,7 +99,7 @@ class Bucket:
                 f"{self._root}{folder}".rstrip("/"), allow_not_found=True, recursive=True
             )
             found = self._files.get_file_info(wanted)
-        return [each.path[len(self._root) :] for each in found if each.type == self._file]
+        return [each.path[len(self._root) :] for each in found if each.is_file]
 
     def fetch(self, files: Mapping[str, Path]) -> None:
         """Copies objects to the `files` of their names. Raises InputError."""
@@ -128,9 +126,9 @@ class Bucket:
         with contextlib.suppress(FileNotFoundError):
             self.write(name, file.read_bytes())
 
-    def write(self, name: str, content: bytes) -> None:
-        """Writes an object whole or not at all. Raises RunFailed."""
-        with self._asked(f"cannot be written at {name}", RunFailed):
+    def write(self, name: str, content: bytes, error: type[FedrayError] = RunFailed) -> None:
+        """Writes an object whole or not at all. Raises `error`."""
+        with self._asked(f"cannot be written at {name}", error):
             stream = self._files.open_output_stream(f"{self._root}{name}")
             # Not in a `with`: closing makes the object, which an error must not.
             stream.write(content)

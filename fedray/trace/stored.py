@@ -13,21 +13,21 @@ because `resume` makes them again.
 import contextlib
 import io
 import logging
+import os
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from stat import S_ISREG
 from types import TracebackType
 from typing import Self
 
 from fedray.base.errors import CheckpointError, FedrayError, InputError, RunFailed
 from fedray.base.storage import Bucket, is_of_bucket
 from fedray.trace.checkpoints import CHECKPOINTS
-from fedray.trace.partial import JOURNAL, LOCK_FILE, MARK, TOKEN_FILE
-from fedray.trace.schema import RUN_FILE
+from fedray.trace.partial import LOCK_FILE, MARK, TOKEN_FILE
+from fedray.trace.schema import PARTICIPATIONS, RUN_FILE
 from fedray.trace.several_tasks import TASKS_FILE
 from fedray.trace.trained import TRAINING, TRAINING_FILE
 
@@ -95,11 +95,15 @@ class StoredRun:
         self.directory = self._folder / bucket.name.rpartition("/")[2]
         try:
             if is_resumed:
-                bucket.fetch(self._to_resume(finished, unfinished, is_simulated))
+                # A model is finished again from its last checkpoint.
+                traces = [each for each in finished if f"/{TRAINING}/" not in each]
+                wanted = [*unfinished, *traces] if is_simulated else unfinished
+                bucket.fetch({each: self._file(each, is_simulated) for each in wanted})
             else:
-                bucket.remove([*finished, *_FOLDERS])
+                if finished or unfinished:
+                    bucket.remove([*finished, *_FOLDERS])
                 # A bucket that refuses this would refuse the result of the run too.
-                bucket.write(f"{_PARTIAL}/{TOKEN_FILE}", MARK.encode())
+                bucket.write(f"{_PARTIAL}/{TOKEN_FILE}", MARK.encode(), InputError)
         except BaseException:
             shutil.rmtree(self._folder)
             raise
@@ -110,19 +114,10 @@ class StoredRun:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="copies", daemon=True)
 
-    def _to_resume(
-        self, finished: list[str], unfinished: list[str], is_simulated: bool
-    ) -> dict[str, Path]:
-        """Returns the objects that the unfinished run needs here, with the file of each."""
-        if not is_simulated:
-            return {each: Path(f"{self.directory}{each}") for each in unfinished}
-        # A model is finished again from its last checkpoint.
-        traces = [each for each in finished if f"/{TRAINING}/" not in each]
-        live = [each for each in unfinished if each.startswith(_LIVE)]
-        documents = [each for each in unfinished if each.rpartition("/")[2] in _DOCUMENTS]
-        return {each: Path(f"{self.directory}{each}") for each in (*traces, *live)} | {
-            each: Path(f"{self.directory}{each.removeprefix(_PARTIAL)}") for each in documents
-        }
+    def _file(self, name: str, is_simulated: bool) -> Path:
+        """Returns the file here of an object of the unfinished run."""
+        is_complete = is_simulated and name.rpartition("/")[2] in _DOCUMENTS
+        return Path(f"{self.directory}{name.removeprefix(_PARTIAL) if is_complete else name}")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -135,7 +130,8 @@ class StoredRun:
         traceback: TracebackType | None,
     ) -> None:
         self._stop()
-        if not self._is_published:
+        text = str(error) if self._is_kept else self._renamed(str(error))
+        if not (self._is_published or self._is_kept):
             try:
                 # Nothing is left of a run that was refused, or that would starve again.
                 if self.directory.exists() or self._unfinished():
@@ -143,10 +139,10 @@ class StoredRun:
                 else:
                     self._bucket.remove(_FOLDERS)
             except FedrayError as problem:
-                self._is_kept = True
-                _say(error, f"{error}; it is not in the bucket: {problem}")
+                self._is_kept, text = True, f"{error}; it is not in the bucket: {problem}"
+        if isinstance(error, FedrayError | KeyboardInterrupt) and str(error):
+            error.args = (text,)
         if not self._is_kept:
-            _say(error, self._renamed(str(error)))
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def publish(self) -> None:
@@ -154,18 +150,13 @@ class StoredRun:
         RunFailed; the run then stays on this machine."""
         self._stop()
         files = {self._name(each): each for each in self.directory.rglob("*") if each.is_file()}
-        documents = [name for name, each in files.items() if each.name in _DOCUMENTS]
-        # Of a run, its tasks and its model, the whole is readable last.
-        documents.sort(key=lambda name: -name.count("/"))
         try:
-            self._bucket.put({name: files[name] for name in files.keys() - {*documents}})
-            for name in documents:
-                self._bucket.put({name: files[name]})
+            self._put(files)
         except FedrayError as error:
             self._is_kept = True
             raise RunFailed(
                 f"the run is complete in {str(self.directory)!r} but not in the bucket: {error}; "
-                f"copy that folder there, {documents[-1][1:]} last"
+                f"copy that folder there, its {RUN_FILE} or {TASKS_FILE} last"
             ) from None
         self._is_published = True
         left = [each for each in self._bucket.files("/") if each not in files]
@@ -204,12 +195,14 @@ class StoredRun:
     def _copy_changed(self) -> None:
         """Copies what changed since the last time. Raises RunFailed."""
         earlier, now = self._unfinished(), self._unfinished()
-        changed = [name for name, each in now.items() if self._copied.get(name) != each]
-        # What names other files comes last, and those were there when it was.
-        naming = {name for name in changed if _names_others(now[name][0])}
-        for names in ({*changed} - naming, naming & earlier.keys()):
-            self._bucket.put({name: now[name][0] for name in names})
-            self._copied |= {name: now[name] for name in names}
+        # A checkpoint that was there earlier names only files that are there now.
+        changed = {
+            name: each
+            for name, each in now.items()
+            if self._copied.get(name) != each and (name in earlier or not _names_others(each[0]))
+        }
+        self._put({name: file for name, (file, _) in changed.items()})
+        self._copied |= changed
         # What is left of a folder that has its final name now is needed until the run is published.
         gone = [
             name
@@ -220,31 +213,35 @@ class StoredRun:
         for name in gone:
             del self._copied[name]
 
+    def _put(self, files: Mapping[str, Path]) -> None:
+        """Writes objects: after all others those that name them, of the whole run last."""
+        naming = [name for name, file in files.items() if _names_others(file)]
+        self._bucket.put({name: files[name] for name in files.keys() - {*naming}})
+        for name in sorted(naming, key=lambda name: -name.count("/")):
+            self._bucket.put({name: files[name]})
+
     def _unfinished(self) -> dict[str, tuple[Path, tuple[int, ...]]]:
         """Returns the objects that `resume` needs, each with its file, and with figures that change
         whenever the file does."""
-        live = [Path(f"{self.directory}{_LIVE}"), *self.directory.glob(f"*{_LIVE}")]
-        found: dict[str, Path] = {}
-        for folder in (Path(f"{self.directory}{_PARTIAL}"), *live):
-            for pattern in ("*", f"{JOURNAL}/*", f"{CHECKPOINTS}/*"):
-                own = (each for each in folder.glob(pattern) if each.name not in _DOCUMENTS)
-                found |= {self._name(each): each for each in own}
-        # The traces are complete, and models are still in training.
-        if any(each.is_dir() for each in live):
-            for file in self.directory.rglob("*"):
-                name = self._name(file)
-                if f"/{TRAINING}/" not in name and f"{_LIVE}/" not in name:
-                    found[f"{_PARTIAL}{name}" if file.name in _DOCUMENTS else name] = file
-        stamped = {}
-        for name, file in found.items():
+        walked = list(os.walk(self._folder))
+        # Then the traces are complete, and models are still in training.
+        has_live = any(folder.endswith(_LIVE) for folder, _, _ in walked)
+        found = {}
+        for file in (Path(folder, each) for folder, _, names in walked for each in names):
+            name = self._name(file)
+            is_partial, is_document = f"{_PARTIAL}/" in name, file.name in _DOCUMENTS
+            is_left_out = (
+                is_document or f"/{PARTICIPATIONS}/" in name if is_partial else not has_live
+            )
             # Hidden files are being written.
-            if file.name.startswith(".") or file.name == LOCK_FILE:
+            is_own = file.name.startswith(".") or file.name == LOCK_FILE
+            if is_left_out or is_own or f"/{TRAINING}/" in name:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 stat = file.stat()
-                if S_ISREG(stat.st_mode):
-                    stamped[name] = file, (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        return stamped
+                name = f"{_PARTIAL}{name}" if is_document else name
+                found[name] = file, (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        return found
 
     def _name(self, file: Path) -> str:
         return str(file)[len(str(self.directory)) :]
@@ -252,12 +249,6 @@ class StoredRun:
 
 def _names_others(file: Path) -> bool:
     return file.parent.name == CHECKPOINTS or file.name in _DOCUMENTS
-
-
-def _say(error: BaseException | None, text: str) -> None:
-    """Changes the message of an error that is for users."""
-    if isinstance(error, FedrayError | KeyboardInterrupt) and str(error):
-        error.args = (text,)
 
 
 def stored_run(place: Path | None, *, is_resumed: bool) -> StoredRun | LocalRun:
