@@ -35,7 +35,7 @@ def local_path(place: str | Path) -> Path:
     return Path(f"/{unquote(rest)}")
 
 
-def is_of_bucket(place: str | Path) -> bool:
+def is_of_bucket(place: object) -> bool:
     """Whether a `place` is the URI of a bucket."""
     found = _URI.fullmatch(str(place))
     return found is not None and found[1].lower() in ("s3", "gs")

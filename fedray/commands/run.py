@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from fedray.base.errors import FedrayError, InputError, RunFailed
+from fedray.base.storage import Bucket, is_of_bucket
 from fedray.commands.budget import day_of, say_if_same
 from fedray.commands.frame.output import print_json, print_line, print_pieces
 from fedray.commands.frame.placing import placement_of
@@ -46,7 +47,7 @@ def run(
     from fedray.runs.pipeline import recorded_scenario
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
-    from fedray.trace.stored import stored_run
+    from fedray.trace.stored import StoredRun
 
     day = day_of(start)
     placement = placement_of(place)
@@ -66,8 +67,12 @@ def run(
     name = value.name if value is not None else ""
     charged = [] if ledger is None else ["--ledger", str(ledger)]
     command = shlex.join(["fedray", "run", *charged, "--resume"])
-    with stored_run(resume or out, is_resumed=resume is not None) as stored:
-        of_run = progress_of_run(stored.directory, name, command, tensorboard, stored.uri)
+    where, stored, uri = resume or out, None, None
+    if where is not None and is_of_bucket(where):
+        stored = StoredRun(Bucket(where), is_resumed=resume is not None)
+        where, uri = stored.directory, stored.uri
+    with stored or contextlib.nullcontext():
+        of_run = progress_of_run(where, name, command, tensorboard, uri)
         with (
             of_run as (directory, listen),
             contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
@@ -92,11 +97,12 @@ def run(
                 )
         show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
         try:
-            with stored.named():
+            with stored.named() if stored else contextlib.nullcontext():
                 show(trace, as_json)
         finally:
             # With its page, which is written when the run is shown.
-            stored.publish()
+            if stored:
+                stored.publish()
             # After the results, so that a charge that failed loses none of them.
             if problem:
                 raise RunFailed(problem)

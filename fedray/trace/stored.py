@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from fedray.base.errors import CheckpointError, FedrayError, InputError, RunFailed
-from fedray.base.storage import Bucket, is_of_bucket
+from fedray.base.storage import Bucket
 from fedray.trace.checkpoints import CHECKPOINTS
 from fedray.trace.partial import LOCK_FILE, MARK, TOKEN_FILE
 from fedray.trace.schema import PARTICIPATIONS, RUN_FILE
@@ -37,26 +37,6 @@ _DOCUMENTS = (TRAINING_FILE, RUN_FILE, TASKS_FILE)
 """Files that make a result readable."""
 _PARTIAL, _LIVE = ".partial", f".{TRAINING}.partial"
 _FOLDERS = (f"{_PARTIAL}/", f"{_LIVE}/")
-
-
-class LocalRun(contextlib.nullcontext["LocalRun"]):
-    """A context of a run whose output is on this machine, which needs nothing more.
-
-    directory: `out` of the run; None for one that is chosen later.
-    """
-
-    uri = None
-
-    def __init__(self, directory: Path | None) -> None:
-        super().__init__(self)
-        self.directory = directory
-
-    def publish(self) -> None:
-        """Does nothing: the run is where it belongs."""
-
-    def named(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that does nothing."""
-        return contextlib.nullcontext()
 
 
 class StoredRun:
@@ -249,11 +229,3 @@ class StoredRun:
 
 def _names_others(file: Path) -> bool:
     return file.parent.name == CHECKPOINTS or file.name in _DOCUMENTS
-
-
-def stored_run(place: Path | None, *, is_resumed: bool) -> StoredRun | LocalRun:
-    """Returns the context of a run whose output is at a place: a path, the URI of a bucket, or None
-    for a path that is chosen later. Raises InputError; see `StoredRun`."""
-    if place is None or not is_of_bucket(place):
-        return LocalRun(place)
-    return StoredRun(Bucket(place), is_resumed)

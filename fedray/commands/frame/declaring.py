@@ -142,7 +142,7 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
 
 def _place(given: Any) -> Any:
     # A bucket's URI stays as it is: only the command knows what to copy.
-    return given if given is None or is_of_bucket(given) else local_path(given)
+    return given if is_of_bucket(given) else _local(given)
 
 
 def _local(given: Any) -> Any:
