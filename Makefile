@@ -52,8 +52,8 @@ bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alter
 bench-scale: .venv/.tests  ## What a cluster buys: shares of driver and nodes, messages, predictions (half an hour, 8 GB of memory)
 	$(BIN)/python tests/benchmarks/bench_scale.py
 
-faults: .venv/.cluster  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions; jobs on a cluster
-	FEDRAY_ALL_MOMENTS=1 $(LONG) tests/simulation/test_faults.py tests/simulation/test_cluster.py tests/deploy
+faults: .venv/.cluster  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions; jobs on a cluster; runs in a bucket at ten
+	FEDRAY_ALL_MOMENTS=1 $(LONG) tests/simulation/test_faults.py tests/simulation/test_cluster.py tests/trace/test_stored.py tests/deploy
 
 canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; bounds of epsilon and answers to questions, 200; false alarms, 1,000 runs; 1,000 audits and 150 sampled epsilons, bracketed
 	FEDRAY_ALL_SEEDS=1 $(LONG) tests/studies/test_canary.py tests/studies/test_canary_kinds.py \

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fedray import __version__, commands
+from fedray.base.storage import COPIES
 from fedray.commands.frame.declaring import declared
 from fedray.commands.frame.exit_codes import INTERRUPTED, exit_code
 from fedray.commands.frame.group import Command, Commands
@@ -114,6 +115,7 @@ def main() -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
+        COPIES.close()
         os._exit(code)
     sys.exit(code)
 

@@ -64,6 +64,7 @@ from fedray.base.errors import InputError, RunFailed
 from fedray.base.regular_file import open_regular_file
 from fedray.base.result import Result
 from fedray.base.rounding import counted, given, up
+from fedray.base.storage import local_path
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of, zcdp_epsilon
@@ -134,7 +135,7 @@ class Ledger(Result):
         given: Any = {"epsilon": epsilon, "delta": delta, "period": period, "unit": unit}
         budget = Budget(format=2, **given)
         try:
-            Path(path).mkdir(parents=True, exist_ok=True)
+            local_path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             rule = f"cannot be made ({error.strerror or error})"
             raise InputError.of("ledger", str(path), rule, "name another directory") from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from fedray.base.errors import FedrayError, InputError, RunFailed
+from fedray.base.storage import local_path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -49,6 +50,7 @@ def replace_file(file: Path, content: Content) -> None:
 
     A reader at any moment, even after a power cut, finds all of the old content or all of the new.
     """
+    file = local_path(file)
     new = _new_name(file)
     try:
         # O_EXCL and O_NOFOLLOW: a link planted under this name is never written through.
@@ -77,6 +79,7 @@ def whole_file(file: Path) -> Iterator[Path]:
     The file gets the name `file` when the block ends, and is removed if it fails. Unlike
     `replace_file`, it is not synced to the disk.
     """
+    file = local_path(file)
     new = _new_name(file)
     try:
         yield new
@@ -90,6 +93,7 @@ def whole_file(file: Path) -> Iterator[Path]:
 def whole_directory(directory: Path) -> Iterator[Path]:
     """Yields a new directory, which gets the name `directory` when the block ends, and is removed
     if it fails. Raises OSError."""
+    directory = local_path(directory)
     new = _new_name(directory)
     new.mkdir(parents=True)
     try:
@@ -106,6 +110,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         InputError: the directory exists or cannot be written.
     """
+    directory = local_path(directory)
     what = f"output {str(directory)!r}"
     # A dangling link exists too.
     if os.path.lexists(directory):

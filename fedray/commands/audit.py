@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedray.base.errors import InputError, demanded, one_line
+from fedray.base.storage import fetched
 from fedray.commands.frame.auditing import WHOLE, audited, exit_by_claim, open_tasks, print_audit
 from fedray.commands.frame.output import (
     print_files,
@@ -68,6 +69,7 @@ def audit(
         events (FILE): released models as events, with rho and epsilon of two accountants
         evidence (FILE): every participation that breaks the claim, as .csv or .parquet
     Args:
+        trace (TRACE|URI): trace, a directory of `fedray run` or `fedray import`
         verbose: print the whole audit
         verify: check every digest, or none; default: of what is read
         show_devices: name the devices of a log, instead of a keyed hash
@@ -76,6 +78,7 @@ def audit(
 
     # The folder of a sampler's trace is removed when this function returns.
     trace, claim, _folder = trace_of_sampler(trace, sampler, assume, rounds, claim)
+    trace = fetched(trace)
     if is_of_tasks(trace):
         about_one = {
             "--claim": claim,

@@ -8,6 +8,7 @@ import typer
 
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError, demanded
+from fedray.base.storage import fetched
 from fedray.commands.frame.output import print_result
 from fedray.commands.frame.progress import progress_line
 
@@ -57,7 +58,7 @@ def budget(
         delta (D): delta of the budget
         period (day|week|month|quarter|year): length of a window, for a new ledger
         unit (device|person): unit of the budget, for a new ledger
-        add (TRACE): run, training or log to charge; a second time changes nothing
+        add (TRACE|URI): run, training or log to charge; a second time changes nothing
         claim (TOML): mechanism and noise of a log, as a claim
         release (NAME): name of a log's release; that of a charge corrects the charge
         start (DAY): day on which the run started (UTC), if no reservation or log says it
@@ -77,7 +78,10 @@ def budget(
     if add is not None:
         with progress_line("auditing"):
             claimed = None if claim is None else read_claim(claim)
-            head, found = found.head, charge_run(ledger, add, day_of(start), release or "", claimed)
+            head, found = (
+                found.head,
+                charge_run(ledger, fetched(add), day_of(start), release or "", claimed),
+            )
         say_if_same(found, head)
     if cancel is not None:
         found = found.cancel(cancel)

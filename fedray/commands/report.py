@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from fedray.base.errors import InputError
+from fedray.base.storage import fetched, is_of_bucket
 from fedray.commands.frame.auditing import open_checked, open_tasks
 from fedray.commands.frame.output import print_json, print_line, write_shown
 from fedray.commands.frame.progress import progress_line
@@ -20,7 +22,7 @@ def report(
     mechanism.
 
     Args:
-        directory (DIR): directory of `fedray run`, `fedray import` or `fedray train`
+        directory (DIR|URI): directory of `fedray run`, `fedray import` or `fedray train`
         out (FILE): page to write; default: report.html in DIR
     """
     from fedray.audit.audit import audit_trace
@@ -29,6 +31,9 @@ def report(
     from fedray.trace.several_tasks import is_of_tasks
     from fedray.trace.trained import TrainedRun
 
+    if out is None and is_of_bucket(directory):
+        raise InputError("the page of a run in a bucket needs a file of its own; give --out FILE")
+    directory = fetched(directory)
     with progress_line("writing the page"):
         if is_trained_run(directory):
             result = open_checked(directory, None, TrainedRun.open)

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from fedray.base.errors import FedrayError, InputError, RunFailed
+from fedray.base.storage import Bucket, fetched, is_of_bucket
 from fedray.commands.budget import day_of, say_if_same
 from fedray.commands.frame.output import print_json, print_line, print_pieces
 from fedray.commands.frame.placing import placement_of
@@ -37,7 +38,8 @@ def run(
     a run that has no checkpoint yet, and prints one that is complete: jobs may repeat the command.
 
     Args:
-        out (DIR): new directory for the trace; default: one under runs/
+        out (DIR|URI): new directory for the trace, or its URI in a bucket; default: one under runs/
+        resume (DIR|URI): directory of an interrupted run to continue
         ledger (LEDGER): budget of devices over runs, which the run may not exceed
         start (DAY): day on which the run starts in the ledger (UTC); default: today
     """
@@ -46,6 +48,7 @@ def run(
     from fedray.runs.pipeline import complete_run, recorded_scenario
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
+    from fedray.trace.stored import StoredRun, is_finished
     from fedray.trace.unfinished import has_begun
 
     day = day_of(start)
@@ -66,41 +69,56 @@ def run(
     name = value.name if value is not None else ""
     charged = [] if ledger is None else ["--ledger", str(ledger)]
     command = shlex.join(["fedray", "run", *charged, "--resume"])
-    with (
-        progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
-        contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
-    ):
-        # A run that starts again before its first checkpoint is still the run that was reserved.
-        is_resumed = resume is not None
-        reserve: Any = partial(
-            reserved, ledger, start=day, placement=placement, is_resumed=is_resumed
-        )
-        trace = None
-        if resume is not None and value is not None:
-            trace = complete_run(resume, value)
-        if trace is None and resume is not None and (value is None or has_begun(resume)):
-            kept = None if ledger is None else recorded_scenario(resume)
-            held = reserve(kept)
-            trace = _continued(resume, placement, value, listen, trust_code, held)
-        if trace is None:
-            trace = _started(value, placement, directory, listen, reserve)
-        problem = ""
-        try:
-            if ledger is not None:
-                say_if_same(charge_run(ledger, trace, day))
-        except FedrayError as error:
-            again = ["fedray", "budget", str(ledger), "--add", str(trace.path)]
-            again += [] if start is None else ["--start", start]
-            problem = (
-                f"the run is complete but not charged: {error}; charge it by `{shlex.join(again)}`"
+    where, stored, uri = resume or out, None, None
+    if where is not None and is_of_bucket(where):
+        bucket, uri = Bucket(where), str(where)
+        if resume is not None and value is not None and is_finished(bucket):
+            where = fetched(where)
+        else:
+            stored = StoredRun(bucket, resume is not None, may_start=value is not None)
+            where, uri = stored.directory, stored.uri
+    with stored or contextlib.nullcontext():
+        of_run = progress_of_run(where, name, command, tensorboard, uri)
+        with (
+            of_run as (directory, listen),
+            contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
+        ):
+            # A run that starts again before its first checkpoint keeps its reservation.
+            is_resumed = resume is not None
+            reserve: Any = partial(
+                reserved, ledger, start=day, placement=placement, is_resumed=is_resumed
             )
-    show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
-    try:
-        show(trace, as_json)
-    finally:
-        # After the results, so that a charge that failed loses none of them.
-        if problem:
-            raise RunFailed(problem)
+            trace = None
+            if is_resumed and value is not None:
+                trace = complete_run(directory, value)
+            if trace is None and is_resumed and (value is None or has_begun(directory)):
+                kept = None if ledger is None else recorded_scenario(directory)
+                held = reserve(kept)
+                trace = _continued(directory, placement, value, listen, trust_code, held)
+            if trace is None:
+                trace = _started(value, placement, directory, listen, reserve)
+            problem = ""
+            try:
+                if ledger is not None:
+                    say_if_same(charge_run(ledger, trace, day))
+            except FedrayError as error:
+                again = ["fedray", "budget", str(ledger), "--add", str(trace.path)]
+                again += [] if start is None else ["--start", start]
+                problem = (
+                    f"the run is complete but not charged: {error}; charge it by "
+                    f"`{shlex.join(again)}`"
+                )
+        show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
+        try:
+            with stored.named() if stored else contextlib.nullcontext():
+                show(trace, as_json)
+        finally:
+            # With its page, which is written when the run is shown.
+            if stored:
+                stored.publish()
+            # After the results, so that a charge that failed loses none of them.
+            if problem:
+                raise RunFailed(problem)
 
 
 def _started(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from fedray.base.storage import fetched
 from fedray.commands.frame.output import print_line, print_result
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import IS_QUIET
@@ -25,7 +26,7 @@ def verify(
     train` is trained again; its numbers also depend on the machine.
 
     Args:
-        directory (DIR): trace of `fedray run`, or model of `fedray train`
+        directory (DIR|URI): trace of `fedray run`, or model of `fedray train`
         trace (DIR): trace of a model, if it is not around it
     """
     from fedray.report.progress import run_progress
@@ -36,7 +37,9 @@ def verify(
         run_progress(is_shown=not IS_QUIET.get()) as listen,
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
     ):
-        found = verify_run(directory, placement, listen, trace=trace, trust_code=trust_code)
+        found = verify_run(
+            fetched(directory), placement, listen, trace=trace, trust_code=trust_code
+        )
     print_result(found, as_json)
     if not found.is_equal:
         print_line(f"fedray: not verified: {found.difference}: {found.reason}", err=True)

@@ -12,6 +12,7 @@ from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
 from fedray.base.escaped import html_text
 from fedray.base.result import DrawnResult
+from fedray.base.storage import local_path
 from fedray.report.figure import (
     BAND_OPACITY,
     GREY,
@@ -47,7 +48,7 @@ def write_figures(result: DrawnResult, directory: str | Path) -> list[Path]:
         InputError: a file cannot be written.
         MissingExtra: matplotlib is not installed.
     """
-    place = Path(directory)
+    place = local_path(directory)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -23,6 +23,7 @@ from fedray.base.errors import InputError
 from fedray.base.escaped import printable_lines
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, fine, given, simulated_time
+from fedray.base.storage import local_path
 from fedray.report import audits
 from fedray.report.figure import Figure, Shown
 from fedray.report.files import figure_csv, figure_svg, heat_svg
@@ -60,7 +61,7 @@ def write_report(result: DrawnResult, out: str | Path) -> Path:
 def write_page(content: str, out: str | Path) -> Path:
     """Writes the HTML of a page, as `write_report` does."""
     # An absolute path can be opened from anywhere once it is printed.
-    path = Path(os.path.abspath(out))
+    path = Path(os.path.abspath(local_path(out)))
     if not path.name or path.is_dir():
         raise InputError(f"report {str(out)!r} is a directory; name a file in it")
     write_whole(path, content.encode(), f"report {str(out)!r}", InputError)

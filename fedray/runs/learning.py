@@ -30,6 +30,7 @@ from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
+from fedray.base.storage import local_path
 from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.encoding.factory import encoding_of
@@ -109,7 +110,7 @@ def train(
         value.demand_trust_of_training()
     # The trace of a log has no scenario, so it was refused above.
     assert isinstance(opened, Trace)
-    directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
+    directory = local_path(out) if out is not None else new_directory(f"{value.name}-training")
     # Unread data is read here once, so that its progress is shown.
     build_index(value, on_progress)
     time_of_devices = DeviceTime(value)

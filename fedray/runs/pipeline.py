@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from fedray.base.errors import CheckpointError, FedrayError, InputError
+from fedray.base.storage import local_path
 from fedray.clients.data.factory import build_index
 from fedray.clients.workers import shard_count
 from fedray.runs import learning, simulation
@@ -87,7 +88,7 @@ def run_scenario(
     placement = _resolved(scenario, placement, time_of_devices)
     # A lack of memory is reported before a directory is made.
     simulation.check_memory(scenario, placement)
-    directory = Path(out) if out is not None else new_directory(scenario.name)
+    directory = local_path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
         return simulate(scenario, placement, directory, on_progress, on_start)
     started = _live(scenario, placement, directory, on_progress, time_of_devices)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedray.audit.calibration import calibrate_trace
 from fedray.base.errors import InputError
+from fedray.base.storage import local_path
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.identity import Identity
 from fedray.runs.calibrated import calibrated, ensures
@@ -85,7 +86,8 @@ def compare_mechanisms(
         for name, path in named.items()
         if name != "none"
     }
-    directory = Path(os.path.abspath(out or new_directory(f"{own.name}-mechanisms")))
+    place = local_path(out or new_directory(f"{own.name}-mechanisms"))
+    directory = Path(os.path.abspath(place))
     (directory / "mechanisms").mkdir(parents=True, exist_ok=True)
     (directory / "runs").mkdir(exist_ok=True)
     wanted = {}

@@ -21,6 +21,7 @@ from fedray.audit.tuning import Tuning
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
 from fedray.base.regular_file import read_regular_file
+from fedray.base.storage import local_path
 from fedray.runs.calibrated import calibrated
 from fedray.runs.learning import is_trained, scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
@@ -59,7 +60,7 @@ def run_grid(
     """
     if sweep.trace is None:
         raise InputError.of("sweep", sweep.name, "has no trace to train on", "give it one")
-    trace, directory = Trace.open(sweep.trace), Path(os.path.abspath(out))
+    trace, directory = Trace.open(sweep.trace), Path(os.path.abspath(local_path(out)))
     cells, wanted = _trainings(sweep, trace, directory)
     for each in () if trust_code else cells:
         each.demand_trust_of_training()
@@ -91,7 +92,7 @@ def read_tuning(out: str | Path, trace: Trace) -> Tuning:
     Raises:
         InputError: the directory has no finished grid of this trace.
     """
-    directory = Path(os.path.abspath(out))
+    directory = Path(os.path.abspath(local_path(out)))
     try:
         sweep = Sweep.model_validate_json(read_regular_file(directory / SWEEP_FILE))
     except (OSError, ValidationError):

@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, shown
 from fedray.base.rounding import counted
+from fedray.base.storage import fetched
 from fedray.base.threads import in_order
 from fedray.trace.files import DAMAGE, DocumentForm, check_file, first_line, read_columns
 from fedray.trace.invariants import check_accepted
@@ -684,6 +685,7 @@ def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:
         TraceCorrupt: a file is missing, damaged or changed.
         TraceVersion: another release of fedray wrote it.
     """
+    path = fetched(path)
     if is_of_tasks(path):
         raise TraceError(
             f"{str(path)!r} has the traces of several tasks, but only one is possible here; give "

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 from fedray.base.atomic import sync_directory, write_whole
 from fedray.base.errors import FedrayError, InputError, RunFailed
 from fedray.base.regular_file import open_regular_file
+from fedray.base.storage import local_path
 from fedray.trace.checkpoints import CHECKPOINTS, has_checkpoint
 from fedray.trace.files import check_name
 from fedray.trace.progress import PROGRESS_FILE, ProgressFile
@@ -170,7 +171,7 @@ class PartialDirectory:
         partial: Path | None = None,
     ) -> None:
         # A relative path would change its meaning with the working directory.
-        self.directory = Path(os.path.abspath(directory))
+        self.directory = Path(os.path.abspath(local_path(directory)))
         check_name(self.directory)
         self.partial = partial or partial_directory(self.directory)
         self.progress = ProgressFile(self.partial)

@@ -15,6 +15,7 @@ from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.removed import removed
 from fedray.base.result import DrawnResult, Result
+from fedray.base.storage import fetched
 from fedray.base.threads import in_order
 from fedray.trace.files import DocumentForm, check_file, check_name, read_columns
 from fedray.trace.invariants import (
@@ -151,10 +152,10 @@ class Trace(DrawnResult, OpenedTrace):
         """Opens a trace and validates version, presence of files, schemas, row counts and rounds.
 
         Args:
-            path: the directory.
+            path: the directory, or its URI in a bucket (`s3://`, `gs://`), which is copied.
             verify: whether run.json, and each column when it is read, must have its digest.
         """
-        directory = Path(path)
+        directory = fetched(path)
         trace = cls(directory, _read_run(directory, verify), verify)
         check_rounds(
             trace.rounds,

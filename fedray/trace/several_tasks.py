@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedray.base.errors import TraceCorrupt
+from fedray.base.storage import fetched
 from fedray.trace.files import DocumentForm
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.reader import COPY_AGAIN, Trace
@@ -73,7 +74,7 @@ class TasksRun:
             TraceCorrupt: a file is missing, damaged, changed, or belongs to another run.
             TraceVersion: another release of fedray wrote it.
         """
-        directory = Path(path)
+        directory = fetched(path)
         document = _read(directory, verify)
         traces: dict[str, Trace] = {}
         for entry in document["traces"]:

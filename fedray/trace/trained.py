@@ -30,6 +30,7 @@ from fedray.base.errors import TraceCorrupt, shown
 from fedray.base.regular_file import open_regular_file
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import number_text, up
+from fedray.base.storage import fetched
 from fedray.scenario.clipping import Clip
 from fedray.trace.files import DocumentForm, first_line, read_columns
 from fedray.trace.partial import PartialDirectory
@@ -217,7 +218,7 @@ class TrainedRun(DrawnResult):
             path: the directory.
             verify: whether training.json, and files when they are read, must have their digests.
         """
-        directory = Path(path)
+        directory = fetched(path)
         file = directory / TRAINING_FILE
         if file.exists() and (directory / RUN_FILE).exists():
             raise TraceCorrupt(

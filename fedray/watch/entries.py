@@ -21,6 +21,7 @@ from fedray.base.document import Document
 from fedray.base.errors import InputError, one_line
 from fedray.base.parsing import finite_or_none, parse_json
 from fedray.base.regular_file import read_regular_file
+from fedray.base.storage import fetched
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.imported import IMPORT_FORMAT
@@ -147,7 +148,8 @@ class Listing(Document):
 
 def list_runs(directory: str | Path) -> Listing:
     """Returns the runs under a directory. Raises InputError if it does not exist."""
-    root = Path(os.path.abspath(directory))
+    # Only documents are listed, so a bucket's other objects stay there.
+    root = Path(os.path.abspath(fetched(directory, ".json")))
     if not root.is_dir():
         raise InputError(
             f"{str(directory)!r} is no directory; name one under which `fedray run` writes, "

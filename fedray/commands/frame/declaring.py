@@ -8,10 +8,12 @@ that heading. `SHARED` describes the parameters that several commands have.
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
 
+from fedray.base.storage import is_of_bucket, local_path
 from fedray.commands.frame.shared import FLAGS, SHARED
 
 _ENTRY = re.compile(r" {4}(\w+)(?: \((.+?)\))?: (.*)")
@@ -119,6 +121,9 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
         "autocompletion": complete,
     }
     name = parameter.name
+    # Checked before any work, and whatever a command would do with the path.
+    if {Path, list[Path]} & {kind, *get_args(kind)}:
+        more["callback"] = _place if "URI" in (described.metavar or "") else _local
     if name == "scenario":
         more |= {"callback": _found_scenario, "autocompletion": _shipped_names}
     if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -135,10 +140,21 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
     return Annotated[kind, typer.Option(flag, show_default=is_shown, **more)]
 
 
+def _place(given: Any) -> Any:
+    # A bucket's URI stays as it is: only the command knows what to copy.
+    return given if is_of_bucket(given) else _local(given)
+
+
+def _local(given: Any) -> Any:
+    if isinstance(given, Path):
+        return local_path(given)
+    return given and [local_path(each) for each in given]
+
+
 def _found_scenario(name: Any) -> Any:
     from fedray.scenario.shipped import find_scenario
 
-    return None if name is None else find_scenario(name)
+    return None if name is None else find_scenario(local_path(name))
 
 
 def _shipped_names(begun: str) -> list[str]:

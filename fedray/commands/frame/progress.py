@@ -31,7 +31,11 @@ def progress_line(title: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def progress_of_run(
-    directory: Path | None, name: str, command: str, tensorboard: Path | None
+    directory: Path | None,
+    name: str,
+    command: str,
+    tensorboard: Path | None,
+    uri: str | None = None,
 ) -> Iterator[tuple[Path, Callable[[Any], None]]]:
     """Within: yields the directory of a run, and a listener that shows and records its progress.
 
@@ -43,6 +47,7 @@ def progress_of_run(
         name: beginning of the new directory's name.
         command: command that continues the run, without the directory.
         tensorboard: folder of event files; None for none.
+        uri: URI that continues the run; None for the directory.
     """
     from fedray.report.event_files import event_files
     from fedray.report.progress import both, run_progress
@@ -50,7 +55,7 @@ def progress_of_run(
 
     where = directory or new_directory(name)
     is_quiet = IS_QUIET.get()
-    hint = f"resume  if this run is cut off: {command} {shlex.quote(str(where))}"
+    hint = f"resume  if this run is cut off: {command} {shlex.quote(uri or str(where))}"
     with run_progress(not is_quiet, _SpentSoFar()) as show, event_files(tensorboard) as write:
         say = (lambda progress: None) if is_quiet else _Once(hint)
         try:

@@ -11,7 +11,7 @@ def status(directory: Path = Path("runs"), *, as_json: bool = False) -> None:
     The privacy of an unfinished run is an upper bound by its rules and the times of its rounds.
 
     Args:
-        directory ([DIR]): directory that contains the runs
+        directory ([DIR|URI]): directory that contains the runs
     """
     from fedray.watch.entries import list_runs
     from fedray.watch.shown import status_text
