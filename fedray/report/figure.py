@@ -2,7 +2,9 @@
 differ."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Literal
@@ -23,8 +25,23 @@ PLOT, CHARACTER, MARGIN = (260.0, 200.0), (6.0, 12.0), 12.0
 """Sizes in pixels for placing labels: a narrow plot (width, height), one character of a label, and
 the space beyond the points."""
 
-COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
-DASHES = ("solid", "dash", "dot")
+COLORS = (
+    *("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2"),
+    *("#b98a00", "#c43d6b", "#0e8f9e", "#747a80"),
+)
+DASHES = ("solid", "dash", "dot", "dashdot")
+KINDS = {
+    "blt": 0,
+    **{"banded-toeplitz": 1, "toeplitz": 1},
+    "banded": 2,
+    **{"tree": 3, "tree-full": 3},
+    **{"band-fhu": 4, "bisr": 5},
+    **{"dense": 6, "matrix": 6},
+    "identity": 7,
+}
+"""Place of the colour and dash of each kind of mechanism, the same in every figure."""
+MOST_MARKED = 20
+"""Points of a line up to which they are marked."""
 GREY = "#8a8f94"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
 """Opacity of areas; they also have an outline, because they hardly differ from the background."""
@@ -81,12 +98,16 @@ class Series:
     unknown."""
     high: Float64Array | None = None
     """[m]: upper end of that range."""
-    place: int | None = None
-    """Place of its colour and dash; None: its position in the figure."""
+    mechanism: str | None = None
+    """Kind of the mechanism that it shows, which has one colour and dash everywhere; None if it
+    shows none."""
 
     @property
     def has_markers(self) -> bool:
-        """Whether the points are marked; steps are if one is isolated and too short to see."""
+        """Whether the points are marked: those of a line if there are few, and of steps if one is
+        isolated and too short to see."""
+        if self.kind == "line":
+            return self.x.size <= MOST_MARKED
         if self.kind != "steps" or self.until is None:
             return self.kind != "bars"
         if not self.x.size:
@@ -163,19 +184,29 @@ class Figure:
     """Series in the order of drawing."""
     marks: tuple[Mark, ...] = ()
     """Lines and zones across the figure."""
-    beside: tuple["Figure", ...] = ()
-    """Panels to the right of it in its files; on a page they are figures of their own."""
 
     @property
-    def panels(self) -> tuple["Figure", ...]:
-        """The figure and those beside it."""
-        return self, *self.beside
-
-    @property
-    def looks(self) -> Iterator[tuple[Series, int]]:
-        """Each series with the place of its look."""
-        for position, each in enumerate(self.series):
-            yield each, position if each.place is None else each.place
+    def looks(self) -> list[tuple[Series, int]]:
+        """Each series with the place of its look: that of the kind of its mechanism, with the next
+        dash for each further one of the kind; others have the places that are left."""
+        places = [KINDS.get(re.sub(r"-\d+$", "", each.mechanism or "")) for each in self.series]
+        counts = Counter(place for place in places if place is not None)
+        # Many series of one kind are not told apart by dashes.
+        data = sum(not each.is_reference for each in self.series)
+        if len(counts) == 1 < data or max(counts.values(), default=0) > len(DASHES):
+            places = [None] * len(places)
+        taken: dict[int, int] = {}
+        for position in sorted(
+            range(len(places)),
+            key=lambda each: (places[each] is None, self.series[each].is_reference),
+        ):
+            place, step = places[position], len(COLORS)
+            if place is None:
+                place, step = 0, 1
+            while place in taken.values():
+                place += step
+            taken[position] = place
+        return [(each, taken[position]) for position, each in enumerate(self.series)]
 
     def label_places(self, series: Series) -> list[tuple[int, int] | None]:
         """Returns where the label of each point of a series goes: (0, 1) above, (0, -1) below, (1,
@@ -298,10 +329,21 @@ class HeatMap:
 Shown = Figure | Plane | HeatMap
 
 
+def file_names(prefix: str, names: Iterable[str]) -> dict[str, str]:
+    """Returns a name of files for each of several names: a prefix, and its letters and digits."""
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^a-z0-9]+", "-", f"{prefix} {name}".lower()).strip("-")
+        # Two names may differ in other characters only.
+        found[name] = f"{plain}-{len(found)}" if plain in found.values() else plain
+    return found
+
+
 def look(place: int) -> tuple[str, str]:
-    """Returns (colour, dash) of the series at a `place`. Once all colours are used, they come again
-    with the next dash."""
-    return COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+    """Returns (colour, dash) of the series at a `place`. Neighbours differ in both; once all
+    colours are used, they come again with other dashes."""
+    dash = place + place // len(COLORS)
+    return COLORS[place % len(COLORS)], DASHES[dash % len(DASHES)]
 
 
 def legend_lines(series: Series) -> list[str]:

@@ -104,7 +104,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
         return {**_line(x, y), **common, "mode": mode, "marker": {"color": color, "size": 3}}
     drawn = {**_line(series.x, series.y), **common}
     if series.kind == "line":
-        return {**drawn, "mode": "lines+markers", "marker": {"color": color, "size": 5}}
+        mode = "lines+markers" if series.has_markers else "lines"
+        return {**drawn, "mode": mode, "marker": {"color": color, "size": 5}}
     marker = {"color": color, "size": 7}
     if series.kind == "stars":
         marker = {"color": color, "size": 16, "symbol": "star"}

@@ -1,5 +1,7 @@
 """Tables and paragraphs: values that the terminal, pages and notebooks show."""
 
+import csv
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +14,19 @@ NARROW, MEDIUM, PROSE = 36, 64, 100
 """Numbers of characters: a row that fits a telephone's screen, a row that need not fill a page, and
 a cell that is prose."""
 _NUMBER = re.compile(
-    r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)( ?%| h| days?)?|-|none( \(k = 1\))?|"
+    r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)(?P<unit> ?%| h| days?)?"
+    r"|-|none( \(k = 1\))?|"
 )
+_GREEK = re.compile(r"\b(epsilon|delta|rho|mu|sigma)\b", re.IGNORECASE)
+_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|]")
+_LATEX = {
+    **{"<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{each: f"${each}$" for each in "-+<>|"},
+    **{each: f"\\{each}" for each in "&%#_{}$"},
+}
+FORMS = ("csv", "tex", "md")
+"""Forms of files of tables."""
 _Item = TypeVar("_Item")
 
 
@@ -180,6 +193,60 @@ class Table:
     def __str__(self) -> str:
         return self.brief().text(100)
 
+    def rendered(self, form: str) -> str:
+        """Returns the table as a file of one of FORMS, with units in the headings.
+
+        CSV has every column, and numbers without commas. LaTeX (for booktabs) and Markdown have the
+        columns that a terminal shows.
+        """
+        table = self._with_units()
+        if form == "csv":
+            out = io.StringIO()
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerows(_plain(row) for row in table._lines())
+            return out.getvalue()
+        table = table.brief()
+        kinds = table.kinds
+        if form == "md":
+            # Markdown has no table without headings.
+            head, *rows = (table.columns, *table.rows)
+            rule = ["---:" if kind == "number" else "---" for kind in kinds]
+            lines = [[cell.replace("|", r"\|") for cell in row] for row in (head, rule, *rows)]
+            return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        head, *rows = (
+            " & ".join(map(_latex, row)) + r" \\" for row in (table.columns, *table.rows)
+        )
+        lines = [
+            *(f"% {' '.join(each.split())}" for each in (table.title, *table.notes) if each),
+            rf"\begin{{tabular}}{{{''.join('r' if kind == 'number' else 'l' for kind in kinds)}}}",
+            r"\toprule",
+            *((with_greek(head), r"\midrule") if table.has_heading else ()),
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _lines(self) -> tuple[tuple[str, ...], ...]:
+        return (self.columns, *self.rows) if self.has_heading else self.rows
+
+    def _with_units(self) -> Self:
+        """Returns the table with units in the headings of columns of one unit."""
+        columns = []
+        for head, *cells in zip(self.columns, *self.rows, strict=True):
+            known = [_NUMBER.fullmatch(each) for each in cells if each not in ("", "-")]
+            units = {each and each["unit"] for each in known}
+            unit = units.pop() if len(units) == 1 else None
+            if head and unit:
+                cells = [each.removesuffix(unit) for each in cells]
+                head = f"{head} ({unit.strip()})"
+            columns.append((head, *cells))
+        names, *rows = zip(*columns, strict=True)
+        details = tuple(
+            name for name, old in zip(names, self.columns, strict=True) if old in self.details
+        )
+        return replace(self, columns=names, rows=tuple(rows), details=details)
+
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
@@ -217,6 +284,28 @@ def bullets(texts: Sequence[str]) -> Iterator[Paragraph]:
         texts: the paragraphs, in order.
     """
     return (Paragraph("  * ", each) for each in texts)
+
+
+def with_greek(text: str) -> str:
+    """Returns a text with its Greek letters as formulas of TeX."""
+    letters = {"epsilon": "varepsilon"}
+
+    def formula(found: re.Match[str]) -> str:
+        name = found[0].lower()
+        return f"$\\{letters.get(name, name)}$"
+
+    return _GREEK.sub(formula, text)
+
+
+def _latex(cell: str) -> str:
+    """Returns a cell in LaTeX: signs and relations as formulas, special characters as text."""
+    return _SPECIAL.sub(lambda found: _LATEX[found[0]], cell)
+
+
+def _plain(row: Iterable[str]) -> Iterator[str]:
+    """Yields cells as programs read them: numbers without commas, and nothing for unknown ones."""
+    for cell in row:
+        yield "" if cell == "-" else cell.replace(",", "") if _NUMBER.fullmatch(cell) else cell
 
 
 def _wrapped(text: str, width: int, lead: str, indent: str) -> str:
