@@ -16,6 +16,12 @@ from fedray.commands.frame.output import (
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
 
+DEFAULT = "blt,banded-toeplitz,tree"
+MORE = (
+    "BandMF's matrices take minutes to hours: `fedray optimize banded` makes one for each estimate "
+    f"and truth, and --mechanisms {DEFAULT},banded adds them."
+)
+
 
 def stress(
     truth: str | None = None,
@@ -25,7 +31,7 @@ def stress(
     actual: str | None = None,
     epsilon: float = 6.0,
     delta: float | None = None,
-    mechanisms: str = "blt,banded-toeplitz,banded,tree",
+    mechanisms: str = DEFAULT,
     seeds: int | None = None,
     what_if: list[str] | None = None,
     train: bool = False,
@@ -82,7 +88,8 @@ def stress(
     if as_json:
         print_json({**result.to_json(), **written})
     else:
-        print_pieces([Paragraph("", result.verdict), "", *result.tables()])
+        more = [Paragraph("", MORE)] if mechanisms == DEFAULT else []
+        print_pieces([Paragraph("", result.verdict), "", *result.tables(), *more])
         print_files(written)
 
 

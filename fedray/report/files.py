@@ -53,30 +53,24 @@ OPTIONAL_COLUMNS = {"name", "until", "low", "high"}
 def write_figures(
     result: DrawnResult,
     directory: str | Path,
-    style: str = "wide",
-    formats: Sequence[str] = ("svg",),
+    style: str = "wide,svg",
 ) -> list[Path]:
     """Writes every figure of a result's page in each format, and its data as NAME.csv.
 
     Args:
         result: a trace, an audit, a trained run, or a result of a study.
         directory: folder of the files, made if it is missing.
-        style: paper (3.25 inches wide), wide (6.75) or slides.
-        formats: pdf, svg and png. Fonts are embedded in PDF, and text is text in SVG.
+        style: paper (3.25 inches wide), wide (6.75) or slides, and formats: pdf, svg, png. Fonts
+            are embedded in PDF, and text is text in SVG.
 
     Returns:
         Paths of the files.
 
     Raises:
-        InputError: a file cannot be written, or the style or a format is unknown.
+        InputError: a file cannot be written, or the style is unknown.
         MissingExtra: matplotlib is not installed.
     """
-    for name, value, known in (
-        ("style", style, STYLES),
-        *(("formats", each, FORMATS) for each in formats),
-    ):
-        if value not in known:
-            raise InputError.of(name, value, f"must be one of {', '.join(known)}")
+    kind, formats = parsed_style(style)
     place = Path(directory)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -87,7 +81,7 @@ def write_figures(
         ) from None
     written = []
     for figure in result.figures():
-        canvas = drawn_figure(figure, style)
+        canvas = drawn_figure(figure, kind)
         contents = {each: saved(canvas, each) for each in formats}
         contents["csv"] = figure_csv(figure).encode()
         for suffix, content in contents.items():
@@ -95,6 +89,20 @@ def write_figures(
             write_whole(path, content, f"figure {str(path)!r}", InputError)
             written.append(path)
     return written
+
+
+def parsed_style(style: str) -> tuple[str, list[str]]:
+    """Returns the style and the formats in a list such as "paper,pdf"; by default wide and svg.
+
+    Raises:
+        InputError: a word is unknown, or there are two styles.
+    """
+    words = [each.strip() for each in style.split(",")]
+    kinds = [each for each in words if each not in FORMATS]
+    if len(kinds) > 1 or not STYLES.keys() >= set(kinds):
+        rule = f"must be one of {', '.join(STYLES)}, and formats ({', '.join(FORMATS)})"
+        raise InputError.of("style", style, rule, "give for example paper,pdf")
+    return kinds[0] if kinds else "wide", [each for each in words if each in FORMATS] or ["svg"]
 
 
 def figure_csv(figure: Shown) -> str:
@@ -184,13 +192,12 @@ def drawn_figure(figure: Shown, style: str = "wide") -> Any:
 
     width, height, size = STYLES[style]
     settings: dict[Any, Any] = {
-        "font.family": "serif",
-        "font.serif": ["STIXGeneral", "DejaVu Serif"],
+        "font.family": ["STIXGeneral", "DejaVu Serif"],
         "mathtext.fontset": "stix",
         "font.size": size,
         **dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), size - 1),
         **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), size / 14),
-        "lines.linewidth": size / 7,
+        "lines.linewidth": size / 8,
         "lines.markersize": size / 2,
         "axes.labelsize": size,
         "axes.spines.top": False,
@@ -203,7 +210,7 @@ def drawn_figure(figure: Shown, style: str = "wide") -> Any:
         )
         axes = canvas.subplots()
         axes.set_xlabel(fill(_words(figure.x), int(110 * width / size)))
-        axes.set_ylabel(fill(_words(figure.y), int(110 * height / size)))
+        axes.set_ylabel(fill(_words(figure.y), int(90 * height / size)))
         if isinstance(figure, Plane):
             _draw_plane(canvas, axes, figure)
         elif isinstance(figure, HeatMap):
@@ -245,9 +252,10 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
         axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
     elif not figure.y.is_log and figure.y.starts_at_zero:
         axes.set_ylim(bottom=0)
+    _place(canvas, [_draw_mark(axes, mark) for mark in figure.marks], [])
+    # The legend stands beside the plot, whose layout leaves room for both.
     if sum(not each.is_reference for each in figure.series) > 1:
         _add_legend(canvas, axes)
-    _place(canvas, [_draw_mark(axes, mark) for mark in figure.marks], [])
     named = [each for each in figure.series if each.labels]
     _place(canvas, [label for each in named for label in _names(axes, each)], drawn)
 
@@ -256,7 +264,7 @@ def _add_legend(canvas: Any, axes: Any) -> None:
     """Adds a legend above the plot, in as many columns as there is room for."""
     entries = axes.get_legend_handles_labels()
     for columns in range(len(entries[0]), 0, -1):
-        shape = {"ncols": columns, "frameon": False, "columnspacing": 1.2}
+        shape = {"ncols": columns, "frameon": False, "columnspacing": 1.0, "handletextpad": 0.4}
         legend = canvas.legend(*entries, loc="outside upper center", **shape)
         if columns == 1 or legend.get_window_extent().width <= canvas.bbox.width:
             return
@@ -381,7 +389,7 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
     elif series.kind == "stars":
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
     elif series.kind == "points":
-        axes.plot(series.x, series.y, marker, color=color, label=label)
+        axes.plot(series.x, series.y, marker, color=color, label=label, fillstyle="none")
         if series.low is not None and series.high is not None:
             axes.vlines(series.x, series.low, series.high, color=color)
     else:

@@ -8,12 +8,25 @@ that heading. `SHARED` describes the parameters that several commands have.
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
 
+from fedray.commands.frame.output import run_command
 from fedray.commands.frame.shared import FLAGS, SHARED
 
+_OPTION = inspect.Parameter.KEYWORD_ONLY
+COMMON = {
+    each.name: each
+    for each in (
+        inspect.Parameter("style", _OPTION, default="wide,svg", annotation=str),
+        inspect.Parameter("table_file", _OPTION, default=None, annotation=Path | None),
+    )
+}
+"""Options of every command that writes figures or prints tables, declared once."""
+WITHOUT_TABLES = ("init", "report")
+"""Commands that print none."""
 _ENTRY = re.compile(r" {4}(\w+)(?: \((.+?)\))?: (.*)")
 
 
@@ -87,6 +100,10 @@ def command_of(
         described: their descriptions, in addition to `SHARED`.
     """
     parameters = list(parameters)
+    if any(each.name == "figures" for each in parameters):
+        parameters.append(COMMON["style"])
+    if function.__name__ not in WITHOUT_TABLES:
+        parameters.append(COMMON["table_file"])
     known = {**parsed(SHARED)[1], **described}
     # `python -OO` removes docstrings, and the command then has no help.
     if not text:
@@ -97,8 +114,8 @@ def command_of(
     ]
 
     # A new function per command, because typer keeps its declarations on it.
-    def command(**given: Any) -> Any:
-        return function(**given)
+    def command(**given: Any) -> None:
+        run_command(function, given)
 
     # Typer reads either of these, depending on its release.
     command.__signature__ = inspect.Signature(declarations)  # pyright: ignore[reportFunctionMemberAccess]

@@ -3,18 +3,75 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable
-from fedray.report.table import Paragraph, Piece, Table
+from fedray.report.table import FORMS, Paragraph, Piece, Table
 
 WIDTH_OF_FILES = 100
 """Columns of output that goes to a file or a pipe."""
+
+STYLE: ContextVar[str] = ContextVar("style")
+"""Style and formats of the figures, from `--style`."""
+TABLE: ContextVar["TableFile | None"] = ContextVar("table", default=None)
+"""File of the printed tables, from `--table`."""
+
+
+class TableFile:
+    """A file for the tables that a command prints: the first one, and numbered files beside it for
+    the others."""
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix[1:] not in FORMS or not path.parent.is_dir():
+            rule = "must be NAME.csv, NAME.tex or NAME.md in a directory that exists"
+            raise InputError.of("table_file", path, rule)
+        self.path = path
+        self.written: list[Path] = []
+
+    def write(self, table: Table) -> None:
+        """Writes one more table."""
+        number = f"-{len(self.written) + 1}" if self.written else ""
+        path = self.path.with_stem(f"{self.path.stem}{number}")
+        content = table.rendered(path.suffix[1:]).encode()
+        write_whole(path, content, f"table {str(path)!r}", InputError)
+        self.written.append(path)
+
+
+def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Runs a command, and writes its figures and tables as `--style` and `--table` say.
+
+    Args:
+        function: function of the command.
+        given: its parameters by name, and the two options.
+
+    Raises:
+        InputError: no such file or style can be written, or the command printed no table.
+    """
+    path, style = given.pop("table_file", None), given.pop("style", None)
+    # The work may take hours, so what cannot be written is refused before it.
+    if given.get("figures") is not None and style is not None:
+        from fedray.report.files import parsed_style
+
+        parsed_style(style)
+        STYLE.set(style)
+    if path is not None and given.get("as_json"):
+        raise InputError.of(
+            "table_file", str(path), "does not go with `as_json=True`", "leave one out"
+        )
+    file = None if path is None else TableFile(path)
+    TABLE.set(file)
+    function(**given)
+    if file is not None and not file.written:
+        raise InputError.of("table_file", str(path), "has nothing to hold: no table was printed")
+    for each in () if file is None else file.written:
+        print_files({"table": str(each.absolute())})
 
 
 def print_json(document: Any) -> None:
@@ -27,6 +84,8 @@ def print_pieces(pieces: Iterable[Piece]) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
     for each in pieces:
         if isinstance(each, Table):
+            if (file := TABLE.get()) is not None:
+                file.write(each)
             typer.echo(f"{each.brief().text(width)}\n")
         elif isinstance(each, Paragraph):
             typer.echo(each.wrapped(width))
@@ -74,7 +133,7 @@ def write_shown(result: Any, page: Path | None, figures: Path | None) -> dict[st
     if figures is not None:
         from fedray.report.files import write_figures
 
-        write_figures(result, figures)
+        write_figures(result, figures, STYLE.get())
         written["figures"] = str(figures.absolute())
     return written
 

@@ -143,7 +143,7 @@ def stress_figures(result: StressResult) -> list[Shown]:
     simulated, over the estimate; then trained models."""
     figures = (
         ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
-        ("noise_factor", f"Factor on the noise that keeps epsilon {given(result.epsilon)}", 1.0),
+        ("noise_factor", f"Noise factor that keeps epsilon {given(result.epsilon)}", 1.0),
         ("rms_regret", "Regret of RmsLoss (%), at equal epsilon", 0.0),
     )
     draw = _over_estimates if _is_simulated(result) else _over_truths
@@ -170,16 +170,9 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
     marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
     if is_single:
         marks.append(Mark(float(result.rows[0].estimated_min_sep), "estimate"))
-    elif len(pairs := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS:
-        has_rounds = len({row.rounds for row in pairs.values()}) > 1
-        marks += [
-            Mark(
-                x_of(row),
-                f"{row.estimated_min_sep:,} to {row.min_sep:,}"
-                f"{f' in {row.rounds:,}' if has_rounds else ''}",
-            )
-            for row in pairs.values()
-        ]
+    elif len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS:
+        names = {f"{row.estimated_min_sep:,} to {row.min_sep:,}": row for row in cases.values()}
+        marks += [Mark(x_of(row), name) for name, row in names.items()]
     x_axis = Axis("true min-sep" if is_single else "true over estimated min-sep", False, False)
     note = "Each point is a mechanism made for the estimate, with the noise for the target."
     return _figure(key, title, note, x_axis, series, marks)
