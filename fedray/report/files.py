@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -42,7 +43,7 @@ FORMATS = {
 """Formats of files, with what is left out so that the same figure has the same bytes."""
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 _MARKERS = "os^D"
-_AROUND = [(0, 1), (1, 0), (-1, 0), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)]
+_AROUND = np.array([(0, 1), (1, 0), (-1, 0), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
 """Sides of a point where its label may stand, right and above."""
 _Label = tuple[Any, Sequence[tuple[float, float]]]
 """Annotation, and the offsets in points where it may stand."""
@@ -252,12 +253,13 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
         axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
     elif not figure.y.is_log and figure.y.starts_at_zero:
         axes.set_ylim(bottom=0)
-    _place(canvas, [_draw_mark(axes, mark) for mark in figure.marks], [])
+    size = axes.xaxis.label.get_size() - 1.0
+    _place(canvas, [_draw_mark(axes, mark, size) for mark in figure.marks])
     # The legend stands beside the plot, whose layout leaves room for both.
     if sum(not each.is_reference for each in figure.series) > 1:
         _add_legend(canvas, axes)
-    named = [each for each in figure.series if each.labels]
-    _place(canvas, [label for each in named for label in _names(axes, each)], drawn)
+    named = [label for each in drawn for label in _names(axes, each, size)]
+    _place(canvas, named, drawn)
 
 
 def _add_legend(canvas: Any, axes: Any) -> None:
@@ -271,69 +273,57 @@ def _add_legend(canvas: Any, axes: Any) -> None:
         legend.remove()
 
 
-def _draw_mark(axes: Any, mark: Mark) -> _Label:
+def _draw_mark(axes: Any, mark: Mark, size: float) -> _Label:
     """Draws a mark, with its text above the plot or to the right of it."""
-    import matplotlib
-
-    line, zone = (axes.axvline, axes.axvspan) if mark.axis == "x" else (axes.axhline, axes.axhspan)
+    is_x = mark.axis == "x"
     if mark.until is None:
-        line(mark.at, color=GREY, linestyle=":")
+        (axes.axvline if is_x else axes.axhline)(mark.at, color=GREY, linestyle=":")
     else:
-        zone(mark.at, mark.until, facecolor=(GREY, ZONE_OPACITY), edgecolor=GREY, linewidth=0.6)
-    size = matplotlib.rcParams["legend.fontsize"]
-    rows = [1.2 * size * row for row in range(20)]
+        style = {"facecolor": (GREY, ZONE_OPACITY), "edgecolor": GREY, "linewidth": 0.6}
+        (axes.axvspan if is_x else axes.axhspan)(mark.at, mark.until, **style)
     # These transforms take one coordinate from the data and the other from the plot (0 to 1).
-    if mark.axis == "x":
-        at, across = (mark.at, 1.0), axes.get_xaxis_transform()
-        offsets, sides = [(0.0, 2.0 + row) for row in rows], {"ha": "center", "va": "bottom"}
-    else:
-        at, across = (1.0, mark.at), axes.get_yaxis_transform()
-        offsets = [(3.0, sign * row) for row in rows for sign in (1.0, -1.0)]
-        sides = {"ha": "left", "va": "center"}
-    text = _math(mark.text)
-    where = {"xycoords": across, "textcoords": "offset points", "annotation_clip": False}
-    return axes.annotate(text, at, xytext=offsets[0], fontsize=size, **where, **sides), offsets
+    across = axes.get_xaxis_transform() if is_x else axes.get_yaxis_transform()
+    style = {"ha": "center", "va": "bottom"} if is_x else {"ha": "left", "va": "center"}
+    style |= {"xycoords": across, "textcoords": "offset points", "annotation_clip": False}
+    at = (mark.at, 1.0) if is_x else (1.0, mark.at)
+    rows = [1.2 * size * row for row in range(20)]
+    offsets = [(0.0, 2.0 + row) if is_x else (3.0, row) for row in rows]
+    return axes.annotate(_math(mark.text), at, offsets[0], fontsize=size, **style), offsets
 
 
-def _names(axes: Any, series: Series) -> Iterator[_Label]:
+def _names(axes: Any, series: Series, size: float) -> Iterator[_Label]:
     """Yields the names of points."""
-    import matplotlib
-
-    size = matplotlib.rcParams["legend.fontsize"]
-    for x, y, name in zip(series.x, series.y, series.labels, strict=True):
-        style = {"textcoords": "offset points", "fontsize": size, "ha": "center", "va": "center"}
-        label = axes.annotate(_math(name), (x, y), xytext=(0, 0), **style)
+    style = {"textcoords": "offset points", "fontsize": size, "ha": "center", "va": "center"}
+    for x, y, name in zip(series.x, series.y, series.labels, strict=False):
+        label = axes.annotate(_math(name), (x, y), (0, 0), **style)
         # Names would else move the axes, and so their own points.
         label.set_in_layout(False)
-        box = label.get_window_extent()
-        points = 72.0 / axes.figure.dpi / 2
-        wide, high = box.width * points + 4.0, box.height * points + 3.0
-        yield label, [(right * wide, above * high) for right, above in _AROUND]
+        half = label.get_window_extent().size * 36.0 / axes.figure.dpi + (4.0, 3.0)
+        yield label, [tuple(half * side) for side in _AROUND]
 
 
-def _place(canvas: Any, labels: list[_Label], drawn: list[Series]) -> None:
-    """Moves each label to the first of its offsets where it covers no other, no point of `drawn`,
-    and nothing around the plot; one without such a place is removed."""
+def _place(canvas: Any, labels: list[_Label], drawn: Sequence[Series] = ()) -> None:
+    """Moves each label to the first of its offsets where it covers no other text and no point of
+    `drawn`; one without such a place is removed."""
     from matplotlib.transforms import Bbox
 
     canvas.draw_without_rendering()
     axes = canvas.axes[0]
     own = [label for label, _ in labels]
-    around = [*axes.get_xticklabels(), *axes.get_yticklabels(), axes.xaxis.label, axes.yaxis.label]
-    texts = [each for each in (*axes.texts, *around) if each not in own and each.get_text()]
-    taken = [each.get_window_extent() for each in (*texts, *canvas.legends)]
+    texts = [*axes.texts, *axes.get_xticklabels(), *axes.get_yticklabels(), *canvas.legends]
+    taken = [each.get_window_extent() for each in texts if each not in own]
     radius = 2.5 * canvas.dpi / 72.0
     for series in drawn:
-        for x, y in axes.transData.transform(np.stack([series.x, series.y], axis=1)):
-            taken.append(Bbox.from_extents(x - radius, y - radius, x + radius, y + radius))
+        points = axes.transData.transform(np.stack([series.x, series.y], axis=1))
+        taken += [Bbox([point - radius, point + radius]) for point in points]
     for label, offsets in labels:
         for offset in offsets:
             label.xyann = offset
-            box = label.get_window_extent()
+            # Two texts in a row have a space between them.
+            box = label.get_window_extent().padded(radius, 0.0)
             # A mark's text makes room for itself, and a name has only what is there.
-            ends = (canvas.bbox.contains(*end) for end in (box.min, box.max))
-            is_inside = label.get_in_layout() or all(ends)
-            if is_inside and not any(box.overlaps(each) for each in taken):
+            is_inside = label.get_in_layout() or Bbox.intersection(box, canvas.bbox) == box
+            if is_inside and not any(map(box.overlaps, taken)):
                 taken.append(box)
                 break
         else:
@@ -402,30 +392,30 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
 
 def _draw_plane(canvas: Any, axes: Any, plane: Plane) -> None:
     """Draws shaded cells with their values; values that have no room become a scale of colours."""
-    import matplotlib
-
     xs, ys = plane.xs, plane.ys
     cells = np.array([[plane.values.get((x, y), np.nan) for x in xs] for y in ys])
-    image = axes.imshow(
-        cells, cmap=_shading(0.6), norm="log" if plane.z.is_log else None, aspect="auto"
-    )
+    norm = "log" if plane.z.is_log else None
+    image = axes.imshow(cells, cmap=_shading(0.6), norm=norm, aspect="auto")
     # What the cells hold is no title, but like the name of an axis.
-    axes.set_title(_words(plane.z), loc="left", fontsize="medium")
-    axes.set_xticks(range(len(xs)), [plane.x.text(x) for x in xs])
-    axes.set_yticks(range(len(ys)), [plane.y.text(y) for y in ys])
-    style = {"ha": "center", "va": "center", "fontsize": matplotlib.rcParams["legend.fontsize"]}
+    axes.set_title(_words(plane.z), loc="left", fontsize=axes.xaxis.label.get_size())
+    size = axes.xaxis.label.get_size() - 1.0
     texts = [
-        axes.text(column, row, plane.cell(x, y)[0], **style)
-        for row, y in enumerate(ys)
-        for column, x in enumerate(xs)
+        axes.text(*at, plane.cell(xs[at[0]], ys[at[1]])[0], ha="center", va="center", fontsize=size)
+        for at in np.ndindex(len(xs), len(ys))
     ]
+    for ticks, values, axis in ((axes.set_xticks, xs, plane.x), (axes.set_yticks, ys, plane.y)):
+        ticks(range(len(values)), [axis.text(value) for value in values])
     canvas.draw_without_rendering()
-    room = axes.bbox.width / len(xs), axes.bbox.height / len(ys)
-    boxes = [each.get_window_extent() for each in texts]
-    if any(box.width > room[0] or box.height > room[1] for box in boxes):
+    room = axes.bbox.size / (len(xs), len(ys))
+    if any((each.get_window_extent().size > room).any() for each in texts):
         for each in texts:
             each.remove()
         canvas.colorbar(image, ax=axes, format=_tick)
+    for labels, axis in ((axes.get_xticklabels(), 0), (axes.get_yticklabels(), 1)):
+        # Of many columns, only some have their number.
+        widest = max(1.2 * each.get_window_extent().size[axis] for each in labels)
+        for place, each in enumerate(labels):
+            each.set_visible(place % math.ceil(widest / room[axis]) == 0)
 
 
 def _draw_heat(axes: Any, heat: HeatMap) -> None:

@@ -194,58 +194,40 @@ class Table:
         return self.brief().text(100)
 
     def rendered(self, form: str) -> str:
-        """Returns the table as a file of one of FORMS, with units in the headings.
-
-        CSV has every column, and numbers without commas. LaTeX (for booktabs) and Markdown have the
-        columns that a terminal shows.
-        """
-        table = self._with_units()
+        """Returns the table as a file of one of FORMS, with units in the headings. CSV has every
+        column, and LaTeX (for booktabs) and Markdown those that a terminal shows."""
+        table = (self if form == "csv" else self.brief())._with_units()
+        lines = [table.columns, *table.rows] if table.has_heading else list(table.rows)
         if form == "csv":
             out = io.StringIO()
             writer = csv.writer(out, lineterminator="\n")
-            writer.writerows(_plain(row) for row in table._lines())
+            writer.writerows(map(_plain, line) for line in lines)
             return out.getvalue()
-        table = table.brief()
-        kinds = table.kinds
         if form == "md":
             # Markdown has no table without headings.
-            head, *rows = (table.columns, *table.rows)
-            rule = ["---:" if kind == "number" else "---" for kind in kinds]
-            lines = [[cell.replace("|", r"\|") for cell in row] for row in (head, rule, *rows)]
-            return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        head, *rows = (
-            " & ".join(map(_latex, row)) + r" \\" for row in (table.columns, *table.rows)
-        )
-        lines = [
-            *(f"% {' '.join(each.split())}" for each in (table.title, *table.notes) if each),
-            rf"\begin{{tabular}}{{{''.join('r' if kind == 'number' else 'l' for kind in kinds)}}}",
-            r"\toprule",
-            *((with_greek(head), r"\midrule") if table.has_heading else ()),
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-        return "\n".join(lines) + "\n"
-
-    def _lines(self) -> tuple[tuple[str, ...], ...]:
-        return (self.columns, *self.rows) if self.has_heading else self.rows
+            rule = ("---:" if kind == "number" else "---" for kind in table.kinds)
+            rows = [table.columns, rule, *table.rows]
+            cells = ((cell.replace("|", r"\|") for cell in row) for row in rows)
+            return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+        rows = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
+        if table.has_heading:
+            rows[:1] = [with_greek(rows[0]), r"\midrule"]
+        sides = "".join("r" if kind == "number" else "l" for kind in table.kinds)
+        said = [f"% {' '.join(each.split())}" for each in (table.title, *table.notes) if each]
+        body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", *rows, r"\bottomrule"]
+        return "\n".join([*said, *body, "\\end{tabular}\n"])
 
     def _with_units(self) -> Self:
         """Returns the table with units in the headings of columns of one unit."""
         columns = []
         for head, *cells in zip(self.columns, *self.rows, strict=True):
-            known = [_NUMBER.fullmatch(each) for each in cells if each not in ("", "-")]
-            units = {each and each["unit"] for each in known}
-            unit = units.pop() if len(units) == 1 else None
-            if head and unit:
-                cells = [each.removesuffix(unit) for each in cells]
-                head = f"{head} ({unit.strip()})"
-            columns.append((head, *cells))
+            found = [_NUMBER.fullmatch(each) for each in cells if each not in ("", "-")]
+            units = {each and each["unit"] for each in found}
+            unit = units.pop() if len(units) == 1 and head else None
+            short = (each.removesuffix(unit) for each in cells) if unit else cells
+            columns.append((f"{head} ({unit.strip()})" if unit else head, *short))
         names, *rows = zip(*columns, strict=True)
-        details = tuple(
-            name for name, old in zip(names, self.columns, strict=True) if old in self.details
-        )
-        return replace(self, columns=names, rows=tuple(rows), details=details)
+        return replace(self, columns=names, rows=tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,24 +270,19 @@ def bullets(texts: Sequence[str]) -> Iterator[Paragraph]:
 
 def with_greek(text: str) -> str:
     """Returns a text with its Greek letters as formulas of TeX."""
-    letters = {"epsilon": "varepsilon"}
-
-    def formula(found: re.Match[str]) -> str:
-        name = found[0].lower()
-        return f"$\\{letters.get(name, name)}$"
-
-    return _GREEK.sub(formula, text)
+    letters = _GREEK.sub(lambda found: f"$\\{found[0].lower()}$", text)
+    return letters.replace(r"\epsilon", r"\varepsilon")
 
 
 def _latex(cell: str) -> str:
-    """Returns a cell in LaTeX: signs and relations as formulas, special characters as text."""
     return _SPECIAL.sub(lambda found: _LATEX[found[0]], cell)
 
 
-def _plain(row: Iterable[str]) -> Iterator[str]:
-    """Yields cells as programs read them: numbers without commas, and nothing for unknown ones."""
-    for cell in row:
-        yield "" if cell == "-" else cell.replace(",", "") if _NUMBER.fullmatch(cell) else cell
+def _plain(cell: str) -> str:
+    """Returns a cell as programs read it: a number without commas, nothing for an unknown one."""
+    if cell == "-":
+        return ""
+    return cell.replace(",", "") if _NUMBER.fullmatch(cell) else cell
 
 
 def _wrapped(text: str, width: int, lead: str, indent: str) -> str:

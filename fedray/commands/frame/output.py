@@ -20,28 +20,8 @@ WIDTH_OF_FILES = 100
 
 STYLE: ContextVar[str] = ContextVar("style")
 """Style and formats of the figures, from `--style`."""
-TABLE: ContextVar["TableFile | None"] = ContextVar("table", default=None)
-"""File of the printed tables, from `--table`."""
-
-
-class TableFile:
-    """A file for the tables that a command prints: the first one, and numbered files beside it for
-    the others."""
-
-    def __init__(self, path: Path) -> None:
-        if path.suffix[1:] not in FORMS or not path.parent.is_dir():
-            rule = "must be NAME.csv, NAME.tex or NAME.md in a directory that exists"
-            raise InputError.of("table_file", path, rule)
-        self.path = path
-        self.written: list[Path] = []
-
-    def write(self, table: Table) -> None:
-        """Writes one more table."""
-        number = f"-{len(self.written) + 1}" if self.written else ""
-        path = self.path.with_stem(f"{self.path.stem}{number}")
-        content = table.rendered(path.suffix[1:]).encode()
-        write_whole(path, content, f"table {str(path)!r}", InputError)
-        self.written.append(path)
+TABLES: ContextVar[list[Table]] = ContextVar("tables")
+"""Tables that the command has printed."""
 
 
 def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
@@ -54,24 +34,31 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
     Raises:
         InputError: no such file or style can be written, or the command printed no table.
     """
-    path, style = given.pop("table_file", None), given.pop("style", None)
+    path, style = given.pop("table_file", None), given.pop("style", "")
+    STYLE.set(style)
+    TABLES.set([])
     # The work may take hours, so what cannot be written is refused before it.
-    if given.get("figures") is not None and style is not None:
+    if given.get("figures") is not None:
         from fedray.report.files import parsed_style
 
         parsed_style(style)
-        STYLE.set(style)
+    if path is not None and (path.suffix[1:] not in FORMS or not path.parent.is_dir()):
+        rule = "must be NAME.csv, NAME.tex or NAME.md in a directory that exists"
+        raise InputError.of("table_file", str(path), rule)
     if path is not None and given.get("as_json"):
-        raise InputError.of(
-            "table_file", str(path), "does not go with `as_json=True`", "leave one out"
-        )
-    file = None if path is None else TableFile(path)
-    TABLE.set(file)
-    function(**given)
-    if file is not None and not file.written:
+        rule = "does not go with `as_json=True`"
+        raise InputError.of("table_file", str(path), rule, "leave one out")
+    try:
+        function(**given)
+    finally:
+        # A command that found a broken claim ends here too.
+        for number, table in enumerate(() if path is None else TABLES.get()):
+            file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
+            content = table.rendered(path.suffix[1:]).encode()
+            write_whole(file, content, f"table {str(file)!r}", InputError)
+            print_files({"table": str(file.absolute())})
+    if path is not None and not TABLES.get():
         raise InputError.of("table_file", str(path), "has nothing to hold: no table was printed")
-    for each in () if file is None else file.written:
-        print_files({"table": str(each.absolute())})
 
 
 def print_json(document: Any) -> None:
@@ -84,8 +71,7 @@ def print_pieces(pieces: Iterable[Piece]) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
     for each in pieces:
         if isinstance(each, Table):
-            if (file := TABLE.get()) is not None:
-                file.write(each)
+            TABLES.get().append(each)
             typer.echo(f"{each.brief().text(width)}\n")
         elif isinstance(each, Paragraph):
             typer.echo(each.wrapped(width))
