@@ -21,10 +21,6 @@ LOG_BARS = 100.0
 """The same ratio for bars, above which the smallest would no longer be visible; the smallest bars
 show min-sep and max participations."""
 
-PLOT, CHARACTER, MARGIN = (260.0, 200.0), (6.0, 12.0), 12.0
-"""Sizes in pixels for placing labels: a narrow plot (width, height), one character of a label, and
-the space beyond the points."""
-
 COLORS = (
     *("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2"),
     *("#b98a00", "#c43d6b", "#0e8f9e", "#747a80"),
@@ -208,33 +204,6 @@ class Figure:
             taken[position] = place
         return [(each, taken[position]) for position, each in enumerate(self.series)]
 
-    def label_places(self, series: Series) -> list[tuple[int, int] | None]:
-        """Returns where the label of each point of a series goes: (0, 1) above, (0, -1) below, (1,
-        0) right or (-1, 0) left of the point; None if it would cover another label or point, or
-        leave the plot. Measured in a plot as narrow as a telephone's."""
-        place = self.series.index(series)
-        columns = _pixels(self.x, [each.x for each in self.series], place, PLOT[0])
-        rows = _pixels(self.y, [each.y for each in self.series], place, PLOT[1])
-        points = np.stack([columns, rows], axis=1)
-        # First come, first served: labels already placed keep later ones away.
-        taken = [(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in points]
-        places: list[tuple[int, int] | None] = []
-        for (x, y), label in zip(points, series.labels, strict=True):
-            width = CHARACTER[0] * len(label)
-            height = CHARACTER[1]
-            # A label that fits on no side has no place.
-            places.append(None)
-            for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
-                left = x + right * (width / 2 + 5.0) - width / 2
-                bottom = y + above * (height / 2 + 5.0) - height / 2
-                box = (left, bottom, left + width, bottom + height)
-                is_inside = box[0] >= -MARGIN and box[2] <= PLOT[0] + MARGIN
-                if is_inside and not any(_overlap(box, each) for each in taken):
-                    taken.append(box)
-                    places[-1] = (right, above)
-                    break
-        return places
-
 
 @dataclass(frozen=True, slots=True)
 class Plane:
@@ -349,28 +318,6 @@ def look(place: int) -> tuple[str, str]:
 def legend_lines(series: Series) -> list[str]:
     """Returns the name of a `series` in lines that fit a telephone's screen."""
     return wrap(series.name, LEGEND_CHARACTERS)
-
-
-def _pixels(axis: Axis, values: list[Float64Array], place: int, size: float) -> Float64Array:
-    """Returns the distances of the points of a series from the plot's lower left corner.
-
-    Args:
-        axis: axis of the values.
-        values: values of all series on the axis.
-        place: position of the series.
-        size: length of the axis in pixels.
-    """
-    measured = [np.log10(each) if axis.is_log else each for each in values]
-    low = min(each.min() for each in measured if each.size)
-    high = max(each.max() for each in measured if each.size)
-    # A single value has no span, so it stays at the corner.
-    span = high - low or 1.0
-    return (measured[place] - low) / span * size
-
-
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Returns whether two boxes (left, bottom, right, top) overlap."""
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def needs_log(values: Iterable[Float64Array] | Sequence[float], factor: float = LOG_LINES) -> bool:

@@ -239,23 +239,15 @@ def test_names_are_words_in_every_rendering() -> None:
     assert {len(row) for row in rows} == {len(rows[0])}
 
 
-@pytest.mark.slow
-def test_labels_that_would_cover_one_another_are_left_out_and_none_leaves_the_plot() -> None:
-    """Seven runs in one spot: each of the four sides holds one name at most; two that stand alone are named."""
+def test_labels_that_would_cover_one_another_are_left_out_of_a_page() -> None:
+    """Seven runs in one spot have one name at most; two that stand alone are named."""
     x = np.array([*[200.0] * 7, 50.0, 1000.0])
     labels = tuple(f"otf-{place}-AA" for place in range(9))
     runs = Series("runs", "points", x, x, labels=labels)
     figure = Figure("f", "", "", Axis("a", is_log=True), Axis("b", is_log=True), (runs,))
-    places = figure.label_places(runs)
-    known = [place for place in places[:7] if place is not None]
-    assert 2 <= len(known) == len(set(known)) < 7
-    assert places[7] == (1, 0)  # at the left edge it stands right of its point,
-    assert places[8] == (-1, 0)  # and at the right edge left of it
     drawn = plotly_figure(figure)["data"][0]
-    assert [text != "" for text in drawn["text"]] == [place is not None for place in places]
-    assert [f">{label}<" in figure_svg(figure) for label in labels] == [
-        place is not None for place in places
-    ]
+    assert sum(text != "" for text in drawn["text"][:7]) == 1
+    assert drawn["text"][7:] == list(labels[7:])
 
 
 def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:

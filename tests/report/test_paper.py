@@ -115,8 +115,8 @@ def test_no_text_covers_another_or_leaves_the_figure_and_all_can_be_read(name, s
     for each in texts_of(canvas):
         assert each.get_fontsize() >= LEAST_POINTS, each.get_text()
         box = each.get_window_extent()
-        assert box.x0 >= -0.5 and box.x1 <= canvas.bbox.x1 + 0.5, each.get_text()
-        assert box.y0 >= -0.5 and box.y1 <= canvas.bbox.y1 + 0.5, each.get_text()
+        assert min(box.min) >= -0.5, each.get_text()
+        assert (box.max <= canvas.bbox.max + 0.5).all(), each.get_text()
 
 
 def test_the_measure_finds_texts_that_cover_one_another() -> None:
@@ -189,7 +189,8 @@ def test_further_mechanisms_of_a_kind_differ_in_their_dashes_only() -> None:
     lines = [Series(name, "line", x, x, mechanism=kind) for name, kind in names.items()]
     found = Figure("f", "", "", Axis("x"), Axis("y"), tuple(lines)).looks
     (one, solid), (two, dashed), *others = (look(place) for _, place in found)
-    assert one == two and solid != dashed
+    assert one == two
+    assert solid != dashed
     assert len({color for color, _ in (*others, (one, solid))}) == 3
     # Dashes would not tell more of them apart.
     many = [Series(str(each), "line", x, x, mechanism="blt") for each in range(6)]
@@ -230,7 +231,8 @@ def latex_cells(text: str) -> list[list[str]]:
     """A reader of LaTeX tables that shares no code with the writer: it goes through the characters, and
     refuses what LaTeX would refuse."""
     lines = [line for line in text.splitlines() if not line.startswith("%")]
-    assert lines[0].startswith(r"\begin{tabular}{") and lines[-1] == r"\end{tabular}"
+    assert lines[0].startswith(r"\begin{tabular}{")
+    assert lines[-1] == r"\end{tabular}"
     columns = lines[0].removeprefix(r"\begin{tabular}{").removesuffix("}")
     assert set(columns) <= set("lr")
     assert [each for each in lines[1:-1] if not each.endswith(r"\\")] == [

@@ -52,13 +52,18 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
         function(**given)
     finally:
         # A command that found a broken claim ends here too.
-        for number, table in enumerate(() if path is None else TABLES.get()):
-            file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
-            content = table.rendered(path.suffix[1:]).encode()
-            write_whole(file, content, f"table {str(file)!r}", InputError)
-            print_files({"table": str(file.absolute())})
+        if path is not None:
+            _write_tables(path)
     if path is not None and not TABLES.get():
         raise InputError.of("table_file", str(path), "has nothing to hold: no table was printed")
+
+
+def _write_tables(path: Path) -> None:
+    for number, table in enumerate(TABLES.get()):
+        file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
+        content = table.rendered(path.suffix[1:]).encode()
+        write_whole(file, content, f"table {str(file)!r}", InputError)
+        print_files({"table": str(file.absolute())})
 
 
 def print_json(document: Any) -> None:
