@@ -23,7 +23,7 @@ show min-sep and max participations."""
 
 COLORS = (
     *("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2"),
-    *("#b98a00", "#c43d6b", "#0e8f9e", "#747a80"),
+    *("#b98a00", "#c43d6b", "#747a80", "#0e8f9e"),
 )
 DASHES = ("solid", "dash", "dot", "dashdot")
 KINDS = {
@@ -32,8 +32,8 @@ KINDS = {
     "banded": 2,
     **{"tree": 3, "tree-full": 3},
     **{"band-fhu": 4, "bisr": 5},
-    **{"dense": 6, "matrix": 6},
-    "identity": 7,
+    "identity": 6,
+    **{"dense": 7, "matrix": 7},
 }
 """Place of the colour and dash of each kind of mechanism, the same in every figure."""
 MOST_MARKED = 20
