@@ -52,9 +52,7 @@ OPTIONAL_COLUMNS = {"name", "until", "low", "high"}
 
 
 def write_figures(
-    result: DrawnResult,
-    directory: str | Path,
-    style: str = "wide,svg",
+    result: DrawnResult, directory: str | Path, style: str = "wide,svg"
 ) -> list[Path]:
     """Writes every figure of a result's page in each format, and its data as NAME.csv.
 
@@ -205,10 +203,7 @@ def drawn_figure(figure: Shown, style: str = "wide") -> Any:
         "axes.spines.right": False,
     }
     with matplotlib.rc_context(settings):
-        is_square = isinstance(figure, HeatMap)
-        canvas = Canvas(
-            figsize=(width, min(width, 4.0) if is_square else height), layout="constrained"
-        )
+        canvas = Canvas(figsize=(width, height), layout="constrained")
         axes = canvas.subplots()
         axes.set_xlabel(fill(_words(figure.x), int(110 * width / size)))
         axes.set_ylabel(fill(_words(figure.y), int(90 * height / size)))
@@ -222,7 +217,8 @@ def drawn_figure(figure: Shown, style: str = "wide") -> Any:
 
 
 def saved(canvas: Any, form: str) -> bytes:
-    """Returns a `matplotlib.figure.Figure` in a format of FORMATS, with its fonts embedded."""
+    """Returns a `matplotlib.figure.Figure` in a format of FORMATS: fonts are embedded in PDF, and
+    words are text in SVG, so that they can be found and edited."""
     import matplotlib
 
     settings: dict[Any, Any] = {
@@ -235,11 +231,6 @@ def saved(canvas: Any, form: str) -> bytes:
     with matplotlib.rc_context(settings):
         canvas.savefig(out, format=form, dpi=300, metadata=FORMATS[form])
     return out.getvalue()
-
-
-def figure_svg(figure: Shown) -> str:
-    """Returns a figure as SVG, whose words are text, so that they can be found and edited."""
-    return saved(drawn_figure(figure), "svg").decode()
 
 
 def _draw(canvas: Any, axes: Any, figure: Figure) -> None:

@@ -24,7 +24,7 @@ from fedray.report.figures import (
     gap_bins,
     round_durations,
 )
-from fedray.report.files import figure_csv, figure_svg, write_figures
+from fedray.report.files import drawn_figure, figure_csv, saved, write_figures
 from fedray.report.plotly_json import plotly_figure
 from fedray.scenarios.reproduction import Reproduced, agreement_figure
 
@@ -220,7 +220,11 @@ def hostile() -> Figure:
 def test_numbers_of_logarithmic_axes_are_no_formulas_and_name_the_values() -> None:
     line = Series("s", "line", np.array([1.0, 9000.0]), np.array([5.2, 31.0]))
     figure = Figure("f", "", "", Axis("a", is_log=True), Axis("b", is_log=True), (line,))
-    shown = [each.text for each in ET.fromstring(figure_svg(figure)).iter() if each.text]
+    shown = [
+        each.text
+        for each in ET.fromstring(saved(drawn_figure(figure), "svg").decode()).iter()
+        if each.text
+    ]
     assert {"1", "10", "100", "1,000"} <= set(shown)
     assert {"5", "20"} <= set(shown)
     assert not [text for text in shown if "$" in text]
@@ -230,7 +234,7 @@ def test_names_are_words_in_every_rendering() -> None:
     figure = hostile()
     drawn = str(plotly_figure(figure))
     assert "<a" not in drawn
-    svg = figure_svg(figure)
+    svg = saved(drawn_figure(figure), "svg").decode()
     assert not list(ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}a"))
     assert "$x_1$" in svg
     rows = list(csv.reader(io.StringIO(figure_csv(figure))))
@@ -295,7 +299,7 @@ def test_names_of_points_have_room_at_the_ends_of_a_phone_s_plot() -> None:
 def test_figures_without_data_are_drawn_empty() -> None:
     figure = agreement_figure("n", "t", "", [("a", None, 1.0)])
     assert plotly_figure(figure)["data"][1]["x"] == []
-    ET.fromstring(figure_svg(figure))
+    ET.fromstring(saved(drawn_figure(figure), "svg").decode())
 
 
 def test_a_directory_that_cannot_be_made_is_refused_in_one_line(

@@ -16,7 +16,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BISR, BandFHU, Identity, Restarted, Tree
 from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.report.figure import Figure, HeatMap
-from fedray.report.files import figure_csv, figure_svg, heat_svg
+from fedray.report.files import drawn_figure, figure_csv, heat_svg, saved
 from fedray.report.mechanism_figures import CELLS, mechanism_page
 from fedray.server.learning.noise_cost import noise_cost
 
@@ -98,7 +98,7 @@ def test_a_heat_map_is_drawn_and_written_cell_by_cell() -> None:
     assert isinstance(heat, HeatMap)
     svg = heat_svg(heat)
     assert len(re.findall(r"M[^M]*z", svg)) == np.count_nonzero(heat.cells) + 1  # and the frame
-    assert "<image" in figure_svg(heat)
+    assert "<image" in saved(drawn_figure(heat), "svg").decode()
     rows = list(csv.reader(io.StringIO(figure_csv(heat))))[1:]
     assert len(rows) == CELLS**2
     assert [float(row[2]) for row in rows] == heat.cells.ravel().tolist()

@@ -57,6 +57,7 @@ _BRIEF = (
 _TITLES = {
     **COLUMNS,
     "min_sep": "min-sep",
+    "max_participations": "max participations",
     "rms_prefix_error": "rms error of prefix sums",
     "max_prefix_error": "largest error of prefix sums",
     "noise_multiplier": "noise multiplier",
