@@ -192,13 +192,9 @@ class Figure:
         if len(counts) == 1 < data or max(counts.values(), default=0) > len(DASHES):
             places = [None] * len(places)
         taken: dict[int, int] = {}
-        for position in sorted(
-            range(len(places)),
-            key=lambda each: (places[each] is None, self.series[each].is_reference),
-        ):
-            place, step = places[position], len(COLORS)
-            if place is None:
-                place, step = 0, 1
+        for position in sorted(range(len(places)), key=lambda each: places[each] is None):
+            own = places[position]
+            place, step = (0, 1) if own is None else (own, len(COLORS))
             while place in taken.values():
                 place += step
             taken[position] = place

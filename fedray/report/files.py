@@ -46,7 +46,6 @@ _MARKERS = "os^D"
 _AROUND = np.array([(0, 1), (1, 0), (-1, 0), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
 """Sides of a point where its label may stand, right and above."""
 _Label = tuple[Any, Sequence[tuple[float, float]]]
-"""Annotation, and the offsets in points where it may stand."""
 OPTIONAL_COLUMNS = {"name", "until", "low", "high"}
 """Columns of a figure's CSV that are left out if no row has them."""
 
@@ -294,7 +293,7 @@ def _names(axes: Any, series: Series, size: float) -> Iterator[_Label]:
 
 
 def _place(canvas: Any, labels: list[_Label], drawn: Sequence[Series] = ()) -> None:
-    """Moves each label to the first of its offsets where it covers no other text and no point of
+    """Moves each label to the first of its offsets in points where it covers no other text and no point of
     `drawn`; one without such a place is removed."""
     from matplotlib.transforms import Bbox
 
@@ -363,10 +362,6 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
     elif series.kind == "bars":
         middles, widths = series.bars()
         axes.bar(middles, series.y, width=widths, color=color, label=label)
-    elif series.kind == "steps":
-        x, y, _ = series.path()
-        style["marker"] = "." if series.has_markers else None
-        axes.plot(x, y, solid_joinstyle="miter", label=label, **style)
     elif series.kind == "stars":
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
     elif series.kind == "points":
@@ -374,11 +369,12 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         if series.low is not None and series.high is not None:
             axes.vlines(series.x, series.low, series.high, color=color)
     else:
+        x, y = series.path()[:2] if series.kind == "steps" else (series.x, series.y)
         if series.low is not None and series.high is not None:
             band = {"facecolor": (color, BAND_OPACITY), "edgecolor": color, "linewidth": 0.6}
             axes.fill_between(series.x, series.low, series.high, **band)
         style["marker"] = marker if series.has_markers else None
-        axes.plot(series.x, series.y, label=label, **style)
+        axes.plot(x, y, solid_joinstyle="miter", label=label, **style)
 
 
 def _draw_plane(canvas: Any, axes: Any, plane: Plane) -> None:

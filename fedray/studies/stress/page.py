@@ -71,7 +71,10 @@ def _rows_table(result: StressResult) -> Table:
         "over that of the same kind made for the truth, minus 1, which is at equal epsilon."
     ]
     if any(row.is_exact is False for row in result.rows):
-        notes.append("With <=: from an upper bound of the sensitivity; no exact one is known.")
+        notes.append(
+            "With <=: from an upper bound of the sensitivity; no exact one is known. A regret over "
+            "the bound of the mechanism made for the truth is unknown."
+        )
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
     details = ("MaxLoss", "RmsLoss", "max error", "max regret")
     return Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
