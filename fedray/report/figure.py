@@ -21,19 +21,11 @@ LOG_BARS = 100.0
 """The same ratio for bars, above which the smallest would no longer be visible; the smallest bars
 show min-sep and max participations."""
 
-COLORS = (
-    *("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2"),
-    *("#b98a00", "#c43d6b", "#747a80", "#0e8f9e"),
-)
+COLORS = ["#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b", "#747a80", "#0e8f9e"]
 DASHES = ("solid", "dash", "dot", "dashdot")
 KINDS = {
-    "blt": 0,
-    **{"banded-toeplitz": 1, "toeplitz": 1},
-    "banded": 2,
-    **{"tree": 3, "tree-full": 3},
-    **{"band-fhu": 4, "bisr": 5},
-    "identity": 6,
-    **{"dense": 7, "matrix": 7},
+    **{"blt": 0, "banded-toeplitz": 1, "toeplitz": 1, "banded": 2, "tree": 3, "tree-full": 3},
+    **{"band-fhu": 4, "bisr": 5, "identity": 6, "dense": 7, "matrix": 7},
 }
 """Place of the colour and dash of each kind of mechanism, the same in every figure."""
 MOST_MARKED = 20

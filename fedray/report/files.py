@@ -293,8 +293,8 @@ def _names(axes: Any, series: Series, size: float) -> Iterator[_Label]:
 
 
 def _place(canvas: Any, labels: list[_Label], drawn: Sequence[Series] = ()) -> None:
-    """Moves each label to the first of its offsets in points where it covers no other text and no point of
-    `drawn`; one without such a place is removed."""
+    """Moves each label to the first of its offsets, in points, where it covers no other text and no
+    point of `drawn`; one without such a place is removed."""
     from matplotlib.transforms import Bbox
 
     canvas.draw_without_rendering()

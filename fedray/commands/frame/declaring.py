@@ -16,15 +16,8 @@ import typer
 from fedray.commands.frame.output import run_command
 from fedray.commands.frame.shared import FLAGS, SHARED
 
-_OPTION = inspect.Parameter.KEYWORD_ONLY
-COMMON = {
-    each.name: each
-    for each in (
-        inspect.Parameter("style", _OPTION, default="wide,svg", annotation=str),
-        inspect.Parameter("table_file", _OPTION, default=None, annotation=Path | None),
-    )
-}
-"""Options of every command that writes figures or prints tables, declared once."""
+COMMON: dict[str, tuple[Any, Any]] = {"style": (str, "wide,svg"), "table_file": (Path | None, None)}
+"""Types and defaults of the options of every command that writes figures or prints tables."""
 WITHOUT_TABLES = ("init", "report")
 """Commands that print none."""
 _ENTRY = re.compile(r" {4}(\w+)(?: \((.+?)\))?: (.*)")
@@ -100,10 +93,12 @@ def command_of(
         described: their descriptions, in addition to `SHARED`.
     """
     parameters = list(parameters)
-    if any(each.name == "figures" for each in parameters):
-        parameters.append(COMMON["style"])
-    if function.__name__ not in WITHOUT_TABLES:
-        parameters.append(COMMON["table_file"])
+    has_figures = any(each.name == "figures" for each in parameters)
+    shared = {"style": has_figures, "table_file": function.__name__ not in WITHOUT_TABLES}
+    for name, (kind, default) in COMMON.items():
+        if shared[name]:
+            at = {"kind": inspect.Parameter.KEYWORD_ONLY, "default": default, "annotation": kind}
+            parameters.append(inspect.Parameter(name, **at))
     known = {**parsed(SHARED)[1], **described}
     # `python -OO` removes docstrings, and the command then has no help.
     if not text:

@@ -76,7 +76,7 @@ def print_pieces(pieces: Iterable[Piece]) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
     for each in pieces:
         if isinstance(each, Table):
-            TABLES.get().append(each)
+            TABLES.get([]).append(each)
             typer.echo(f"{each.brief().text(width)}\n")
         elif isinstance(each, Paragraph):
             typer.echo(each.wrapped(width))
