@@ -18,11 +18,18 @@ from fedray.base.extras import missing_extra
 class Drawing:
     """Figures of a result, drawn."""
 
-    svgs: Mapping[str, str]
-    """A document of SVG for each figure, by its name."""
+    figures: Mapping[str, Any]
+    """A `matplotlib.figure.Figure` for each figure, by its name, whose axes and texts may be
+    changed."""
+
+    @property
+    def svgs(self) -> Mapping[str, str]:
+        """A document of SVG for each figure, by its name."""
+        save = resolve_name("fedray.report.files:saved")
+        return {name: save(each, "svg").decode() for name, each in self.figures.items()}
 
     def __repr__(self) -> str:
-        return f"<Drawing of {', '.join(self.svgs) or 'nothing'}>"
+        return f"<Drawing of {', '.join(self.figures) or 'nothing'}>"
 
     def _repr_html_(self) -> str:
         """The figures on a white background, since their black text is unreadable in dark
@@ -68,14 +75,15 @@ class DrawnResult(Result):
         """Returns the page of the result: one HTML document that loads nothing."""
         return resolve_name(self.PAGE)(self)
 
-    def plot(self, names: str | Sequence[str] = ()) -> Drawing:
+    def plot(self, names: str | Sequence[str] = (), style: str = "wide") -> Drawing:
         """Draws the figures of the result's page.
 
         Args:
-            names: figures to draw, by the keys of `Drawing.svgs`; empty for all.
+            names: figures to draw, by the keys of `Drawing.figures`; empty for all.
+            style: paper (3.25 inches wide), wide (6.75) or slides.
 
         Returns:
-            The figures as SVG, which a notebook shows.
+            The figures, which a notebook shows.
 
         Raises:
             InputError: a figure has another name.
@@ -92,8 +100,8 @@ class DrawnResult(Result):
                 )
         kept = [each for name, each in figures.items() if not chosen or name in chosen]
         try:
-            draw = resolve_name("fedray.report.files:figure_svg")
-            return Drawing({each.name: draw(each) for each in kept})
+            draw = resolve_name("fedray.report.files:drawn_figure")
+            return Drawing({each.name: draw(each, style) for each in kept})
         except ModuleNotFoundError as error:
             # Drawing needs an extra, and the error names the command that installs it.
             if (lacks := missing_extra(error)) is not None:

@@ -17,7 +17,13 @@ from fedray.base.errors import InputError
 from fedray.base.removed import removed
 from fedray.commands.frame.declaring import Described, command_of
 from fedray.commands.frame.group import Command, Commands
-from fedray.commands.frame.output import print_json, print_line, print_pieces, refuse_existing
+from fedray.commands.frame.output import (
+    print_json,
+    print_line,
+    print_pieces,
+    refuse_existing,
+    write_shown,
+)
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
 from fedray.report.table import Paragraph
@@ -89,8 +95,6 @@ def reproduce(reproduction: Any, given: dict[str, Any]) -> None:
     Raises:
         Exit: a result contradicts the publication.
     """
-    from fedray.report.files import write_figures
-
     out, as_json = given.pop("out"), given.pop("as_json")
     figures = given.pop("figures", None)
     # An existing output is refused now, because reproductions take long.
@@ -111,8 +115,7 @@ def reproduce(reproduction: Any, given: dict[str, Any]) -> None:
             # Each result is written at once, so that a later error does not lose it.
             if out is not None:
                 _write(result, out)
-            if figures is not None:
-                write_figures(result, figures)
+            write_shown(result, None, figures)
     if as_json:
         print_json(result.document)
     else:

@@ -2,7 +2,9 @@
 differ."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Literal
@@ -19,12 +21,15 @@ LOG_BARS = 100.0
 """The same ratio for bars, above which the smallest would no longer be visible; the smallest bars
 show min-sep and max participations."""
 
-PLOT, CHARACTER, MARGIN = (260.0, 200.0), (6.0, 12.0), 12.0
-"""Sizes in pixels for placing labels: a narrow plot (width, height), one character of a label, and
-the space beyond the points."""
-
-COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
-DASHES = ("solid", "dash", "dot")
+COLORS = ["#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b", "#747a80", "#0e8f9e"]
+DASHES = ("solid", "dash", "dot", "dashdot")
+KINDS = {
+    **{"blt": 0, "banded-toeplitz": 1, "toeplitz": 1, "banded": 2, "tree": 3, "tree-full": 3},
+    **{"band-fhu": 4, "bisr": 5, "identity": 6, "dense": 7, "matrix": 7},
+}
+"""Place of the colour and dash of each kind of mechanism, the same in every figure."""
+MOST_MARKED = 20
+"""Points of a line up to which they are marked."""
 GREY = "#8a8f94"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
 """Opacity of areas; they also have an outline, because they hardly differ from the background."""
@@ -81,12 +86,16 @@ class Series:
     unknown."""
     high: Float64Array | None = None
     """[m]: upper end of that range."""
-    place: int | None = None
-    """Place of its colour and dash; None: its position in the figure."""
+    mechanism: str | None = None
+    """Kind of the mechanism that it shows, which has one colour and dash everywhere; None if it
+    shows none."""
 
     @property
     def has_markers(self) -> bool:
-        """Whether the points are marked; steps are if one is isolated and too short to see."""
+        """Whether the points are marked: those of a line if there are few, and of steps if one is
+        isolated and too short to see."""
+        if self.kind == "line":
+            return self.x.size <= MOST_MARKED
         if self.kind != "steps" or self.until is None:
             return self.kind != "bars"
         if not self.x.size:
@@ -163,46 +172,25 @@ class Figure:
     """Series in the order of drawing."""
     marks: tuple[Mark, ...] = ()
     """Lines and zones across the figure."""
-    beside: tuple["Figure", ...] = ()
-    """Panels to the right of it in its files; on a page they are figures of their own."""
 
     @property
-    def panels(self) -> tuple["Figure", ...]:
-        """The figure and those beside it."""
-        return self, *self.beside
-
-    @property
-    def looks(self) -> Iterator[tuple[Series, int]]:
-        """Each series with the place of its look."""
-        for position, each in enumerate(self.series):
-            yield each, position if each.place is None else each.place
-
-    def label_places(self, series: Series) -> list[tuple[int, int] | None]:
-        """Returns where the label of each point of a series goes: (0, 1) above, (0, -1) below, (1,
-        0) right or (-1, 0) left of the point; None if it would cover another label or point, or
-        leave the plot. Measured in a plot as narrow as a telephone's."""
-        place = self.series.index(series)
-        columns = _pixels(self.x, [each.x for each in self.series], place, PLOT[0])
-        rows = _pixels(self.y, [each.y for each in self.series], place, PLOT[1])
-        points = np.stack([columns, rows], axis=1)
-        # First come, first served: labels already placed keep later ones away.
-        taken = [(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in points]
-        places: list[tuple[int, int] | None] = []
-        for (x, y), label in zip(points, series.labels, strict=True):
-            width = CHARACTER[0] * len(label)
-            height = CHARACTER[1]
-            # A label that fits on no side has no place.
-            places.append(None)
-            for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
-                left = x + right * (width / 2 + 5.0) - width / 2
-                bottom = y + above * (height / 2 + 5.0) - height / 2
-                box = (left, bottom, left + width, bottom + height)
-                is_inside = box[0] >= -MARGIN and box[2] <= PLOT[0] + MARGIN
-                if is_inside and not any(_overlap(box, each) for each in taken):
-                    taken.append(box)
-                    places[-1] = (right, above)
-                    break
-        return places
+    def looks(self) -> list[tuple[Series, int]]:
+        """Each series with the place of its look: that of the kind of its mechanism, with the next
+        dash for each further one of the kind; others have the places that are left."""
+        places = [KINDS.get(re.sub(r"-\d+$", "", each.mechanism or "")) for each in self.series]
+        counts = Counter(place for place in places if place is not None)
+        # Many series of one kind are not told apart by dashes.
+        data = sum(not each.is_reference for each in self.series)
+        if len(counts) == 1 < data or max(counts.values(), default=0) > len(DASHES):
+            places = [None] * len(places)
+        taken: dict[int, int] = {}
+        for position in sorted(range(len(places)), key=lambda each: places[each] is None):
+            own = places[position]
+            place, step = (0, 1) if own is None else (own, len(COLORS))
+            while place in taken.values():
+                place += step
+            taken[position] = place
+        return [(each, taken[position]) for position, each in enumerate(self.series)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,37 +286,26 @@ class HeatMap:
 Shown = Figure | Plane | HeatMap
 
 
+def file_names(prefix: str, names: Iterable[str]) -> dict[str, str]:
+    """Returns a name of files for each of several names: a prefix, and its letters and digits."""
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^a-z0-9]+", "-", f"{prefix} {name}".lower()).strip("-")
+        # Two names may differ in other characters only.
+        found[name] = f"{plain}-{len(found)}" if plain in found.values() else plain
+    return found
+
+
 def look(place: int) -> tuple[str, str]:
-    """Returns (colour, dash) of the series at a `place`. Once all colours are used, they come again
-    with the next dash."""
-    return COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+    """Returns (colour, dash) of the series at a `place`. Neighbours differ in both; once all
+    colours are used, they come again with other dashes."""
+    dash = place + place // len(COLORS)
+    return COLORS[place % len(COLORS)], DASHES[dash % len(DASHES)]
 
 
 def legend_lines(series: Series) -> list[str]:
     """Returns the name of a `series` in lines that fit a telephone's screen."""
     return wrap(series.name, LEGEND_CHARACTERS)
-
-
-def _pixels(axis: Axis, values: list[Float64Array], place: int, size: float) -> Float64Array:
-    """Returns the distances of the points of a series from the plot's lower left corner.
-
-    Args:
-        axis: axis of the values.
-        values: values of all series on the axis.
-        place: position of the series.
-        size: length of the axis in pixels.
-    """
-    measured = [np.log10(each) if axis.is_log else each for each in values]
-    low = min(each.min() for each in measured if each.size)
-    high = max(each.max() for each in measured if each.size)
-    # A single value has no span, so it stays at the corner.
-    span = high - low or 1.0
-    return (measured[place] - low) / span * size
-
-
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Returns whether two boxes (left, bottom, right, top) overlap."""
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def needs_log(values: Iterable[Float64Array] | Sequence[float], factor: float = LOG_LINES) -> bool:

@@ -214,6 +214,8 @@ class MetricLine:
     """The line's name; empty for the metric's own."""
     columns: Mapping[str, NDArray]
     """Columns of metrics.parquet, by name."""
+    mechanism: str | None = None
+    """Kind of the mechanism of its runs."""
     others: Sequence[Mapping[str, NDArray]] = ()
     """Columns of further runs with the same rounds, such as runs with other seeds. The line is then
     the mean of all runs, with a band from the smallest to the largest value."""
@@ -246,8 +248,8 @@ def metric_curve(
     return Figure(
         metric.name,
         f"{metric.title.capitalize()} of the model",
-        "On the data of devices that are in no population, at the rounds that are marked; the "
-        f"lines between only join them. {metric.better.capitalize()} is better.{band}",
+        "On the data of devices that are in no population; lines only join the rounds after which "
+        f"it was measured. {metric.better.capitalize()} is better.{band}",
         Axis("Rounds"),
         Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero="share" in metric.unit),
         tuple(series),
@@ -264,7 +266,8 @@ def _metric_series(metric: Metric, line: MetricLine) -> Series:
     x = line.columns["round"][is_known] + 1.0
     values = values[:, is_known].astype(np.float64)
     ends = {"low": values.min(axis=0), "high": values.max(axis=0)} if line.others else {}
-    return Series(line.name or metric.title, "line", x, values.mean(axis=0), **ends)
+    more = {"mechanism": line.mechanism, **ends}
+    return Series(line.name or metric.title, "line", x, values.mean(axis=0), **more)
 
 
 def participations_per_device(audit: Audit) -> Figure:

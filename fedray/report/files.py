@@ -1,13 +1,16 @@
-"""Figures as files: an SVG and a CSV of each."""
+"""Figures as files for papers and slides, and the data of each as CSV."""
 
 import csv
 import io
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 
+from fedray.base.arrays import Float64Array
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
 from fedray.base.escaped import html_text
@@ -15,6 +18,7 @@ from fedray.base.result import DrawnResult
 from fedray.base.storage import local_path
 from fedray.report.figure import (
     BAND_OPACITY,
+    COLORS,
     GREY,
     ZONE_OPACITY,
     Axis,
@@ -27,27 +31,45 @@ from fedray.report.figure import (
     legend_lines,
     look,
 )
+from fedray.report.table import with_greek
 
-MOST_POINTS_TO_AVOID = 5_000
-"""Number of points in a figure up to which its legend is placed where it hides the fewest."""
+STYLES = {"paper": (3.25, 2.3, 8.0), "wide": (6.75, 3.2, 9.0), "slides": (10.0, 5.5, 18.0)}
+"""Width and height in inches and size of text in points, by style: a column of a paper, its whole
+width, and a slide. The smallest text has one point less."""
+FORMATS = {
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+}
+"""Formats of files, with what is left out so that the same figure has the same bytes."""
+_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+_MARKERS = "os^D"
+_AROUND = np.array([(0, 1), (1, 0), (-1, 0), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
+"""Sides of a point where its label may stand, right and above."""
+_Label = tuple[Any, Sequence[tuple[float, float]]]
 OPTIONAL_COLUMNS = {"name", "until", "low", "high"}
 """Columns of a figure's CSV that are left out if no row has them."""
 
 
-def write_figures(result: DrawnResult, directory: str | Path) -> list[Path]:
-    """Writes NAME.svg and NAME.csv of every figure of a result's page.
+def write_figures(
+    result: DrawnResult, directory: str | Path, style: str = "wide,svg"
+) -> list[Path]:
+    """Writes every figure of a result's page in each format, and its data as NAME.csv.
 
     Args:
         result: a trace, an audit, a trained run, or a result of a study.
         directory: folder of the files, made if it is missing.
+        style: paper (3.25 inches wide), wide (6.75) or slides, and formats: pdf, svg, png. Fonts
+            are embedded in PDF, and text is text in SVG.
 
     Returns:
         Paths of the files.
 
     Raises:
-        InputError: a file cannot be written.
+        InputError: a file cannot be written, or the style is unknown.
         MissingExtra: matplotlib is not installed.
     """
+    kind, formats = parsed_style(style)
     place = local_path(directory)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -58,28 +80,43 @@ def write_figures(result: DrawnResult, directory: str | Path) -> list[Path]:
         ) from None
     written = []
     for figure in result.figures():
-        for suffix, content in ((".svg", figure_svg(figure)), (".csv", figure_csv(figure))):
-            path = place / f"{figure.name}{suffix}"
-            write_whole(path, content.encode(), f"figure {str(path)!r}", InputError)
+        canvas = drawn_figure(figure, kind)
+        contents = {each: saved(canvas, each) for each in formats}
+        contents["csv"] = figure_csv(figure).encode()
+        for suffix, content in contents.items():
+            path = place / f"{figure.name}.{suffix}"
+            write_whole(path, content, f"figure {str(path)!r}", InputError)
             written.append(path)
     return written
+
+
+def parsed_style(style: str) -> tuple[str, list[str]]:
+    """Returns the style and the formats in a list such as "paper,pdf"; by default wide and svg.
+
+    Raises:
+        InputError: a word is unknown, or there are two styles.
+    """
+    words = [each.strip() for each in style.split(",")]
+    kinds = [each for each in words if each not in FORMATS]
+    if len(kinds) > 1 or not STYLES.keys() >= set(kinds):
+        rule = f"must be one of {', '.join(STYLES)}, and formats ({', '.join(FORMATS)})"
+        raise InputError.of("style", style, rule, "give for example paper,pdf")
+    return kinds[0] if kinds else "wide", [each for each in words if each in FORMATS] or ["svg"]
 
 
 def figure_csv(figure: Shown) -> str:
     """Returns a figure's data as CSV, unrounded.
 
     A figure has a row per point (series, x, until if any, y, and the ends of its range), then a row
-    per mark, for each of its panels. A plane has a row per cell (x, y, value). Numbers are read
-    back as the same float64; unknown ones are empty.
+    per mark. A plane has a row per cell (x, y, value). Numbers are read back as the same float64;
+    unknown ones are empty.
     """
     headings = {"x": figure.x.title, "y": figure.y.title}
     if isinstance(figure, Figure):
         until = {"until": f"{figure.x.title}, until"}
         headings = {"series": "series", "name": "name", "x": figure.x.title, **until}
         headings |= {"y": figure.y.title, "low": "from", "high": "to"}
-        if figure.beside:
-            headings = {"panel": "panel", **headings, "y": "value"}
-        rows = [{**row, "panel": each.title} for each in figure.panels for row in _point_rows(each)]
+        rows = list(_point_rows(figure))
     else:
         headings["z"] = figure.z.title
         rows = list(_cell_rows(figure))
@@ -140,156 +177,260 @@ def _plain(value: Any) -> str:
     return repr(number)
 
 
-def figure_svg(figure: Shown) -> str:
-    """Returns a drawing of a figure, in black on white, for papers.
+def drawn_figure(figure: Shown, style: str = "wide") -> Any:
+    """Returns a figure as a `matplotlib.figure.Figure`, for print in black on white: without a
+    title, with a serif font, and with a legend and labels that cover nothing.
 
-    Its words are text, so that they can be found and edited; the same figure gives the same bytes.
+    Args:
+        figure: the figure.
+        style: one of STYLES.
     """
-    if isinstance(figure, Plane):
-        return plane_svg(figure)
-    if isinstance(figure, HeatMap):
-        return heat_svg(figure, has_title=True)
     # Only drawings need matplotlib, which may not be installed.
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
+    width, height, size = STYLES[style]
     settings: dict[Any, Any] = {
-        "svg.fonttype": "none",
-        # Without a fixed salt, ids in the file would differ from run to run.
-        "svg.hashsalt": "fedray",
-        # Users' names may contain dollars, which do not mean formulas here.
-        "text.parse_math": False,
-        "font.size": 9,
-        "font.family": "sans-serif",
+        "font.family": ["STIXGeneral", "DejaVu Serif"],
+        "mathtext.fontset": "stix",
+        "font.size": size,
+        **dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), size - 1),
+        **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), size / 14),
+        "lines.linewidth": size / 8,
+        "lines.markersize": size / 2,
+        "axes.labelsize": size,
         "axes.spines.top": False,
         "axes.spines.right": False,
     }
     with matplotlib.rc_context(settings):
-        count = len(figure.panels)
-        width = 7.2 if count == 1 else 4.4 * count
-        canvas = Canvas(figsize=(width, 4.0), layout="constrained")
-        drawn = canvas.subplots(1, count, squeeze=False)[0]
-        for axes, each in zip(drawn, figure.panels, strict=True):
-            # Panels share their series.
-            _draw(axes, each, has_legend=each is figure)
-            axes.set_title(each.title, loc="left", fontsize=10, pad=16)
-        out = io.StringIO()
-        # With a date in it, the file of the same figure would differ each time.
-        canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        canvas = Canvas(figsize=(width, height), layout="constrained")
+        axes = canvas.subplots()
+        axes.set_xlabel(fill(_words(figure.x), int(110 * width / size)))
+        axes.set_ylabel(fill(_words(figure.y), int(90 * height / size)))
+        if isinstance(figure, Plane):
+            _draw_plane(canvas, axes, figure)
+        elif isinstance(figure, HeatMap):
+            _draw_heat(axes, figure)
+        else:
+            _draw(canvas, axes, figure)
+    return canvas
+
+
+def saved(canvas: Any, form: str) -> bytes:
+    """Returns a `matplotlib.figure.Figure` in a format of FORMATS: fonts are embedded in PDF, and
+    words are text in SVG, so that they can be found and edited."""
+    import matplotlib
+
+    settings: dict[Any, Any] = {
+        "pdf.fonttype": 42,
+        "svg.fonttype": "none",
+        # Without a fixed salt, ids in the file would differ from run to run.
+        "svg.hashsalt": "fedray",
+    }
+    out = io.BytesIO()
+    with matplotlib.rc_context(settings):
+        canvas.savefig(out, format=form, dpi=300, metadata=FORMATS[form])
     return out.getvalue()
 
 
-def _draw(axes: Any, figure: Figure, has_legend: bool) -> None:
+def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
     for series, place in figure.looks:
-        _draw_series(axes, figure, series, place)
-    _dress(axes.xaxis, axes.set_xscale, figure.x)
-    _dress(axes.yaxis, axes.set_yscale, figure.y)
+        _draw_series(axes, series, place)
+    drawn = [each for each in figure.series if each.x.size]
+    _scale(axes.xaxis, axes.set_xscale, figure.x, [each.x for each in drawn])
+    _scale(axes.yaxis, axes.set_yscale, figure.y, [each.y for each in drawn])
     if any(each.kind == "bars" for each in figure.series):
-        # Bars count whole numbers, so no number of the axis may stand between two.
-        axes.xaxis.get_major_locator().set_params(integer=True)
         # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
     elif not figure.y.is_log and figure.y.starts_at_zero:
         axes.set_ylim(bottom=0)
-    for mark in figure.marks:
-        _draw_mark(axes, mark)
-    if has_legend and sum(not each.is_reference for each in figure.series) > 1:
-        points = sum(series.x.size for series in figure.series)
-        # The best place takes seconds to find among many points, and matplotlib warns of it.
-        corner = "best" if points <= MOST_POINTS_TO_AVOID else "upper right"
-        axes.legend(frameon=False, fontsize=8, loc=corner)
+    size = axes.xaxis.label.get_size() - 1.0
+    _place(canvas, [_draw_mark(axes, mark, size) for mark in figure.marks])
+    # The legend stands beside the plot, whose layout leaves room for both.
+    if sum(not each.is_reference for each in figure.series) > 1:
+        _add_legend(canvas, axes)
+    named = [label for each in drawn for label in _names(axes, each, size)]
+    _place(canvas, named, drawn)
 
 
-def _draw_mark(axes: Any, mark: Mark) -> None:
-    # These transforms take one coordinate from the data and the other from the plot (0 to 1).
-    if mark.axis == "x":
-        line, zone = axes.axvline, axes.axvspan
-        across = axes.get_xaxis_transform()
-        at = (mark.at, 1.0)
-        side = "left"
-    else:
-        line, zone = axes.axhline, axes.axhspan
-        across = axes.get_yaxis_transform()
-        at = (1.0, mark.at)
-        side = "right"
+def _add_legend(canvas: Any, axes: Any) -> None:
+    """Adds a legend above the plot, in as many columns as there is room for."""
+    entries = axes.get_legend_handles_labels()
+    for columns in range(len(entries[0]), 0, -1):
+        shape = {"ncols": columns, "frameon": False, "columnspacing": 1.0, "handletextpad": 0.4}
+        legend = canvas.legend(*entries, loc="outside upper center", **shape)
+        if columns == 1 or legend.get_window_extent().width <= canvas.bbox.width:
+            return
+        legend.remove()
+
+
+def _draw_mark(axes: Any, mark: Mark, size: float) -> _Label:
+    """Draws a mark, with its text above the plot or to the right of it."""
+    is_x = mark.axis == "x"
     if mark.until is None:
-        line(mark.at, color=GREY, linestyle=":", linewidth=1)
+        (axes.axvline if is_x else axes.axhline)(mark.at, color=GREY, linestyle=":")
     else:
-        outlined = {"facecolor": (GREY, ZONE_OPACITY), "edgecolor": GREY, "linewidth": 0.6}
-        zone(mark.at, mark.until, **outlined)
-    axes.text(*at, mark.text, transform=across, fontsize=8, va="bottom", ha=side)
+        style = {"facecolor": (GREY, ZONE_OPACITY), "edgecolor": GREY, "linewidth": 0.6}
+        (axes.axvspan if is_x else axes.axhspan)(mark.at, mark.until, **style)
+    # These transforms take one coordinate from the data and the other from the plot (0 to 1).
+    across = axes.get_xaxis_transform() if is_x else axes.get_yaxis_transform()
+    style = {"ha": "center", "va": "bottom"} if is_x else {"ha": "left", "va": "center"}
+    style |= {"xycoords": across, "textcoords": "offset points", "annotation_clip": False}
+    at = (mark.at, 1.0) if is_x else (1.0, mark.at)
+    rows = [1.2 * size * row for row in range(20)]
+    offsets = [(0.0, 2.0 + row) if is_x else (3.0, row) for row in rows]
+    return axes.annotate(_math(mark.text), at, offsets[0], fontsize=size, **style), offsets
 
 
-def _dress(drawn: Any, set_scale: Any, axis: Axis) -> None:
-    drawn.set_label_text(axis.title + (", log scale" if axis.is_log else ""))
+def _names(axes: Any, series: Series, size: float) -> Iterator[_Label]:
+    """Yields the names of points."""
+    style = {"textcoords": "offset points", "fontsize": size, "ha": "center", "va": "center"}
+    for x, y, name in zip(series.x, series.y, series.labels, strict=False):
+        label = axes.annotate(_math(name), (x, y), (0, 0), **style)
+        # Names would else move the axes, and so their own points.
+        label.set_in_layout(False)
+        half = label.get_window_extent().size * 36.0 / axes.figure.dpi + (4.0, 3.0)
+        yield label, [tuple(half * side) for side in _AROUND]
+
+
+def _place(canvas: Any, labels: list[_Label], drawn: Sequence[Series] = ()) -> None:
+    """Moves each label to the first of its offsets, in points, where it covers no other text and no
+    point of `drawn`; one without such a place is removed."""
+    from matplotlib.transforms import Bbox
+
+    canvas.draw_without_rendering()
+    axes = canvas.axes[0]
+    own = [label for label, _ in labels]
+    texts = [*axes.texts, *axes.get_xticklabels(), *axes.get_yticklabels(), *canvas.legends]
+    taken = [each.get_window_extent() for each in texts if each not in own]
+    radius = 2.5 * canvas.dpi / 72.0
+    for series in drawn:
+        points = axes.transData.transform(np.stack([series.x, series.y], axis=1))
+        taken += [Bbox([point - radius, point + radius]) for point in points]
+    for label, offsets in labels:
+        for offset in offsets:
+            label.xyann = offset
+            # Two texts in a row have a space between them.
+            box = label.get_window_extent().padded(radius, 0.0)
+            # A mark's text makes room for itself, and a name has only what is there.
+            is_inside = label.get_in_layout() or Bbox.intersection(box, canvas.bbox) == box
+            if is_inside and not any(map(box.overlaps, taken)):
+                taken.append(box)
+                break
+        else:
+            label.remove()
+
+
+def _words(axis: Axis) -> str:
+    return _math(axis.title + (", log scale" if axis.is_log else ""))
+
+
+def _math(text: str) -> str:
+    """Returns a text with Greek letters as formulas. Users' names may contain dollars, which do
+    not mean formulas here."""
+    return with_greek(text.replace("$", r"\$"))
+
+
+def _scale(drawn: Any, set_scale: Any, axis: Axis, values: list[Float64Array]) -> None:
+    together = np.concatenate([*values, np.zeros(0)])
     if axis.is_log:
         from matplotlib.ticker import LogLocator, NullLocator
 
         set_scale("log")
         drawn.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
-        # By default numbers are formulas, which `text.parse_math` leaves as they are written.
-        drawn.set_major_formatter("{x:,g}")
         drawn.set_minor_locator(NullLocator())
+    # No number of the axis may stand between two whole ones.
+    elif np.array_equal(together, np.round(together)):
+        drawn.get_major_locator().set_params(integer=True)
+    drawn.set_major_formatter(_tick)
 
 
-def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
-    color, dash_name = look(place)
-    dash = {"solid": "-", "dash": "--", "dot": ":"}[dash_name]
+def _tick(value: float, _: Any = None) -> str:
+    if value and not 1e-4 <= abs(value) < 1e6:
+        digits, _, power = f"{value:.6e}".partition("e")
+        return rf"${float(digits):g}\times 10^{{{int(power)}}}$"
+    return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")
+
+
+def _draw_series(axes: Any, series: Series, place: int) -> None:
+    color, dash = look(place)
     # matplotlib leaves a label that starts with an underscore out of the legend.
-    label = "\n".join(legend_lines(series)) or "_"
+    label = _math("\n".join(legend_lines(series))) or "_"
+    marker = _MARKERS[(place + place // len(COLORS)) % len(_MARKERS)]
+    style: dict[str, Any] = {"color": color, "linestyle": _DASHES[dash]}
     if series.is_reference:
-        axes.plot(series.x, series.y, color=GREY, linestyle="--", linewidth=1)
+        axes.plot(series.x, series.y, color=GREY, linestyle="--")
     elif series.kind == "bars":
         middles, widths = series.bars()
         axes.bar(middles, series.y, width=widths, color=color, label=label)
-    elif series.kind == "steps":
-        x, y, _ = series.path()
-        style = {
-            "color": color,
-            "linestyle": dash,
-            "marker": "." if series.has_markers else None,
-            "markersize": 3,
-        }
-        axes.plot(x, y, linewidth=1.2, solid_joinstyle="miter", label=label, **style)
     elif series.kind == "stars":
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
     elif series.kind == "points":
-        axes.plot(series.x, series.y, "o", color=color, label=label)
+        axes.plot(series.x, series.y, marker, color=color, label=label, fillstyle="none")
         if series.low is not None and series.high is not None:
-            axes.vlines(series.x, series.low, series.high, color=color, linewidth=1)
-        places = figure.label_places(series) if series.labels else []
-        across = {1: "left", -1: "right", 0: "center"}
-        along = {1: "bottom", -1: "top", 0: "center"}
-        for x, y, name, stands in zip(series.x, series.y, series.labels, places, strict=False):
-            if stands is None:
-                continue
-            right, above = stands
-            style = {"ha": across[right], "va": along[above], "fontsize": 7}
-            offset = (5 * right, 4 * above)
-            axes.annotate(name, (x, y), xytext=offset, textcoords="offset points", **style)
+            axes.vlines(series.x, series.low, series.high, color=color)
     else:
+        x, y = series.path()[:2] if series.kind == "steps" else (series.x, series.y)
         if series.low is not None and series.high is not None:
             band = {"facecolor": (color, BAND_OPACITY), "edgecolor": color, "linewidth": 0.6}
             axes.fill_between(series.x, series.low, series.high, **band)
-        style = {"color": color, "linestyle": dash, "marker": "o", "markersize": 3}
-        axes.plot(series.x, series.y, label=label, **style)
+        style["marker"] = marker if series.has_markers else None
+        axes.plot(x, y, solid_joinstyle="miter", label=label, **style)
 
 
-def heat_svg(heat: HeatMap, has_title: bool) -> str:
-    """Returns a heat map as SVG: with its title on white for a file, or without both for a page,
-    which has a title and colours of its own."""
-    size, left, top = 320, 52, 44 if has_title else 8
+def _draw_plane(canvas: Any, axes: Any, plane: Plane) -> None:
+    """Draws shaded cells with their values; values that have no room become a scale of colours."""
+    xs, ys = plane.xs, plane.ys
+    cells = np.array([[plane.values.get((x, y), np.nan) for x in xs] for y in ys])
+    norm = "log" if plane.z.is_log else None
+    image = axes.imshow(cells, cmap=_shading(0.6), norm=norm, aspect="auto")
+    # What the cells hold is no title, but like the name of an axis.
+    axes.set_title(_words(plane.z), loc="left", fontsize=axes.xaxis.label.get_size())
+    size = axes.xaxis.label.get_size() - 1.0
+    texts = [
+        axes.text(*at, plane.cell(xs[at[0]], ys[at[1]])[0], ha="center", va="center", fontsize=size)
+        for at in np.ndindex(len(xs), len(ys))
+    ]
+    for ticks, values, axis in ((axes.set_xticks, xs, plane.x), (axes.set_yticks, ys, plane.y)):
+        ticks(range(len(values)), [axis.text(value) for value in values])
+    canvas.draw_without_rendering()
+    room = axes.bbox.size / (len(xs), len(ys))
+    if any((each.get_window_extent().size > room).any() for each in texts):
+        for each in texts:
+            each.remove()
+        canvas.colorbar(image, ax=axes, format=_tick)
+    for labels, axis in ((axes.get_xticklabels(), 0), (axes.get_yticklabels(), 1)):
+        # Of many columns, only some have their number.
+        widest = max(1.2 * each.get_window_extent().size[axis] for each in labels)
+        for place, each in enumerate(labels):
+            each.set_visible(place % math.ceil(widest / room[axis]) == 0)
+
+
+def _draw_heat(axes: Any, heat: HeatMap) -> None:
+    rows, columns = heat.ends
+    axes.imshow(heat.shades(), cmap=_shading(1.0), vmin=0.0, vmax=1.0, extent=(0, columns, rows, 0))
+    for each in (axes.xaxis, axes.yaxis):
+        each.get_major_locator().set_params(integer=True)
+        each.set_major_formatter(_tick)
+
+
+def _shading(most: float) -> Any:
+    """Returns the shades of one colour from white to a share of it; numbers on 0.6 are read."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    darkest = tuple(1.0 - most * (255 - part) / 255 for part in bytes.fromhex("1f66b8"))
+    return LinearSegmentedColormap.from_list("", ["white", darkest])
+
+
+def heat_svg(heat: HeatMap) -> str:
+    """Returns a heat map as SVG for a page, which has a title and colours of its own."""
+    size, left, top = 320, 52, 8
     width, height = left + size + 24, top + size + 40
     parts = [
         f'<svg class="heat" xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" '
         f'text-anchor="middle" role="img" aria-label="{html_text(heat.title)}">'
     ]
-    if has_title:
-        parts.append(f'<rect width="{width}" height="{height}" fill="#ffffff"/>')
-        parts.append(
-            f'<text x="12" y="22" font-size="14" text-anchor="start">{html_text(heat.title)}</text>'
-        )
     rows, columns = heat.cells.shape
     wide, high = size / columns, size / rows
     levels = np.round(16 * heat.shades())
@@ -314,52 +455,4 @@ def heat_svg(heat: HeatMap, has_title: bool) -> str:
         f'<text transform="translate(14 {top + size / 2}) rotate(-90)">'
         f"{html_text(heat.y.title)}</text>",
     ]
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def plane_svg(plane: Plane) -> str:
-    """Returns a plane as a grid of shaded cells with their values, like the page's table.
-
-    Cells that were not computed are left white.
-    """
-    # Pixels: the size of a cell, and the space left of the grid and above it.
-    xs = plane.xs
-    ys = plane.ys
-    wide = 74
-    high = 26
-    left = 96
-    top = 64
-    width = left + wide * len(xs) + 16
-    height = top + high * len(ys) + 40
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="11" text-anchor="middle">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="12" y="22" font-size="14" text-anchor="start">{html_text(plane.title)}</text>',
-        f'<text x="12" y="40" text-anchor="start">{html_text(plane.sentence)}</text>',
-    ]
-    middle = left + wide * len(xs) / 2
-    parts.append(f'<text x="{middle}" y="{height - 10}">{html_text(plane.x.title)}</text>')
-    for column, x in enumerate(xs):
-        center = left + wide * (column + 0.5)
-        parts.append(f'<text x="{center}" y="{height - 28}">{html_text(plane.x.text(x))}</text>')
-    for row, y in enumerate(ys):
-        at = top + high * row
-        parts.append(
-            f'<text x="{left - 8}" y="{at + 17}" text-anchor="end">'
-            f"{html_text(plane.y.text(y))}</text>"
-        )
-        for column, x in enumerate(xs):
-            text, shade = plane.cell(x, y)
-            if not text:
-                continue
-            place = left + wide * column
-            # At most 0.6 of the colour, so that the black number on it is readable.
-            shade *= 0.6
-            parts.append(
-                f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" '
-                f'fill="#1f66b8" fill-opacity="{shade:.3f}"/>'
-            )
-            parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{html_text(text)}</text>')
     return "\n".join([*parts, "</svg>\n"])

@@ -8,7 +8,7 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
-from fedray.report.figure import Axis, Figure, HeatMap, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, HeatMap, Series, Shown, file_names, needs_log
 from fedray.report.mechanisms import mechanism_tables
 from fedray.report.page import render_study
 
@@ -44,18 +44,21 @@ def mechanism_figures(found: Mechanisms | Figures) -> list[Shown]:
     rounds = min(several.first.participation.rounds, DRAWN_ROUNDS)
     maps: list[Shown] = []
     columns, inverses = [], []
-    for place, (name, each) in enumerate(several.by_name.items()):
+    files = file_names("", several.by_name)
+    for name, each in several.by_name.items():
         C = each.strategy.definition(rounds)
-        maps.append(_map(f"c-{place}", f"C of {name}", "row of C", rounds, [(0, C)]))
+        maps.append(_map(f"c-{files[name]}", f"C of {name}", "row of C", rounds, [(0, C)]))
         noise = (
             (first, each.workload.applied(block, first)) for first, block in _copies(each, rounds)
         )
         title = f"B = A C^-1 of {name}"
-        maps.append(_map(f"b-{place}", title, "round", rounds, noise))
+        maps.append(_map(f"b-{files[name]}", title, "round", rounds, noise))
         # A tree has a row per node, so its columns have no lags.
         if C.shape == (rounds, rounds) and rounds > 1:
-            columns.append(_coefficients(name, C[1:, 0]))
-            inverses.append(_coefficients(name, -_first_column(each.strategy, rounds)[1:]))
+            kind = each.strategy.kind
+            columns.append(_coefficients(name, kind, C[1:, 0]))
+            inverse = -_first_column(each.strategy, rounds)[1:]
+            inverses.append(_coefficients(name, kind, inverse))
     if columns:
         figures += [
             _lags(
@@ -98,7 +101,8 @@ def _noise(several: Mechanisms) -> Figure:
     for name, strategy in strategies.items():
         deviations = np.sqrt(strategy.error_variances(setting.rounds, first.workload))
         deviations *= strategy.participation_sensitivity(setting).value
-        series.append(Series(name, "line", (x + 1).astype(np.float64), deviations[x]))
+        rounds = (x + 1).astype(np.float64)
+        series.append(Series(name, "line", rounds, deviations[x], mechanism=strategy.kind))
     return Figure(
         "noise",
         f"Noise of the {rows} at equal privacy",
@@ -114,11 +118,12 @@ def _thinned(count: int) -> Int64Array:
     return np.unique(np.geomspace(1, count, POINTS).round().astype(int)) - 1
 
 
-def _coefficients(name: str, values: Float64Array) -> Series:
+def _coefficients(name: str, kind: str, values: Float64Array) -> Series:
     chosen = _thinned(values.size)
     # Beyond the bands all are zero, which a logarithmic axis has no place for.
     chosen = chosen[values[chosen] != 0]
-    return Series(name, "line", (chosen + 1).astype(np.float64), values[chosen])
+    lags = (chosen + 1).astype(np.float64)
+    return Series(name, "line", lags, values[chosen], mechanism=kind)
 
 
 def _lags(name: str, title: str, note: str, series: list[Series]) -> Figure:

@@ -25,8 +25,8 @@ from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, fine, given, simulated_time
 from fedray.base.storage import local_path
 from fedray.report import audits
-from fedray.report.figure import Figure, Shown
-from fedray.report.files import figure_csv, figure_svg, heat_svg
+from fedray.report.figure import Figure, HeatMap, Shown
+from fedray.report.files import figure_csv, heat_svg
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.report.traces import outcomes_table, parameters_table
@@ -210,11 +210,6 @@ def _without_controls(value: Any) -> str:
 
 def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment = _environment()
-    figures = [
-        panel
-        for each in figures
-        for panel in (each.panels if isinstance(each, Figure) else (each,))
-    ]
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["given"] = given
     # Templates round figures with the functions of the tables, so that both show the same digits.
@@ -240,7 +235,9 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
 
 
 def _for_script(figure: Shown) -> dict[str, Any]:
-    drawn = plotly_figure(figure) if isinstance(figure, Figure) else {"svg": figure_svg(figure)}
+    drawn = plotly_figure(figure) if isinstance(figure, Figure) else {}
+    if isinstance(figure, HeatMap):
+        drawn["svg"] = heat_svg(figure)
     return {"title": figure.title, "csv": figure_csv(figure), **drawn}
 
 

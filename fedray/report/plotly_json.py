@@ -21,12 +21,8 @@ from fedray.report.figure import (
     look,
 )
 
-_POSITIONS = {
-    (0, 1): "top center",
-    (0, -1): "bottom center",
-    (1, 0): "middle right",
-    (-1, 0): "middle left",
-}
+PLOT, CHARACTER = np.array([260.0, 200.0]), np.array([6.0, 12.0])
+"""Sizes in pixels of a telephone's plot and of one character of a label, (width, height)."""
 HOVER = "%{hovertext}<extra></extra>"
 NAMED_HOVER = f"%{{fullData.name}}<br>{HOVER}"
 """Text beside a point. plotly.js would write the name in the line's colour, which is too bright for
@@ -104,7 +100,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
         return {**_line(x, y), **common, "mode": mode, "marker": {"color": color, "size": 3}}
     drawn = {**_line(series.x, series.y), **common}
     if series.kind == "line":
-        return {**drawn, "mode": "lines+markers", "marker": {"color": color, "size": 5}}
+        mode = "lines+markers" if series.has_markers else "lines"
+        return {**drawn, "mode": mode, "marker": {"color": color, "size": 5}}
     marker = {"color": color, "size": 7}
     if series.kind == "stars":
         marker = {"color": color, "size": 16, "symbol": "star"}
@@ -122,18 +119,22 @@ def _line(x: Float64Array, y: Float64Array) -> dict[str, Any]:
 
 
 def _labels(figure: Figure, series: Series) -> dict[str, Any]:
-    """Returns the names beside points. A name that would cover another is left out; the hover text
-    has it."""
+    """Returns the names above points. A name that would cover a point or another name is left out;
+    the hover text has it."""
     if not series.labels:
         return {}
-    places = figure.label_places(series)
-    labelled = zip(series.labels, places, strict=True)
-    return {
-        "mode": "markers+text",
-        "text": [html_text(label) if place else "" for label, place in labelled],
-        "textposition": [_POSITIONS[place or (0, 1)] for place in places],
-        "textfont": {"size": 10},
-    }
+    values = ((figure.x, series.x), (figure.y, series.y))
+    axes = [np.log(each) if axis.is_log else each for axis, each in values]
+    points = PLOT * np.stack([(each - each.min()) / (np.ptp(each) or 1.0) for each in axes], axis=1)
+    taken = [(point, np.zeros(2)) for point in points]
+    texts = []
+    for point, label in zip(points, series.labels, strict=True):
+        middle, half = point + CHARACTER * (0.0, 1.0), CHARACTER * (len(label), 1.0) / 2
+        covers = any((abs(middle - at) < half + other).all() for at, other in taken)
+        texts.append("" if covers else html_text(label))
+        taken += [] if covers else [(middle, half)]
+    style = {"textposition": "top center", "textfont": {"size": 10}}
+    return {"mode": "markers+text", "text": texts, **style}
 
 
 def _error_bars(series: Series) -> dict[str, Any]:

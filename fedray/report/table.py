@@ -1,5 +1,7 @@
 """Tables and paragraphs: values that the terminal, pages and notebooks show."""
 
+import csv
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +14,19 @@ NARROW, MEDIUM, PROSE = 36, 64, 100
 """Numbers of characters: a row that fits a telephone's screen, a row that need not fill a page, and
 a cell that is prose."""
 _NUMBER = re.compile(
-    r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)( ?%| h| days?)?|-|none( \(k = 1\))?|"
+    r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)(?P<unit> ?%| h| days?)?"
+    r"|-|none( \(k = 1\))?|"
 )
+_GREEK = re.compile(r"\b(epsilon|delta|rho|mu|sigma)\b", re.IGNORECASE)
+_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|]")
+_LATEX = {
+    **{"<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{each: f"${each}$" for each in "-+<>|"},
+    **{each: f"\\{each}" for each in "&%#_{}$"},
+}
+FORMS = ("csv", "tex", "md")
+"""Forms of files of tables."""
 _Item = TypeVar("_Item")
 
 
@@ -180,6 +193,42 @@ class Table:
     def __str__(self) -> str:
         return self.brief().text(100)
 
+    def rendered(self, form: str) -> str:
+        """Returns the table as a file of one of FORMS, with units in the headings. CSV has every
+        column, and LaTeX (for booktabs) and Markdown those that a terminal shows."""
+        table = (self if form == "csv" else self.brief())._with_units()
+        lines = [table.columns, *table.rows] if table.has_heading else list(table.rows)
+        if form == "csv":
+            out = io.StringIO()
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerows(map(_plain, line) for line in lines)
+            return out.getvalue()
+        if form == "md":
+            # Markdown has no table without headings.
+            rule = ("---:" if kind == "number" else "---" for kind in table.kinds)
+            rows = [table.columns, rule, *table.rows]
+            cells = ((cell.replace("|", r"\|") for cell in row) for row in rows)
+            return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+        rows = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
+        if table.has_heading:
+            rows[:1] = [with_greek(rows[0]), r"\midrule"]
+        sides = "".join("r" if kind == "number" else "l" for kind in table.kinds)
+        said = [f"% {' '.join(each.split())}" for each in (table.title, *table.notes) if each]
+        body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", *rows, r"\bottomrule"]
+        return "\n".join([*said, *body, "\\end{tabular}\n"])
+
+    def _with_units(self) -> Self:
+        """Returns the table with units in the headings of columns of one unit."""
+        columns = []
+        for head, *cells in zip(self.columns, *self.rows, strict=True):
+            found = [_NUMBER.fullmatch(each) for each in cells if each not in ("", "-")]
+            units = {each and each["unit"] for each in found}
+            unit = units.pop() if len(units) == 1 and head else None
+            short = (each.removesuffix(unit) for each in cells) if unit else cells
+            columns.append((f"{head} ({unit.strip()})" if unit else head, *short))
+        names, *rows = zip(*columns, strict=True)
+        return replace(self, columns=names, rows=tuple(rows))
+
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
@@ -217,6 +266,23 @@ def bullets(texts: Sequence[str]) -> Iterator[Paragraph]:
         texts: the paragraphs, in order.
     """
     return (Paragraph("  * ", each) for each in texts)
+
+
+def with_greek(text: str) -> str:
+    """Returns a text with its Greek letters as formulas of TeX."""
+    letters = _GREEK.sub(lambda found: f"$\\{found[0].lower()}$", text)
+    return letters.replace(r"\epsilon", r"\varepsilon")
+
+
+def _latex(cell: str) -> str:
+    return _SPECIAL.sub(lambda found: _LATEX[found[0]], cell)
+
+
+def _plain(cell: str) -> str:
+    """Returns a cell as programs read it: a number without commas, nothing for an unknown one."""
+    if cell == "-":
+        return ""
+    return cell.replace(",", "") if _NUMBER.fullmatch(cell) else cell
 
 
 def _wrapped(text: str, width: int, lead: str, indent: str) -> str:

@@ -218,7 +218,7 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
     for group in comparison.groups:
         # The line is the mean of all seeds, with a band from the least to the largest.
         first, *others = (group.runs[seed].metrics for seed in group.seeds)
-        lines.append(MetricLine(group.label, first, others))
+        lines.append(MetricLine(group.label, first, group.mechanism, others))
     first_run = _first(comparison.groups[0])
     return metric_curve(metric, lines, first_run.document.get("optimum", {}))
 
@@ -253,6 +253,7 @@ def _against(
                 np.array([mean.mean]),
                 low=np.array([mean.low]),
                 high=np.array([mean.high]),
+                mechanism=group.mechanism,
             )
             for place, (group, mean) in enumerate(zip(groups, means, strict=True))
         ),

@@ -101,17 +101,19 @@ def _docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
 def surface() -> Figures:
     """Public names, commands and distinct options, and rooms: packages and modules of `fedray/`.
 
-    A command with subcommands counts as one, with the options of all of them.
+    A command with subcommands counts as one, with the options of all of them. Options that are
+    declared once for all commands count once.
     """
     import typer
 
     import fedray
     from fedray.cli import app
+    from fedray.commands.frame.declaring import COMMON
 
     group = typer.main.get_command(app)
     commands = getattr(group, "commands", {})
     options = {
-        (name, parameter.name)
+        ("" if parameter.name in COMMON else name, parameter.name)
         for name, command in commands.items()
         for each in (command, *_subcommands_of(command))
         for parameter in each.params

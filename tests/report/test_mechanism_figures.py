@@ -15,7 +15,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BISR, BandFHU, Identity, Restarted, Tree
 from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.report.figure import Figure, HeatMap
-from fedray.report.files import figure_csv, figure_svg
+from fedray.report.files import drawn_figure, figure_csv, heat_svg, saved
 from fedray.report.mechanism_figures import CELLS, mechanism_page
 
 ROUNDS = 150
@@ -77,8 +77,8 @@ def test_the_cells_of_heat_maps_are_root_mean_squares(workload) -> None:
         figures = by_name(several(strategy, workload=workload))
         A = reference.workload_matrix(workload, ROUNDS)
         slow = {
-            "c-0": strategy.definition(ROUNDS),
-            "b-0": A @ reference.noise_map(strategy, ROUNDS),
+            f"c-{strategy.kind}": strategy.definition(ROUNDS),
+            f"b-{strategy.kind}": A @ reference.noise_map(strategy, ROUNDS),
         }
         for name, matrix in slow.items():
             heat = figures[name]
@@ -92,10 +92,11 @@ def test_the_cells_of_heat_maps_are_root_mean_squares(workload) -> None:
 
 
 def test_a_heat_map_is_drawn_and_written_cell_by_cell() -> None:
-    heat = by_name(several(read_strategy("blt-100")))["c-0"]
+    heat = by_name(several(read_strategy("blt-100")))["c-blt"]
     assert isinstance(heat, HeatMap)
-    svg = figure_svg(heat)
+    svg = heat_svg(heat)
     assert len(re.findall(r"M[^M]*z", svg)) == np.count_nonzero(heat.cells) + 1  # and the frame
+    assert "<image" in saved(drawn_figure(heat), "svg").decode()
     rows = list(csv.reader(io.StringIO(figure_csv(heat))))[1:]
     assert len(rows) == CELLS**2
     assert [float(row[2]) for row in rows] == heat.cells.ravel().tolist()
@@ -113,7 +114,7 @@ def test_the_page_has_all_of_it(fedray_command, tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count('<svg class="heat"') == 4
     assert "Noise of the prefix sums at equal privacy" in text
-    names = {"noise", "coefficients", "inverse", "c-0", "c-1", "b-0", "b-1"}
+    names = {"noise", "coefficients", "inverse", "c-blt-400", "c-tree", "b-blt-400", "b-tree"}
     assert {each.stem for each in figures.iterdir()} == names
     one = next(iter(several(read_strategy("blt-400")).by_name.values()))
     assert "blt" in mechanism_page(one)

@@ -16,7 +16,7 @@ from small_roles import written_roles
 
 from fedray.commands import reproduce
 from fedray.commands.reproduce import GIVEN, MADE
-from fedray.report.files import figure_svg
+from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
@@ -165,4 +165,4 @@ def test_names_of_points_have_room_at_the_ends_of_a_phone_s_plot() -> None:
 def test_figures_without_data_are_drawn_empty() -> None:
     figure = agreement_figure("n", "t", "", [("a", None, 1.0)])
     assert plotly_figure(figure)["data"][1]["x"] == []
-    ET.fromstring(figure_svg(figure))
+    ET.fromstring(saved(drawn_figure(figure), "svg").decode())

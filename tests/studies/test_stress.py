@@ -22,6 +22,7 @@ from fedray.studies.stress.judged import Judged, Stressed, StressRow
 from fedray.studies.stress.result import MOST_EXCEEDING, StressResult
 from fedray.studies.stress.run import stress
 
+FIGURES = ["stress-epsilon", "stress-noise-factor", "stress-regret"]
 HERE = fedray.Placement(1, "in-process")
 DELTA = 1e-10
 
@@ -420,13 +421,13 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
         and row.estimated_participations == estimate.max_participations
     )
     assert len(result.tables()) == 2, "one for all runs, and one for the what-if"
-    (figure,) = result.figures()
-    assert [each.name for each in figure.panels] == [
-        "stress",
-        "stress-noise_factor",
-        "stress-rms_regret",
-    ]
-    assert all(f'id="{each.name}"' in result.page() for each in figure.panels)
+    assert [each.name for each in result.figures()] == FIGURES
+    assert all(f'id="{name}"' in result.page() for name in FIGURES)
+    for figure in result.figures():
+        for series in figure.series:
+            assert (np.diff(series.x) > 0).all(), (
+                "estimates that differ in k have lines of their own"
+            )
     assert result.verdict.replace("'", "&#39;") in result.page()
 
 
@@ -514,7 +515,7 @@ def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
             assert 3.99 < group.epsilon[basis] <= 4.0
     assert result.comparison.answer in result.verdict
     assert json.loads(json.dumps(result.to_json()))["comparison"]["groups"]
-    assert "stress" in [each.name for each in result.figures()]
+    assert [each.name for each in result.figures()][:3] == FIGURES
     with pytest.raises(InputError, match="does not apply to a trace"):
         stress(trace, estimated=[6], seeds=2)
 
@@ -526,15 +527,11 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
     written = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
     code, out, _ = fedray_command(*given, *written)
     assert code == 0
-    assert out.startswith("The worst of 2 cases: min-sep 45 was estimated in 40 rounds, and it was")
+    assert out.startswith("The worst of 2 cases: min-sep 45 (k 1) was estimated in 40 rounds")
     names = {each.name for each in (tmp_path / "figures").iterdir()}
-    assert names == {"stress.svg", "stress.csv"}
-    drawn = (tmp_path / "figures" / "stress.svg").read_text()
-    for title in ("Epsilon spent", "Factor on the noise that keeps epsilon 6", "Regret of RmsLoss"):
-        assert title in drawn, "a panel each"
-    rows = list(csv.DictReader((tmp_path / "figures" / "stress.csv").open()))
-    assert len({row["panel"] for row in rows}) == 3
-    assert "6.0" in {str(float(row["value"])) for row in rows if row["series"] == "mark: target"}
+    assert names == {f"{name}.{suffix}" for name in FIGURES for suffix in ("svg", "csv")}
+    rows = list(csv.DictReader((tmp_path / "figures" / "stress-epsilon.csv").open()))
+    assert [row["Epsilon spent"] for row in rows if row["series"] == "mark: target"] == ["6"]
     code, out, _ = fedray_command(*given, "--json")
     document = json.loads(out)
     assert code == 0
@@ -592,4 +589,6 @@ def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_no
         for name, spent, error in (("blt", 4.5, 1.0), ("tree", 3.9, 2.0))
     )
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 9, 4),), rows).verdict
-    assert verdict.startswith("design a tree for 10,"), "the given estimate has no rows"
+    assert verdict.startswith("design a tree for min-sep 10 (k 4),"), (
+        "the given estimate has no rows"
+    )

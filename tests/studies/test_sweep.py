@@ -17,7 +17,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, TreeFull
 from fedray.mechanisms.workload import Workload
 from fedray.report.figure import Plane
-from fedray.report.files import figure_csv, figure_svg
+from fedray.report.files import drawn_figure, figure_csv, saved
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import simulated as simulated_runs
@@ -526,6 +526,20 @@ def test_one_participation_has_no_min_sep(tmp_path: Path) -> None:
     assert all("60" not in row for row in table.rows)
 
 
+def test_participations_are_plotted_once_for_all_mechanisms_and_kinds_have_their_look(
+    tmp_path: Path,
+) -> None:
+    text = QUICK.replace("[3]", '["most"]')
+    of_cells = run_sweep(*read(tmp_path, f'y = "max_participations"{text}'), HERE)
+    (figure,) = sweep_figures(of_cells)
+    assert figure.name == "max-participations-min-sep"
+    (series,) = figure.series
+    assert (series.mechanism, [*series.x], [*series.y]) == (None, [12, 20], [5, 3])
+    (figure,) = sweep_figures(run_sweep(*read(tmp_path, QUICK), HERE))
+    assert figure.name == "rms-loss-min-sep"
+    assert [each.mechanism for each in figure.series] == ["tree-full", "identity"]
+
+
 STARVING = """
 name = "starving"
 scenario = "small.toml"
@@ -556,7 +570,7 @@ def test_a_cell_that_starves_late_has_a_mark_and_a_cause_and_no_figures(
     assert plane.marks == {(0.01, 1.0): "starves", (0.01, 2.0): "starves"}
     assert sorted(plane.values) == [(9.0, 1.0), (9.0, 2.0)]
     assert "0.01,1,starves" in figure_csv(plane)
-    assert figure_svg(plane).count(">starves<") == 2
+    assert saved(drawn_figure(plane), "svg").decode().count(">starves<") == 2
     assert "has no figures, because its first rounds" in sweep_page(lines)
 
 

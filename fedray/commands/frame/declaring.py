@@ -14,8 +14,13 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import typer
 
 from fedray.base.storage import is_of_bucket, local_path
+from fedray.commands.frame.output import run_command
 from fedray.commands.frame.shared import FLAGS, SHARED
 
+COMMON: dict[str, tuple[Any, Any]] = {"style": (str, "wide,svg"), "table_file": (Path | None, None)}
+"""Types and defaults of the options of every command that writes figures or prints tables."""
+WITHOUT_TABLES = ("init", "report")
+"""Commands that print none."""
 _ENTRY = re.compile(r" {4}(\w+)(?: \((.+?)\))?: (.*)")
 
 
@@ -89,6 +94,12 @@ def command_of(
         described: their descriptions, in addition to `SHARED`.
     """
     parameters = list(parameters)
+    has_figures = any(each.name == "figures" for each in parameters)
+    shared = {"style": has_figures, "table_file": function.__name__ not in WITHOUT_TABLES}
+    for name, (kind, default) in COMMON.items():
+        if shared[name]:
+            at = {"kind": inspect.Parameter.KEYWORD_ONLY, "default": default, "annotation": kind}
+            parameters.append(inspect.Parameter(name, **at))
     known = {**parsed(SHARED)[1], **described}
     # `python -OO` removes docstrings, and the command then has no help.
     if not text:
@@ -99,8 +110,8 @@ def command_of(
     ]
 
     # A new function per command, because typer keeps its declarations on it.
-    def command(**given: Any) -> Any:
-        return function(**given)
+    def command(**given: Any) -> None:
+        run_command(function, given)
 
     # Typer reads either of these, depending on its release.
     command.__signature__ = inspect.Signature(declarations)  # pyright: ignore[reportFunctionMemberAccess]

@@ -3,18 +3,67 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable
-from fedray.report.table import Paragraph, Piece, Table
+from fedray.report.table import FORMS, Paragraph, Piece, Table
 
 WIDTH_OF_FILES = 100
 """Columns of output that goes to a file or a pipe."""
+
+STYLE: ContextVar[str] = ContextVar("style")
+"""Style and formats of the figures, from `--style`."""
+TABLES: ContextVar[list[Table]] = ContextVar("tables")
+"""Tables that the command has printed."""
+
+
+def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Runs a command, and writes its figures and tables as `--style` and `--table` say.
+
+    Args:
+        function: function of the command.
+        given: its parameters by name, and the two options.
+
+    Raises:
+        InputError: no such file or style can be written, or the command printed no table.
+    """
+    path, style = given.pop("table_file", None), given.pop("style", "")
+    STYLE.set(style)
+    TABLES.set([])
+    # The work may take hours, so what cannot be written is refused before it.
+    if given.get("figures") is not None:
+        from fedray.report.files import parsed_style
+
+        parsed_style(style)
+    if path is not None and (path.suffix[1:] not in FORMS or not path.parent.is_dir()):
+        rule = "must be NAME.csv, NAME.tex or NAME.md in a directory that exists"
+        raise InputError.of("table_file", str(path), rule)
+    if path is not None and given.get("as_json"):
+        rule = "does not go with `as_json=True`"
+        raise InputError.of("table_file", str(path), rule, "leave one out")
+    try:
+        function(**given)
+    finally:
+        # A command that found a broken claim ends here too.
+        if path is not None:
+            _write_tables(path)
+    if path is not None and not TABLES.get():
+        raise InputError.of("table_file", str(path), "has nothing to hold: no table was printed")
+
+
+def _write_tables(path: Path) -> None:
+    for number, table in enumerate(TABLES.get()):
+        file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
+        content = table.rendered(path.suffix[1:]).encode()
+        write_whole(file, content, f"table {str(file)!r}", InputError)
+        print_files({"table": str(file.absolute())})
 
 
 def print_json(document: Any) -> None:
@@ -27,6 +76,7 @@ def print_pieces(pieces: Iterable[Piece]) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
     for each in pieces:
         if isinstance(each, Table):
+            TABLES.get([]).append(each)
             typer.echo(f"{each.brief().text(width)}\n")
         elif isinstance(each, Paragraph):
             typer.echo(each.wrapped(width))
@@ -74,7 +124,7 @@ def write_shown(result: Any, page: Path | None, figures: Path | None) -> dict[st
     if figures is not None:
         from fedray.report.files import write_figures
 
-        write_figures(result, figures)
+        write_figures(result, figures, STYLE.get())
         written["figures"] = str(figures.absolute())
     return written
 

@@ -5,7 +5,7 @@ Args:
     as_json: print one JSON object on stdout, and nothing else
     delta (D): delta of epsilon; default: that of the run, else 1e-10
     delimiter (C): character between columns of CSV, or tab; default: a comma
-    figures (DIR): folder for every figure as SVG and CSV
+    figures (DIR): folder for every figure, and its data as CSV
     has_cache: keep and reuse results under ~/.cache/fedray
     is_fixed_order: rounds of a device are exactly min-sep apart, as in passes in one order
     log: CSV or Parquet file, or a directory of them
@@ -17,6 +17,8 @@ Args:
     resume (DIR): directory of an interrupted run to continue
     rounds (N): rounds n
     scenario: scenario file, or a name that `fedray init --list` shows
+    style (STYLE): paper (3.25 inches wide), wide (6.75) or slides, and formats: pdf, svg, png
+    table_file (FILE): file for the printed table, and numbered ones for more: .csv, .tex or .md
     tensorboard (DIR): folder for TensorBoard's event files
     trace: trace, a directory of `fedray run` or `fedray import`
     trust_code: run custom code that came with a trace or an interrupted run
@@ -32,5 +34,6 @@ FLAGS = {
     "is_fixed_order": "--fixed-order",
     "is_list": "--list",
     "overrides": "--set",
+    "table_file": "--table",
 }
 """Options whose name is not that of their parameter."""

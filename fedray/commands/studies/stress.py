@@ -16,6 +16,9 @@ from fedray.commands.frame.output import (
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
 
+DEFAULT = "blt,banded-toeplitz,tree"
+MORE = f"For BandMF, whose matrices take minutes to hours: --mechanisms {DEFAULT},banded"
+
 
 def stress(
     truth: str | None = None,
@@ -25,7 +28,7 @@ def stress(
     actual: str | None = None,
     epsilon: float = 6.0,
     delta: float | None = None,
-    mechanisms: str = "blt,banded-toeplitz,banded,tree",
+    mechanisms: str = DEFAULT,
     seeds: int | None = None,
     what_if: list[str] | None = None,
     train: bool = False,
@@ -82,7 +85,8 @@ def stress(
     if as_json:
         print_json({**result.to_json(), **written})
     else:
-        print_pieces([Paragraph("", result.verdict), "", *result.tables()])
+        more = [MORE] if mechanisms == DEFAULT else []
+        print_pieces([Paragraph("", result.verdict), "", *result.tables(), *more])
         print_files(written)
 
 

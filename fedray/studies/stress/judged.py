@@ -240,15 +240,18 @@ class Stressed:
             return replace(row, note=" ".join(str(error).split()))
 
     def _losses_of_best(self, mechanism: Judged) -> tuple[float, float] | None:
-        """Returns (MaxLoss, RmsLoss) of the same kind made for the truth."""
+        """Returns (MaxLoss, RmsLoss) of the same kind made for the truth; None if there is no kind
+        or only an upper bound, over which no regret would be an upper bound."""
         true = self.truth.participation
         assert true is not None
         if (request := mechanism.made_for(true)) is None:
             return None
         strategy = self._made(request)
-        sensitivity = self._sensitivity(strategy).value
+        sensitivity = self._sensitivity(strategy)
+        if not sensitivity.is_exact:
+            return None
         max_error, rms_error = errors(strategy, true.rounds)
-        return sensitivity * max_error, sensitivity * rms_error
+        return sensitivity.value * max_error, sensitivity.value * rms_error
 
     def _planned(self, mechanism: Judged, estimate: MinSep) -> Strategy:
         """Returns the mechanism that is used if the estimate is believed."""

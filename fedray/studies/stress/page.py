@@ -1,21 +1,23 @@
 """Stress tests as tables, figures and a page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
+from fedray.base.arrays import Float64Array
 from fedray.base.rounding import counted, given, significant, up
-from fedray.report.figure import COLORS, Axis, Figure, Mark, Series, Shown
+from fedray.report.figure import Axis, Figure, Mark, Series, Shown
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.compare_page import comparison_figures, comparison_tables
 from fedray.studies.stress.judged import StressRow
-from fedray.studies.stress.result import Outcome, StressResult, case_of, percent
+from fedray.studies.stress.result import Outcome, StressResult, case_of, grouped, percent
 
-LOOKS = ("blt", "banded-toeplitz", "banded", "tree", "band-fhu", "bisr", "dense", "identity")
-"""Mechanisms in the order of colours and dashes, wherever they appear."""
+MOST_PAIRS = 8
+"""Pairs of estimate and truth up to which a figure names them."""
 _Cells = dict[str, Callable[[StressRow], str]]
 
 
@@ -60,8 +62,8 @@ def _rows_table(result: StressResult) -> Table:
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
         "rms error": lambda row: significant(row.rms_error),
-        "max regret": lambda row: _share(row.max_regret),
-        "rms regret": lambda row: _share(row.rms_regret),
+        "max regret": lambda row: _regret(row, row.max_regret),
+        "rms regret": lambda row: _regret(row, row.rms_regret),
     }
     notes = [
         "The noise factor keeps the target under the truth. Errors are those of prefix sums, at "
@@ -69,7 +71,10 @@ def _rows_table(result: StressResult) -> Table:
         "over that of the same kind made for the truth, minus 1, which is at equal epsilon."
     ]
     if any(row.is_exact is False for row in result.rows):
-        notes.append("With <=: an upper bound of the sensitivity, because no exact one is known.")
+        notes.append(
+            "With <=: from an upper bound of the sensitivity; no exact one is known. A regret over "
+            "the bound of the mechanism made for the truth is unknown."
+        )
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
     details = ("MaxLoss", "RmsLoss", "max error", "max regret")
     return Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
@@ -81,6 +86,11 @@ def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
     return f"{'<= ' if row.is_exact is False else ''}{up(value, decimals)}"
 
 
+def _regret(row: StressRow, value: float | None) -> str:
+    bound = "<= " if row.is_exact is False and value is not None else ""
+    return f"{bound}{_share(value)}"
+
+
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100.0 * value:+.1f} %"
 
@@ -90,7 +100,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     runs; then for the given estimates over the runs of each what-if."""
     best = result.recommended
     shown = [each for each in result.outcomes if result.is_given(each) or each in best]
-    order = [*_places(result)]
+    order = list(dict.fromkeys(row.mechanism for row in result.rows))
     shown.sort(key=lambda each: order.index(each.mechanism))
     cells: dict[str, Callable[[Outcome], str]] = {
         "mechanism": lambda each: each.mechanism,
@@ -132,29 +142,16 @@ def _outcome_tables(result: StressResult) -> list[Table]:
 
 
 def stress_figures(result: StressResult) -> list[Shown]:
-    """Epsilon spent, noise factor and regret of each mechanism, as panels over the truth or, if
-    truths are simulated, over the estimate; then trained models."""
-    panels = (
+    """Epsilon spent, noise factor and regret of each mechanism, over the truth or, if truths are
+    simulated, over the estimate; then trained models."""
+    figures = (
         ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
-        ("noise_factor", f"Factor on the noise that keeps epsilon {given(result.epsilon)}", 1.0),
-        ("rms_regret", "Regret of RmsLoss, at equal epsilon", 0.0),
+        ("noise_factor", f"Noise factor that keeps epsilon {given(result.epsilon)}", 1.0),
+        ("rms_regret", "Regret of RmsLoss (%), at equal epsilon", 0.0),
     )
     draw = _over_estimates if _is_simulated(result) else _over_truths
     trained = [] if result.comparison is None else comparison_figures(result.comparison)
-    first, *beside = (draw(result, *panel) for panel in panels)
-    return [replace(first, beside=tuple(beside)), *trained]
-
-
-def _places(result: StressResult) -> dict[str, int]:
-    """Returns the place of the colour and dash of each mechanism: that of its kind, with the next
-    dash for each further one."""
-    places: dict[str, int] = {}
-    for row in result.rows:
-        place = LOOKS.index(row.kind) if row.kind in LOOKS else len(LOOKS)
-        while row.mechanism not in places and place in places.values():
-            place += len(COLORS)
-        places.setdefault(row.mechanism, place)
-    return places
+    return [*(draw(result, *figure) for figure in figures), *trained]
 
 
 def _over_truths(result: StressResult, key: str, title: str, target: float) -> Figure:
@@ -166,36 +163,45 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
         return true if is_single else true / row.estimated_min_sep
 
     series = []
-    for name, place in _places(result).items():
-        rows = [row for row in result.rows if row.mechanism == name]
-        known = sorted((row for row in rows if getattr(row, key) is not None), key=x_of)
+    for own in grouped(result.rows, lambda row: row.mechanism):
+        known = sorted((row for row in own if getattr(row, key) is not None), key=x_of)
         x = np.array([x_of(row) for row in known])
-        y = np.array([getattr(row, key) for row in known], np.float64)
-        # Labels of several mechanisms would cover one another.
-        labels = tuple(
-            f"{row.rounds:,}: {row.estimated_min_sep:,} to {row.min_sep:,}"
-            for row in known
-            if not (is_single or series)
-        )
-        series.append(Series(name, "points", x, y, labels=labels, place=place))
+        y = _values(key, [getattr(row, key) for row in known])
+        bound = " (upper bound)" if any(row.is_exact is False for row in known) else ""
+        name = f"{own[0].mechanism}{bound}"
+        series.append(Series(name, "points", x, y, mechanism=own[0].kind))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
     if is_single:
         marks.append(Mark(float(result.rows[0].estimated_min_sep), "estimate"))
+    elif len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS:
+        names = {f"{row.estimated_min_sep:,} to {row.min_sep:,}": row for row in cases.values()}
+        marks += [Mark(x_of(row), name) for name, row in names.items()]
     x_axis = Axis("true min-sep" if is_single else "true over estimated min-sep", False, False)
     note = "Each point is a mechanism made for the estimate, with the noise for the target."
     return _figure(key, title, note, x_axis, series, marks)
 
 
+def _values(key: str, values: Sequence[Any]) -> Float64Array:
+    """Returns figures as their axis has them: shares in per cent."""
+    return np.array(values, np.float64) * (100.0 if key == "rms_regret" else 1.0)
+
+
 def _over_estimates(result: StressResult, key: str, title: str, target: float) -> Figure:
     series = []
-    for name, place in _places(result).items():
-        own = [each for each in result.outcomes if each.mechanism == name]
+    # Estimates that differ in k alone would make one line go up and down.
+    has_k = len({each.estimated_participations for each in result.outcomes}) > 1
+    kinds = {row.mechanism: row.kind for row in result.rows}
+    for own in grouped(
+        result.outcomes, lambda each: (each.mechanism, each.estimated_participations)
+    ):
         own.sort(key=lambda each: each.estimated_min_sep)
-        triples = [_TRIPLES[key](each) for each in own]
-        known = np.array([each or (np.nan,) * 3 for each in triples]).reshape(-1, 3)
+        first = own[0]
+        triples = _values(key, [_TRIPLES[key](each) or (np.nan,) * 3 for each in own])
         x = np.array([float(each.estimated_min_sep) for each in own])
-        low, median, high = known.T
-        series.append(Series(name, "line", x, median, low=low, high=high, place=place))
+        low, median, high = triples.reshape(-1, 3).T
+        name = f"{first.mechanism}{f', k {first.estimated_participations}' if has_k else ''}"
+        ends = {"low": low, "high": high, "mechanism": kinds[first.mechanism]}
+        series.append(Series(name, "line", x, median, **ends))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
     note = "Median over the simulated runs; the band is from the 5 % to the 95 % quantile."
     return _figure(key, title, note, Axis("estimated min-sep", False, False), series, marks)
@@ -211,7 +217,7 @@ _TRIPLES: dict[str, Callable[[Outcome], tuple[float, float, float] | None]] = {
 def _figure(
     key: str, title: str, note: str, x: Axis, series: list[Series], marks: list[Mark]
 ) -> Figure:
-    name = "stress" if key == "epsilon" else f"stress-{key}"
+    name = f"stress-{key.removeprefix('rms_').replace('_', '-')}"
     y = Axis(title.partition(",")[0], starts_at_zero=False)
     drawn = tuple(each for each in series if each.x.size)
     return Figure(name, title, note, x, y, drawn, tuple(marks))

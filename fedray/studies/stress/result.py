@@ -142,14 +142,14 @@ class StressResult(DrawnResult):
         of_best = [each for each in self.outcomes if each.mechanism == best.mechanism]
         said = [
             f"{percent(each.exceeding)} of {counted(each.runs, 'run')} exceed epsilon {target} "
-            f"with a {each.mechanism} made for min-sep {each.estimated_min_sep:,}"
+            f"with a {each.mechanism} made for {_limits(*_estimate(each)[1:])}"
             for each in of_best
             if self.is_given(each)
         ]
         lead = f"{', '.join(said)}; " if said else ""
         more = "more" if best.mean_excess >= 0 else "less"
         return (
-            f"{lead}design a {best.mechanism} for {best.estimated_min_sep:,}, the "
+            f"{lead}design a {best.mechanism} for {_limits(*_estimate(best)[1:])}, the "
             f"{percent(best.quantile)} quantile: {percent(abs(best.mean_excess))} {more} error "
             f"in the mean than made for each truth, {percent(best.exceeding)} chance to exceed "
             f"{target}."
@@ -199,7 +199,7 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, median, high
 
 
-def _estimate(row: StressRow) -> tuple[int, int, int]:
+def _estimate(row: StressRow | Outcome) -> tuple[int, int, int]:
     return row.rounds, row.estimated_min_sep, row.estimated_participations
 
 
@@ -211,12 +211,11 @@ def case_of(row: StressRow) -> tuple[object, ...]:
 def _sentence(rows: Sequence[StressRow], target: float) -> str:
     """Returns what mechanisms made for one estimate cost under one truth, in a sentence."""
     first = rows[0]
-    true = f"it was {first.min_sep:,}"
+    true = f"it was {_limits(first.min_sep, first.max_participations)}"
     if first.max_participations == 1:
         true = "no device took part twice"
-    lead = (
-        f"min-sep {first.estimated_min_sep:,} was estimated in {first.rounds:,} rounds, and {true}"
-    )
+    rounds, *estimate = _estimate(first)
+    lead = f"{_limits(*estimate)} was estimated in {rounds:,} rounds, and {true}"
     judged = [row for row in rows if row.epsilon is not None]
     if not judged:
         return f"{lead}: no mechanism can run ({first.note})."
@@ -236,6 +235,10 @@ def _sentence(rows: Sequence[StressRow], target: float) -> str:
     if missing := [row.mechanism for row in rows if row.epsilon is None]:
         text += f"; {', '.join(missing)} could not be judged"
     return f"{text}."
+
+
+def _limits(min_sep: int | None, most: int | None) -> str:
+    return f"min-sep {min_sep:,} (k {most})"
 
 
 def percent(share: float) -> str:

@@ -1,6 +1,7 @@
 """Sweeps as tables, figures and a page."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import decimals_of, shown_min_sep, shown_noise, significant
 from fedray.mechanisms.comparison import NOT_COMPARABLE
-from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, file_names, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.sweep.cells import Row
@@ -56,6 +57,7 @@ _BRIEF = (
 _TITLES = {
     **COLUMNS,
     "min_sep": "min-sep",
+    "max_participations": "max participations",
     "rms_prefix_error": "rms error of prefix sums",
     "max_prefix_error": "largest error of prefix sums",
     "noise_multiplier": "noise multiplier",
@@ -174,9 +176,11 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
     y_title = _title(sweep)
     lines = _lines(result)
     if sweep.plane is not None:
+        planes = _planes(result)
+        files = file_names(sweep.y, planes)
         return [
             Plane(
-                name=f"plane-{place}",
+                name=files[name],
                 title=name,
                 note=f"{y_title}; a blank was not computed, or has none.",
                 x=Axis(x_axis),
@@ -185,7 +189,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
                 values=values,
                 marks=marks,
             )
-            for place, (name, (values, marks)) in enumerate(_planes(result).items())
+            for name, (values, marks) in planes.items()
         ]
     series = tuple(_series(result, name, rows) for name, rows in lines.items())
     note = "A click on a name hides it. "
@@ -197,7 +201,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
     every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [
         Figure(
-            name="lines",
+            name=file_names(sweep.y, [x_axis])[x_axis],
             title=f"{y_title} over {x_axis}",
             note=note,
             x=Axis(x_axis, starts_at_zero=False),
@@ -229,17 +233,19 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
     values = [getattr(rows[x], result.sweep.y) if x in rows else None for x in every_x]
     y = np.array([math.nan if value is None else float(value) for value in values])
     seen = np.isfinite(y)
+    # The name of a mechanism begins with its kind; all mechanisms share some figures.
+    kind = None if result.sweep.y in OF_THE_CELL else re.split("[ ,]", name)[0].rstrip(";")
     if result.sweep.scenario is not None:
-        return Series(name, "points", every_x[seen], y[seen])
+        return Series(name, "points", every_x[seen], y[seen], mechanism=kind)
     # k changes in steps; if it is the same everywhere, figures change smoothly.
     most = {rows[x].max_participations for x in every_x[seen]}
     if len(most) == 1 and result.sweep.y != "min_sep":
-        return Series(name, "line", every_x, y)
+        return Series(name, "line", every_x, y, mechanism=kind)
     # A step continues to the next value if that one was computed, and else is a point.
     is_next_seen = np.append(seen[1:], False)
     next_x = np.append(every_x[1:], every_x[-1])
     until = np.where(is_next_seen, next_x, every_x)
-    return Series(name, "steps", every_x[seen], y[seen], until[seen])
+    return Series(name, "steps", every_x[seen], y[seen], until[seen], mechanism=kind)
 
 
 def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:

@@ -31,7 +31,7 @@ from fedray.studies.sweep.cells import Judgement, Row
 from fedray.studies.sweep.sweep import Cell, Sweep
 
 Progress = Callable[[str], None]
-OF_THE_CELL = ("min_sep", "noise_multiplier")
+OF_THE_CELL = ("min_sep", "max_participations", "days", "noise_multiplier")
 """Plotted figures that all mechanisms of a cell share; less is better for the others."""
 
 

@@ -173,6 +173,8 @@ class Sweep(Table):
         "epsilon",
         "person_epsilon",
         "min_sep",
+        "max_participations",
+        "days",
         "noise_multiplier",
     ] = "rms_loss"
     """Plotted figure of `fedray.studies.sweep.cells.Row`."""

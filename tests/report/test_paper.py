@@ -1,0 +1,330 @@
+"""Figures and tables for papers: nothing covers anything, text is large enough, fonts are in the file, and
+other programs read the tables."""
+
+import csv
+import io
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedray.base.errors import InputError
+from fedray.mechanisms.figures import Mechanisms, mechanism_figures
+from fedray.mechanisms.files import read_strategy
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Tree
+from fedray.report.figure import Axis, Figure, Mark, Plane, Series, look
+from fedray.report.files import STYLES, drawn_figure, saved, write_figures
+from fedray.report.plotly_json import plotly_figure
+from fedray.report.table import Table
+from fedray.studies.stress.judged import StressRow
+from fedray.studies.stress.result import StressResult
+
+LEAST_POINTS = 7.0
+
+
+def stressed() -> StressResult:
+    """The four published pairs, with the figures that are printed for them."""
+    spent = {
+        (430, 100, 5, 90, 5): [("blt", 6.26, -0.001), ("banded", 6.58, 0.073), ("tree", 6.27, 0.0)],
+        (1280, 400, 4, 300, 5): [("blt", 7.26, 0.009), ("tree", 7.16, 0.0)],
+        (2350, 400, 6, 440, 6): [("blt", 5.84, 0.004), ("tree", 5.46, 0.0)],
+        (2000, 1000, 2, 2001, 1): [("blt", 3.92, -0.011), ("tree", 3.94, 0.0)],
+    }
+    rows = tuple(
+        StressRow(
+            kind,
+            *(n, b, k),
+            kind=kind,
+            min_sep=true,
+            max_participations=most,
+            epsilon=epsilon,
+            noise_factor=epsilon / 6,
+            is_exact=kind != "banded",
+            rms_regret=regret,
+        )
+        for (n, b, k, true, most), each in spent.items()
+        for kind, epsilon, regret in each
+    )
+    return StressResult("", 6.0, 1e-10, (), rows)
+
+
+def crowded() -> Figure:
+    """Marks and named points that lie almost on one another."""
+    x = np.array([100.0, 101.0, 102.0, 180.0])
+    names = tuple(f"run {place} with a long name" for place in range(4))
+    marks = [Mark(100.0 + place, f"claim {place}", axis) for place in range(4) for axis in "xy"]
+    points = Series("points", "points", x, x, labels=names)
+    lines = [Series(f"mechanism number {place}", "line", x, x + 3 * place) for place in range(7)]
+    return Figure("crowded", "", "", Axis("x"), Axis("y"), (*lines, points), tuple(marks))
+
+
+def texts_of(canvas: Any) -> list[Any]:
+    """Every text of a figure that is seen."""
+    from matplotlib.text import Text
+
+    canvas.draw_without_rendering()
+    hidden = set()
+    for axes in canvas.axes:
+        for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+                if not min(limits) <= tick.get_loc() <= max(limits):
+                    hidden |= {tick.label1, tick.label2}
+    found = [each for each in canvas.findobj(Text) if each.get_visible() and each.get_text()]
+    return [each for each in found if each not in hidden]
+
+
+def overlaps(canvas: Any) -> list[tuple[str, str]]:
+    """Pairs of texts of which one covers the other, by what the renderer measures."""
+    boxes = [(each.get_text(), each.get_window_extent()) for each in texts_of(canvas)]
+    return [
+        (one, other)
+        for (one, a), (other, b) in itertools.combinations(boxes, 2)
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > 0.5 and min(a.y1, b.y1) - max(a.y0, b.y0) > 0.5
+    ]
+
+
+def figures() -> dict[str, Any]:
+    setting = MinSep(150, 40, 3)
+    strategies = {"blt-100": read_strategy("blt-100"), "tree": Tree()}
+    judged = {
+        name: mechanism_figures(each, setting, None, 1e-10) for name, each in strategies.items()
+    }
+    grid = {(float(x), float(y)): x * y / 7 for x in range(1, 5) for y in range(1, 5)}
+    wide = {(float(x), float(y)): x * y / 7 for x in range(100, 130) for y in range(1, 5)}
+    axes = Axis("min-sep"), Axis("participations"), Axis("epsilon", decimals=4)
+    drawn = [
+        *stressed().figures(),
+        *Mechanisms(judged).figures(),
+        Plane("grid", "", "", *axes, grid),
+        Plane("wide", "", "", *axes, wide),
+        crowded(),
+    ]
+    return {each.name: each for each in drawn}
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", figures())
+def test_no_text_covers_another_or_leaves_the_figure_and_all_can_be_read(name, style) -> None:
+    canvas = drawn_figure(figures()[name], style)
+    assert overlaps(canvas) == []
+    assert canvas.get_size_inches()[0] == STYLES[style][0]
+    for each in texts_of(canvas):
+        assert each.get_fontsize() >= LEAST_POINTS, each.get_text()
+        box = each.get_window_extent()
+        assert min(box.min) >= -0.5, each.get_text()
+        assert (box.max <= canvas.bbox.max + 0.5).all(), each.get_text()
+
+
+def test_the_measure_finds_texts_that_cover_one_another() -> None:
+    canvas = drawn_figure(crowded(), "paper")
+    canvas.axes[0].text(0.5, 0.5, "first", transform=canvas.axes[0].transAxes)
+    canvas.axes[0].text(0.52, 0.5, "second", transform=canvas.axes[0].transAxes)
+    assert ("first", "second") in overlaps(canvas)
+
+
+def test_pairs_of_a_stress_test_are_named_once_and_bounds_are_named() -> None:
+    for figure in stressed().figures():
+        texts = [each.get_text() for each in texts_of(drawn_figure(figure, "paper"))]
+        for pair in ("100 to 90", "400 to 300", "400 to 440", "1,000 to 2,001"):
+            assert texts.count(pair) == 1
+        assert "banded (upper bound)" in texts
+    assert figure.y.title == "Regret of RmsLoss (%)"
+    assert max(figure.series[1].y) == pytest.approx(7.3)
+    (table,) = stressed().tables()
+    column = table.columns.index("rms regret")
+    assert [row[column] for row in table.rows if row[0] == "banded"] == ["<= +7.3 %"]
+
+
+def test_a_pdf_has_its_fonts_as_truetype_and_the_same_bytes_again(tmp_path: Path) -> None:
+    figure = stressed().figures()[0]
+    content = saved(drawn_figure(figure, "paper"), "pdf")
+    fonts = set(re.findall(rb"/BaseFont /(?:[A-Z]{6}\+)?([\w-]+)", content))
+    assert b"STIXGeneral-Regular" in fonts or b"STIXGeneral" in fonts, fonts
+    embedded = len(re.findall(rb"/FontFile2 ", content))
+    assert embedded == len(fonts) > 0
+    assert b"/Type3" not in content
+    (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ", content)
+    assert float(box) == pytest.approx(72 * 3.25)
+    assert saved(drawn_figure(figure, "paper"), "pdf") == content
+
+
+def test_formats_and_styles_are_words_in_any_order(tmp_path: Path) -> None:
+    names = [each.name for each in stressed().figures()]
+    written = write_figures(stressed(), tmp_path / "a", "pdf,paper,png")
+    assert [each.name for each in written] == [
+        f"{name}.{suffix}" for name in names for suffix in ("pdf", "png", "csv")
+    ]
+    assert (tmp_path / "a" / "stress-epsilon.png").read_bytes()[:4] == b"\x89PNG"
+    for wrong in ("poster", "paper,wide", "paper,eps", ""):
+        with pytest.raises(InputError, match="must be one of paper, wide, slides"):
+            write_figures(stressed(), tmp_path / "b", wrong)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_kind_of_mechanism_looks_the_same_in_every_figure_and_on_pages() -> None:
+    seen: dict[str, set[Any]] = {}
+    for figure in figures().values():
+        for series, place in getattr(figure, "looks", []):
+            if series.mechanism is not None:
+                seen.setdefault(series.mechanism, set()).add(look(place))
+                (trace,) = (
+                    each
+                    for each in plotly_figure(figure)["data"]
+                    if each.get("name") == series.name
+                    or each.get("name", "").startswith(series.name)
+                )
+                assert trace["line"] == dict(zip(("color", "dash"), look(place), strict=True))
+    assert set(seen) == {"blt", "banded", "tree", "identity"}
+    assert all(len(each) == 1 for each in seen.values())
+    assert len(set.union(*seen.values())) == 4
+
+
+def test_further_mechanisms_of_a_kind_differ_in_their_dashes_only() -> None:
+    x = np.array([1.0, 2.0])
+    names = {"blt-100": "blt-100", "mine": "blt", "tree": "tree", "none": None}
+    lines = [Series(name, "line", x, x, mechanism=kind) for name, kind in names.items()]
+    found = Figure("f", "", "", Axis("x"), Axis("y"), tuple(lines)).looks
+    (one, solid), (two, dashed), *others = (look(place) for _, place in found)
+    assert one == two
+    assert solid != dashed
+    assert len({color for color, _ in (*others, (one, solid))}) == 3
+    # Dashes would not tell more of them apart.
+    many = [Series(str(each), "line", x, x, mechanism="blt") for each in range(6)]
+    found = Figure("f", "", "", Axis("x"), Axis("y"), tuple(many)).looks
+    assert len({look(place)[0] for _, place in found}) == 6
+
+
+def test_long_lines_have_no_markers_and_whole_numbers_stand_on_whole_ticks() -> None:
+    x = np.arange(150.0)
+    for line, marker in (
+        (Series("s", "line", x, x / 7), "None"),
+        (Series("s", "line", x[:3], x[:3] / 7), "o"),
+    ):
+        (axes,) = drawn_figure(Figure("f", "", "", Axis("x"), Axis("y"), (line,)), "paper").axes
+        assert axes.lines[0].get_marker() == marker
+        assert all(float(tick).is_integer() for tick in axes.get_xticks())
+
+
+def test_a_drawing_in_python_is_restyled_before_it_is_shown() -> None:
+    drawing = stressed().plot("stress-epsilon", "paper")
+    drawing.figures["stress-epsilon"].axes[0].set_xlabel("another name")
+    assert "another name" in drawing.svgs["stress-epsilon"]
+    assert drawing.figures["stress-epsilon"].get_size_inches()[0] == 3.25
+
+
+TABLE = Table.headed(
+    "Spent_at 5 %",
+    [
+        ("mechanism", "epsilon", "regret", "b & k"),
+        (r"my_file\1.json", "1,234.5", "+7.3 %", "400, 4"),
+        ("tree", "<= 6.58", "-", "50 % {a}~b^c#$"),
+    ],
+    "A note with 95 %.",
+)
+
+
+def latex_cells(text: str) -> list[list[str]]:
+    """A reader of LaTeX tables that shares no code with the writer: it goes through the characters, and
+    refuses what LaTeX would refuse."""
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    assert lines[0].startswith(r"\begin{tabular}{")
+    assert lines[-1] == r"\end{tabular}"
+    columns = lines[0].removeprefix(r"\begin{tabular}{").removesuffix("}")
+    assert set(columns) <= set("lr")
+    assert [each for each in lines[1:-1] if not each.endswith(r"\\")] == [
+        r"\toprule",
+        r"\midrule",
+        r"\bottomrule",
+    ]
+    commands = {"textbackslash": "\\", "backslash": "\\", "textasciitilde": "~", "leq": "<="}
+    commands |= {"textasciicircum": "^", "varepsilon": "epsilon"}
+    rows = []
+    for line in lines[1:-1]:
+        if not line.endswith(r"\\"):
+            continue
+        cells, cell, rest, is_math = [], "", line.removesuffix(r"\\").rstrip(), False
+        while rest:
+            if (found := re.match(r"\\([a-z]+)(\{\})?", rest)) is not None:
+                assert is_math or found[1].startswith("text")
+                cell += commands[found[1]]
+                rest = rest[found.end() :]
+                continue
+            if rest[0] == "\\":
+                assert rest[1] in "&%#_{}$"
+                cell, rest = cell + rest[1], rest[2:]
+                continue
+            if rest[0] == "$":
+                is_math = not is_math
+            elif rest[0] == "&":
+                cells.append(cell.strip())
+                cell = ""
+            else:
+                assert rest[0] not in "%#_{}~^"
+                assert is_math or rest[0] not in "<>|"
+                cell += rest[0]
+            rest = rest[1:]
+        assert not is_math
+        rows.append([*cells, cell.strip()])
+        assert len(rows[-1]) == len(columns)
+    return rows
+
+
+def test_another_program_reads_the_latex_table() -> None:
+    assert latex_cells(TABLE.rendered("tex")) == [
+        ["mechanism", "epsilon", "regret (%)", "b & k"],
+        [r"my_file\1.json", "1,234.5", "+7.3", "400, 4"],
+        ["tree", "<= 6.58", "-", "50 % {a}~b^c#$"],
+    ]
+    assert r"\begin{tabular}{lrrl}" in TABLE.rendered("tex")
+    (table,) = stressed().tables()
+    rows = latex_cells(table.rendered("tex"))
+    assert len(rows) == 1 + len(table.rows)
+    assert "MaxLoss" not in rows[0], "a paper has no room for details"
+    assert "rms regret (%)" in rows[0]
+
+
+def test_csv_has_every_column_and_numbers_that_programs_read() -> None:
+    assert list(csv.reader(io.StringIO(TABLE.rendered("csv")))) == [
+        ["mechanism", "epsilon", "regret (%)", "b & k"],
+        [r"my_file\1.json", "1234.5", "+7.3", "400, 4"],
+        ["tree", "<= 6.58", "", "50 % {a}~b^c#$"],
+    ]
+    (table,) = stressed().tables()
+    rows = list(csv.DictReader(io.StringIO(table.rendered("csv"))))
+    assert [float(row["rounds"]) for row in rows][:4] == [430, 430, 430, 1280]
+    assert "MaxLoss" in rows[0]
+
+
+def test_markdown_keeps_its_columns() -> None:
+    head, rule, *rows = Table.headed("", [("a", "b"), ("x|y", "2")]).rendered("md").splitlines()
+    assert (head, rule, rows) == ("| a | b |", "| --- | ---: |", [r"| x\|y | 2 |"])
+
+
+def test_commands_write_what_they_print_and_refuse_what_they_cannot_write(
+    fedray_command, tmp_path: Path
+) -> None:
+    setting = ("--rounds", "60", "--min-sep", "20", "--max-participations", "3")
+    file = tmp_path / "mechanism.csv"
+    code, out, _ = fedray_command("mechanism", "tree", "identity", *setting, "--table", str(file))
+    assert code == 0
+    assert str(file) in out
+    rows = list(csv.reader(file.open()))
+    assert any("tree" in row for row in rows)
+    for arguments, said in (
+        (("--table", str(tmp_path / "x.doc")), "must be NAME.csv"),
+        (("--table", str(tmp_path / "no" / "x.csv")), "in a directory that exists"),
+        (("--table", str(file), "--json"), "does not go with `--json`"),
+        (
+            ("--figures", str(tmp_path / "f"), "--style", "poster"),
+            "--style='poster' must be one of",
+        ),
+    ):
+        code, out, err = fedray_command("mechanism", "tree", *setting, *arguments)
+        assert (code, out) == (2, "")
+        assert said in err
+        assert len(err.splitlines()) == 1
+    assert not (tmp_path / "f").exists()
