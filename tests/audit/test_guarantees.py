@@ -11,7 +11,8 @@ from scipy.stats import norm
 
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import Claim
-from fedray.audit.guarantees import allowed, true_positive_rate
+from fedray.audit.guarantees import _is_kept, allowed, true_positive_rate
+from fedray.audit.participation import Patterns
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.report.audits import participation_table
@@ -33,6 +34,13 @@ def longest_chain(started: np.ndarray, timer: float, separation: int) -> tuple[i
     for s in range(n):
         length[s] += max((length[r] for r in range(s) if follows[r, s]), default=0)
     return min(gaps, default=n), int(length.max())
+
+
+@pytest.mark.parametrize(("min_sep", "most"), [(3, 2), (2, 1), (4, 2)])
+def test_rules_are_kept_only_if_both_limits_hold(min_sep: int, most: int) -> None:
+    """A device of rounds 0 and 3."""
+    patterns = Patterns(9, np.array([5], np.uint64), np.array([2]), np.array([0, 3], np.uint32))
+    assert _is_kept(MinSep(9, min_sep, most), patterns) == ((min_sep, most) == (3, 2))
 
 
 @pytest.mark.slow
