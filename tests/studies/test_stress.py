@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -583,7 +584,7 @@ def test_the_verdict_says_what_is_a_bound_and_names_what_could_not_be_judged() -
 def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_noise() -> None:
     rows = tuple(
         judged_row(
-            name, seed=seed, epsilon=spent, noise_factor=1.0, rms_regret=0.0, rms_error=error
+            name, seed=seed, min_sep=12, epsilon=spent, noise_factor=1.0, rms_regret=0.0, rms_error=error
         )
         for seed in range(4)
         for name, spent, error in (("blt", 4.5, 1.0), ("tree", 3.9, 2.0))
@@ -592,3 +593,19 @@ def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_no
     assert verdict.startswith("design a tree for min-sep 10 (k 4),"), (
         "the given estimate has no rows"
     )
+
+
+def test_no_estimate_above_every_truth_is_recommended_and_a_tie_goes_to_the_smaller() -> None:
+    """Every run has min-sep 8. A mechanism for 10 costs less and keeps the target, but so only by
+    luck: no run was so good. Those for 7 and 8 are equal."""
+    rows = tuple(
+        replace(
+            judged_row("tree", seed=seed, epsilon=3.9, rms_regret=0.0, rms_error=1.0),
+            estimated_min_sep=estimate,
+            noise_factor=factor,
+        )
+        for seed in range(4)
+        for estimate, factor in ((10, 0.99), (8, 0.9), (7, 0.9 * (1 + 1e-12)))
+    )
+    (best,) = StressResult("", 4.0, DELTA, (MinSep(40, 10, 4),), rows).recommended
+    assert best.estimated_min_sep == 7

@@ -108,12 +108,17 @@ class StressResult(DrawnResult):
     def recommended(self) -> InJson[list[Outcome]]:
         """The estimate to design for, of each mechanism: of those with which at most 5 % of the
         runs exceed the target, the one of least `mean_excess`; if all are riskier, the one with
-        which the fewest runs do."""
+        which the fewest runs do. No run supports a min-sep above all that occurred, so none of
+        those is recommended, and of equal ones the smallest is."""
 
         def cost(outcome: Outcome) -> tuple[float, float, int]:
-            return _risk(outcome), outcome.mean_excess or 0.0, -outcome.estimated_min_sep
+            # Equal excesses may differ by rounding.
+            excess = round(outcome.mean_excess or 0.0, 9)
+            return _risk(outcome), excess, outcome.estimated_min_sep
 
-        comparable = [each for each in self.outcomes if each.mean_excess is not None]
+        comparable = [
+            each for each in self.outcomes if each.mean_excess is not None and each.quantile < 1
+        ]
         return [min(each, key=cost) for each in grouped(comparable, lambda each: each.mechanism)]
 
     def is_given(self, outcome: Outcome) -> bool:
