@@ -584,7 +584,13 @@ def test_the_verdict_says_what_is_a_bound_and_names_what_could_not_be_judged() -
 def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_noise() -> None:
     rows = tuple(
         judged_row(
-            name, seed=seed, min_sep=12, epsilon=spent, noise_factor=1.0, rms_regret=0.0, rms_error=error
+            name,
+            seed=seed,
+            min_sep=12,
+            epsilon=spent,
+            noise_factor=1.0,
+            rms_regret=0.0,
+            rms_error=error,
         )
         for seed in range(4)
         for name, spent, error in (("blt", 4.5, 1.0), ("tree", 3.9, 2.0))

@@ -18,6 +18,7 @@ from fedray.report.table import FORMS, Paragraph, Piece, Table
 WIDTH_OF_FILES = 100
 """Columns of output that goes to a file or a pipe."""
 
+DEFAULT_STYLE = "wide,svg"
 STYLE: ContextVar[str] = ContextVar("style")
 """Style and formats of the figures, from `--style`."""
 TABLES: ContextVar[list[Table]] = ContextVar("tables")
@@ -38,6 +39,10 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
     STYLE.set(style)
     TABLES.set([])
     # The work may take hours, so what cannot be written is refused before it.
+    if style not in ("", DEFAULT_STYLE) and given["figures"] is None:
+        raise InputError.of(
+            "style", style, "styles figures, which are not written", "give --figures DIR"
+        )
     if given.get("figures") is not None:
         from fedray.report.files import parsed_style
 

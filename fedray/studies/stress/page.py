@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,16 @@ from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.compare_page import comparison_figures, comparison_tables
 from fedray.studies.stress.judged import StressRow
-from fedray.studies.stress.result import Outcome, StressResult, case_of, grouped, percent
+from fedray.studies.stress.result import (
+    ALONE,
+    PUBLISHED,
+    Outcome,
+    StressResult,
+    case_of,
+    grouped,
+    percent,
+    share,
+)
 
 MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
@@ -47,7 +57,24 @@ def _is_simulated(result: StressResult) -> bool:
 
 def _title(result: StressResult) -> str:
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
-    return f"Made for the estimate, with the noise for {target} under it"
+    basis = "; epsilon as observed" if result.is_observed else ""
+    if result.subject == PUBLISHED:
+        basis = f"; estimates and truths of {PUBLISHED}"
+    return f"Made for the estimate, with the noise for {target} under it{basis}"
+
+
+def _brief(table: Table, once: tuple[str, ...]) -> Table:
+    """Returns the table without columns that repeat the one before, and with those of `once` that
+    have one value as a note."""
+    columns = dict(zip(table.columns, zip(*table.rows, strict=True), strict=True))
+    names = [*columns]
+    repeated = {b for a, b in pairwise(names) if columns[a] == columns[b]}
+    same = [name for name in once if len(table.rows) > 1 and len(set(columns[name])) == 1]
+    kept = [name for name in names if name not in repeated and name not in same]
+    note = f"In all rows: {'; '.join(f'{name} {columns[name][0]}' for name in same)}."
+    rows = tuple(zip(*(columns[name] for name in kept), strict=True))
+    notes = (*([note] if same else []), *table.notes)
+    return replace(table, columns=tuple(kept), rows=rows, notes=notes)
 
 
 def _rows_table(result: StressResult) -> Table:
@@ -55,9 +82,17 @@ def _rows_table(result: StressResult) -> Table:
         "mechanism": lambda row: row.mechanism,
         "rounds": lambda row: f"{row.rounds:,}",
         "estimate b, k": lambda row: f"{row.estimated_min_sep:,}, {row.estimated_participations:,}",
-        "truth b, k": lambda row: f"{row.min_sep:,}, {row.max_participations:,}",
+        "truth b, k": lambda row: (
+            "none (k 1)"
+            if row.max_participations == 1
+            else f"{row.min_sep:,}, {row.max_participations:,}"
+        ),
+        "noise multiplier": lambda row: significant(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 2),
-        "noise factor": lambda row: _bounded(row, row.noise_factor, 3),
+        "enforced": lambda row: (
+            "-" if row.enforced_epsilon is None else up(row.enforced_epsilon, 2)
+        ),
+        "factor": lambda row: _bounded(row, row.noise_factor, 3),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
@@ -65,10 +100,14 @@ def _rows_table(result: StressResult) -> Table:
         "max regret": lambda row: _regret(row, row.max_regret),
         "rms regret": lambda row: _regret(row, row.rms_regret),
     }
+    if all(row.enforced_epsilon is None for row in result.rows):
+        del cells["enforced"]
     notes = [
-        "The noise factor keeps the target under the truth. Errors are those of prefix sums, at "
+        _rests_on(result),
+        "The factor on the noise keeps the target under the truth. Errors are those of prefix sums, at "
         "clip norm 1 and the noise that was chosen; losses are errors at mu = 1. Regret: the loss "
-        "over that of the same kind made for the truth, minus 1, which is at equal epsilon."
+        "over that of the same kind made for the truth, minus 1, which is at equal epsilon.",
+        _below_zero([row.rms_regret for row in result.rows]),
     ]
     if any(row.is_exact is False for row in result.rows):
         notes.append(
@@ -76,8 +115,33 @@ def _rows_table(result: StressResult) -> Table:
             "the bound of the mechanism made for the truth is unknown."
         )
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
-    details = ("MaxLoss", "RmsLoss", "max error", "max regret")
-    return Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
+    details = ("MaxLoss", "RmsLoss", "max error", "rms error", "max regret")
+    table = Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
+    return _brief(table, ("rounds", "estimate b, k", "truth b, k"))
+
+
+def _rests_on(result: StressResult) -> str:
+    """Returns what a guarantee may rest on, if not on the truths that were observed."""
+    if not result.is_observed:
+        return ""
+    alone = any(row.max_participations == 1 for row in result.rows)
+    where = "the column enforced"
+    if all(row.enforced_epsilon is None for row in result.rows):
+        where = "the enforced figure of `fedray audit`"
+    return (
+        f"Epsilon is of the rounds as observed; a guarantee may rest only on {where}."
+        f"{f' {ALONE}' if alone else ''}"
+    )
+
+
+def _below_zero(regrets: Sequence[float | None]) -> str:
+    """Returns the reason for regrets below zero, if there are any."""
+    if all(each is None or each >= 0 for each in regrets):
+        return ""
+    return (
+        "Regret below 0: it is of RmsLoss at the truth, but a BLT is made for least MaxLoss, as its "
+        "paper does, and all kinds for the worst rounds of (b, k), not for recorded ones."
+    )
 
 
 def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
@@ -88,18 +152,22 @@ def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
 
 def _regret(row: StressRow, value: float | None) -> str:
     bound = "<= " if row.is_exact is False and value is not None else ""
-    return f"{bound}{_share(value)}"
+    return f"{bound}{share(value)}"
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100.0 * value:+.1f} %"
+def _shown(result: StressResult) -> list[Outcome]:
+    """Returns every mechanism made for every estimate that was given, or is recommended for one."""
+    best = {_limits_of(each) for each in result.recommended}
+    return [each for each in result.outcomes if result.is_given(each) or _limits_of(each) in best]
+
+
+def _limits_of(outcome: Outcome) -> tuple[int, int]:
+    return outcome.estimated_min_sep, outcome.estimated_participations
 
 
 def _outcome_tables(result: StressResult) -> list[Table]:
-    """A row for each mechanism made for a given estimate, and for its recommended one, over all
-    runs; then for the given estimates over the runs of each what-if."""
-    best = result.recommended
-    shown = [each for each in result.outcomes if result.is_given(each) or each in best]
+    """A row for each mechanism and estimate that is given or recommended, over all runs; then for the given estimates over the runs of each what-if."""
+    best, shown = result.recommended, _shown(result)
     order = list(dict.fromkeys(row.mechanism for row in result.rows))
     shown.sort(key=lambda each: order.index(each.mechanism))
     cells: dict[str, Callable[[Outcome], str]] = {
@@ -111,26 +179,30 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "runs": lambda each: f"{each.runs:,}",
         "quantile": lambda each: percent(each.quantile),
         "exceed": lambda each: percent(each.exceeding),
-        "epsilon 50, 95 %": lambda each: ", ".join(up(one, 2) for one in each.epsilons[1:]),
+        "noise multiplier": lambda each: significant(each.noise_multiplier),
+        "epsilon": lambda each: up(each.epsilons[1], 2),
+        "epsilon 95 %": lambda each: up(each.epsilons[2], 2),
         "factor 95 %": lambda each: up(each.noise_factors[2], 3),
         "rms error": lambda each: significant(each.rms_error),
-        "excess": lambda each: _share(each.mean_excess),
-        "regret": lambda each: _share(each.mean_regret),
-        "regret 95 %": lambda each: _share(each.regrets and each.regrets[2]),
+        "excess": lambda each: share(each.mean_excess),
+        "regret": lambda each: share(each.mean_regret),
+        "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
     }
     known = {each.mechanism for each in shown}
     reasons = {row.mechanism: row.note for row in result.rows if row.mechanism not in known}
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
-        "Quantile: share of runs with a smaller min-sep. Exceed: share of runs that spend more "
+        _rests_on(result),
+        "Epsilon: the median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: share of runs that spend more "
         "than the target. Excess: RMS error at the noise that was chosen, over that of the same "
         "kind made for each truth with its own noise, minus 1; regret: the same at equal epsilon. "
         "Both are means over the runs. * recommended: the least excess of the estimates with which "
-        "at most 5 % of the runs exceed the target.",
+        "at most 5 % of the runs exceed the target and that are not above every run.",
+        _below_zero([each.mean_regret for each in shown]),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {note}." for name, note in reasons.items()),
     )
-    details = ("runs", "factor 95 %", "rms error")
+    details = ("runs", "epsilon 95 %", "factor 95 %", "rms error", "regret 95 %")
     tables = [Table.of(_title(result), shown, cells, *notes, details=details)]
     # A mechanism that cannot run in every truth is a row too.
     without = [(name, "see below", *"-" * (len(cells) - 2)) for name in reasons]
@@ -138,7 +210,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     for name in dict.fromkeys(each.what_if for each in result.outcomes_by_what_if):
         of_name = [each for each in result.outcomes_by_what_if if each.what_if == name]
         tables.append(Table.of(f"If {name}", of_name, cells, details=details))
-    return tables
+    return [_brief(each, ("runs",)) for each in tables]
 
 
 def stress_figures(result: StressResult) -> list[Shown]:
@@ -146,7 +218,7 @@ def stress_figures(result: StressResult) -> list[Shown]:
     simulated, over the estimate; then trained models."""
     figures = (
         ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
-        ("noise_factor", f"Noise factor that keeps epsilon {given(result.epsilon)}", 1.0),
+        ("noise_factor", f"Noise factor, to keep epsilon {given(result.epsilon)}", 1.0),
         ("rms_regret", "Regret of RmsLoss (%), at equal epsilon", 0.0),
     )
     draw = _over_estimates if _is_simulated(result) else _over_truths
@@ -157,9 +229,12 @@ def stress_figures(result: StressResult) -> list[Shown]:
 def _over_truths(result: StressResult, key: str, title: str, target: float) -> Figure:
     estimates = {case_of(row)[:3] for row in result.rows}
     is_single = len(estimates) == 1
+    truths = {case_of(row)[3:] for row in result.rows}
 
     def x_of(row: StressRow) -> float:
         true = float(row.min_sep or 0)
+        if len(truths) == 1:
+            return float(row.estimated_min_sep)
         return true if is_single else true / row.estimated_min_sep
 
     series = []
@@ -170,15 +245,25 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
         bound = " (upper bound)" if any(row.is_exact is False for row in known) else ""
         name = f"{own[0].mechanism}{bound}"
         series.append(Series(name, "points", x, y, mechanism=own[0].kind))
-    marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
-    if is_single:
+    marks = [Mark(target, "target" if key == "epsilon" else "", "y"), *_truth_marks(result)]
+    title_of_x = "true min-sep" if is_single else "true over estimated min-sep"
+    if len(truths) == 1:
+        title_of_x = "estimated min-sep"
+    elif is_single:
         marks.append(Mark(float(result.rows[0].estimated_min_sep), "estimate"))
     elif len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS:
         names = {f"{row.estimated_min_sep:,} to {row.min_sep:,}": row for row in cases.values()}
         marks += [Mark(x_of(row), name) for name, row in names.items()]
-    x_axis = Axis("true min-sep" if is_single else "true over estimated min-sep", False, False)
+    x_axis = Axis(title_of_x, False, False)
     note = "Each point is a mechanism made for the estimate, with the noise for the target."
     return _figure(key, title, note, x_axis, series, marks)
+
+
+def _truth_marks(result: StressResult) -> list[Mark]:
+    """Returns the mark of the min-sep that came about, if it is one and a device took part twice."""
+    known = [row for row in result.rows if row.max_participations is not None]
+    true = {None if row.max_participations == 1 else row.min_sep for row in known}
+    return [Mark(float(each), "truth") for each in true if each is not None and len(true) == 1]
 
 
 def _values(key: str, values: Sequence[Any]) -> Float64Array:
@@ -188,21 +273,16 @@ def _values(key: str, values: Sequence[Any]) -> Float64Array:
 
 def _over_estimates(result: StressResult, key: str, title: str, target: float) -> Figure:
     series = []
-    # Estimates that differ in k alone would make one line go up and down.
-    has_k = len({each.estimated_participations for each in result.outcomes}) > 1
     kinds = {row.mechanism: row.kind for row in result.rows}
-    for own in grouped(
-        result.outcomes, lambda each: (each.mechanism, each.estimated_participations)
-    ):
-        own.sort(key=lambda each: each.estimated_min_sep)
+    for own in grouped(_shown(result), lambda each: each.mechanism):
+        own.sort(key=lambda each: (each.estimated_min_sep, -each.estimated_participations))
         first = own[0]
         triples = _values(key, [_TRIPLES[key](each) or (np.nan,) * 3 for each in own])
         x = np.array([float(each.estimated_min_sep) for each in own])
         low, median, high = triples.reshape(-1, 3).T
-        name = f"{first.mechanism}{f', k {first.estimated_participations}' if has_k else ''}"
         ends = {"low": low, "high": high, "mechanism": kinds[first.mechanism]}
-        series.append(Series(name, "line", x, median, **ends))
-    marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
+        series.append(Series(first.mechanism, "line", x, median, **ends))
+    marks = [Mark(target, "target" if key == "epsilon" else "", "y"), *_truth_marks(result)]
     note = "Median over the simulated runs; the band is from the 5 % to the 95 % quantile."
     return _figure(key, title, note, Axis("estimated min-sep", False, False), series, marks)
 

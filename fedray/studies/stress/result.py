@@ -20,6 +20,9 @@ from fedray.studies.stress.judged import StressRow
 MOST_EXCEEDING = 0.05
 """Largest share of runs beyond the target with which an estimate is recommended."""
 QUANTILES = (0.05, 0.5, 0.95)
+PUBLISHED = "Table 4 of McMahan, Xu and Zhang (2024)"
+"""Source of the settings that are judged without arguments."""
+ALONE = "No device took part twice, which is no evidence for a longer run."
 _Item = TypeVar("_Item")
 
 
@@ -39,6 +42,8 @@ class Outcome(Document):
     """Key of the scenario that the truths change; None for all runs."""
     runs: int
     """Number of truths; runs that starved are left out."""
+    noise_multiplier: float
+    """z, the least for the target under the estimate."""
     quantile: float
     """Share of runs whose min-sep is below the estimate."""
     exceeding: float
@@ -66,7 +71,7 @@ class StressResult(DrawnResult):
     PAGE: ClassVar[str] = "fedray.studies.stress.page:stress_page"
 
     subject: str
-    """Trace or scenario; empty for settings."""
+    """Trace, scenario or PUBLISHED; empty for given settings."""
     epsilon: float
     """Target E, under the estimate."""
     delta: float
@@ -132,32 +137,39 @@ class StressResult(DrawnResult):
         said = self._said()
         return said if self.comparison is None else f"{said} {self.comparison.answer}"
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether truths are what happened in runs, and are not assumed."""
+        return self.subject not in ("", PUBLISHED)
+
     def _said(self) -> str:
         target = given(self.epsilon)
         best = min(self.recommended, key=lambda each: (_risk(each), each.rms_error), default=None)
-        if best is None or best.mean_excess is None:
+        if best is None:
             cases = grouped(self.rows, case_of)
             worst = max(cases, key=lambda case: max(_known(case, "epsilon"), default=0.0))
-            text = _sentence(worst, self.epsilon)
-            return (
-                text[:1].upper() + text[1:]
-                if len(cases) == 1
-                else f"The worst of {len(cases)} cases: {text}"
+            which = f", the worst of {len(cases)} cases" if len(cases) > 1 else ""
+            return _sentence(worst, self.epsilon, which, self.is_observed)
+        others = "".join(
+            f"; for {_limits(*_estimate(each)[1:])} {share(each.mean_excess)} and "
+            f"{percent(each.exceeding)}"
+            for each in self.outcomes
+            if each.mechanism == best.mechanism and self.is_given(each) and each != best
+        )
+        runs = {(row.seed, row.what_if): row for row in self.rows}.values()
+        known = [row for row in runs if row.max_participations is not None]
+        true = " to ".join(
+            dict.fromkeys(
+                _limits(*end([(row.min_sep, row.max_participations) for row in known]))
+                for end in (min, max)
             )
-        of_best = [each for each in self.outcomes if each.mechanism == best.mechanism]
-        said = [
-            f"{percent(each.exceeding)} of {counted(each.runs, 'run')} exceed epsilon {target} "
-            f"with a {each.mechanism} made for {_limits(*_estimate(each)[1:])}"
-            for each in of_best
-            if self.is_given(each)
-        ]
-        lead = f"{', '.join(said)}; " if said else ""
-        more = "more" if best.mean_excess >= 0 else "less"
+        )
+        alone = f" {ALONE}" if all(row.max_participations == 1 for row in known) else ""
         return (
-            f"{lead}design a {best.mechanism} for {_limits(*_estimate(best)[1:])}, the "
-            f"{percent(best.quantile)} quantile: {percent(abs(best.mean_excess))} {more} error "
-            f"in the mean than made for each truth, {percent(best.exceeding)} chance to exceed "
-            f"{target}."
+            f"Design a {best.mechanism} for {_limits(*_estimate(best)[1:])}: its error is "
+            f"{share(best.mean_excess)} against that of one made for each truth, and "
+            f"{percent(best.exceeding)} of the runs exceed epsilon {target}{others}. "
+            f"It was {true} in {len(known)} of {counted(len(runs), 'run')}.{alone}"
         )
 
 
@@ -184,6 +196,7 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
         *(first.mechanism, rounds, min_sep, most),
         what_if=first.what_if if len(what_ifs) == 1 else None,
         runs=len(rows),
+        noise_multiplier=_known(rows, "noise_multiplier")[0],
         quantile=sum(each < min_sep for each in _known(rows, "min_sep")) / len(rows),
         exceeding=sum(each > target for each in epsilons) / len(rows),
         epsilons=_quantiles(epsilons),
@@ -213,29 +226,38 @@ def case_of(row: StressRow) -> tuple[object, ...]:
     return (*_estimate(row), row.min_sep, row.max_participations)
 
 
-def _sentence(rows: Sequence[StressRow], target: float) -> str:
-    """Returns what mechanisms made for one estimate cost under one truth, in a sentence."""
+def _sentence(rows: Sequence[StressRow], target: float, which: str, is_observed: bool) -> str:
+    """Returns what to do if mechanisms made for one estimate meet one truth, and their cost."""
     first = rows[0]
-    true = f"it was {_limits(first.min_sep, first.max_participations)}"
-    if first.max_participations == 1:
-        true = "no device took part twice"
     rounds, *estimate = _estimate(first)
-    lead = f"{_limits(*estimate)} was estimated in {rounds:,} rounds, and {true}"
-    judged = [row for row in rows if row.epsilon is not None]
+    planned, true = _limits(*estimate), _limits(first.min_sep, first.max_participations)
+    # Simulated runs may have one truth with several seeds.
+    judged = list({row.mechanism: row for row in rows if row.epsilon is not None}.values())
     if not judged:
-        return f"{lead}: no mechanism can run ({first.note})."
+        return f"It was {true} instead of {planned}: no mechanism can run ({first.note})."
     spent = [
         f"{row.mechanism} {'at most ' if row.is_exact is False else ''}{up(row.epsilon or 0.0, 2)}"
         for row in judged
     ]
-    factors = [up(each, 3) for each in sorted(_known(judged, "noise_factor"))]
-    needed = " to ".join(dict.fromkeys((factors[0], factors[-1])))
-    text = f"{lead}: instead of epsilon {given(target)}, {', '.join(spent)} are spent; {needed} "
-    text += f"times the noise keeps {given(target)}"
+    factors = sorted(_known(judged, "noise_factor"))
+    needed = " to ".join(dict.fromkeys(up(each, 3) for each in (factors[0], factors[-1])))
+    keeps = f"{needed} times the noise keeps {given(target)}"
+    if is_observed and first.max_participations == 1:
+        lead, keeps = "Keep the noise", f"{ALONE[:-1].lower()}, so this is no reason for less"
+    elif factors[-1] > 1:
+        lead = f"Design for {true}, or take {needed} times the noise"
+        keeps = ""
+    else:
+        lead = f"Keep the design for {planned}"
+    text = (
+        f"{lead}: made for {planned} in {rounds:,} rounds, when it was {true}{which}, the "
+        f"mechanisms spend {', '.join(spent)} instead of epsilon {given(target)}"
+        f"{keeps and f'; {keeps}'}"
+    )
     worst = max(judged, key=lambda row: row.rms_regret or 0.0)
     if worst.rms_regret is not None and worst.rms_regret > 0:
-        cost = up(100.0 * worst.rms_regret, 1)
-        text += f"; at equal epsilon the wrong design costs at most {cost} % of error"
+        cost = share(worst.rms_regret)
+        text += f"; at equal epsilon the wrong design costs up to {cost} of error"
         text += f" ({worst.mechanism})"
     if missing := [row.mechanism for row in rows if row.epsilon is None]:
         text += f"; {', '.join(missing)} could not be judged"
@@ -243,7 +265,16 @@ def _sentence(rows: Sequence[StressRow], target: float) -> str:
 
 
 def _limits(min_sep: int | None, most: int | None) -> str:
-    return f"min-sep {min_sep:,} (k {most})"
+    return "no min-sep (k 1)" if most == 1 else f"min-sep {min_sep:,} (k {most})"
+
+
+def share(value: float | None) -> str:
+    """Returns a cost as a percentage with a sign, rounded up to one decimal; "-" if unknown."""
+    if value is None:
+        return "-"
+    # A share that is computed as 0 within rounding is no cost.
+    text = up(round(100.0 * value, 6), 1)
+    return f"{'' if text.startswith('-') else '+'}{text} %"
 
 
 def percent(share: float) -> str:
