@@ -14,13 +14,10 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import typer
 
 from fedray.base.storage import is_of_bucket, local_path
-from fedray.commands.frame.output import DEFAULT_STYLE, run_command
+from fedray.commands.frame.output import run_command
 from fedray.commands.frame.shared import FLAGS, SHARED
 
-COMMON: dict[str, tuple[Any, Any]] = {
-    "style": (str, DEFAULT_STYLE),
-    "table_file": (Path | None, None),
-}
+COMMON: dict[str, tuple[Any, Any]] = {"style": (str, "wide,svg"), "table_file": (Path | None, None)}
 """Types and defaults of the options of every command that writes figures or prints tables."""
 WITHOUT_TABLES = ("init", "report")
 """Commands that print none."""

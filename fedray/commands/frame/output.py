@@ -18,7 +18,6 @@ from fedray.report.table import FORMS, Paragraph, Piece, Table
 WIDTH_OF_FILES = 100
 """Columns of output that goes to a file or a pipe."""
 
-DEFAULT_STYLE = "wide,svg"
 STYLE: ContextVar[str] = ContextVar("style")
 """Style and formats of the figures, from `--style`."""
 TABLES: ContextVar[list[Table]] = ContextVar("tables")
@@ -39,7 +38,7 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
     STYLE.set(style)
     TABLES.set([])
     # The work may take hours, so what cannot be written is refused before it.
-    if style not in ("", DEFAULT_STYLE) and given["figures"] is None:
+    if style not in ("", "wide,svg") and given["figures"] is None:
         raise InputError.of(
             "style", style, "styles figures, which are not written", "give --figures DIR"
         )

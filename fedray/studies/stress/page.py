@@ -1,6 +1,6 @@
 """Stress tests as tables, figures and a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,7 @@ from fedray.studies.stress.result import (
     Outcome,
     StressResult,
     case_of,
+    estimate_of,
     grouped,
     percent,
     share,
@@ -56,25 +57,21 @@ def _is_simulated(result: StressResult) -> bool:
 
 
 def _title(result: StressResult) -> str:
+    source = "; epsilon as observed" if result.is_observed else result.subject and f"; {PUBLISHED}"
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
-    basis = "; epsilon as observed" if result.is_observed else ""
-    if result.subject == PUBLISHED:
-        basis = f"; estimates and truths of {PUBLISHED}"
-    return f"Made for the estimate, with the noise for {target} under it{basis}"
+    return f"Made for the estimate, with the noise for {target} under it{source}"
 
 
-def _brief(table: Table, once: tuple[str, ...]) -> Table:
-    """Returns the table without columns that repeat the one before, and with those of `once` that
-    have one value as a note."""
-    columns = dict(zip(table.columns, zip(*table.rows, strict=True), strict=True))
-    names = [*columns]
-    repeated = {b for a, b in pairwise(names) if columns[a] == columns[b]}
-    same = [name for name in once if len(table.rows) > 1 and len(set(columns[name])) == 1]
-    kept = [name for name in names if name not in repeated and name not in same]
-    note = f"In all rows: {'; '.join(f'{name} {columns[name][0]}' for name in same)}."
-    rows = tuple(zip(*(columns[name] for name in kept), strict=True))
-    notes = (*([note] if same else []), *table.notes)
-    return replace(table, columns=tuple(kept), rows=rows, notes=notes)
+def _brief(table: Table, *shared: str) -> Table:
+    """Returns the table without columns that repeat the one before; those of `shared` that have one
+    value become a note."""
+    columns = list(zip(table.columns, zip(*table.rows, strict=True), strict=True))
+    kept = [b for a, b in pairwise([("", ()), *columns]) if a[1] != b[1]]
+    same = [each for each in kept if each[0] in shared and len(table.rows) > 1 == len({*each[1]})]
+    note = [f"In all rows: {'; '.join(f'{name} {cells[0]}' for name, cells in same)}."] * bool(same)
+    names, cells = zip(*(each for each in kept if each not in same), strict=True)
+    rows = tuple(zip(*cells, strict=True))
+    return replace(table, columns=names, rows=rows, notes=(*note, *table.notes))
 
 
 def _rows_table(result: StressResult) -> Table:
@@ -100,14 +97,14 @@ def _rows_table(result: StressResult) -> Table:
         "max regret": lambda row: _regret(row, row.max_regret),
         "rms regret": lambda row: _regret(row, row.rms_regret),
     }
-    if all(row.enforced_epsilon is None for row in result.rows):
+    if not _has_enforced(result):
         del cells["enforced"]
     notes = [
         _rests_on(result),
-        "The factor on the noise keeps the target under the truth. Errors are those of prefix sums, at "
+        "The factor on the noise keeps the target under the truth. Errors are of prefix sums, at "
         "clip norm 1 and the noise that was chosen; losses are errors at mu = 1. Regret: the loss "
         "over that of the same kind made for the truth, minus 1, which is at equal epsilon.",
-        _below_zero([row.rms_regret for row in result.rows]),
+        _below_zero(row.rms_regret for row in result.rows),
     ]
     if any(row.is_exact is False for row in result.rows):
         notes.append(
@@ -117,30 +114,31 @@ def _rows_table(result: StressResult) -> Table:
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
     details = ("MaxLoss", "RmsLoss", "max error", "rms error", "max regret")
     table = Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
-    return _brief(table, ("rounds", "estimate b, k", "truth b, k"))
+    return _brief(table, "rounds", "estimate b, k", "truth b, k")
+
+
+def _has_enforced(result: StressResult) -> bool:
+    return any(row.enforced_epsilon is not None for row in result.rows)
 
 
 def _rests_on(result: StressResult) -> str:
     """Returns what a guarantee may rest on, if not on the truths that were observed."""
     if not result.is_observed:
         return ""
-    alone = any(row.max_participations == 1 for row in result.rows)
-    where = "the column enforced"
-    if all(row.enforced_epsilon is None for row in result.rows):
-        where = "the enforced figure of `fedray audit`"
+    where = "its column" if _has_enforced(result) else "`fedray audit`"
+    alone = f" {ALONE}" if any(row.max_participations == 1 for row in result.rows) else ""
     return (
-        f"Epsilon is of the rounds as observed; a guarantee may rest only on {where}."
-        f"{f' {ALONE}' if alone else ''}"
+        f"Epsilon is as observed; a guarantee may rest only on the enforced one, of {where}.{alone}"
     )
 
 
-def _below_zero(regrets: Sequence[float | None]) -> str:
+def _below_zero(regrets: Iterable[float | None]) -> str:
     """Returns the reason for regrets below zero, if there are any."""
-    if all(each is None or each >= 0 for each in regrets):
-        return ""
     return (
-        "Regret below 0: it is of RmsLoss at the truth, but a BLT is made for least MaxLoss, as its "
-        "paper does, and all kinds for the worst rounds of (b, k), not for recorded ones."
+        "Regret below 0: it is of RmsLoss under the truth, but a BLT is made for least MaxLoss, as "
+        "in its paper, and every kind for the worst rounds of (b, k), not for recorded ones."
+        if any(share(each).startswith("-0") or (each or 0) < -0.001 for each in regrets)
+        else ""
     )
 
 
@@ -155,21 +153,17 @@ def _regret(row: StressRow, value: float | None) -> str:
     return f"{bound}{share(value)}"
 
 
-def _shown(result: StressResult) -> list[Outcome]:
-    """Returns every mechanism made for every estimate that was given, or is recommended for one."""
-    best = {_limits_of(each) for each in result.recommended}
-    return [each for each in result.outcomes if result.is_given(each) or _limits_of(each) in best]
-
-
-def _limits_of(outcome: Outcome) -> tuple[int, int]:
-    return outcome.estimated_min_sep, outcome.estimated_participations
+def _shown(result: StressResult) -> list[list[Outcome]]:
+    """Returns each mechanism made for every estimate that is given or recommended for one."""
+    best = {estimate_of(each) for each in result.recommended}
+    known = [each for each in result.outcomes if result.is_given(each) or estimate_of(each) in best]
+    return grouped(sorted(known, key=estimate_of), lambda each: each.mechanism)
 
 
 def _outcome_tables(result: StressResult) -> list[Table]:
-    """A row for each mechanism and estimate that is given or recommended, over all runs; then for the given estimates over the runs of each what-if."""
-    best, shown = result.recommended, _shown(result)
-    order = list(dict.fromkeys(row.mechanism for row in result.rows))
-    shown.sort(key=lambda each: order.index(each.mechanism))
+    """A row for each mechanism and estimate that is given or recommended, over all runs; then for
+    the given estimates over the runs of each what-if."""
+    best, shown = result.recommended, [each for own in _shown(result) for each in own]
     cells: dict[str, Callable[[Outcome], str]] = {
         "mechanism": lambda each: each.mechanism,
         "made for b, k": lambda each: (
@@ -193,12 +187,13 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
         _rests_on(result),
-        "Epsilon: the median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: share of runs that spend more "
-        "than the target. Excess: RMS error at the noise that was chosen, over that of the same "
-        "kind made for each truth with its own noise, minus 1; regret: the same at equal epsilon. "
+        "Epsilon: median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: "
+        "share of runs that spend more than the target. Excess: RMS error at the noise that was "
+        "chosen, over that of the same kind made for each truth with its own noise, minus 1; "
+        "regret: the same at equal epsilon. "
         "Both are means over the runs. * recommended: the least excess of the estimates with which "
         "at most 5 % of the runs exceed the target and that are not above every run.",
-        _below_zero([each.mean_regret for each in shown]),
+        _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {note}." for name, note in reasons.items()),
     )
@@ -210,7 +205,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     for name in dict.fromkeys(each.what_if for each in result.outcomes_by_what_if):
         of_name = [each for each in result.outcomes_by_what_if if each.what_if == name]
         tables.append(Table.of(f"If {name}", of_name, cells, details=details))
-    return [_brief(each, ("runs",)) for each in tables]
+    return [_brief(each, "runs") for each in tables]
 
 
 def stress_figures(result: StressResult) -> list[Shown]:
@@ -229,13 +224,11 @@ def stress_figures(result: StressResult) -> list[Shown]:
 def _over_truths(result: StressResult, key: str, title: str, target: float) -> Figure:
     estimates = {case_of(row)[:3] for row in result.rows}
     is_single = len(estimates) == 1
-    truths = {case_of(row)[3:] for row in result.rows}
+    is_one_truth = len({case_of(row)[3:] for row in result.rows}) == 1
 
     def x_of(row: StressRow) -> float:
-        true = float(row.min_sep or 0)
-        if len(truths) == 1:
-            return float(row.estimated_min_sep)
-        return true if is_single else true / row.estimated_min_sep
+        true, estimated = float(row.min_sep or 0), float(row.estimated_min_sep)
+        return estimated if is_one_truth else true if is_single else true / estimated
 
     series = []
     for own in grouped(result.rows, lambda row: row.mechanism):
@@ -246,24 +239,25 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
         name = f"{own[0].mechanism}{bound}"
         series.append(Series(name, "points", x, y, mechanism=own[0].kind))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y"), *_truth_marks(result)]
-    title_of_x = "true min-sep" if is_single else "true over estimated min-sep"
-    if len(truths) == 1:
-        title_of_x = "estimated min-sep"
-    elif is_single:
+    if is_single and not is_one_truth:
         marks.append(Mark(float(result.rows[0].estimated_min_sep), "estimate"))
-    elif len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS:
+    elif (
+        not is_one_truth
+        and len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS
+    ):
         names = {f"{row.estimated_min_sep:,} to {row.min_sep:,}": row for row in cases.values()}
         marks += [Mark(x_of(row), name) for name, row in names.items()]
-    x_axis = Axis(title_of_x, False, False)
+    x_title = "true min-sep" if is_single else "true over estimated min-sep"
+    x_axis = Axis("estimated min-sep" if is_one_truth else x_title, False, False)
     note = "Each point is a mechanism made for the estimate, with the noise for the target."
     return _figure(key, title, note, x_axis, series, marks)
 
 
 def _truth_marks(result: StressResult) -> list[Mark]:
-    """Returns the mark of the min-sep that came about, if it is one and a device took part twice."""
-    known = [row for row in result.rows if row.max_participations is not None]
-    true = {None if row.max_participations == 1 else row.min_sep for row in known}
-    return [Mark(float(each), "truth") for each in true if each is not None and len(true) == 1]
+    """Returns the mark of the truth, if it is one min-sep."""
+    true = {case_of(row)[3:] for row in result.rows if row.max_participations is not None}
+    found = {min_sep if most != 1 else None for min_sep, most in true}
+    return [Mark(float(each), "truth") for each in found if each and len(found) == 1]
 
 
 def _values(key: str, values: Sequence[Any]) -> Float64Array:
@@ -274,8 +268,7 @@ def _values(key: str, values: Sequence[Any]) -> Float64Array:
 def _over_estimates(result: StressResult, key: str, title: str, target: float) -> Figure:
     series = []
     kinds = {row.mechanism: row.kind for row in result.rows}
-    for own in grouped(_shown(result), lambda each: each.mechanism):
-        own.sort(key=lambda each: (each.estimated_min_sep, -each.estimated_participations))
+    for own in _shown(result):
         first = own[0]
         triples = _values(key, [_TRIPLES[key](each) or (np.nan,) * 3 for each in own])
         x = np.array([float(each.estimated_min_sep) for each in own])

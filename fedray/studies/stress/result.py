@@ -148,28 +148,26 @@ class StressResult(DrawnResult):
         if best is None:
             cases = grouped(self.rows, case_of)
             worst = max(cases, key=lambda case: max(_known(case, "epsilon"), default=0.0))
-            which = f", the worst of {len(cases)} cases" if len(cases) > 1 else ""
+            which = f" (the worst of {len(cases)} cases)" if len(cases) > 1 else ""
             return _sentence(worst, self.epsilon, which, self.is_observed)
         others = "".join(
-            f"; for {_limits(*_estimate(each)[1:])} {share(each.mean_excess)} and "
+            f"; for {_limits(*estimate_of(each)[1:])} {share(each.mean_excess)} and "
             f"{percent(each.exceeding)}"
             for each in self.outcomes
             if each.mechanism == best.mechanism and self.is_given(each) and each != best
         )
         runs = {(row.seed, row.what_if): row for row in self.rows}.values()
-        known = [row for row in runs if row.max_participations is not None]
-        true = " to ".join(
-            dict.fromkeys(
-                _limits(*end([(row.min_sep, row.max_participations) for row in known]))
-                for end in (min, max)
-            )
-        )
-        alone = f" {ALONE}" if all(row.max_participations == 1 for row in known) else ""
+        min_seps, most = _known(runs, "min_sep"), _known(runs, "max_participations")
+        true = f"min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
         return (
-            f"Design a {best.mechanism} for {_limits(*_estimate(best)[1:])}: its error is "
+            f"Design a {best.mechanism} for {_limits(*estimate_of(best)[1:])}: its error is "
             f"{share(best.mean_excess)} against that of one made for each truth, and "
             f"{percent(best.exceeding)} of the runs exceed epsilon {target}{others}. "
-            f"It was {true} in {len(known)} of {counted(len(runs), 'run')}.{alone}"
+            + (
+                f"It was {true} in {len(most)} of {counted(len(runs), 'run')}."
+                if max(most) > 1
+                else ALONE
+            )
         )
 
 
@@ -181,14 +179,14 @@ def _risk(outcome: Outcome) -> float:
 def _outcomes(rows: Iterable[StressRow], target: float) -> list[Outcome]:
     # A run that starved has no truth, whatever the mechanism.
     known = [row for row in rows if row.max_participations is not None]
-    groups = grouped(known, lambda row: (row.mechanism, _estimate(row)))
+    groups = grouped(known, lambda row: (row.mechanism, estimate_of(row)))
     # A mechanism that cannot run in some truths has no distribution.
     whole = [each for each in groups if all(row.epsilon is not None for row in each)]
     return [_outcome(each, target) for each in whole]
 
 
 def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
-    first, (rounds, min_sep, most) = rows[0], _estimate(rows[0])
+    first, (rounds, min_sep, most) = rows[0], estimate_of(rows[0])
     what_ifs = {row.what_if for row in rows}
     epsilons = _known(rows, "epsilon")
     regrets, excesses = _known(rows, "rms_regret"), _known(rows, "rms_excess")
@@ -217,64 +215,62 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, median, high
 
 
-def _estimate(row: StressRow | Outcome) -> tuple[int, int, int]:
+def estimate_of(row: StressRow | Outcome) -> tuple[int, int, int]:
+    """Returns (n, b, k) of the estimate."""
     return row.rounds, row.estimated_min_sep, row.estimated_participations
 
 
 def case_of(row: StressRow) -> tuple[object, ...]:
     """Returns the estimate and the truth of a row."""
-    return (*_estimate(row), row.min_sep, row.max_participations)
+    return (*estimate_of(row), row.min_sep, row.max_participations)
 
 
 def _sentence(rows: Sequence[StressRow], target: float, which: str, is_observed: bool) -> str:
     """Returns what to do if mechanisms made for one estimate meet one truth, and their cost."""
     first = rows[0]
-    rounds, *estimate = _estimate(first)
-    planned, true = _limits(*estimate), _limits(first.min_sep, first.max_participations)
+    rounds, *estimate = estimate_of(first)
+    most = first.max_participations
+    planned, true = _limits(*estimate), _limits(None if most == 1 else first.min_sep, most)
     # Simulated runs may have one truth with several seeds.
     judged = list({row.mechanism: row for row in rows if row.epsilon is not None}.values())
     if not judged:
         return f"It was {true} instead of {planned}: no mechanism can run ({first.note})."
     spent = [
-        f"{row.mechanism} {'at most ' if row.is_exact is False else ''}{up(row.epsilon or 0.0, 2)}"
+        f"{'at most ' if row.is_exact is False else ''}{up(row.epsilon or 0, 2)} ({row.mechanism})"
         for row in judged
     ]
-    factors = sorted(_known(judged, "noise_factor"))
-    needed = " to ".join(dict.fromkeys(up(each, 3) for each in (factors[0], factors[-1])))
-    keeps = f"{needed} times the noise keeps {given(target)}"
-    if is_observed and first.max_participations == 1:
-        lead, keeps = "Keep the noise", f"{ALONE[:-1].lower()}, so this is no reason for less"
-    elif factors[-1] > 1:
-        lead = f"Design for {true}, or take {needed} times the noise"
-        keeps = ""
-    else:
-        lead = f"Keep the design for {planned}"
+    factors = _known(judged, "noise_factor")
+    needed = f"{_span(factors, lambda each: up(each, 3))} times the noise"
+    lead, more = f"Keep the design for {planned}", f"; {needed} keeps {given(target)}"
+    if is_observed and most == 1:
+        lead, more = "Keep the noise", f"; {ALONE[0].lower()}{ALONE[1:-1]}"
+    elif max(factors) > 1:
+        lead, more = f"Design for {true}, or take {needed}", ""
     text = (
-        f"{lead}: made for {planned} in {rounds:,} rounds, when it was {true}{which}, the "
-        f"mechanisms spend {', '.join(spent)} instead of epsilon {given(target)}"
-        f"{keeps and f'; {keeps}'}"
+        f"{lead}: in {rounds:,} rounds{which} it was {true}, and what is made for {planned} spends "
+        f"{', '.join(spent)} instead of epsilon {given(target)}{more}"
     )
     worst = max(judged, key=lambda row: row.rms_regret or 0.0)
     if worst.rms_regret is not None and worst.rms_regret > 0:
-        cost = share(worst.rms_regret)
-        text += f"; at equal epsilon the wrong design costs up to {cost} of error"
-        text += f" ({worst.mechanism})"
+        cost = f"{share(worst.rms_regret)} of error ({worst.mechanism})"
+        text += f"; at equal epsilon the wrong design costs up to {cost}"
     if missing := [row.mechanism for row in rows if row.epsilon is None]:
         text += f"; {', '.join(missing)} could not be judged"
     return f"{text}."
 
 
 def _limits(min_sep: int | None, most: int | None) -> str:
-    return "no min-sep (k 1)" if most == 1 else f"min-sep {min_sep:,} (k {most})"
+    return f"min-sep {'none' if min_sep is None else f'{min_sep:,}'} (k {most})"
+
+
+def _span(values: Sequence[float], text: Callable[[float], str]) -> str:
+    return " to ".join(dict.fromkeys((text(min(values)), text(max(values)))))
 
 
 def share(value: float | None) -> str:
     """Returns a cost as a percentage with a sign, rounded up to one decimal; "-" if unknown."""
-    if value is None:
-        return "-"
-    # A share that is computed as 0 within rounding is no cost.
-    text = up(round(100.0 * value, 6), 1)
-    return f"{'' if text.startswith('-') else '+'}{text} %"
+    # What is 0 but for the rounding of floats is no cost.
+    return "-" if value is None else f"{float(up(round(100.0 * value, 6), 1)):+.1f} %"
 
 
 def percent(share: float) -> str:
