@@ -399,7 +399,7 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
     result = simulated_result
     assert result.to_arrow().num_rows == len(result.rows)
     assert json.loads(json.dumps(result.to_json()))["verdict"] == result.verdict
-    assert "chance to exceed 4." in result.verdict
+    assert "of the runs exceed epsilon 4" in result.verdict
     (estimate,) = result.estimates
     given = [each for each in result.outcomes if result.is_given(each)]
     for each in given:
@@ -576,8 +576,8 @@ def test_the_verdict_says_what_is_a_bound_and_names_what_could_not_be_judged() -
         judged_row("dense", note="takes long"),
     )
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 10, 4),), rows).verdict
-    assert "banded at most 4.3" in verdict
-    assert "at most 6.9 % of error (blt)" in verdict, "a bound is rounded up"
+    assert "at most 4.30 (banded)" in verdict
+    assert "up to +6.9 % of error (blt)" in verdict, "a bound is rounded up, as in the table"
     assert verdict.endswith("; dense could not be judged.")
 
 
@@ -596,7 +596,7 @@ def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_no
         for name, spent, error in (("blt", 4.5, 1.0), ("tree", 3.9, 2.0))
     )
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 9, 4),), rows).verdict
-    assert verdict.startswith("design a tree for min-sep 10 (k 4),"), (
+    assert verdict.startswith("Design a tree for min-sep 10 (k 4):"), (
         "the given estimate has no rows"
     )
 

@@ -63,13 +63,16 @@ def _title(result: StressResult) -> str:
 
 
 def _brief(table: Table, *shared: str) -> Table:
-    """Returns the table without columns that repeat the one before; those of `shared` that have one
-    value become a note."""
+    """Returns the table without 95 % quantiles that are all the figures before them; those of the
+    columns `shared` that have one value become a note."""
     columns = list(zip(table.columns, zip(*table.rows, strict=True), strict=True))
-    kept = [b for a, b in pairwise([("", ()), *columns]) if a[1] != b[1]]
-    same = [each for each in kept if each[0] in shared and len(table.rows) > 1 == len({*each[1]})]
+    repeated = [b for a, b in pairwise(columns) if a[1] == b[1] and b[0] == f"{a[0]} 95 %"]
+    same = [
+        each for each in columns if each[0] in shared and len(table.rows) > 1 == len({*each[1]})
+    ]
     note = [f"In all rows: {'; '.join(f'{name} {cells[0]}' for name, cells in same)}."] * bool(same)
-    names, cells = zip(*(each for each in kept if each not in same), strict=True)
+    kept = [each for each in columns if each not in (*repeated, *same)]
+    names, cells = zip(*kept, strict=True)
     rows = tuple(zip(*cells, strict=True))
     return replace(table, columns=names, rows=rows, notes=(*note, *table.notes))
 
@@ -82,13 +85,11 @@ def _rows_table(result: StressResult) -> Table:
         "truth b, k": lambda row: (
             "none (k 1)"
             if row.max_participations == 1
-            else f"{row.min_sep:,}, {row.max_participations:,}"
+            else f"{row.min_sep:,}, {row.max_participations}"
         ),
         "noise multiplier": lambda row: significant(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 2),
-        "enforced": lambda row: (
-            "-" if row.enforced_epsilon is None else up(row.enforced_epsilon, 2)
-        ),
+        "enforced": lambda row: _bounded(row, row.enforced_epsilon, 2),
         "factor": lambda row: _bounded(row, row.noise_factor, 3),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
@@ -97,7 +98,7 @@ def _rows_table(result: StressResult) -> Table:
         "max regret": lambda row: _regret(row, row.max_regret),
         "rms regret": lambda row: _regret(row, row.rms_regret),
     }
-    if not _has_enforced(result):
+    if all(row.enforced_epsilon is None for row in result.rows):
         del cells["enforced"]
     notes = [
         _rests_on(result),
@@ -117,28 +118,19 @@ def _rows_table(result: StressResult) -> Table:
     return _brief(table, "rounds", "estimate b, k", "truth b, k")
 
 
-def _has_enforced(result: StressResult) -> bool:
-    return any(row.enforced_epsilon is not None for row in result.rows)
-
-
 def _rests_on(result: StressResult) -> str:
     """Returns what a guarantee may rest on, if not on the truths that were observed."""
-    if not result.is_observed:
-        return ""
-    where = "its column" if _has_enforced(result) else "`fedray audit`"
     alone = f" {ALONE}" if any(row.max_participations == 1 for row in result.rows) else ""
-    return (
-        f"Epsilon is as observed; a guarantee may rest only on the enforced one, of {where}.{alone}"
-    )
+    rest = "Epsilon is as observed; a guarantee may rest only on the enforced one (`fedray audit`)."
+    return f"{rest}{alone}" if result.is_observed else ""
 
 
 def _below_zero(regrets: Iterable[float | None]) -> str:
-    """Returns the reason for regrets below zero, if there are any."""
-    return (
+    """Returns the reason for regrets below zero, if any is shown."""
+    is_shown = any((each or 0.0) <= -0.001 for each in regrets)
+    return is_shown * (
         "Regret below 0: it is of RmsLoss under the truth, but a BLT is made for least MaxLoss, as "
         "in its paper, and every kind for the worst rounds of (b, k), not for recorded ones."
-        if any(share(each).startswith("-0") or (each or 0) < -0.001 for each in regrets)
-        else ""
     )
 
 
@@ -190,9 +182,9 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "Epsilon: median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: "
         "share of runs that spend more than the target. Excess: RMS error at the noise that was "
         "chosen, over that of the same kind made for each truth with its own noise, minus 1; "
-        "regret: the same at equal epsilon. "
-        "Both are means over the runs. * recommended: the least excess of the estimates with which "
-        "at most 5 % of the runs exceed the target and that are not above every run.",
+        "regret: the same at equal epsilon. Both are means over the runs. * recommended: the least "
+        "excess of the estimates with which at most 5 % of the runs exceed the target, and which "
+        "are not above the min-sep of every run.",
         _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {note}." for name, note in reasons.items()),
@@ -238,13 +230,12 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
         bound = " (upper bound)" if any(row.is_exact is False for row in known) else ""
         name = f"{own[0].mechanism}{bound}"
         series.append(Series(name, "points", x, y, mechanism=own[0].kind))
-    marks = [Mark(target, "target" if key == "epsilon" else "", "y"), *_truth_marks(result)]
-    if is_single and not is_one_truth:
+    marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
+    if is_one_truth:
+        marks += _truth_marks(result)
+    elif is_single:
         marks.append(Mark(float(result.rows[0].estimated_min_sep), "estimate"))
-    elif (
-        not is_one_truth
-        and len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS
-    ):
+    elif len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS:
         names = {f"{row.estimated_min_sep:,} to {row.min_sep:,}": row for row in cases.values()}
         marks += [Mark(x_of(row), name) for name, row in names.items()]
     x_title = "true min-sep" if is_single else "true over estimated min-sep"
@@ -255,9 +246,9 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
 
 def _truth_marks(result: StressResult) -> list[Mark]:
     """Returns the mark of the truth, if it is one min-sep."""
-    true = {case_of(row)[3:] for row in result.rows if row.max_participations is not None}
-    found = {min_sep if most != 1 else None for min_sep, most in true}
-    return [Mark(float(each), "truth") for each in found if each and len(found) == 1]
+    known = [row for row in result.rows if row.max_participations is not None]
+    true = {None if row.max_participations == 1 else row.min_sep for row in known}
+    return [Mark(float(each), "truth") for each in true if each and len(true) == 1]
 
 
 def _values(key: str, values: Sequence[Any]) -> Float64Array:

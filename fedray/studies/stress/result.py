@@ -158,16 +158,13 @@ class StressResult(DrawnResult):
         )
         runs = {(row.seed, row.what_if): row for row in self.rows}.values()
         min_seps, most = _known(runs, "min_sep"), _known(runs, "max_participations")
-        true = f"min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
+        true = f"It was min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
+        true += f" in {len(most)} of {counted(len(runs), 'run')}."
         return (
             f"Design a {best.mechanism} for {_limits(*estimate_of(best)[1:])}: its error is "
             f"{share(best.mean_excess)} against that of one made for each truth, and "
             f"{percent(best.exceeding)} of the runs exceed epsilon {target}{others}. "
-            + (
-                f"It was {true} in {len(most)} of {counted(len(runs), 'run')}."
-                if max(most) > 1
-                else ALONE
-            )
+            f"{true if max(most) > 1 else ALONE}"
         )
 
 
