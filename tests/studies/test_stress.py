@@ -528,7 +528,7 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
     written = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
     code, out, _ = fedray_command(*given, *written)
     assert code == 0
-    assert out.startswith("The worst of 2 cases: min-sep 45 (k 1) was estimated in 40 rounds")
+    assert out.startswith("Design for min-sep 18 (k 2), or take ")
     names = {each.name for each in (tmp_path / "figures").iterdir()}
     assert names == {f"{name}.{suffix}" for name in FIGURES for suffix in ("svg", "csv")}
     rows = list(csv.DictReader((tmp_path / "figures" / "stress-epsilon.csv").open()))
@@ -544,7 +544,19 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
     ("arguments", "told"),
     [
         (["timer"], "'timer' is a sweep of parameters; run `fedray sweep timer`"),
-        (["--rounds", "9"], "--estimated must be given"),
+        (["--rounds", "9"], "--estimated must be given; or give a trace or a scenario"),
+        (
+            ["--rounds", "9", "--estimated", "0", "--actual", "3"],
+            "--estimated=0 must be at least 1",
+        ),
+        (
+            ["--style", "paper"],
+            "--style='paper' styles figures, which are not written; give --figures",
+        ),
+        (
+            ["--rounds", "9", "--estimated", "3", "--actual", "3", "--what-if", "a.b=1"],
+            "--what-if=['a.b=1'] does not apply",
+        ),
         (["--rounds", "9", "--estimated", "3.5", "--actual", "3"], "must be whole numbers"),
         (["--rounds", "9", "--estimated", "3", "--actual", "-1"], "must be at least 1"),
         (
@@ -615,3 +627,96 @@ def test_no_estimate_above_every_truth_is_recommended_and_a_tie_goes_to_the_smal
     )
     (best,) = StressResult("", 4.0, DELTA, (MinSep(40, 10, 4),), rows).recommended
     assert best.estimated_min_sep == 7
+
+
+def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
+    trace: fedray.Trace,
+) -> None:
+    result = stress(trace, estimated=[15], mechanisms=["blt", "tree"])
+    for row in result.rows:
+        strategy = optimize_mechanism(MechanismRequest(row.mechanism, MinSep(40, 15, 3)))
+        (audited,) = fedray.audit_trace(
+            trace, mechanism=strategy, noise_multiplier=row.noise_multiplier
+        ).mechanisms
+        assert audited.enforced.may_rest_on
+        assert row.enforced_epsilon == audited.enforced.epsilon >= row.epsilon
+    (table,) = result.tables()
+    assert "as observed" in table.title
+    assert "guarantee may rest only on the enforced one" in table.notes[1]
+    assert table.notes[0] == "In all rows: rounds 40; estimate b, k 15, 3; truth b, k 18, 2."
+    assert "noise multiplier" in table.columns
+
+
+def test_a_trace_without_a_second_participation_is_no_reason_for_less_noise(tmp_path: Path) -> None:
+    once = small_run(participation={"timer_hours": 0.0, "max_participations": 1})
+    result = stress(
+        fedray.simulate(once, HERE, tmp_path / "trace"), estimated=[10, 20], mechanisms=["tree"]
+    )
+    assert {row.max_participations for row in result.rows} == {1}
+    assert result.verdict.startswith("Keep the noise: ")
+    assert "no device took part twice, which is no evidence for a longer run" in result.verdict
+    assert "times the noise" not in result.verdict
+    (table,) = result.tables()
+    assert "truth b, k none (k 1)" in table.notes[0]
+    assert all(mark.text != "truth" for figure in result.figures() for mark in figure.marks)
+
+
+def test_table_and_figures_have_one_series_a_mechanism_and_the_same_rows() -> None:
+    """The estimate that is recommended for one mechanism is a row of the others too."""
+    rows = tuple(
+        replace(
+            judged_row(name, seed=seed, epsilon=3.9, rms_regret=0.0, rms_error=1.0),
+            estimated_min_sep=estimate,
+            estimated_participations=k,
+            noise_factor=factor if name == "tree" else 1.0 / factor,
+        )
+        for seed in range(4)
+        for name in ("blt", "tree")
+        for estimate, k, factor in ((7, 6, 0.8), (8, 5, 0.9), (6, 7, 0.85))
+    )
+    result = StressResult("mine", 4.0, DELTA, (MinSep(40, 7, 6),), rows)
+    assert [(each.mechanism, each.estimated_min_sep) for each in result.recommended] == [
+        ("blt", 7),
+        ("tree", 8),
+    ]
+    (table,) = result.tables()
+    assert [row[:2] for row in table.rows] == [
+        ("blt", "7, 6 *"),
+        ("tree", "7, 6"),
+        ("blt", "8, 5"),
+        ("tree", "8, 5 *"),
+    ] or [row[:2] for row in table.rows] == [
+        ("blt", "7, 6 *"),
+        ("blt", "8, 5"),
+        ("tree", "7, 6"),
+        ("tree", "8, 5 *"),
+    ]
+    assert "epsilon 95 %" not in table.columns, "it repeats the median"
+    assert "as observed" in table.title
+    for figure in result.figures():
+        assert [(each.name, [*each.x]) for each in figure.series] == [
+            ("blt", [7.0, 8.0]),
+            ("tree", [7.0, 8.0]),
+        ]
+        assert [mark.at for mark in figure.marks if mark.text == "truth"] == [8.0]
+    assert result.verdict.endswith("It was min-sep 8 (k 5) in 4 of 4 runs.")
+
+
+def test_estimates_of_one_truth_are_on_the_axis_and_the_truth_is_a_line() -> None:
+    result = stress(rounds=60, estimated=[20, 15], actual=[12], mechanisms=["tree"])
+    for figure in result.figures():
+        assert figure.x.title == "estimated min-sep"
+        assert [*figure.series[0].x] == [15.0, 20.0]
+        assert [mark.at for mark in figure.marks if mark.axis == "x"] == [12.0]
+        assert len(figure.y.title) < 25
+
+
+def test_the_published_pairs_name_their_paper_and_their_costs_are_rounded_once(
+    fedray_command,
+) -> None:
+    code, out, _ = fedray_command("stress")
+    assert code == 0
+    assert "Table 4 of McMahan, Xu and Zhang (2024)" in " ".join(out.split())
+    assert out.startswith("Design for min-sep 300 (k 5), or take 1.175 to 1.232 times the noise: ")
+    assert out.count("+6.9 %") == 2, "in the sentence and in the table"
+    assert "Regret below 0" in out
