@@ -426,9 +426,8 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
     assert all(f'id="{name}"' in result.page() for name in FIGURES)
     for figure in result.figures():
         for series in figure.series:
-            assert (np.diff(series.x) > 0).all(), (
-                "estimates that differ in k have lines of their own"
-            )
+            assert (np.diff(series.x) >= 0).all()
+        assert len({series.name for series in figure.series}) == len(figure.series) == 3
     assert result.verdict.replace("'", "&#39;") in result.page()
 
 
@@ -681,11 +680,6 @@ def test_table_and_figures_have_one_series_a_mechanism_and_the_same_rows() -> No
     ]
     (table,) = result.tables()
     assert [row[:2] for row in table.rows] == [
-        ("blt", "7, 6 *"),
-        ("tree", "7, 6"),
-        ("blt", "8, 5"),
-        ("tree", "8, 5 *"),
-    ] or [row[:2] for row in table.rows] == [
         ("blt", "7, 6 *"),
         ("blt", "8, 5"),
         ("tree", "7, 6"),

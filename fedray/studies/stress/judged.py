@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from fedray.audit.guarantees import Limits
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.base.document import Document, InJson
 from fedray.base.errors import InputError
@@ -161,8 +160,8 @@ class Stressed:
     """Mechanisms whose optimisation would take too long."""
     seed: int | None = None
     what_if: str | None = None
-    enforced: Limits | None = None
-    """Limits of the rules that were in force in a trace; None for other truths."""
+    enforced: MinSep | None = None
+    """Limits that the rules of a trace enforce; None if unknown, and for other truths."""
 
     def rows(self) -> list[StressRow]:
         """Returns a row for each mechanism and estimate."""
@@ -231,8 +230,8 @@ class Stressed:
                 max_loss=used.value * max_error,
                 rms_loss=used.value * rms_error,
             )
-            if self.enforced is not None and self.enforced.participation is not None:
-                limited = strategy.participation_sensitivity(self.enforced.participation)
+            if self.enforced is not None:
+                limited = strategy.participation_sensitivity(self.enforced)
                 row = replace(row, enforced_epsilon=self._epsilon(limited, z))
             if (losses := best()) is None:
                 return row

@@ -144,7 +144,7 @@ def stress(
         truth = _happened(opened)
         assert truth.patterns is not None
         own_rules = scenario if isinstance(scenario, Scenario) else None
-        enforced = enforced_limits(opened, own_rules, None, truth.patterns)
+        enforced = enforced_limits(opened, own_rules, None, truth.patterns).participation
         jobs = [replace(blank, truth=truth, estimates=estimates, enforced=enforced)]
     else:
         _refuse("settings", **simulations, **trainings)
