@@ -54,7 +54,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             ],
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
-            "margin": {"l": 56, "r": 24, "t": 24, "b": 48},
+            "margin": {"l": 56, "r": 24, "t": 52 if len(figure.marks) > 1 else 24, "b": 48},
             "height": 320 + (20 * len(figure.series) if has_legend else 0),
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
@@ -216,9 +216,9 @@ def _annotation(figure: Figure, place: int, mark: Mark) -> dict[str, Any]:
         "font": {"size": 11},
     }
     if mark.axis == "x":
-        # Texts of neighbours would collide, so they stand in three lines, one below the other.
-        down = -14 * (place % 3)
-        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": down}
+        # Texts of neighbours would collide, so they stand in three lines, one above the other.
+        above = 14 * (place % 3)
+        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": above}
     return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
 
 

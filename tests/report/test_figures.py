@@ -268,12 +268,12 @@ def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:
 
 
 def test_a_long_mark_does_not_run_into_the_next_on_a_narrow_page() -> None:
-    """Each mark's text stands a line below that of the one before."""
+    """Each mark's text stands a line above that of the one before."""
     line = Series("s", "line", np.array([2400.0, 4800.0]), np.array([1.0, 2.0]))
     marks = (Mark(3200.0, "plan 3,221"), Mark(2400.0, "misses the target", until=3100.0))
     figure = Figure("f", "", "", Axis("goal"), Axis("epsilon"), (line,), marks)
     annotations = plotly_figure(figure)["layout"]["annotations"]
-    assert [each["yshift"] for each in annotations] == [0, -14]
+    assert [each["yshift"] for each in annotations] == [0, 14]
 
 
 def test_a_plane_has_its_files_too(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -398,7 +399,7 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
     result = simulated_result
     assert result.to_arrow().num_rows == len(result.rows)
     assert json.loads(json.dumps(result.to_json()))["verdict"] == result.verdict
-    assert "chance to exceed 4." in result.verdict
+    assert "of the runs exceed epsilon 4" in result.verdict
     (estimate,) = result.estimates
     given = [each for each in result.outcomes if result.is_given(each)]
     for each in given:
@@ -425,9 +426,8 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
     assert all(f'id="{name}"' in result.page() for name in FIGURES)
     for figure in result.figures():
         for series in figure.series:
-            assert (np.diff(series.x) > 0).all(), (
-                "estimates that differ in k have lines of their own"
-            )
+            assert (np.diff(series.x) >= 0).all()
+        assert len({series.name for series in figure.series}) == len(figure.series) == 3
     assert result.verdict.replace("'", "&#39;") in result.page()
 
 
@@ -527,7 +527,7 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
     written = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
     code, out, _ = fedray_command(*given, *written)
     assert code == 0
-    assert out.startswith("The worst of 2 cases: min-sep 45 (k 1) was estimated in 40 rounds")
+    assert out.startswith("Design for min-sep 18 (k 2), or take ")
     names = {each.name for each in (tmp_path / "figures").iterdir()}
     assert names == {f"{name}.{suffix}" for name in FIGURES for suffix in ("svg", "csv")}
     rows = list(csv.DictReader((tmp_path / "figures" / "stress-epsilon.csv").open()))
@@ -543,7 +543,19 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
     ("arguments", "told"),
     [
         (["timer"], "'timer' is a sweep of parameters; run `fedray sweep timer`"),
-        (["--rounds", "9"], "--estimated must be given"),
+        (["--rounds", "9"], "--estimated must be given; or give a trace or a scenario"),
+        (
+            ["--rounds", "9", "--estimated", "0", "--actual", "3"],
+            "--estimated=0 must be at least 1",
+        ),
+        (
+            ["--style", "paper"],
+            "--style='paper' styles figures, which are not written; give --figures",
+        ),
+        (
+            ["--rounds", "9", "--estimated", "3", "--actual", "3", "--what-if", "a.b=1"],
+            "--what-if=['a.b=1'] does not apply",
+        ),
         (["--rounds", "9", "--estimated", "3.5", "--actual", "3"], "must be whole numbers"),
         (["--rounds", "9", "--estimated", "3", "--actual", "-1"], "must be at least 1"),
         (
@@ -575,20 +587,130 @@ def test_the_verdict_says_what_is_a_bound_and_names_what_could_not_be_judged() -
         judged_row("dense", note="takes long"),
     )
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 10, 4),), rows).verdict
-    assert "banded at most 4.3" in verdict
-    assert "at most 6.9 % of error (blt)" in verdict, "a bound is rounded up"
+    assert "at most 4.30 (banded)" in verdict
+    assert "up to +6.9 % of error (blt)" in verdict, "a bound is rounded up, as in the table"
     assert verdict.endswith("; dense could not be judged.")
 
 
 def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_noise() -> None:
     rows = tuple(
         judged_row(
-            name, seed=seed, epsilon=spent, noise_factor=1.0, rms_regret=0.0, rms_error=error
+            name,
+            seed=seed,
+            min_sep=12,
+            epsilon=spent,
+            noise_factor=1.0,
+            rms_regret=0.0,
+            rms_error=error,
         )
         for seed in range(4)
         for name, spent, error in (("blt", 4.5, 1.0), ("tree", 3.9, 2.0))
     )
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 9, 4),), rows).verdict
-    assert verdict.startswith("design a tree for min-sep 10 (k 4),"), (
+    assert verdict.startswith("Design a tree for min-sep 10 (k 4):"), (
         "the given estimate has no rows"
     )
+
+
+def test_no_estimate_above_every_truth_is_recommended_and_a_tie_goes_to_the_smaller() -> None:
+    """Every run has min-sep 8. A mechanism for 10 costs less and keeps the target, but so only by
+    luck: no run was so good. Those for 7 and 8 are equal."""
+    rows = tuple(
+        replace(
+            judged_row("tree", seed=seed, epsilon=3.9, rms_regret=0.0, rms_error=1.0),
+            estimated_min_sep=estimate,
+            noise_factor=factor,
+        )
+        for seed in range(4)
+        for estimate, factor in ((10, 0.99), (8, 0.9), (7, 0.9 * (1 + 1e-12)))
+    )
+    (best,) = StressResult("", 4.0, DELTA, (MinSep(40, 10, 4),), rows).recommended
+    assert best.estimated_min_sep == 7
+
+
+def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
+    trace: fedray.Trace,
+) -> None:
+    result = stress(trace, estimated=[15], mechanisms=["blt", "tree"])
+    for row in result.rows:
+        strategy = optimize_mechanism(MechanismRequest(row.mechanism, MinSep(40, 15, 3)))
+        (audited,) = fedray.audit_trace(
+            trace, mechanism=strategy, noise_multiplier=row.noise_multiplier
+        ).mechanisms
+        assert audited.enforced.may_rest_on
+        assert row.enforced_epsilon == audited.enforced.epsilon >= row.epsilon
+    (table,) = result.tables()
+    assert "as observed" in table.title
+    assert "guarantee may rest only on the enforced one" in table.notes[1]
+    assert table.notes[0] == "In all rows: rounds 40; estimate b, k 15, 3; truth b, k 18, 2."
+    assert "noise multiplier" in table.columns
+
+
+def test_a_trace_without_a_second_participation_is_no_reason_for_less_noise(tmp_path: Path) -> None:
+    once = small_run(participation={"timer_hours": 0.0, "max_participations": 1})
+    result = stress(
+        fedray.simulate(once, HERE, tmp_path / "trace"), estimated=[10, 20], mechanisms=["tree"]
+    )
+    assert {row.max_participations for row in result.rows} == {1}
+    assert result.verdict.startswith("Keep the noise: ")
+    assert "no device took part twice, which is no evidence for a longer run" in result.verdict
+    assert "times the noise" not in result.verdict
+    (table,) = result.tables()
+    assert "truth b, k none (k 1)" in table.notes[0]
+    assert all(mark.text != "truth" for figure in result.figures() for mark in figure.marks)
+
+
+def test_table_and_figures_have_one_series_a_mechanism_and_the_same_rows() -> None:
+    """The estimate that is recommended for one mechanism is a row of the others too."""
+    rows = tuple(
+        replace(
+            judged_row(name, seed=seed, epsilon=3.9, rms_regret=0.0, rms_error=1.0),
+            estimated_min_sep=estimate,
+            estimated_participations=k,
+            noise_factor=factor if name == "tree" else 1.0 / factor,
+        )
+        for seed in range(4)
+        for name in ("blt", "tree")
+        for estimate, k, factor in ((7, 6, 0.8), (8, 5, 0.9), (6, 7, 0.85))
+    )
+    result = StressResult("mine", 4.0, DELTA, (MinSep(40, 7, 6),), rows)
+    assert [(each.mechanism, each.estimated_min_sep) for each in result.recommended] == [
+        ("blt", 7),
+        ("tree", 8),
+    ]
+    (table,) = result.tables()
+    assert [row[:2] for row in table.rows] == [
+        ("blt", "7, 6 *"),
+        ("blt", "8, 5"),
+        ("tree", "7, 6"),
+        ("tree", "8, 5 *"),
+    ]
+    assert "epsilon 95 %" not in table.columns, "it repeats the median"
+    assert "as observed" in table.title
+    for figure in result.figures():
+        assert [(each.name, [*each.x]) for each in figure.series] == [
+            ("blt", [7.0, 8.0]),
+            ("tree", [7.0, 8.0]),
+        ]
+        assert [mark.at for mark in figure.marks if mark.text == "truth"] == [8.0]
+    assert result.verdict.endswith("It was min-sep 8 (k 5) in 4 of 4 runs.")
+
+
+def test_estimates_of_one_truth_are_on_the_axis_and_the_truth_is_a_line() -> None:
+    result = stress(rounds=60, estimated=[20, 15], actual=[12], mechanisms=["tree"])
+    for figure in result.figures():
+        assert figure.x.title == "estimated min-sep"
+        assert [*figure.series[0].x] == [15.0, 20.0]
+        assert [mark.at for mark in figure.marks if mark.axis == "x"] == [12.0]
+        assert len(figure.y.title) < 25
+
+
+def test_the_published_pairs_name_their_paper_and_their_costs_are_rounded_once(
+    fedray_command,
+) -> None:
+    code, out, _ = fedray_command("stress")
+    assert code == 0
+    assert "Table 4 of McMahan, Xu and Zhang (2024)" in " ".join(out.split())
+    assert out.startswith("Design for min-sep 300 (k 5), or take 1.175 to 1.232 times the noise: ")
+    assert out.count("+6.9 %") == 2, "in the sentence and in the table"
+    assert "Regret below 0" in out

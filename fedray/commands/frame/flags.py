@@ -13,6 +13,7 @@ OTHER_NAMES = {
     "devices": "sample",
     "time_unit": "time_format",
     "timer_hours": "timer",
+    "what_ifs": "what_if",
 }
 """Arguments of the library, with the parameter of commands that gives each."""
 SETTINGS = {

@@ -38,6 +38,10 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
     STYLE.set(style)
     TABLES.set([])
     # The work may take hours, so what cannot be written is refused before it.
+    if style not in ("", "wide,svg") and given["figures"] is None:
+        raise InputError.of(
+            "style", style, "styles figures, which are not written", "give --figures DIR"
+        )
     if given.get("figures") is not None:
         from fedray.report.files import parsed_style
 

@@ -67,6 +67,8 @@ class StressRow(Document):
     """z, the least for the target under the estimate."""
     epsilon: float | None = None
     """Epsilon spent at that noise; an upper bound unless `is_exact`."""
+    enforced_epsilon: float | None = None
+    """Epsilon at that noise under the limits that the rules of a trace enforce; None if unknown."""
     noise_factor: float | None = None
     """Factor on the noise multiplier that keeps the target; below 1 if there was too much."""
     is_exact: bool | None = None
@@ -158,6 +160,8 @@ class Stressed:
     """Mechanisms whose optimisation would take too long."""
     seed: int | None = None
     what_if: str | None = None
+    enforced: MinSep | None = None
+    """Limits that the rules of a trace enforce; None if unknown, and for other truths."""
 
     def rows(self) -> list[StressRow]:
         """Returns a row for each mechanism and estimate."""
@@ -215,11 +219,10 @@ class Stressed:
             row = replace(row, noise_multiplier=z)
             strategy.check_rounds(true.rounds)
             used = self._sensitivity(strategy)
-            released = Gaussian(noise_multiplier=z, sensitivity=used.value)
             max_error, rms_error = errors(strategy, true.rounds)
             row = replace(
                 row,
-                epsilon=gdp_epsilon(released, self.delta),
+                epsilon=self._epsilon(used, z),
                 noise_factor=self._least_noise(used.value) / z,
                 is_exact=used.is_exact,
                 max_error=z * max_error,
@@ -227,6 +230,9 @@ class Stressed:
                 max_loss=used.value * max_error,
                 rms_loss=used.value * rms_error,
             )
+            if self.enforced is not None:
+                limited = strategy.participation_sensitivity(self.enforced)
+                row = replace(row, enforced_epsilon=self._epsilon(limited, z))
             if (losses := best()) is None:
                 return row
             max_loss, rms_loss = losses
@@ -275,6 +281,9 @@ class Stressed:
             return trace_sensitivity(strategy, self.truth.patterns)
         assert self.truth.participation is not None
         return strategy.participation_sensitivity(self.truth.participation)
+
+    def _epsilon(self, used: Sensitivity | TraceSensitivity, z: float) -> float:
+        return gdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=used.value), self.delta)
 
     def _least_noise(self, sensitivity: float) -> float:
         return noise_multiplier_for(sensitivity, self.delta, epsilon=self.epsilon)

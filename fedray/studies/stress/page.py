@@ -1,7 +1,8 @@
 """Stress tests as tables, figures and a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,17 @@ from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.compare_page import comparison_figures, comparison_tables
 from fedray.studies.stress.judged import StressRow
-from fedray.studies.stress.result import Outcome, StressResult, case_of, grouped, percent
+from fedray.studies.stress.result import (
+    ALONE,
+    PUBLISHED,
+    Outcome,
+    StressResult,
+    case_of,
+    estimate_of,
+    grouped,
+    percent,
+    share,
+)
 
 MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
@@ -46,8 +57,24 @@ def _is_simulated(result: StressResult) -> bool:
 
 
 def _title(result: StressResult) -> str:
+    source = "; epsilon as observed" if result.is_observed else result.subject and f"; {PUBLISHED}"
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
-    return f"Made for the estimate, with the noise for {target} under it"
+    return f"Made for the estimate, with the noise for {target} under it{source}"
+
+
+def _brief(table: Table, *shared: str) -> Table:
+    """Returns the table without 95 % quantiles that are all the figures before them; those of the
+    columns `shared` that have one value become a note."""
+    columns = list(zip(table.columns, zip(*table.rows, strict=True), strict=True))
+    repeated = [b for a, b in pairwise(columns) if a[1] == b[1] and b[0] == f"{a[0]} 95 %"]
+    same = [
+        each for each in columns if each[0] in shared and len(table.rows) > 1 == len({*each[1]})
+    ]
+    note = [f"In all rows: {'; '.join(f'{name} {cells[0]}' for name, cells in same)}."] * bool(same)
+    kept = [each for each in columns if each not in (*repeated, *same)]
+    names, cells = zip(*kept, strict=True)
+    rows = tuple(zip(*cells, strict=True))
+    return replace(table, columns=names, rows=rows, notes=(*note, *table.notes))
 
 
 def _rows_table(result: StressResult) -> Table:
@@ -55,9 +82,15 @@ def _rows_table(result: StressResult) -> Table:
         "mechanism": lambda row: row.mechanism,
         "rounds": lambda row: f"{row.rounds:,}",
         "estimate b, k": lambda row: f"{row.estimated_min_sep:,}, {row.estimated_participations:,}",
-        "truth b, k": lambda row: f"{row.min_sep:,}, {row.max_participations:,}",
+        "truth b, k": lambda row: (
+            "none (k 1)"
+            if row.max_participations == 1
+            else f"{row.min_sep:,}, {row.max_participations}"
+        ),
+        "noise multiplier": lambda row: significant(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 2),
-        "noise factor": lambda row: _bounded(row, row.noise_factor, 3),
+        "enforced": lambda row: _bounded(row, row.enforced_epsilon, 2),
+        "factor": lambda row: _bounded(row, row.noise_factor, 3),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
@@ -65,10 +98,14 @@ def _rows_table(result: StressResult) -> Table:
         "max regret": lambda row: _regret(row, row.max_regret),
         "rms regret": lambda row: _regret(row, row.rms_regret),
     }
+    if all(row.enforced_epsilon is None for row in result.rows):
+        del cells["enforced"]
     notes = [
-        "The noise factor keeps the target under the truth. Errors are those of prefix sums, at "
+        _rests_on(result),
+        "The factor on the noise keeps the target under the truth. Errors are of prefix sums, at "
         "clip norm 1 and the noise that was chosen; losses are errors at mu = 1. Regret: the loss "
-        "over that of the same kind made for the truth, minus 1, which is at equal epsilon."
+        "over that of the same kind made for the truth, minus 1, which is at equal epsilon.",
+        _below_zero(row.rms_regret for row in result.rows),
     ]
     if any(row.is_exact is False for row in result.rows):
         notes.append(
@@ -76,8 +113,25 @@ def _rows_table(result: StressResult) -> Table:
             "the bound of the mechanism made for the truth is unknown."
         )
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
-    details = ("MaxLoss", "RmsLoss", "max error", "max regret")
-    return Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
+    details = ("MaxLoss", "RmsLoss", "max error", "rms error", "max regret")
+    table = Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
+    return _brief(table, "rounds", "estimate b, k", "truth b, k")
+
+
+def _rests_on(result: StressResult) -> str:
+    """Returns what a guarantee may rest on, if not on the truths that were observed."""
+    alone = f" {ALONE}" if any(row.max_participations == 1 for row in result.rows) else ""
+    rest = "Epsilon is as observed; a guarantee may rest only on the enforced one (`fedray audit`)."
+    return f"{rest}{alone}" if result.is_observed else ""
+
+
+def _below_zero(regrets: Iterable[float | None]) -> str:
+    """Returns the reason for regrets below zero, if any is shown."""
+    is_shown = any((each or 0.0) <= -0.001 for each in regrets)
+    return is_shown * (
+        "Regret below 0: it is of RmsLoss under the truth, but a BLT is made for least MaxLoss, as "
+        "in its paper, and every kind for the worst rounds of (b, k), not for recorded ones."
+    )
 
 
 def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
@@ -88,20 +142,20 @@ def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
 
 def _regret(row: StressRow, value: float | None) -> str:
     bound = "<= " if row.is_exact is False and value is not None else ""
-    return f"{bound}{_share(value)}"
+    return f"{bound}{share(value)}"
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100.0 * value:+.1f} %"
+def _shown(result: StressResult) -> list[list[Outcome]]:
+    """Returns each mechanism made for every estimate that is given or recommended for one."""
+    best = {estimate_of(each) for each in result.recommended}
+    known = [each for each in result.outcomes if result.is_given(each) or estimate_of(each) in best]
+    return grouped(sorted(known, key=estimate_of), lambda each: each.mechanism)
 
 
 def _outcome_tables(result: StressResult) -> list[Table]:
-    """A row for each mechanism made for a given estimate, and for its recommended one, over all
-    runs; then for the given estimates over the runs of each what-if."""
-    best = result.recommended
-    shown = [each for each in result.outcomes if result.is_given(each) or each in best]
-    order = list(dict.fromkeys(row.mechanism for row in result.rows))
-    shown.sort(key=lambda each: order.index(each.mechanism))
+    """A row for each mechanism and estimate that is given or recommended, over all runs; then for
+    the given estimates over the runs of each what-if."""
+    best, shown = result.recommended, [each for own in _shown(result) for each in own]
     cells: dict[str, Callable[[Outcome], str]] = {
         "mechanism": lambda each: each.mechanism,
         "made for b, k": lambda each: (
@@ -111,26 +165,31 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "runs": lambda each: f"{each.runs:,}",
         "quantile": lambda each: percent(each.quantile),
         "exceed": lambda each: percent(each.exceeding),
-        "epsilon 50, 95 %": lambda each: ", ".join(up(one, 2) for one in each.epsilons[1:]),
+        "noise multiplier": lambda each: significant(each.noise_multiplier),
+        "epsilon": lambda each: up(each.epsilons[1], 2),
+        "epsilon 95 %": lambda each: up(each.epsilons[2], 2),
         "factor 95 %": lambda each: up(each.noise_factors[2], 3),
         "rms error": lambda each: significant(each.rms_error),
-        "excess": lambda each: _share(each.mean_excess),
-        "regret": lambda each: _share(each.mean_regret),
-        "regret 95 %": lambda each: _share(each.regrets and each.regrets[2]),
+        "excess": lambda each: share(each.mean_excess),
+        "regret": lambda each: share(each.mean_regret),
+        "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
     }
     known = {each.mechanism for each in shown}
     reasons = {row.mechanism: row.note for row in result.rows if row.mechanism not in known}
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
-        "Quantile: share of runs with a smaller min-sep. Exceed: share of runs that spend more "
-        "than the target. Excess: RMS error at the noise that was chosen, over that of the same "
-        "kind made for each truth with its own noise, minus 1; regret: the same at equal epsilon. "
-        "Both are means over the runs. * recommended: the least excess of the estimates with which "
-        "at most 5 % of the runs exceed the target.",
+        _rests_on(result),
+        "Epsilon: median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: "
+        "share of runs that spend more than the target. Excess: RMS error at the noise that was "
+        "chosen, over that of the same kind made for each truth with its own noise, minus 1; "
+        "regret: the same at equal epsilon. Both are means over the runs. * recommended: the least "
+        "excess of the estimates with which at most 5 % of the runs exceed the target, and which "
+        "are not above the min-sep of every run.",
+        _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {note}." for name, note in reasons.items()),
     )
-    details = ("runs", "factor 95 %", "rms error")
+    details = ("runs", "epsilon 95 %", "factor 95 %", "rms error", "regret 95 %")
     tables = [Table.of(_title(result), shown, cells, *notes, details=details)]
     # A mechanism that cannot run in every truth is a row too.
     without = [(name, "see below", *"-" * (len(cells) - 2)) for name in reasons]
@@ -138,7 +197,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     for name in dict.fromkeys(each.what_if for each in result.outcomes_by_what_if):
         of_name = [each for each in result.outcomes_by_what_if if each.what_if == name]
         tables.append(Table.of(f"If {name}", of_name, cells, details=details))
-    return tables
+    return [_brief(each, "runs") for each in tables]
 
 
 def stress_figures(result: StressResult) -> list[Shown]:
@@ -146,7 +205,7 @@ def stress_figures(result: StressResult) -> list[Shown]:
     simulated, over the estimate; then trained models."""
     figures = (
         ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
-        ("noise_factor", f"Noise factor that keeps epsilon {given(result.epsilon)}", 1.0),
+        ("noise_factor", f"Noise factor, to keep epsilon {given(result.epsilon)}", 1.0),
         ("rms_regret", "Regret of RmsLoss (%), at equal epsilon", 0.0),
     )
     draw = _over_estimates if _is_simulated(result) else _over_truths
@@ -157,10 +216,11 @@ def stress_figures(result: StressResult) -> list[Shown]:
 def _over_truths(result: StressResult, key: str, title: str, target: float) -> Figure:
     estimates = {case_of(row)[:3] for row in result.rows}
     is_single = len(estimates) == 1
+    is_one_truth = len({case_of(row)[3:] for row in result.rows}) == 1
 
     def x_of(row: StressRow) -> float:
-        true = float(row.min_sep or 0)
-        return true if is_single else true / row.estimated_min_sep
+        true, estimated = float(row.min_sep or 0), float(row.estimated_min_sep)
+        return estimated if is_one_truth else true if is_single else true / estimated
 
     series = []
     for own in grouped(result.rows, lambda row: row.mechanism):
@@ -171,14 +231,24 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
         name = f"{own[0].mechanism}{bound}"
         series.append(Series(name, "points", x, y, mechanism=own[0].kind))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
-    if is_single:
+    if is_one_truth:
+        marks += _truth_marks(result)
+    elif is_single:
         marks.append(Mark(float(result.rows[0].estimated_min_sep), "estimate"))
     elif len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS:
         names = {f"{row.estimated_min_sep:,} to {row.min_sep:,}": row for row in cases.values()}
         marks += [Mark(x_of(row), name) for name, row in names.items()]
-    x_axis = Axis("true min-sep" if is_single else "true over estimated min-sep", False, False)
+    x_title = "true min-sep" if is_single else "true over estimated min-sep"
+    x_axis = Axis("estimated min-sep" if is_one_truth else x_title, False, False)
     note = "Each point is a mechanism made for the estimate, with the noise for the target."
     return _figure(key, title, note, x_axis, series, marks)
+
+
+def _truth_marks(result: StressResult) -> list[Mark]:
+    """Returns the mark of the truth, if it is one min-sep."""
+    known = [row for row in result.rows if row.max_participations is not None]
+    true = {None if row.max_participations == 1 else row.min_sep for row in known}
+    return [Mark(float(each), "truth") for each in true if each and len(true) == 1]
 
 
 def _values(key: str, values: Sequence[Any]) -> Float64Array:
@@ -188,21 +258,15 @@ def _values(key: str, values: Sequence[Any]) -> Float64Array:
 
 def _over_estimates(result: StressResult, key: str, title: str, target: float) -> Figure:
     series = []
-    # Estimates that differ in k alone would make one line go up and down.
-    has_k = len({each.estimated_participations for each in result.outcomes}) > 1
     kinds = {row.mechanism: row.kind for row in result.rows}
-    for own in grouped(
-        result.outcomes, lambda each: (each.mechanism, each.estimated_participations)
-    ):
-        own.sort(key=lambda each: each.estimated_min_sep)
+    for own in _shown(result):
         first = own[0]
         triples = _values(key, [_TRIPLES[key](each) or (np.nan,) * 3 for each in own])
         x = np.array([float(each.estimated_min_sep) for each in own])
         low, median, high = triples.reshape(-1, 3).T
-        name = f"{first.mechanism}{f', k {first.estimated_participations}' if has_k else ''}"
         ends = {"low": low, "high": high, "mechanism": kinds[first.mechanism]}
-        series.append(Series(name, "line", x, median, **ends))
-    marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
+        series.append(Series(first.mechanism, "line", x, median, **ends))
+    marks = [Mark(target, "target" if key == "epsilon" else "", "y"), *_truth_marks(result)]
     note = "Median over the simulated runs; the band is from the 5 % to the 95 % quantile."
     return _figure(key, title, note, Axis("estimated min-sep", False, False), series, marks)
 

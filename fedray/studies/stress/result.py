@@ -20,6 +20,9 @@ from fedray.studies.stress.judged import StressRow
 MOST_EXCEEDING = 0.05
 """Largest share of runs beyond the target with which an estimate is recommended."""
 QUANTILES = (0.05, 0.5, 0.95)
+PUBLISHED = "Table 4 of McMahan, Xu and Zhang (2024)"
+"""Source of the settings that are judged without arguments."""
+ALONE = "No device took part twice, which is no evidence for a longer run."
 _Item = TypeVar("_Item")
 
 
@@ -39,6 +42,8 @@ class Outcome(Document):
     """Key of the scenario that the truths change; None for all runs."""
     runs: int
     """Number of truths; runs that starved are left out."""
+    noise_multiplier: float
+    """z, the least for the target under the estimate."""
     quantile: float
     """Share of runs whose min-sep is below the estimate."""
     exceeding: float
@@ -66,7 +71,7 @@ class StressResult(DrawnResult):
     PAGE: ClassVar[str] = "fedray.studies.stress.page:stress_page"
 
     subject: str
-    """Trace or scenario; empty for settings."""
+    """Trace, scenario or PUBLISHED; empty for given settings."""
     epsilon: float
     """Target E, under the estimate."""
     delta: float
@@ -108,12 +113,17 @@ class StressResult(DrawnResult):
     def recommended(self) -> InJson[list[Outcome]]:
         """The estimate to design for, of each mechanism: of those with which at most 5 % of the
         runs exceed the target, the one of least `mean_excess`; if all are riskier, the one with
-        which the fewest runs do."""
+        which the fewest runs do. No run supports a min-sep above all that occurred, so none of
+        those is recommended, and of equal ones the smallest is."""
 
         def cost(outcome: Outcome) -> tuple[float, float, int]:
-            return _risk(outcome), outcome.mean_excess or 0.0, -outcome.estimated_min_sep
+            # Equal excesses may differ by rounding.
+            excess = round(outcome.mean_excess or 0.0, 9)
+            return _risk(outcome), excess, outcome.estimated_min_sep
 
-        comparable = [each for each in self.outcomes if each.mean_excess is not None]
+        comparable = [
+            each for each in self.outcomes if each.mean_excess is not None and each.quantile < 1
+        ]
         return [min(each, key=cost) for each in grouped(comparable, lambda each: each.mechanism)]
 
     def is_given(self, outcome: Outcome) -> bool:
@@ -127,32 +137,34 @@ class StressResult(DrawnResult):
         said = self._said()
         return said if self.comparison is None else f"{said} {self.comparison.answer}"
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether truths are what happened in runs, and are not assumed."""
+        return self.subject not in ("", PUBLISHED)
+
     def _said(self) -> str:
         target = given(self.epsilon)
         best = min(self.recommended, key=lambda each: (_risk(each), each.rms_error), default=None)
-        if best is None or best.mean_excess is None:
+        if best is None:
             cases = grouped(self.rows, case_of)
             worst = max(cases, key=lambda case: max(_known(case, "epsilon"), default=0.0))
-            text = _sentence(worst, self.epsilon)
-            return (
-                text[:1].upper() + text[1:]
-                if len(cases) == 1
-                else f"The worst of {len(cases)} cases: {text}"
-            )
-        of_best = [each for each in self.outcomes if each.mechanism == best.mechanism]
-        said = [
-            f"{percent(each.exceeding)} of {counted(each.runs, 'run')} exceed epsilon {target} "
-            f"with a {each.mechanism} made for {_limits(*_estimate(each)[1:])}"
-            for each in of_best
-            if self.is_given(each)
-        ]
-        lead = f"{', '.join(said)}; " if said else ""
-        more = "more" if best.mean_excess >= 0 else "less"
+            which = f" (the worst of {len(cases)} cases)" if len(cases) > 1 else ""
+            return _sentence(worst, self.epsilon, which, self.is_observed)
+        others = "".join(
+            f"; for {_limits(*estimate_of(each)[1:])} {share(each.mean_excess)} and "
+            f"{percent(each.exceeding)}"
+            for each in self.outcomes
+            if each.mechanism == best.mechanism and self.is_given(each) and each != best
+        )
+        runs = {(row.seed, row.what_if): row for row in self.rows}.values()
+        min_seps, most = _known(runs, "min_sep"), _known(runs, "max_participations")
+        true = f"It was min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
+        true += f" in {len(most)} of {counted(len(runs), 'run')}."
         return (
-            f"{lead}design a {best.mechanism} for {_limits(*_estimate(best)[1:])}, the "
-            f"{percent(best.quantile)} quantile: {percent(abs(best.mean_excess))} {more} error "
-            f"in the mean than made for each truth, {percent(best.exceeding)} chance to exceed "
-            f"{target}."
+            f"Design a {best.mechanism} for {_limits(*estimate_of(best)[1:])}: its error is "
+            f"{share(best.mean_excess)} against that of one made for each truth, and "
+            f"{percent(best.exceeding)} of the runs exceed epsilon {target}{others}. "
+            f"{true if max(most) > 1 else ALONE}"
         )
 
 
@@ -164,14 +176,14 @@ def _risk(outcome: Outcome) -> float:
 def _outcomes(rows: Iterable[StressRow], target: float) -> list[Outcome]:
     # A run that starved has no truth, whatever the mechanism.
     known = [row for row in rows if row.max_participations is not None]
-    groups = grouped(known, lambda row: (row.mechanism, _estimate(row)))
+    groups = grouped(known, lambda row: (row.mechanism, estimate_of(row)))
     # A mechanism that cannot run in some truths has no distribution.
     whole = [each for each in groups if all(row.epsilon is not None for row in each)]
     return [_outcome(each, target) for each in whole]
 
 
 def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
-    first, (rounds, min_sep, most) = rows[0], _estimate(rows[0])
+    first, (rounds, min_sep, most) = rows[0], estimate_of(rows[0])
     what_ifs = {row.what_if for row in rows}
     epsilons = _known(rows, "epsilon")
     regrets, excesses = _known(rows, "rms_regret"), _known(rows, "rms_excess")
@@ -179,6 +191,7 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
         *(first.mechanism, rounds, min_sep, most),
         what_if=first.what_if if len(what_ifs) == 1 else None,
         runs=len(rows),
+        noise_multiplier=_known(rows, "noise_multiplier")[0],
         quantile=sum(each < min_sep for each in _known(rows, "min_sep")) / len(rows),
         exceeding=sum(each > target for each in epsilons) / len(rows),
         epsilons=_quantiles(epsilons),
@@ -199,46 +212,62 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, median, high
 
 
-def _estimate(row: StressRow | Outcome) -> tuple[int, int, int]:
+def estimate_of(row: StressRow | Outcome) -> tuple[int, int, int]:
+    """Returns (n, b, k) of the estimate."""
     return row.rounds, row.estimated_min_sep, row.estimated_participations
 
 
 def case_of(row: StressRow) -> tuple[object, ...]:
     """Returns the estimate and the truth of a row."""
-    return (*_estimate(row), row.min_sep, row.max_participations)
+    return (*estimate_of(row), row.min_sep, row.max_participations)
 
 
-def _sentence(rows: Sequence[StressRow], target: float) -> str:
-    """Returns what mechanisms made for one estimate cost under one truth, in a sentence."""
+def _sentence(rows: Sequence[StressRow], target: float, which: str, is_observed: bool) -> str:
+    """Returns what to do if mechanisms made for one estimate meet one truth, and their cost."""
     first = rows[0]
-    true = f"it was {_limits(first.min_sep, first.max_participations)}"
-    if first.max_participations == 1:
-        true = "no device took part twice"
-    rounds, *estimate = _estimate(first)
-    lead = f"{_limits(*estimate)} was estimated in {rounds:,} rounds, and {true}"
-    judged = [row for row in rows if row.epsilon is not None]
+    rounds, *estimate = estimate_of(first)
+    most = first.max_participations
+    planned, true = _limits(*estimate), _limits(None if most == 1 else first.min_sep, most)
+    # Simulated runs may have one truth with several seeds.
+    judged = list({row.mechanism: row for row in rows if row.epsilon is not None}.values())
     if not judged:
-        return f"{lead}: no mechanism can run ({first.note})."
+        return f"It was {true} instead of {planned}: no mechanism can run ({first.note})."
     spent = [
-        f"{row.mechanism} {'at most ' if row.is_exact is False else ''}{up(row.epsilon or 0.0, 2)}"
+        f"{'at most ' if row.is_exact is False else ''}{up(row.epsilon or 0, 2)} ({row.mechanism})"
         for row in judged
     ]
-    factors = [up(each, 3) for each in sorted(_known(judged, "noise_factor"))]
-    needed = " to ".join(dict.fromkeys((factors[0], factors[-1])))
-    text = f"{lead}: instead of epsilon {given(target)}, {', '.join(spent)} are spent; {needed} "
-    text += f"times the noise keeps {given(target)}"
+    factors = _known(judged, "noise_factor")
+    needed = f"{_span(factors, lambda each: up(each, 3))} times the noise"
+    lead, more = f"Keep the design for {planned}", f"; {needed} keeps {given(target)}"
+    if is_observed and most == 1:
+        lead, more = "Keep the noise", f"; {ALONE[0].lower()}{ALONE[1:-1]}"
+    elif max(factors) > 1:
+        lead, more = f"Design for {true}, or take {needed}", ""
+    text = (
+        f"{lead}: in {rounds:,} rounds{which} it was {true}, and what is made for {planned} spends "
+        f"{', '.join(spent)} instead of epsilon {given(target)}{more}"
+    )
     worst = max(judged, key=lambda row: row.rms_regret or 0.0)
     if worst.rms_regret is not None and worst.rms_regret > 0:
-        cost = up(100.0 * worst.rms_regret, 1)
-        text += f"; at equal epsilon the wrong design costs at most {cost} % of error"
-        text += f" ({worst.mechanism})"
+        cost = f"{share(worst.rms_regret)} of error ({worst.mechanism})"
+        text += f"; at equal epsilon the wrong design costs up to {cost}"
     if missing := [row.mechanism for row in rows if row.epsilon is None]:
         text += f"; {', '.join(missing)} could not be judged"
     return f"{text}."
 
 
 def _limits(min_sep: int | None, most: int | None) -> str:
-    return f"min-sep {min_sep:,} (k {most})"
+    return f"min-sep {'none' if min_sep is None else f'{min_sep:,}'} (k {most})"
+
+
+def _span(values: Sequence[float], text: Callable[[float], str]) -> str:
+    return " to ".join(dict.fromkeys((text(min(values)), text(max(values)))))
+
+
+def share(value: float | None) -> str:
+    """Returns a cost as a percentage with a sign, rounded up to one decimal; "-" if unknown."""
+    # What is 0 but for the rounding of floats is no cost.
+    return "-" if value is None else f"{float(up(round(100.0 * value, 6), 1)):+.1f} %"
 
 
 def percent(share: float) -> str:

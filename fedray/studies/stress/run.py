@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedray.audit.guarantees import enforced_limits
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import InputError, Starved
 from fedray.base.kept import cache_folder
@@ -31,7 +32,7 @@ from fedray.studies.equal_privacy import compare_mechanisms
 from fedray.studies.plan import limits_of_runs
 from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated
 from fedray.studies.stress.judged import MATRIX_KINDS, Judged, Stressed
-from fedray.studies.stress.result import StressResult, case_of, grouped
+from fedray.studies.stress.result import PUBLISHED, StressResult, case_of, grouped
 from fedray.studies.sweep.sweep import shipped_sweeps
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
@@ -39,7 +40,7 @@ from fedray.trace.reader import Trace
 MECHANISMS = ("blt", "banded-toeplitz", "tree")
 """Mechanisms that are judged by default: those that are made in seconds."""
 PRINTED = ((430, 100, 90), (1280, 400, 300), (2350, 400, 440), (2000, 1000, 2001))
-"""Rounds, estimated and actual min-sep of runs of McMahan, Xu, Zhang 2024, Table 4."""
+"""Rounds, estimated and actual min-sep of the runs of PUBLISHED."""
 SEEDS = 20
 MATRIX_WORK = 2 * 500**3
 """Sum of rounds^3 of the matrices that are optimised on the way: minutes on two cores."""
@@ -115,10 +116,14 @@ def stress(
     designs = cache_folder("designs") if has_cache else None
     cache = StudyCache(has_cache)
     blank = Stressed(judged, (), Truth(None), epsilon, delta, designs)
+    for which, values in {"estimated": estimated, "actual": actual}.items():
+        if (least := min(values, default=1)) < 1:
+            raise InputError.of(which, least, "must be at least 1")
     settings = {"actual": actual, "actual_participations": actual_participations}
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
     trainings = {"train": train, "out": out, "trust_code": trust_code}
     estimate = estimated, estimated_participations
+    name = _name(opened)
     if isinstance(opened, Scenario):
         _refuse("a scenario", rounds=rounds, **settings, **trainings)
         runs = _simulated(
@@ -136,12 +141,17 @@ def stress(
         estimates = _participations(rounds, *estimate)
         if not estimates:
             raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
-        jobs = [replace(blank, truth=_happened(opened), estimates=estimates)]
+        truth = _happened(opened)
+        assert truth.patterns is not None
+        own_rules = scenario if isinstance(scenario, Scenario) else None
+        enforced = enforced_limits(opened, own_rules, None, truth.patterns).participation
+        jobs = [replace(blank, truth=truth, estimates=estimates, enforced=enforced)]
     else:
         _refuse("settings", **simulations, **trainings)
         if any((rounds, *estimate, *settings.values())):
             pairs = _settings(rounds, *estimate, actual, actual_participations)
         else:
+            name = PUBLISHED
             pairs = [
                 (_participations(n, (b,), ()), *_participations(n, (true,), ()))
                 for n, b, true in PRINTED
@@ -168,7 +178,7 @@ def stress(
             opened, jobs[0], estimates[0], seeds, out, placement, on_progress, trust_code
         )
     warnings = tuple(cache.warnings)
-    return StressResult(_name(opened), epsilon, delta, estimates, ordered, comparison, warnings)
+    return StressResult(name, epsilon, delta, estimates, ordered, comparison, warnings)
 
 
 def _trained(
@@ -237,8 +247,7 @@ def _participations(
     return tuple(
         MinSep(rounds, min_sep, most)
         for min_sep in min_seps
-        # A min-sep of 0 has no quotient, and is refused with any participations.
-        for most in participations or (-(-rounds // max(1, min_sep)),)
+        for most in participations or (-(-rounds // min_sep),)
     )
 
 
@@ -252,7 +261,7 @@ def _settings(
     """Returns the estimates of each truth."""
     for name, value in {"rounds": rounds, "estimated": estimated, "actual": actual}.items():
         if not value:
-            raise InputError.of(name, None, "must be given; so must rounds, estimated and actual")
+            raise InputError.of(name, None, "must be given", "or give a trace or a scenario")
     assert rounds is not None
     estimates = _participations(rounds, estimated, estimated_participations)
     truths = _participations(rounds, actual, actual_participations)
