@@ -6,6 +6,7 @@ from every client. A process that is connected stays where it is; another addres
 """
 
 import contextlib
+import errno
 import logging
 import os
 import pickle
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from fedray.base.errors import InputError, RunFailed
+from fedray.base.errors import FedrayError, InputError, RunFailed
 from fedray.base.source import ROOT, source_digest
 from fedray.runtime.local_ray import prepare_surroundings
 from fedray.runtime.placement import Placement
@@ -245,6 +246,29 @@ def check_source(expected: str) -> None:
     """Raises InputError, in a worker, if its fedray is not that of the driver."""
     if source_digest() != expected:
         raise another_source(str(ROOT))
+
+
+class NodeFull(FedrayError):
+    """A worker's node has no space left. Arguments: its name, its address, and the error."""
+
+
+@contextlib.contextmanager
+def node_of_full_disk() -> Iterator[None]:
+    """Raises, in a worker, an error of a full disk as NodeFull."""
+    try:
+        yield
+    except Exception as error:
+        # A RunFailed about a file was raised while its OSError was handled.
+        cause: BaseException | None = error
+        while cause is not None and getattr(cause, "errno", None) != errno.ENOSPC:
+            cause = cause.__context__
+        if cause is None:
+            raise
+        import ray
+        from ray.util import get_node_ip_address
+
+        node = ray.get_runtime_context().get_node_id()
+        raise NodeFull(node, get_node_ip_address(), error) from None
 
 
 def wait_for_cpus(

@@ -1,6 +1,5 @@
 """Tasks: a function called for many jobs, each in a Ray task or in this process."""
 
-import errno
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,15 @@ from fedray.base.part_done import PartDone
 from fedray.base.source import source_digest
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import cluster_nodes
-from fedray.runtime.session import another_source, check_source, fetched, session, wait_for_cpus
+from fedray.runtime.session import (
+    NodeFull,
+    another_source,
+    check_source,
+    fetched,
+    node_of_full_disk,
+    session,
+    wait_for_cpus,
+)
 
 _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
@@ -46,10 +53,6 @@ class TaskCounts:
         if self.lost:
             parts.append(f"{self.lost} lost and begun again")
         return PartDone(", ".join(parts), done, count)
-
-
-class NodeFull(FedrayError):
-    """A task's node has no space left. Arguments: its name and its address."""
 
 
 def run_jobs(
@@ -145,11 +148,12 @@ def run_jobs(
                         lost += 1
                         reason = str(error).splitlines()[0]
                         if is_full:
-                            full.add(error.args[0])
-                            reason = f"the disk of node {error.args[1]} is full"
-                            logging.getLogger("fedray").warning(
-                                "fedray: %s; its tasks move to others", reason
-                            )
+                            name, address, _ = error.args
+                            reason = f"the disk of node {address} is full"
+                            if name not in full:
+                                log = logging.getLogger("fedray")
+                                log.warning("fedray: %s; its tasks move to others", reason)
+                            full.add(name)
                         # Otherwise a job that kills its process would be restarted for ever.
                         if losses[place] <= placement.most_restarts and not full.issuperset(
                             node.name for node in cluster_nodes()
@@ -178,23 +182,8 @@ def run_jobs(
 
 def _work(source: str, work: Callable[[_Job], _Done], job: _Job) -> _Done:
     check_source(source)
-    try:
+    with node_of_full_disk():
         return work(job)
-    except Exception as error:
-        if not _is_of_full_disk(error):
-            raise
-        import ray
-        from ray.util import get_node_ip_address
-
-        node = ray.get_runtime_context().get_node_id()
-        raise NodeFull(node, get_node_ip_address()) from None
-
-
-def _is_of_full_disk(error: BaseException | None) -> bool:
-    # A RunFailed about a file was raised while its OSError was handled.
-    while error is not None and getattr(error, "errno", None) != errno.ENOSPC:
-        error = error.__context__
-    return error is not None
 
 
 def _value(reference: Any) -> Any:

@@ -21,7 +21,13 @@ from fedray.base.errors import RunFailed
 from fedray.base.source import source_digest
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import FEW_CPUS, Reservation, cluster_nodes
-from fedray.runtime.session import another_source, check_source, fetched
+from fedray.runtime.session import (
+    NodeFull,
+    another_source,
+    check_source,
+    fetched,
+    node_of_full_disk,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -488,7 +494,8 @@ class _ActorBody:
         return get_node_ip_address()
 
     def call(self, thread: str, method: str, *arguments: Any) -> Any:
-        return self._hosted[thread].call(method, arguments)
+        with node_of_full_disk():
+            return self._hosted[thread].call(method, arguments)
 
     def drop(self, thread: str) -> None:
         """Frees the memory of an object, whose worker is closed."""
@@ -601,7 +608,11 @@ class RayAnswer:
             if isinstance(error.cause, ray.exceptions.ObjectLostError):
                 raise ArgumentLost(str(error.cause)) from None
             cause = error.cause if isinstance(error.cause, Exception) else error
-            raise cause from None
+            if not isinstance(cause, NodeFull):
+                raise cause from None
+            if len(cluster_nodes()) == 1:
+                raise cause.args[2] from None
+            loss = f"{self.start.where}has a full disk"
         except ray.exceptions.RayError as error:
             is_lost = isinstance(error, ray.exceptions.ObjectLostError)
             # If the answer is lost, the actor is too; another lost object was an argument.
