@@ -119,6 +119,7 @@ def start_shards(
         last = own[-1][1]
         spec = ActorSpec(
             name="Shard",
+            label=f"shards-{place}",
             who=f"the host of the shards of devices {first} to {last}",
             make=ShardHost,
             arguments=(scenario_once, own, threads),
@@ -190,6 +191,7 @@ def start_trainers(
     for number, bundle in enumerate(reservation.trainer_bundles(placement)):
         spec = ActorSpec(
             name="Trainer",
+            label=f"trainer-{number}",
             who=f"trainer {number}",
             make=_make_trainer,
             arguments=(scenario_once, "cuda" if share else "cpu"),

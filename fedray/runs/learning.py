@@ -10,6 +10,7 @@ the rounds of a simulation as they are committed, and trains the same model, bit
 """
 
 import contextlib
+import functools
 import math
 import os
 import queue
@@ -32,10 +33,11 @@ from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
 from fedray.base.storage import local_path
 from fedray.clients.data.factory import build_index, source_of
-from fedray.clients.workers import TrainerWorker, start_trainers
+from fedray.clients.workers import TrainerWorker, shard_count, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
+from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import reserved
 from fedray.runtime.tasks import run_jobs
@@ -404,6 +406,7 @@ class LiveTraining:
             time_of_devices or DeviceTime(scenario),
             is_resumed=is_resumed and has_checkpoint(partial),
             on_progress=on_progress,
+            shards=functools.partial(shard_count, scenario, placement),
         )
         self._made_within = _training(start)
         self._rounds: queue.SimpleQueue[tuple[int, Cohort] | None]
@@ -510,6 +513,7 @@ class _Start:
     on_progress: called with the progress.
     evaluations: evaluations of the model by devices of other tasks.
     trace: the trace, if it is complete.
+    shards: number of shards for a number of CPUs, which a live training reserves too.
     """
 
     scenario: Scenario
@@ -521,6 +525,7 @@ class _Start:
     on_progress: ProgressListener | None
     evaluations: Evaluations | None = None
     trace: Trace | None = None
+    shards: Callable[[float], int] = lambda _: 0
 
 
 class _Training:
@@ -710,8 +715,15 @@ def _training(start: _Start) -> Iterator[_Training]:
         checkpoints = Checkpoints(partial, run)
         if start.is_resumed:
             state = checkpoints.newest()
-        # Only a live training has shards, for which its run has reserved CPUs.
-        reservation = stack.enter_context(reserved(placement, lambda _: 0, trains=True))
+
+        def say(waits: str) -> None:
+            writer.progress.begin("training", 0, scenario.rounds.count, waits)
+
+        # The simulation beside a live training shares its reservation.
+        about = about_run(scenario, start.directory)
+        reservation = stack.enter_context(
+            reserved(placement, start.shards, about, say, trains=True)
+        )
         # The stack closes in reverse order: workers before their cluster.
         aggregator = start_aggregator(scenario.for_aggregator(), placement, reservation)
         stack.callback(aggregator.worker.close)

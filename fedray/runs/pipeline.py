@@ -10,7 +10,6 @@ from typing import Any, overload
 from fedray.base.errors import CheckpointError, FedrayError, InputError
 from fedray.base.storage import local_path
 from fedray.clients.data.factory import build_index
-from fedray.clients.workers import shard_count
 from fedray.runs import learning, simulation
 from fedray.runs.calibrated import calibrated
 from fedray.runs.evaluations import Evaluations, check_metrics
@@ -23,7 +22,6 @@ from fedray.runs.simulation import (
 )
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import LEAST_SECONDS, Placement
-from fedray.runtime.reservation import reserved
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
 from fedray.trace.partial import finished_directory, new_directory, with_resume_hint
@@ -262,13 +260,11 @@ def _live(
     is_resumed: bool = False,
 ) -> Iterator[LiveTraining]:
     """Starts a training, and the cluster that it shares with the simulation."""
-    shards = partial(shard_count, scenario, placement)
-    with _hint(directory), reserved(placement, shards, trains=True):
-        training = LiveTraining(
-            scenario, placement, directory, is_resumed, on_progress, time_of_devices
-        )
-        with training as live:
-            yield live
+    training = LiveTraining(
+        scenario, placement, directory, is_resumed, on_progress, time_of_devices
+    )
+    with _hint(directory), training as live:
+        yield live
 
 
 @contextlib.contextmanager

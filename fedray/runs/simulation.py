@@ -50,7 +50,6 @@ from fedray.wire.messages import (
     ShardPart,
     settlements_of_devices,
 )
-from fedray.wire.protocols import History
 
 CommitListener = Callable[[int, UInt64Array, UInt32Array], None]
 """Called with every committed round in order: its number, its accepted devices [A], sorted, and the
@@ -230,6 +229,11 @@ def _writer_of(
     return TraceWriter(directory, is_resumed=is_resumed)
 
 
+def about_run(scenario: Scenario | SeveralTasks, out: Path) -> dict[str, str]:
+    """Returns the metadata of a run's job on Ray."""
+    return {"scenario": scenario.name, "digest": scenario.digest, "out": str(out)}
+
+
 def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> None:
     """Checks that this machine has enough memory for the shards' timers and for joining devices.
 
@@ -310,7 +314,7 @@ class _Simulation:
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Path:
         with (
             kept_for_resumption(self._writer),
-            _shards_of(self._scenario, self._placement, self._journal.settlements) as (shards, own),
+            self._workers() as (shards, own),
         ):
             self._shards = sum(shard.shards for shard in shards)
             logging.getLogger("fedray").info(where(self._placement, own, self._shards))
@@ -330,6 +334,25 @@ class _Simulation:
                 with contextlib.suppress(RunFailed):
                     self._journal.save_marked()
                 raise
+
+    @contextlib.contextmanager
+    def _workers(self) -> Iterator[tuple[list[ShardWorker], Reservation | None]]:
+        """Starts the shards, and closes them at the end; yields them and what the run has
+        reserved."""
+        scenario, placement, writer = self._scenario, self._placement, self._writer
+
+        def say(waits: str) -> None:
+            writer.progress.begin("simulation", 0, self._count, waits)
+
+        with contextlib.ExitStack() as stack:
+            count = partial(shard_count, scenario, placement)
+            about = about_run(scenario, writer.directory)
+            reservation = stack.enter_context(reserved(placement, count, about, say, trains=False))
+            history = self._journal.settlements
+            shards = start_shards(scenario.for_shards(), placement, reservation, history)
+            for shard in shards:
+                stack.callback(shard.worker.close)
+            yield shards, reservation
 
     def _take_up(
         self, state: dict[str, NDArray], coordinator: RoundLoop, shards: Sequence[ShardWorker]
@@ -569,26 +592,3 @@ def _parts_of(
             # The shard works on its next part while this one is processed.
             begin(number)
             yield written
-
-
-@contextlib.contextmanager
-def _shards_of(
-    scenario: Scenario | SeveralTasks,
-    placement: Placement,
-    history: History,
-) -> Iterator[tuple[list[ShardWorker], Reservation | None]]:
-    """Starts the shards of a scenario, and closes them at the end of the block; yields them and
-    what their run has reserved.
-
-    Args:
-        scenario: scenario with the devices.
-        placement: workers and cluster.
-        history: earlier settlements, for a restarted shard.
-    """
-    with contextlib.ExitStack() as stack:
-        count = partial(shard_count, scenario, placement)
-        reservation = stack.enter_context(reserved(placement, count, trains=False))
-        shards = start_shards(scenario.for_shards(), placement, reservation, history)
-        for shard in shards:
-            stack.callback(shard.worker.close)
-        yield shards, reservation

@@ -9,7 +9,7 @@ a bundle of its own.
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,12 +43,14 @@ class Reservation:
     nodes: nodes of the run, with their reserved CPUs.
     trainers: number of trainers, 0 without a training.
     group: Ray's placement group, with the bundles of the nodes, then of the workers with a GPU.
+    namespace: Ray's namespace of the run's actors.
     processes: processes of the nodes on which workers share one, by bundle.
     """
 
     nodes: tuple[Node, ...]
     trainers: int
     group: Any
+    namespace: str
     processes: dict[int, Any] = field(default_factory=dict)
 
     @property
@@ -77,7 +79,12 @@ _RESERVED: ContextVar[Reservation | None] = ContextVar("reserved", default=None)
 
 @contextlib.contextmanager
 def reserved(
-    placement: Placement, shards: Callable[[float], int], *, trains: bool
+    placement: Placement,
+    shards: Callable[[float], int],
+    about: Mapping[str, str],
+    on_wait: Callable[[str], None],
+    *,
+    trains: bool,
 ) -> Iterator[Reservation | None]:
     """Within: a run has its CPUs and GPUs; blocks within this one share them. In-process yields
     None.
@@ -85,13 +92,15 @@ def reserved(
     Args:
         placement: workers and cluster.
         shards: function that returns the number of shards for a number of CPUs.
+        about: metadata of the run: its `scenario` and the `digest` of that, among others.
+        on_wait: called with what the run waits for, if that takes long.
         trains: whether the run has trainers and an aggregator.
 
     Raises:
         InputError: the cluster has too few GPUs.
         RunFailed: the cluster has no CPU, or too few came free in time.
     """
-    with session(placement) as free:
+    with session(placement, about) as free:
         outer = _RESERVED.get()
         if placement.backend == "in-process" or outer is not None:
             yield outer
@@ -114,10 +123,12 @@ def reserved(
                 *({} for _ in gpu_bundles),
             ],
         )
-        own = Reservation(nodes, trainers, group)
+        # Two runs of one scenario may share a cluster, so the group's id is in the name.
+        parts = "fedray", about["scenario"], about["digest"][:8], group.id.hex()[:6]
+        own = Reservation(nodes, trainers, group, "-".join(parts))
         token = _RESERVED.set(own)
         try:
-            wait_for_cpus(group.ready(), own.cpus, placement)
+            wait_for_cpus(group.ready(), own.cpus, placement, on_wait)
             yield own
         finally:
             _RESERVED.reset(token)

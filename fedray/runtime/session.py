@@ -6,6 +6,7 @@ from every client. A process that is connected stays where it is; another addres
 """
 
 import contextlib
+import errno
 import logging
 import os
 import pickle
@@ -15,11 +16,11 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from fedray.base.errors import InputError, RunFailed
+from fedray.base.errors import FedrayError, InputError, RunFailed
 from fedray.base.source import ROOT, source_digest
 from fedray.runtime.local_ray import prepare_surroundings
 from fedray.runtime.placement import Placement
@@ -44,11 +45,15 @@ def one_session() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def session(placement: Placement) -> Iterator[float]:
+def session(placement: Placement, about: Mapping[str, str] | None = None) -> Iterator[float]:
     """Within: this process is connected to Ray; yields the number of free CPUs.
 
     Whoever connected also disconnects: this block, the block of `one_session`, or the caller who
     was connected before. In-process, nothing is started.
+
+    Args:
+        placement: cluster.
+        about: metadata of Ray's job, if this block connects.
 
     Raises:
         InputError: the address cannot be joined, or this process is connected to another cluster.
@@ -65,23 +70,23 @@ def session(placement: Placement) -> Iterator[float]:
         if ray.is_initialized():
             _check_same(placement.address)
         else:
-            (_COMMAND.get() or own).enter_context(_connected(placement))
+            (_COMMAND.get() or own).enter_context(_connected(placement, about))
         free = ray.available_resources().get("CPU", 0.0)
         # All CPUs if none are free: actors then wait for their turn.
         yield free or ray.cluster_resources().get("CPU", 1.0)
 
 
 @contextlib.contextmanager
-def _connected(placement: Placement) -> Iterator[None]:
+def _connected(placement: Placement, about: Mapping[str, str] | None) -> Iterator[None]:
     import ray
 
     address = placement.address or os.environ.get("RAY_ADDRESS") or "local"
     # Ray replaces this handler by its own, which may end the process before it has cleaned up.
     on_termination = signal.getsignal(signal.SIGTERM)
     if address == "local":
-        _start(placement)
+        _start(placement, about)
     else:
-        _join(address)
+        _join(address, about)
         _joined.add(address)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_termination)
@@ -92,7 +97,7 @@ def _connected(placement: Placement) -> Iterator[None]:
         _joined.clear()
 
 
-def _start(placement: Placement) -> None:
+def _start(placement: Placement, about: Mapping[str, str] | None) -> None:
     prepare_surroundings()
     import ray
     from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
@@ -112,11 +117,11 @@ def _start(placement: Placement) -> None:
             logging_level=logging.ERROR,
             _node_ip_address="127.0.0.1",
             object_store_memory=placement.object_store_megabytes * 1024 * 1024,
-            job_config=_job(),
+            job_config=_job(about),
         )
 
 
-def _join(address: str) -> None:
+def _join(address: str, about: Mapping[str, str] | None) -> None:
     import ray
 
     try:
@@ -128,7 +133,7 @@ def _join(address: str) -> None:
             # Machines of another cluster may lack the package.
             runtime_env={"py_modules": [str(ROOT / "fedray")]},
             # A client of Ray sends no paths.
-            **({} if "://" in address else {"job_config": _job()}),
+            **({} if "://" in address else {"job_config": _job(about)}),
         )
     except (OSError, ValueError, RuntimeError) as error:
         rule = f"cannot be joined ({' '.join(str(error).split())})"
@@ -157,11 +162,11 @@ def _host_and_port(address: str) -> tuple[str, str]:
     return host, port
 
 
-def _job() -> Any:
+def _job(about: Mapping[str, str] | None) -> Any:
     """Returns a job whose workers import from where this process does, and from nowhere else."""
     import ray.job_config
 
-    job = ray.job_config.JobConfig()
+    job = ray.job_config.JobConfig(metadata=dict(about or {}))
     # Ray would put the working directory first, from which any `numpy.py` would be imported.
     job._py_driver_sys_path = _DriverPaths()
     return job
@@ -243,13 +248,42 @@ def check_source(expected: str) -> None:
         raise another_source(str(ROOT))
 
 
-def wait_for_cpus(started: Any, cpus: float, placement: Placement) -> None:
+class NodeFull(FedrayError):
+    """A worker's node has no space left. Arguments: its name, its address, and the error."""
+
+
+@contextlib.contextmanager
+def node_of_full_disk() -> Iterator[None]:
+    """Raises, in a worker, an error of a full disk as NodeFull."""
+    try:
+        yield
+    except Exception as error:
+        # A RunFailed about a file was raised while its OSError was handled.
+        cause: BaseException | None = error
+        while cause is not None and getattr(cause, "errno", None) != errno.ENOSPC:
+            cause = cause.__context__
+        if cause is None:
+            raise
+        import ray
+        from ray.util import get_node_ip_address
+
+        node = ray.get_runtime_context().get_node_id()
+        raise NodeFull(node, get_node_ip_address(), error) from None
+
+
+def wait_for_cpus(
+    started: Any,
+    cpus: float,
+    placement: Placement,
+    on_wait: Callable[[str], None] = lambda waits: None,
+) -> None:
     """Waits until something has started on Ray, and says so if that takes long.
 
     Args:
         started: reference that has a value as soon as it runs.
         cpus: CPUs that it reserves.
         placement: has the longest wait.
+        on_wait: called with what is waited for, such as "6 CPUs: 2 of 5 are free".
 
     Raises:
         RunFailed: not enough CPUs came free in time.
@@ -266,6 +300,7 @@ def wait_for_cpus(started: Any, cpus: float, placement: Placement) -> None:
     waits = f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}: {free:g} of {all_cpus:g} are free"
     if free < cpus:
         logging.getLogger("fedray").warning("fedray: waiting for %s (`ray status`)", waits)
+        on_wait(waits)
     if not ray.wait([started], timeout=max(0.0, end - time.monotonic()))[0]:
         raise RunFailed(
             f"waited {placement.worker_timeout_seconds:g} s for {waits}; end other programs on the "

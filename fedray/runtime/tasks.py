@@ -1,16 +1,25 @@
 """Tasks: a function called for many jobs, each in a Ray task or in this process."""
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from fedray.base.errors import FedrayError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.source import source_digest
 from fedray.runtime.placement import Placement
-from fedray.runtime.session import another_source, check_source, fetched, session, wait_for_cpus
+from fedray.runtime.reservation import cluster_nodes
+from fedray.runtime.session import (
+    NodeFull,
+    another_source,
+    check_source,
+    fetched,
+    node_of_full_disk,
+    session,
+    wait_for_cpus,
+)
 
 _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
@@ -51,17 +60,22 @@ def run_jobs(
     jobs: Sequence[_Job],
     placement: Placement | None = None,
     on_counts: Callable[[Any], None] | None = None,
+    on_error: Callable[[int, Exception], _Done] | None = None,
+    names: Sequence[str] = (),
 ) -> Iterator[tuple[int, _Done]]:
     """Calls `work(job)` for every job: a Ray task each, or in this process for in-process.
 
-    A task whose process or node died is restarted on another, up to `placement.most_restarts`
-    times. Errors of tasks are raised here.
+    A task whose process or node died, or whose node has no space left, is restarted on another, up
+    to `placement.most_restarts` times.
 
     Args:
         work: function that workers can import, such as one of your module.
         jobs: arguments of the calls.
         placement: where the calls run; a local Ray cluster by default.
         on_counts: receives a `TaskCounts` whenever a job is done or lost.
+        on_error: returns the result of a job that failed, from its position and its error; by
+            default the error is raised.
+        names: Ray's name of each task; by default that of the function.
 
     Yields:
         (position of the job, result), in the order of completion.
@@ -78,7 +92,12 @@ def run_jobs(
 
     if placement.backend == "in-process" or not jobs:
         for place, job in enumerate(jobs):
-            result = work(job)
+            try:
+                result = work(job)
+            except Exception as error:
+                if on_error is None:
+                    raise
+                result = on_error(place, error)
             done += 1
             report(running=min(1, len(jobs) - done))
             yield place, result
@@ -87,20 +106,32 @@ def run_jobs(
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        # Ray would repeat a lost task by itself, without a message.
-        remote: Any = ray.remote(_work).options(num_cpus=1, max_retries=0)
-        task = partial(remote.remote, source_digest(), work)
+        remote: Any = ray.remote(_work)
+        kind = getattr(work, "__qualname__", "job")
+        full: set[str] = set()
         probe: Any = ray.remote(check_source).options(num_cpus=1)
         probed = probe.remote(source_digest())
         wait_for_cpus(probed, 1.0, placement)
         _value(probed)
-        waiting = iter(enumerate(jobs))
+        waiting = iter(range(len(jobs)))
         under_way: dict[Any, int] = {}
+
+        def begin(place: int) -> None:
+            elsewhere = {"ray.io/node-id": f"!in({','.join(sorted(full))})"} if full else None
+            named = remote.options(
+                name=names[place] if names else kind,
+                label_selector=elsewhere,
+                num_cpus=1,
+                # Ray would repeat a lost task by itself, without a message.
+                max_retries=0,
+            )
+            under_way[named.remote(source_digest(), work, jobs[place])] = place
+
         losses = [0] * len(jobs)
         # Two tasks per CPU, so that the next one is ready when one ends.
         at_once = 2 * max(1, int(cpus))
-        for place, job in itertools.islice(waiting, at_once):
-            under_way[task(job)] = place
+        for place in itertools.islice(waiting, at_once):
+            begin(place)
         try:
             while under_way:
                 # One at a time, so that each result is yielded immediately.
@@ -108,25 +139,39 @@ def run_jobs(
                 place = under_way.pop(ready[0])
                 try:
                     result = _value(ready[0])
-                except RayTaskError:
-                    raise
-                except RayError as error:
-                    losses[place] += 1
-                    lost += 1
-                    # Otherwise a job that kills its process would be restarted for ever.
-                    if losses[place] > placement.most_restarts:
+                except Exception as error:
+                    is_full = isinstance(error, NodeFull)
+                    if is_full or (
+                        isinstance(error, RayError) and not isinstance(error, RayTaskError)
+                    ):
+                        losses[place] += 1
+                        lost += 1
                         reason = str(error).splitlines()[0]
-                        raise RunFailed(
+                        if is_full:
+                            name, address, _ = error.args
+                            reason = f"the disk of node {address} is full"
+                            if name not in full:
+                                log = logging.getLogger("fedray")
+                                log.warning("fedray: %s; its tasks move to others", reason)
+                            full.add(name)
+                        # Otherwise a job that kills its process would be restarted for ever.
+                        if losses[place] <= placement.most_restarts and not full.issuperset(
+                            node.name for node in cluster_nodes()
+                        ):
+                            begin(place)
+                            report(len(under_way))
+                            continue
+                        error = RunFailed(
                             f"job {place} of {len(jobs)} was lost ({reason}); run again: finished "
                             "jobs are kept"
-                        ) from None
-                    under_way[task(jobs[place])] = place
-                    report(len(under_way))
-                    continue
+                        )
+                    if on_error is None:
+                        raise error from None
+                    result = on_error(place, error)
                 done += 1
                 # One job is started for each that ends.
-                for next_place, job in itertools.islice(waiting, 1):
-                    under_way[task(job)] = next_place
+                for next_place in itertools.islice(waiting, 1):
+                    begin(next_place)
                 report(len(under_way))
                 yield place, result
         finally:
@@ -137,7 +182,8 @@ def run_jobs(
 
 def _work(source: str, work: Callable[[_Job], _Done], job: _Job) -> _Done:
     check_source(source)
-    return work(job)
+    with node_of_full_disk():
+        return work(job)
 
 
 def _value(reference: Any) -> Any:

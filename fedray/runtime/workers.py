@@ -21,7 +21,13 @@ from fedray.base.errors import RunFailed
 from fedray.base.source import source_digest
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import FEW_CPUS, Reservation, cluster_nodes
-from fedray.runtime.session import another_source, check_source, fetched
+from fedray.runtime.session import (
+    NodeFull,
+    another_source,
+    check_source,
+    fetched,
+    node_of_full_disk,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -212,6 +218,7 @@ class ActorSpec:
     """Specification of a worker on Ray.
 
     name: title of the gauges, and of a process of its own.
+    label: Ray's name of an actor of its own, such as "trainer-3".
     who: name in messages, such as "the aggregator".
     make: function of `arguments` that makes the object in the actor's process. Ray's object
         references among the arguments arrive as their values.
@@ -225,6 +232,7 @@ class ActorSpec:
     """
 
     name: str
+    label: str
     who: str
     make: Callable[..., Any]
     arguments: Sequence[Any]
@@ -270,12 +278,13 @@ class RayWorker:
         self._load()
 
     def call(self, method: str, *arguments: Any) -> "RayAnswer":
-        reference = self._remote("call").remote(self._thread, method, *arguments)
+        remote = self._remote("call", name=f"{self._spec.name}.{method}")
+        reference = remote.remote(self._thread, method, *arguments)
         return self._answer(reference, None, method, arguments)
 
     def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
         # Each part of the pair has a reference of its own: the second is the handle.
-        remote = self._remote("call", num_returns=2)
+        remote = self._remote("call", name=f"{self._spec.name}.{method}", num_returns=2)
         reference, kept = remote.remote(self._thread, method, *arguments)
         return self._answer(reference, kept, method, arguments)
 
@@ -353,10 +362,11 @@ def _process_of(spec: ActorSpec) -> "_Process":
         or not reservation.trainers
         or reservation.nodes[bundle].cpus > FEW_CPUS
     ):
-        return _Process(spec, spec.name, 1)
+        return _Process(spec, spec.name, spec.label, 1)
     if bundle not in reservation.processes:
         # The host of the shards, the aggregator, and at most all trainers.
-        reservation.processes[bundle] = _Process(spec, "Workers", 2 + reservation.trainers)
+        threads = 2 + reservation.trainers
+        reservation.processes[bundle] = _Process(spec, "Workers", f"workers-{bundle}", threads)
     return reservation.processes[bundle]
 
 
@@ -366,13 +376,14 @@ class _Process:
     Args:
         spec: its first worker.
         title: title of the process.
+        label: Ray's name of the first actor; that of a restarted one has a suffix.
         threads: largest number of workers.
 
     actor: Ray's handle of the actor.
     """
 
-    def __init__(self, spec: ActorSpec, title: str, threads: int) -> None:
-        self._spec, self._title = spec, title
+    def __init__(self, spec: ActorSpec, title: str, label: str, threads: int) -> None:
+        self._spec, self._title, self._label = spec, title, label
         self._threads = [f"thread-{number}" for number in range(threads)]
         self._free = set(self._threads)
         self._restarts = 0
@@ -434,9 +445,15 @@ class _Process:
         threads = dict.fromkeys(self._threads, 1)
         titled = type(self._title, (_ActorBody,), {})
         remote: Any = cast(Any, ray.remote)(concurrency_groups=threads)(titled)
-        # Ray must not restart actors, because that would lose their state without a message.
+        suffix = f"-restart-{self._restarts}" if self._restarts else ""
         options = remote.options(
-            num_cpus=0, num_gpus=self._spec.gpus, scheduling_strategy=where, max_restarts=0
+            name=self._label + suffix,
+            namespace=self._spec.reservation.namespace,
+            num_cpus=0,
+            num_gpus=self._spec.gpus,
+            scheduling_strategy=where,
+            # Ray must not restart actors, because that would lose their state without a message.
+            max_restarts=0,
         )
         self.actor: Any = options.remote(source_digest(), self._spec.gpus)
 
@@ -477,7 +494,8 @@ class _ActorBody:
         return get_node_ip_address()
 
     def call(self, thread: str, method: str, *arguments: Any) -> Any:
-        return self._hosted[thread].call(method, arguments)
+        with node_of_full_disk():
+            return self._hosted[thread].call(method, arguments)
 
     def drop(self, thread: str) -> None:
         """Frees the memory of an object, whose worker is closed."""
@@ -590,7 +608,11 @@ class RayAnswer:
             if isinstance(error.cause, ray.exceptions.ObjectLostError):
                 raise ArgumentLost(str(error.cause)) from None
             cause = error.cause if isinstance(error.cause, Exception) else error
-            raise cause from None
+            if not isinstance(cause, NodeFull):
+                raise cause from None
+            if len(cluster_nodes()) == 1:
+                raise cause.args[2] from None
+            loss = f"{self.start.where}has a full disk"
         except ray.exceptions.RayError as error:
             is_lost = isinstance(error, ray.exceptions.ObjectLostError)
             # If the answer is lost, the actor is too; another lost object was an argument.

@@ -48,6 +48,8 @@ class Truth:
     """Length of the simulated run; None if it was not simulated."""
     note: str = ""
     """Reason for an early end, or for the lack of participation."""
+    has_failed: bool = False
+    """Whether the run failed, which another attempt may not."""
     committed: int = 0
     """Committed rounds of a run that starved."""
 
@@ -161,9 +163,11 @@ def simulate_runs(
     placement: Placement,
     cache: StudyCache,
     on_counts: Callable[[TaskCounts], None],
+    on_error: Callable[[Exception], Truth] | None = None,
 ) -> list[Truth]:
     """Returns the outcome of every scenario; simulates each without a kept outcome once, by
-    `simulated` or `simulated_limits`. Raises RunFailed if a task dies for good."""
+    `simulated` or `simulated_limits`. Without `on_error`, raises RunFailed if a task dies for
+    good."""
     # The function is part of the key, because the two keep different truths of one scenario.
     digests = [study_digest(simulate_one.__name__, each.digest) for each in scenarios]
     runs = dict(zip(digests, scenarios, strict=True))
@@ -176,6 +180,8 @@ def simulate_runs(
             lambda place, truth: cache.keep_truth(distinct[place], truth),
             placement,
             on_counts,
+            [f"simulate goal={each.rounds.report_goal} seed={each.seed}" for each in runs.values()],
+            on_error and (lambda _, error: on_error(error)),
         )
     except KeyboardInterrupt:
         # The command prints the message, so it says whether running again helps.
@@ -191,14 +197,18 @@ def results_of_all(
     keep_result: Callable[[int, _Done], None],
     placement: Placement,
     on_counts: Callable[[TaskCounts], None],
+    names: Sequence[str],
+    on_error: Callable[[int, Exception], _Done] | None = None,
 ) -> list[_Done]:
-    """Returns the result of each job; runs the jobs without a known one as `run_jobs`.
+    """Returns the result of each job; runs the jobs without a known one as `run_jobs`. If all jobs
+    fail, raises the first error.
 
     Args:
         known: result of each job that was done before, else None.
         keep_result: called with a job's place and its result as soon as it is done, so that an
             interrupted study resumes.
         on_counts: called with the progress, first and whenever a job is done or lost.
+        names, on_error: as of `run_jobs`; results of `on_error` are not kept.
     """
     # None means that nothing is known, so no result of a job may be None.
     results = {place: each for place, each in enumerate(known) if each is not None}
@@ -212,11 +222,28 @@ def results_of_all(
     # Progress is reported before the first job is done, even if all are known.
     on_tasks(TaskCounts(len(missing)))
     missing_jobs = [jobs[place] for place in missing]
+    errors: dict[int, Exception] = {}
+
+    def fail(index: int, error: Exception) -> _Done:
+        errors[missing[index]] = error
+        assert on_error is not None
+        return on_error(missing[index], error)
+
     # Jobs end in any order, and each result goes to its own place.
-    for index, result in run_jobs(work, missing_jobs, placement, on_tasks):
+    for index, result in run_jobs(
+        work,
+        missing_jobs,
+        placement,
+        on_tasks,
+        fail if on_error is not None else None,
+        [names[place] for place in missing],
+    ):
         place = missing[index]
         results[place] = result
-        keep_result(place, result)
+        if place not in errors:
+            keep_result(place, result)
+    if errors and len(errors) == len(jobs):
+        raise next(iter(errors.values()))
     return [results[place] for place in range(len(jobs))]
 
 

@@ -110,13 +110,14 @@ class ProgressFile:
         self._next = 0.0
         self._has_warned = False
 
-    def begin(self, kind: Kind, done: int, count: int) -> None:
+    def begin(self, kind: Kind, done: int, count: int, waiting: str = "") -> None:
         """Writes the first version.
 
         Args:
             kind: work in progress.
             done: number of rounds already done, if the work is resumed.
             count: total number of rounds.
+            waiting: what the work waits for, before it can begin.
         """
         process = Process.present()
         self._head = {
@@ -128,7 +129,8 @@ class ProgressFile:
             "begun": time.time(),
             "count": count,
         }
-        self._pace, self._last = Pace(), (done, dict)
+        facts = {"waiting": waiting} if waiting else {}
+        self._pace, self._last = Pace(), (done, lambda: facts)
         self._write()
 
     def tell(self, done: int, facts: Callable[[], Mapping[str, Any]]) -> None:

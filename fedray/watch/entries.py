@@ -107,7 +107,8 @@ class Entry:
     seconds_left: an estimate, or None if unknown.
     told: seconds since the last report of an entry in progress.
     resume: command that resumes an interrupted entry; empty if it cannot be resumed.
-    note: further remark, such as how a run ended, or why it has had no round for most of a day.
+    note: further remark, such as how a run ended, what it waits for, or why it has had no round for
+        most of a day.
     """
 
     path: str
@@ -249,7 +250,7 @@ def _run(folder: Path, entry: Entry) -> Entry:
         done=int(is_committed.sum()),
         simulated_seconds=float(trace.rounds["closed"][-1]),
         privacy=_bound(trace.scenario, folder, times),
-        note="" if ended == "completed" else ended,
+        note=entry.note if ended == "completed" else ended,
     )
 
 
@@ -298,6 +299,7 @@ def _with_progress(entry: Entry, partial: Path, told: ProgressReport | None, res
         wall_seconds=max(0.0, told.told - told.begun),
         seconds_left=told.seconds_left if state != "interrupted" else None,
         told=max(0.0, time.time() - told.told),
+        note=f"waiting for {told.facts['waiting']}" if "waiting" in told.facts else "",
     )
     if told.kind == "training":
         return replace(entry, **_training_facts(told))
@@ -308,7 +310,7 @@ def _with_progress(entry: Entry, partial: Path, told: ProgressReport | None, res
         simulated_seconds=told.facts.get("simulated_seconds"),
         eligible=told.facts.get("eligible_estimate"),
         may_come=told.facts.get("may_come"),
-        note=f"starving, {starving}" if starving else "",
+        note=f"starving, {starving}" if starving else entry.note,
         shards=told.facts.get("shards"),
     )
 

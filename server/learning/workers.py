@@ -38,6 +38,7 @@ def start_aggregator(
         return AggregatorWorker(InProcessWorker(_make_aggregator, scenario, device))
     spec = ActorSpec(
         name="Aggregator",
+        label="aggregator",
         who="the aggregator",
         make=_make_aggregator,
         arguments=(shared(scenario), device),

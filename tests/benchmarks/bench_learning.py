@@ -172,7 +172,8 @@ def driver(devices: int, small: bool) -> None:
     here = Placement(backend="ray", trainers=1 if small else 2)
     models = [(20, 100)] if small else [(100, 1000), (670, 10_000)]
     cohorts = [devices] if small else [devices, 4 * devices]
-    with reserved(here, lambda _: 0, trains=True) as reservation:
+    about = {"scenario": "bench", "digest": "0"}
+    with reserved(here, lambda _: 0, about, print, trains=True) as reservation:
         for hidden, vocabulary in models:
             for many in cohorts:
                 value = scenario(hidden, vocabulary, many, local_steps=1, batch_size=1)

@@ -7,6 +7,7 @@ stay on the loopback interface.
 """
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -221,3 +222,51 @@ def test_a_submitted_job_leaves_the_trace_of_a_run_in_one_process(
     code, printed, told = fedray_command("audit", str(tmp_path / "there"))
     assert code == 0, told
     assert "observed min-sep" in printed
+
+
+SWEEP = """
+name = "goals"
+scenario = "small.toml"
+x = "rounds.report_goal"
+y = "epsilon"
+vary = {"rounds.report_goal" = [100, 200], seed = [1, 2]}
+[[mechanisms]]
+kind = "tree"
+"""
+STUDIES = {
+    "sweep sweep.toml": "results.json",
+    "plan small.toml --epsilon 20 --timers 24 --seeds 2 --scale 1": "plan.json",
+}
+
+
+@pytest.mark.parametrize("place", ["", "env -u RAY_ADDRESS"], ids=["joined", "local"])
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_submitted_study_is_that_of_one_process(
+    head: Head,
+    study: str,
+    place: str,
+    tmp_path: Path,
+    fedray_command: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job has the address of its cluster in RAY_ADDRESS; without it, it starts a cluster of its own."""
+    files = tmp_path / "files"
+    files.mkdir()
+    scenario = Scenario.from_toml(ROOT / "scenarios" / "quickstart.toml", SMALL)
+    (files / "small.toml").write_text(scenario.to_toml())
+    (files / "sweep.toml").write_text(SWEEP)
+    command = f"{study} --no-cache --out"
+    done = head.submit(
+        f"ray job submit --address http://127.0.0.1:8265 --working-dir {files} -- "
+        f"{place} fedray --quiet {command} {tmp_path / 'there'}"
+    )
+    assert (tmp_path / "there").exists(), done.stdout + done.stderr
+    monkeypatch.chdir(files)
+    in_process = ("--place", "backend=in-process")
+    code, _, told = fedray_command(*shlex.split(command), str(tmp_path / "here"), *in_process)
+    assert code == done.returncode == 0, told
+    there, here = (
+        json.loads((tmp_path / name / STUDIES[study]).read_text()) for name in ("there", "here")
+    )
+    # A plan names its command, which has the place.
+    assert there | {"command": ""} == here | {"command": ""}

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,10 +14,12 @@ import pytest
 
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.source import ROOT, source_digest
+from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime import session as sessions
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
+from fedray.watch.entries import list_runs
 
 HERE = Path(__file__).resolve()
 MARKER = 'import os\nopen(os.environ["MARKER"], "a").write("code of the working directory ran")\nraise ImportError\n'
@@ -162,18 +165,108 @@ def test_a_full_cluster_is_waited_for_aloud_and_not_for_ever(
     ray.get(tenant.cpus.remote())
     soon = Placement(1, "ray", worker_timeout_seconds=2.0)
     scenario = small("population.devices=5000", "rounds.count=3")
+    notes: list[str] = []
+    wait = sessions.wait_for_cpus
+
+    def watched(started: Any, cpus: float, placement: Placement, on_wait: Any) -> None:
+        def look(waits: str) -> None:
+            on_wait(waits)
+            notes.extend(each.note for each in list_runs(tmp_path).entries)
+
+        wait(started, cpus, placement, look)
+
+    monkeypatch.setattr("fedray.runtime.reservation.wait_for_cpus", watched)
     with caplog.at_level(logging.WARNING, "fedray"):
         for work in (
             lambda: dict(run_jobs(abs, [-1], soon)),
             lambda: simulate(scenario, soon, tmp_path / "t"),
+            lambda: run_scenario(
+                scenario.with_overrides("training.enabled=true"), soon, tmp_path / "m"
+            ),
         ):
             with pytest.raises(
                 RunFailed, match=r"waited 2 s for \d CPUs?: 0 of \d are free; end other"
             ):
                 work()
-    assert sum("waiting for" in each.message for each in caplog.records) == 2
+    assert sum("waiting for" in each.message for each in caplog.records) == 3
+    assert len(notes) == 2
+    assert all(each.startswith("waiting for ") for each in notes)
     ray.kill(tenant)
     assert dict(run_jobs(abs, [-1], Placement(1, "ray"))) == {0: 1}
+
+
+def task_name(job: int) -> str:
+    import ray
+
+    if job < 0:
+        raise ValueError(f"job {job}")
+    return str(ray.get_runtime_context().get_task_name())
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_tasks_have_names_and_a_failed_one_can_have_a_result() -> None:
+    where = Placement(1, "ray")
+    named = dict(run_jobs(task_name, [1, 2], where, names=["judge a=1", "judge a=2"]))
+    assert named == {0: "judge a=1", 1: "judge a=2"}
+    assert dict(run_jobs(task_name, [1], where)) == {0: "task_name"}
+    told = lambda place, error: f"{place} {str(error).splitlines()[-1]}"  # noqa: E731
+    found = dict(run_jobs(task_name, [1, -1], where, on_error=told))
+    assert found == {0: "task_name", 1: "1 ValueError: job -1"}
+    here = dict(run_jobs(task_name, [-1], Placement(1, "in-process"), on_error=told))
+    assert here == {0: "0 job -1"}
+
+
+def test_a_job_of_ray_has_the_metadata_of_its_run() -> None:
+    assert sessions._job({"scenario": "s", "digest": "d"}).metadata == {
+        "scenario": "s",
+        "digest": "d",
+    }
+
+
+FULL = """
+import errno, json, logging, sys, ray, fedray
+from ray.cluster_utils import Cluster
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **store})
+cluster.add_node(num_cpus=1, **store)
+ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+cluster.wait_for_nodes()
+head, warned = cluster.head_node.node_id, []
+logging.getLogger("fedray").addFilter(lambda record: warned.append(record.getMessage()) or True)
+def work(job):
+    import time
+    time.sleep(0.5)
+    node = ray.get_runtime_context().get_node_id()
+    if job == "nowhere" or node == head:
+        try:
+            raise OSError(errno.ENOSPC, "no space")
+        except OSError:
+            raise fedray.RunFailed("part.parquet cannot be written") from None
+    return node
+found = dict(fedray.run_jobs(work, ["there"] * 6))
+counts = []
+nowhere = dict(fedray.run_jobs(work, ["nowhere"], None, counts.append, lambda place, error: str(error)))
+print("RESULT", json.dumps([list(found), head in found.values(), len(warned), warned[0], nowhere[0], counts[-1].lost]))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_tasks_move_from_a_node_with_a_full_disk_and_end_where_all_are_full(tmp_path: Path) -> None:
+    done = run(FULL, tmp_path)
+    line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
+    assert line is not None, done.stdout + done.stderr
+    places, is_on_head, count, warning, reason, lost = json.loads(line.removeprefix("RESULT "))
+    assert sorted(places) == list(range(6))
+    assert not is_on_head
+    # Once for a node of each batch: one in the first, two in the second.
+    assert count == 3
+    assert re.fullmatch(r"fedray: the disk of node \S+ is full; its tasks move to others", warning)
+    assert re.search(r"was lost \(the disk of node \S+ is full\)", reason)
+    assert lost == 2
 
 
 def test_only_directories_of_this_process_are_searched_by_workers(
@@ -212,6 +305,9 @@ def look(progress):
     if "free" not in seen:
         actors = [each for each in ray._private.state.actors().values() if each["State"] == "ALIVE"]
         seen["on_head"] = sum(each["Address"]["NodeID"] == head for each in actors)
+        named = ray.util.list_named_actors(all_namespaces=True)
+        seen["names"] = sorted(each["name"] for each in named)
+        seen["namespaces"] = sorted({each["namespace"][:-7] for each in named})
         seen["nodes"] = len({each["Address"]["NodeID"] for each in actors})
         time.sleep(1.0)  # Ray's figures are some tenths of a second old
         seen["free"] = ray.available_resources().get("CPU", 0.0)
@@ -247,7 +343,11 @@ def test_a_run_reserves_its_cpus_and_leaves_a_head_without_any_alone(small, tmp_
     line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
     assert line is not None, done.stdout + done.stderr
     seen, digests = json.loads(line.removeprefix("RESULT "))
-    assert seen == {"on_head": 0, "nodes": 2, "free": 0.0, "afterwards": 4.0}
+    names = {
+        "names": ["workers-0", "workers-1"],
+        "namespaces": [f"fedray-{scenario.name}-{scenario.digest[:8]}"],
+    }
+    assert seen == {"on_head": 0, "nodes": 2, "free": 0.0, "afterwards": 4.0, **names}
     reference = simulate(scenario, Placement(1, "in-process"), tmp_path / "reference")
     assert digests == dict.fromkeys(("first", "second", "third"), reference.digest)
     where = "Ray, local cluster, 4 CPUs: 2 shards, 2 trainers, aggregator on CPU"

@@ -3,13 +3,14 @@
 import itertools
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.base.errors import InputError, Unsustainable
+from fedray.base.errors import InputError, RunFailed, Unsustainable
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
 from fedray.mechanisms.optimize.objective import Target as Outcome
@@ -22,7 +23,7 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import simulated as simulated_runs
 from fedray.studies.sweep import run as stress_run
-from fedray.studies.sweep.cells import Judgement
+from fedray.studies.sweep.cells import Judgement, Row
 from fedray.studies.sweep.page import sweep_figures, sweep_page
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import MechanismSpec, Sweep, find_sweep, shipped_sweeps
@@ -190,6 +191,55 @@ def test_a_matrix_ends_where_it_ends_and_says_so(tmp_path: Path) -> None:
     assert rows[70][0].rms_loss is None
     assert "was made for" in rows[70][0].note or "more than" in rows[70][0].note
     assert all(row.rms_loss is not None for row in (*rows[50], *rows[60], *rows[70][1:4]))
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_is_a_row_with_its_reason_until_it_is_run_again(
+    tmp_path: Path, small, monkeypatch
+) -> None:
+    sweep, scenario = read(tmp_path, SIMULATED, small)
+    whole = run_sweep(sweep, scenario, HERE, has_cache=False)
+
+    def fails(only: int | None, scenario: Scenario) -> simulated_runs.Truth:
+        if only in (None, scenario.seed):
+            raise RunFailed("no space\non device")
+        return simulated_runs.simulated(scenario)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stress_run, "simulated", named(partial(fails, 2)))
+        found = run_sweep(sweep, scenario, HERE)
+        patched.setattr(stress_run, "simulated", named(partial(fails, None)))
+        with pytest.raises(RunFailed, match="no space"):
+            run_sweep(sweep, scenario, HERE, has_cache=False)
+    notes = {cell.cell.get("seed"): {row.note for row in cell.rows} for cell in found.cells}
+    assert notes == {1: {""}, 2: {"failed: no space on device"}}
+    assert found.warnings == ("2 of 4 cells failed: no space on device; run again to repeat them",)
+    assert run_sweep(sweep, scenario, HERE).to_json() == whole.to_json()
+
+
+@pytest.mark.slow
+def test_a_cell_that_cannot_be_judged_is_a_row_and_not_kept(tmp_path: Path, monkeypatch) -> None:
+    sweep, scenario = read(tmp_path, QUICK)
+    whole = run_sweep(sweep, scenario, HERE, has_cache=False)
+    judged = Judgement.rows
+
+    def fails(job: Judgement) -> tuple[Row, ...]:
+        if job.truth.min_sep == 20:
+            raise RunFailed("a node was lost")
+        return judged(job)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Judgement, "rows", fails)
+        found = run_sweep(sweep, scenario, HERE)
+    assert [row.note for row in found.cells[1].rows] == ["failed: a node was lost"] * 2
+    assert found.cells[0] == whole.cells[0]
+    assert run_sweep(sweep, scenario, HERE).to_json() == whole.to_json()
+
+
+def named(function: partial) -> partial:
+    """The name is part of the key of what is kept."""
+    function.__name__ = "simulated"  # pyright: ignore[reportAttributeAccessIssue]
+    return function
 
 
 @pytest.mark.slow

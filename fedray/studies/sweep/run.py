@@ -6,14 +6,14 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.base.document import InJson, InPlace, Key, NotInJson, json_of
-from fedray.base.errors import InputError, Unsustainable, shown
+from fedray.base.errors import InputError, Unsustainable, one_line, shown
 from fedray.base.kept import cache_folder
 from fedray.base.result import DrawnResult
 from fedray.mechanisms.comparison import NOT_COMPARABLE
@@ -82,7 +82,7 @@ class SweepResult(DrawnResult):
     cells: NotInJson[tuple[CellResult, ...]]
     """In the sweep's order."""
     warnings: NotInJson[tuple[str, ...]] = ()
-    """Damaged cache entries, which were computed again."""
+    """Damaged cache entries, which were computed again, and failed cells."""
     note: ClassVar[InJson[str]] = NOT_COMPARABLE
     """Reason not to compare mechanisms by their noise multipliers."""
 
@@ -186,7 +186,7 @@ def run_sweep(
     Raises:
         InputError: the sweep has a trace, for `run_grid`.
         Unsustainable: no cell can commit its rounds; a cell that cannot counts as starved.
-        RunFailed: a task dies for good.
+        FedrayError: every cell failed; a cell that fails while others do not is rows with a note.
     """
     if sweep.trace is not None:
         raise InputError.of("sweep", sweep.name, "has a trace to train on", "use run_grid")
@@ -202,7 +202,12 @@ def run_sweep(
     # Either all cells have a scenario, or none has.
     wanted = [each for each in scenarios if each is not None]
     truths = [Truth(sweep.setting_of(cell)) for cell in cells if not wanted] or simulate_runs(
-        wanted, simulated, placement, cache, lambda counts: listen(counts.line("runs simulated"))
+        wanted,
+        simulated,
+        placement,
+        cache,
+        lambda counts: listen(counts.line("runs simulated")),
+        _failed,
     )
     # Cells that starved have no outcome that a mechanism could be made for.
     distribution = tuple(truth.participation for truth in truths if truth.participation is not None)
@@ -211,16 +216,36 @@ def run_sweep(
         for each in zip(cells, scenarios, truths, strict=True)
     ]
     digests = [job.digest for job in jobs]
+    failed = {place for place, truth in enumerate(truths) if truth.has_failed}
+
+    def keep_rows(place: int, found: tuple[Row, ...]) -> None:
+        if place not in failed:
+            _keep_rows(cache, digests[place], found)
+
+    def rows_of_failed(place: int, error: Exception) -> tuple[Row, ...]:
+        failed.add(place)
+        return replace(jobs[place], truth=_failed(error)).rows()
+
     rows = results_of_all(
         Judgement.rows,
         jobs,
         [_kept_rows(cache, digest) for digest in digests],
-        lambda place, found: _keep_rows(cache, digests[place], found),
+        keep_rows,
         placement,
         lambda counts: listen(counts.line("cells judged")),
+        [f"judge {cell}" for cell in cells],
+        rows_of_failed,
     )
     results = tuple(CellResult(*each) for each in zip(cells, rows, strict=True))
-    return SweepResult(sweep, results, tuple(cache.warnings))
+    warnings = list(cache.warnings)
+    if failed:
+        note = rows[min(failed)][0].note
+        warnings.append(f"{len(failed)} of {len(cells)} cells {note}; run again to repeat them")
+    return SweepResult(sweep, results, tuple(warnings))
+
+
+def _failed(error: Exception) -> Truth:
+    return Truth(None, note=f"failed: {one_line(str(error))}", has_failed=True)
 
 
 def result_files(result: Any, page: str) -> dict[str, bytes]:

@@ -369,6 +369,9 @@ class Cell:
     values: tuple[tuple[str, Value], ...]
     """Keys with their values, in the order of the sweep's file."""
 
+    def __str__(self) -> str:
+        return " ".join(f"{key.split('.')[-1]}={value}" for key, value in self.values)
+
     def get(self, key: str) -> Any:
         """Returns the value of a key (a setting, or a scenario's "table.key"), or None."""
         return dict(self.values).get(key)
