@@ -229,7 +229,10 @@ class ModuleTask:
         """
         self._is_chosen = True
         parameters = {name: part[None] for name, part in self._initial.items()}
-        one = {name: part[:1] for name, part in batch.items()}
+        one = {
+            name: part[:1].float() if part.is_floating_point() else part[:1]
+            for name, part in batch.items()
+        }
         with torch.enable_grad(), own_draws(_CPU), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
