@@ -1,5 +1,6 @@
 """Modules that people bring: each trains to the same bits however it is run, learns, and loads into plain PyTorch."""
 
+import copy
 import math
 import re
 from dataclasses import replace
@@ -208,7 +209,7 @@ def test_a_module_from_transformers_and_its_adapters_train() -> None:
     model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
     )
-    whole = own_task(Scores(model), TEXTS)
+    whole = own_task(Scores(copy.deepcopy(model)), TEXTS)
     assert sum(map(math.prod, whole.shapes.values())) == sum(
         each.numel() for each in model.parameters()
     )
