@@ -227,7 +227,7 @@ class ModuleTask:
         It is a function of the module and the batch. Raises what the module or the loss raises for
         a single device.
         """
-        self._is_chosen = True
+        self.alone, self._is_chosen = "", True
         parameters = {name: part[None] for name, part in self._initial.items()}
         one = {
             name: part[:1].float() if part.is_floating_point() else part[:1]

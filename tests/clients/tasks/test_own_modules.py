@@ -244,3 +244,16 @@ def test_a_model_of_other_names_or_shapes_is_not_loaded(trace: Trace, tmp_path: 
     ):
         with pytest.raises(InputError, match=re.escape(says).replace(r"\.\*", ".*")):
             fedray.load_model(tmp_path / "a", module)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_check_of_a_module_is_without_dropout(model: str) -> None:
+    def make(seed: int) -> tuple[ModuleTask, FunctionSource]:
+        task = ModuleTask(MODELS[model](), own_modules.examples, nn.functional.cross_entropy)
+        return task, FunctionSource(own_modules.examples)
+
+    if model == "Branches":
+        with pytest.raises(AssertionError, match="must depend on only this example"):
+            fedray.check_task(make)
+    else:
+        fedray.check_task(make)
