@@ -1,6 +1,7 @@
 """What every task must do, by the suite that users have too; and what a user's own task may get wrong."""
 
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -280,6 +281,45 @@ def test_the_digest_is_of_the_content_and_not_of_the_path(tmp_path: Path) -> Non
     assert same == scenario
     plain = scenario.with_overrides("training.task=next_word")
     assert plain.to_tables()["training"]["task"] == {"kind": "next_word"}
+
+
+def test_a_task_imports_files_beside_it_which_are_part_of_its_content(
+    tmp_path: Path, fedray_command
+) -> None:
+    code = MODULE.replace("torch.nn.Linear(6, 2)", "beside.make()").replace(
+        "(seed):", "(seed):\n    import beside"
+    )
+    for name, text in (
+        (
+            "beside.py",
+            "from widths import WIDTH\nimport torch\ndef make():\n    return torch.nn.Linear(WIDTH, 2)\n",
+        ),
+        ("widths.py", "WIDTH = 6\n"),
+        ("unused.py", "raise SystemExit"),
+        ("typing.py", "raise SystemExit"),
+    ):
+        (tmp_path / name).write_text(text)
+    scenario = own(tmp_path, f"import typing\n{code}", "rounds.count=1")
+    trace = run_scenario(scenario, HERE, tmp_path / "t")
+    (tmp_path / "widths.py").write_text("WIDTH = 5 + no_number\n")
+    assert own(tmp_path, f"import typing\n{code}", "rounds.count=1").digest != scenario.digest
+    command = (
+        "run",
+        str(tmp_path / "s.toml"),
+        "--place",
+        "backend=in-process",
+        "--out",
+        str(tmp_path / "u"),
+    )
+    assert "correct line 1 of widths.py" in fedray_command(*command)[2]
+    (tmp_path / "widths.py").write_text("WIDTH =\n")
+    assert "widths.py' is not a readable Python file" in fedray_command(*command)[2]
+    for name in ("beside.py", "widths.py"):
+        (tmp_path / name).unlink()
+    assert not {"beside", "widths"} & sys.modules.keys()
+    again = train(trace, None, HERE, tmp_path / "m", trust_code=True)
+    assert trace.trained is not None
+    assert (again.parameters() == trace.trained.parameters()).all()
 
 
 def test_unknown_and_missing_keys_are_named(tmp_path: Path) -> None:
