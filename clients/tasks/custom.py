@@ -70,9 +70,9 @@ class CustomTask:
 
     def choose(self, batch: Batch) -> None:
         """See fedray.clients.tasks.module.ModuleTask.choose; other tasks train together."""
-        if isinstance(self._task, ModuleTask):
-            self._called("losses", lambda: self._task.choose(batch))
-            self.alone = self._task.alone
+        if isinstance(task := self._task, ModuleTask):
+            self._called("losses", lambda: task.choose(batch))
+            self.alone = task.alone
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         given = self._called("losses", lambda: self._task.losses(parameters, batch))

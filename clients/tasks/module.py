@@ -29,7 +29,7 @@ from ..data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
 from ..python_file import called
 from .alone import LossInPlace, own_draws, seed_draws
 from .gradients import gradients_of
-from .layout import Named, repeated
+from .layout import Named, Shapes, repeated
 from .task import Batch, Measures, Parameters, Vector
 
 Examples = tuple[Tensor, Tensor]
@@ -152,10 +152,11 @@ class FunctionSource:
 class ModuleTask:
     """A task whose model is a torch module; see fedray.clients.tasks.task.Task.
 
-    Its data has the fields `inputs` and `targets`. A group of devices is one call of the module by
-    `torch.func.vmap`, if that takes the module; otherwise devices train one at a time, on the
-    module's own parameters. Parameters that need no gradient stay constant, and are not averaged.
-    Buffers are as they were given before every call.
+    Its data has the fields `inputs` and `targets`, or `tokens`, texts [N, length + 1] of which all
+    but the last are inputs and all but the first are targets. A group of devices is one call of the
+    module by `torch.func.vmap`, if that takes the module; otherwise devices train one at a time, on
+    the module's own parameters. Parameters that need no gradient stay constant, and are not
+    averaged. Buffers are as they were given before every call.
 
     Args:
         module: the model. Its parameters are the initial ones, so it must be a function of the
@@ -207,7 +208,7 @@ class ModuleTask:
         parameters = module.named_parameters()
         self._trained = {name: part for name, part in parameters if part.requires_grad}
         self._initial = {name: part.detach().clone() for name, part in self._trained.items()}
-        self.shapes = {name: tuple(part.shape) for name, part in self._initial.items()}
+        self.shapes: Shapes = {name: tuple(part.shape) for name, part in self._initial.items()}
         self._buffers = [
             (part, name, None if each is None else each.clone())
             for part in module.modules()
@@ -247,7 +248,7 @@ class ModuleTask:
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         if not self._is_chosen:
             self.choose(batch)
-        inputs, targets = batch["inputs"], batch["targets"]
+        inputs, targets = _pair(batch)
         self._prepare(parameters)
         if not self.alone:
             # Other kernels of attention have no rule for batches of models.
@@ -264,7 +265,7 @@ class ModuleTask:
         return torch.stack(losses)
 
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
-        inputs, targets = batch["inputs"], batch["targets"]
+        inputs, targets = _pair(batch)
         losses: list[Tensor] = []
         accuracies: list[Tensor] = []
         for g in range(len(inputs)):
@@ -373,6 +374,13 @@ def _remedy(outputs: Tensor, targets: Tensor) -> str:
             "(targets.long())"
         )
     return "give targets of the type and shape that the loss takes"
+
+
+def _pair(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Returns inputs and targets; of texts, the targets are the next tokens."""
+    if "tokens" in batch:
+        return batch["tokens"][..., :-1], batch["tokens"][..., 1:]
+    return batch["inputs"], batch["targets"]
 
 
 def _of_device(parameters: Parameters, g: int) -> Named:
