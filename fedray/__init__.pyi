@@ -54,7 +54,6 @@ from fedray.runs.learning import train as train
 from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
 from fedray.runs.pipeline import run_scenario as run_scenario
-from fedray.runs.simulation import resume as resume
 from fedray.runs.simulation import simulate as simulate
 from fedray.runtime.placement import Placement as Placement
 from fedray.runtime.tasks import run_jobs as run_jobs
