@@ -1,9 +1,10 @@
 """Python files of users, run where they are needed."""
 
+import builtins
 import sys
 import traceback
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Mapping
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from fedray.base.errors import FedrayError, ScenarioError
@@ -42,11 +43,11 @@ def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], .
 
 def _line_of(error: BaseException, lead: str) -> str:
     """Returns the lead and the last line of a user's file in a traceback, or an empty string."""
-    lines = [
-        line
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).startswith(_MODULES)
-    ]
+    lines: list[str] = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name, _, beside = str(frame.f_globals.get("__name__")).partition(".")
+        if name.startswith(_MODULES):
+            lines.append(f"{line} of {beside}.py" if beside else str(line))
     return f"{lead}{lines[-1]}" if lines else ""
 
 
@@ -61,9 +62,11 @@ def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
     # Dataclasses and pickle look up the module of a class by its name.
     sys.modules[module.__name__] = module
     try:
-        code = file.compiled(file.content)
+        code, beside = file.compiled(), file.beside
     except ValueError as error:
         raise ScenarioError(f"{file.table}: {error}") from None
+    if beside:
+        vars(module)["__builtins__"] = _builtins_with(beside, module.__name__)
     called(f"{file.table}.file={file.file!r}", lambda: exec(code, vars(module)))
     function = vars(module).get(name)
     if not callable(function):
@@ -72,3 +75,24 @@ def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
             "another file"
         )
     return function
+
+
+def _builtins_with(codes: Mapping[str, CodeType], prefix: str) -> dict[str, Any]:
+    """Returns Python's builtins, with an `import` that knows the files beside a user's file.
+
+    These modules have names of their own in `sys.modules`, so that other packages do not get them.
+    """
+    made: dict[str, ModuleType] = {}
+
+    def load(name: str, *arguments: Any, **more: Any) -> Any:
+        if name not in codes:
+            return __import__(name, *arguments, **more)
+        if name not in made:
+            made[name] = module = ModuleType(f"{prefix}.{name}")
+            sys.modules[module.__name__] = module
+            vars(module)["__builtins__"] = own
+            exec(codes[name], vars(module))
+        return made[name]
+
+    own = {**vars(builtins), "__import__": load}
+    return own

@@ -173,10 +173,11 @@ class LocalTrainer(GroupTrainer):
         return start_of(self._scenario, self._task)
 
     def describe(self) -> TaskDescription:
-        """Returns shapes, metrics and optimum of the task, and the kind of device."""
+        """Returns what the task trains, and how."""
         shapes, metrics = dict(self._task.shapes), tuple(self._task.metrics)
         kind = devices.kind_of_device(self._device)
-        return TaskDescription(shapes, metrics, dict(self._examples.optimum), kind)
+        alone = getattr(self._task, "alone", "")
+        return TaskDescription(shapes, metrics, dict(self._examples.optimum), kind, alone)
 
     @property
     def examples(self) -> ExampleSource:

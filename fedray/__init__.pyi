@@ -26,6 +26,7 @@ from fedray.base.errors import RunFailed as RunFailed
 from fedray.base.result import Drawing as Drawing
 from fedray.base.result import DrawnResult as DrawnResult
 from fedray.clients.tasks.check import check_task as check_task
+from fedray.clients.tasks.load import load_model as load_model
 from fedray.imports.importer import import_log as import_log
 from fedray.imports.log_records import RecordColumns as RecordColumns
 from fedray.mechanisms.accounting.events import Event as Event
@@ -53,7 +54,6 @@ from fedray.runs.learning import train as train
 from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
 from fedray.runs.pipeline import run_scenario as run_scenario
-from fedray.runs.simulation import resume as resume
 from fedray.runs.simulation import simulate as simulate
 from fedray.runtime.placement import Placement as Placement
 from fedray.runtime.tasks import run_jobs as run_jobs

@@ -4,6 +4,7 @@ Shapes: G devices, B examples of each.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..data.source import FIRST_HELD_OUT, Examples, ExampleSource, Ids
 from .custom import seeded
 from .gradients import gradients_of
 from .layout import Named, named, repeated, size_of, tensors
+from .module import ModuleTask
 from .task import Batch, Parameters, Task
 
 DEVICES = np.array([0, 1, 7, 65_536, 2**39], np.uint64)
@@ -30,7 +32,8 @@ _COMPARED = 200
 def check_task(make: Callable[[int], tuple[Any, Any]]) -> None:
     """Checks a task and the data of its devices against the rules on which training relies.
 
-    The data is read for devices together, and one by one backwards from a second source.
+    The data is read for devices together, and one by one backwards from a second source. Modules
+    are in evaluation mode, without dropout.
     The task is called at and near its initial parameters, in groups and device by device, and its
     gradients are compared with the slopes of its loss. No check can tell whether the loss is the
     one that is wanted.
@@ -52,11 +55,12 @@ def check_task(make: Callable[[int], tuple[Any, Any]]) -> None:
     is_flat = flat.dtype == np.float32 and flat.shape == (size,) and np.isfinite(flat).all()
     _demand(is_flat, "initial_parameters() must be as many finite float32 as `shapes` say", flat)
     case = _Case.of(task, source)
-    _check_repeats(case, other)
-    _check_losses(case)
-    _check_slopes(case)
-    _check_means(case)
-    _check_measures(case)
+    with _without_dropout(task), _without_dropout(other):
+        _check_repeats(case, other)
+        _check_losses(case)
+        _check_slopes(case)
+        _check_means(case)
+        _check_measures(case)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,10 @@ class _Case:
         start = repeated(one, DEVICES.size)
         same = repeated(_moved(one), DEVICES.size)
         return cls(task, batch, start, _moved(start), same)
+
+
+def _without_dropout(task: Any) -> AbstractContextManager[None]:
+    return task.evaluating() if isinstance(task, ModuleTask) else nullcontext()
 
 
 def _check_data(source: ExampleSource, other: ExampleSource) -> None:

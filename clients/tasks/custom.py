@@ -13,6 +13,7 @@ from fedray.wire.messages import Metric
 from ..data.source import ExampleSource, Fields
 from ..python_file import called, function_in
 from .layout import size_of
+from .module import ModuleTask
 from .task import Batch, Measures, Parameters, Task, Vector
 
 T = TypeVar("T")
@@ -31,7 +32,10 @@ class CustomTask:
         fields: fields of the scenario's data, which the user's task does not get.
 
     source: data that the task brings; None if it trains on the data of the scenario.
+    alone: why devices train one at a time, after `choose`; empty if they train together.
     """
+
+    alone = ""
 
     def __init__(self, table: CustomTable, seed: int, fields: Fields) -> None:
         self._file = table.file
@@ -63,6 +67,12 @@ class CustomTask:
                 "shapes say, and finite"
             )
         return given
+
+    def choose(self, batch: Batch) -> None:
+        """See fedray.clients.tasks.module.ModuleTask.choose; other tasks train together."""
+        if isinstance(task := self._task, ModuleTask):
+            self._called("losses", lambda: task.choose(batch))
+            self.alone = task.alone
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         given = self._called("losses", lambda: self._task.losses(parameters, batch))

@@ -9,10 +9,11 @@ def task(seed):
     return ModuleTask(torch.nn.Linear(20, 2), examples, torch.nn.functional.cross_entropy)
 """
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from contextlib import contextmanager
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.base.errors import InputError, one_line
 from fedray.wire.messages import Metric
 from ..data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
 from ..python_file import called
-from .layout import Named
+from .alone import LossInPlace, own_draws, seed_draws
+from .gradients import gradients_of
+from .layout import Named, Shapes, repeated
 from .task import Batch, Measures, Parameters, Vector
 
 Examples = tuple[Tensor, Tensor]
@@ -34,6 +37,7 @@ Examples = tuple[Tensor, Tensor]
 GivenExamples = tuple[Tensor | NDArray, Tensor | NDArray]
 """Examples in the forms that a user's function may return."""
 DEVICES_REMEMBERED = 256
+_CPU = torch.device("cpu")
 
 
 def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -148,25 +152,30 @@ class FunctionSource:
 class ModuleTask:
     """A task whose model is a torch module; see fedray.clients.tasks.task.Task.
 
-    Its data has the fields `inputs` and `targets`. A group of devices is one call of the module by
-    `torch.func.vmap`, which recurrent layers of torch do not support: a module with one is called
-    device by device, which is slower. Parameters that need no gradient stay constant, and are not
-    averaged.
+    Its data has the fields `inputs` and `targets`, or `tokens`, texts [N, length + 1] of which all
+    but the last are inputs and all but the first are targets. A group of devices is one call of the
+    module by `torch.func.vmap`, if that takes the module; otherwise devices train one at a time, on
+    the module's own parameters. Parameters that need no gradient stay constant, and are not
+    averaged. Buffers are as they were given before every call.
 
     Args:
         module: the model. Its parameters are the initial ones, so it must be a function of the
-            seed; torch's own generator is seeded while `task(seed)` runs.
+            seed; torch's own generator is seeded while `task(seed)` runs. Layers that are in
+            evaluation mode stay so, unless the whole module is.
         examples: function that gives all examples of a device, as in FunctionSource, or a source;
             None for the data of the scenario.
         loss: mean loss, a scalar, of the outputs and targets of one device's batch.
         accuracy: accuracy [B] of outputs and targets; by default the share of correct classes.
         metrics: names and units of loss and accuracy.
 
+    alone: why devices train one at a time; empty if they train together. Known after `choose`.
+
     Raises:
-        InputError: the module draws random numbers or keeps statistics of batches (dropout, batch
-            norm), so that a loss is not a function of parameters and examples. Draws in functions
-            (`torch.nn.functional.dropout`) are found at the first call.
+        InputError: a batch norm in training mode, whose statistics would leave the devices.
     """
+
+    alone = ""
+    _is_chosen = False
 
     def __init__(
         self,
@@ -179,56 +188,96 @@ class ModuleTask:
             Metric("accuracy", "share of targets", "higher"),
         ),
     ) -> None:
-        for part in module.modules():
-            if _is_impure(part):
+        # Pretrained models come in evaluation mode.
+        is_whole = not module.training
+        for name, part in module.named_modules():
+            is_norm = isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
+            part.training |= is_whole and not is_norm
+            if is_norm and part.training:
                 raise InputError(
-                    f"the module has a {type(part).__name__} that draws or remembers; set its "
-                    "dropout to 0, or use a norm without statistics of batches"
+                    f"{name or 'the module'!r} is a {type(part).__name__} in training mode, whose "
+                    "statistics of the devices' data no noise protects; use torch.nn.GroupNorm, or "
+                    "call .eval() on the layer to keep its statistics fixed"
                 )
-        self._module = module.train()
+        self._module = module
+        self._switched = [part for part in module.modules() if part.training]
         self._loss = loss
         self._accuracy = accuracy
         self.metrics = metrics
         self.source = FunctionSource(examples) if callable(examples) else examples
-        parameters = list(module.named_parameters())
-        self._initial = {
-            name: part.detach().clone() for name, part in parameters if part.requires_grad
-        }
-        self.shapes = {name: tuple(part.shape) for name, part in self._initial.items()}
-        # The module needs buffers and constant parameters too, but they are never averaged.
-        everything = [*parameters, *module.named_buffers()]
-        self._fixed = {
-            name: part.detach() for name, part in everything if name not in self._initial
-        }
-        self._is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
-        self._is_known_not_to_draw = False
+        parameters = module.named_parameters()
+        self._trained = {name: part for name, part in parameters if part.requires_grad}
+        self._initial = {name: part.detach().clone() for name, part in self._trained.items()}
+        self.shapes: Shapes = {name: tuple(part.shape) for name, part in self._initial.items()}
+        self._buffers = [
+            (part, name, None if each is None else each.clone())
+            for part in module.modules()
+            for name, each in part._buffers.items()
+        ]
+        self._placed = _CPU, torch.float32
+        module.to(*self._placed)
+        self._reset()
 
     def initial_parameters(self) -> Vector:
         flat = [part.flatten().float() for part in self._initial.values()]
         return torch.cat(flat).numpy()
 
+    def choose(self, batch: Batch) -> None:
+        """Chooses whether devices train together or one at a time, by a step on a batch.
+
+        It is a function of the module and the batch. Raises what the module or the loss raises for
+        a single device.
+        """
+        self.alone, self._is_chosen = "", True
+        parameters = {name: part[None] for name, part in self._initial.items()}
+        one = {
+            name: part[:1].float() if part.is_floating_point() else part[:1]
+            for name, part in batch.items()
+        }
+        with torch.enable_grad(), own_draws(_CPU), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                gradients_of(self, repeated(parameters, 2), repeated(one, 2))
+                changed = self._changed_buffer()
+                self.alone = changed and f"its buffer {changed!r} changes"
+            except Exception as error:
+                self.alone = _why(error)
+            if self.alone:
+                gradients_of(self, parameters, one)
+
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        inputs, targets = batch["inputs"], batch["targets"]
-        devices = len(inputs)
-        with self._refusing_draws():
-            if devices > 1 and not self._is_recurrent:
+        if not self._is_chosen:
+            self.choose(batch)
+        inputs, targets = _pair(batch)
+        self._prepare(parameters)
+        if not self.alone:
+            # Other kernels of attention have no rule for batches of models.
+            with sdpa_kernel(SDPBackend.MATH):
+                if len(inputs) == 1:
+                    return self._loss_of(_of_device(parameters, 0), inputs[0], targets[0])[None]
                 return vmap(self._loss_of)(dict(parameters), inputs, targets)
-            losses: list[Tensor] = []
-            for g in range(devices):
-                own = _of_device(parameters, g)
-                losses.append(self._loss_of(own, inputs[g], targets[g]))
-            return torch.stack(losses)
+        losses: list[Tensor] = []
+        own = list(self._trained.values())
+        for each, wanted, *values in zip(inputs, targets, *parameters.values(), strict=True):
+            self._prepare(parameters)
+            loss = partial(self._loss_here, each, wanted)
+            losses.append(LossInPlace.apply(loss, own, *values))
+        return torch.stack(losses)
 
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
-        inputs, targets = batch["inputs"], batch["targets"]
+        inputs, targets = _pair(batch)
         losses: list[Tensor] = []
         accuracies: list[Tensor] = []
         for g in range(len(inputs)):
-            with self._refusing_draws():
-                outputs = self._outputs(_of_device(parameters, g), inputs[g])
-            # The user's loss is a mean over a batch, so each example is a batch of its own.
-            pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
-            of_examples = [self._loss_value(output, target) for output, target in pairs]
+            self._prepare(parameters)
+            own = _of_device(parameters, g)
+            # Dropout is off, but a module may draw in evaluation mode too.
+            with self.evaluating(), own_draws(inputs.device):
+                seed_draws(inputs.device, 0)
+                outputs = functional_call(self._module, own, (inputs[g],))
+                # The user's loss is a mean over a batch, so each example is a batch of its own.
+                pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
+                of_examples = [self._loss_value(output, target) for output, target in pairs]
             losses.append(torch.stack(of_examples))
             accuracies.append(self._accuracy(outputs, targets[g]))
         weights = torch.ones(inputs.shape[:2], device=inputs.device)
@@ -238,70 +287,74 @@ class ModuleTask:
             accuracy: (torch.stack(accuracies).view_as(weights), weights),
         }
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within: the module is in evaluation mode."""
+        before = [part.training for part in self._switched]
+        for part in self._switched:
+            part.training = False
+        try:
+            yield
+        finally:
+            for part, is_training in zip(self._switched, before, strict=True):
+                part.training = is_training
+
+    def _prepare(self, parameters: Parameters) -> None:
+        """Puts all that is not trained where the parameters are, with the buffers as given."""
+        like = next(iter(parameters.values()))
+        # The contract's check of gradients computes in float64.
+        if (like.device, like.dtype) != self._placed:
+            self._placed = like.device, like.dtype
+            self._module.to(*self._placed)
+            self._reset()
+        elif self._changed_buffer():
+            self._reset()
+
+    def _reset(self) -> None:
+        self._kept: list[tuple[nn.Module, str, Tensor | None, int]] = []
+        for part, name, given in self._buffers:
+            fresh = given
+            if given is not None:
+                device, real = self._placed
+                kind = real if given.is_floating_point() else given.dtype
+                fresh = given.to(device, kind, copy=True)
+            part._buffers[name] = fresh
+            self._kept.append((part, name, fresh, _version(fresh)))
+
+    def _changed_buffer(self) -> str:
+        """Returns the name of a buffer that a call changed, or an empty string."""
+        for part, name, fresh, version in self._kept:
+            if part._buffers[name] is not fresh or _version(fresh) != version:
+                return name
+        return ""
+
     def _loss_of(self, parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
-        outputs = self._outputs(parameters, inputs)
+        outputs = functional_call(self._module, parameters, (inputs,))
         return self._loss_value(outputs, targets)
+
+    def _loss_here(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self._loss_value(self._module(inputs), targets)
 
     def _loss_value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         try:
             return self._loss(outputs, targets)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            if _is_draw(error):
-                raise
             message = (
                 f"the loss does not take outputs {_described(outputs)} and targets "
                 f"{_described(targets)} ({one_line(str(error))}); {_remedy(outputs, targets)}"
             )
             raise InputError(message).with_traceback(error.__traceback__) from None
 
-    @contextmanager
-    def _refusing_draws(self) -> Iterator[None]:
-        """Refuses a module or loss that draws random numbers, within the context."""
-        # `vmap` refuses draws itself. Elsewhere every operation is checked, which is slow, so this
-        # happens only once.
-        check = nullcontext() if self._is_known_not_to_draw else _NoDraws()
-        try:
-            with check:
-                yield
-        except RuntimeError as error:
-            if not _is_draw(error):
-                raise
-            message = (
-                "the module or the loss draws random numbers (as torch.nn.functional.dropout "
-                "does), so a loss is not a function of parameters and examples; remove the draws, "
-                "or set the dropout to 0"
-            )
-            raise InputError(message).with_traceback(error.__traceback__) from None
-        self._is_known_not_to_draw = True
 
-    def _outputs(self, parameters: Named, inputs: Tensor) -> Tensor:
-        # The contract's check of gradients computes in float64; constant parts must follow.
-        like = next(iter(parameters.values()))
-        fixed = {
-            name: part.to(like) if part.is_floating_point() else part.to(like.device)
-            for name, part in self._fixed.items()
-        }
-        return functional_call(self._module, {**fixed, **parameters}, (inputs,))
+def _why(error: Exception) -> str:
+    """Returns why `vmap` does not take a module."""
+    if "called random operation" in str(error):
+        return "it draws random numbers, as dropout does"
+    return f"torch.func.vmap does not take it ({one_line(str(error).split('. ')[0])})"
 
 
-class _NoDraws(TorchDispatchMode):
-    """Raises RuntimeError, as `vmap` does, for an operation that draws random numbers."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        del types
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise RuntimeError(f"{_DRAW} {func}")
-        return func(*args, **(kwargs or {}))
-
-
-# Start of the message of `vmap` about a draw.
-_DRAW = "called random operation"
-
-
-def _is_draw(error: Exception) -> bool:
-    return _DRAW in str(error)
+def _version(part: Tensor | None) -> int:
+    return 0 if part is None else part._version
 
 
 def _described(part: Tensor) -> str:
@@ -321,6 +374,13 @@ def _remedy(outputs: Tensor, targets: Tensor) -> str:
             "(targets.long())"
         )
     return "give targets of the type and shape that the loss takes"
+
+
+def _pair(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Returns inputs and targets; of texts, the targets are the next tokens."""
+    if "tokens" in batch:
+        return batch["tokens"][..., :-1], batch["tokens"][..., 1:]
+    return batch["inputs"], batch["targets"]
 
 
 def _of_device(parameters: Parameters, g: int) -> Named:
@@ -356,18 +416,3 @@ def _named(given: Any) -> str:
     if isinstance(given, tuple | list) and len(given) <= 4:
         return f"a {type(given).__name__} of {', '.join(type(part).__name__ for part in given)}"
     return f"a {type(given).__name__}"
-
-
-def _is_impure(part: nn.Module) -> bool:
-    """Whether a layer keeps statistics of batches, or drops units at random.
-
-    A loss would then depend on earlier calls.
-    """
-    if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
-        return True
-    if isinstance(part, nn.modules.dropout._DropoutNd):
-        share = part.p
-    else:
-        # Recurrent and attention layers keep their own dropout in an attribute.
-        share = part.__dict__.get("dropout")
-    return isinstance(share, float | int) and share > 0

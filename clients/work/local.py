@@ -6,6 +6,7 @@ Shape suffixes: G devices, D parameters.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -13,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.base.rng import Stream, stream_key
+from fedray.base.rng import Stream, stream_key, stream_seed
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
-from ..data.source import ExampleSource, Integers
+from ..data.source import DamagedExamples, ExampleSource, Integers
+from ..tasks.alone import own_draws, seed_draws
 from ..tasks.gradients import gradients_of
 from ..tasks.layout import Named, named, repeated, tensors
 from ..tasks.task import Task
@@ -26,6 +28,8 @@ from .work import WorkOrder, WorkResult
 MOST_EXAMPLES_HELD = 8192
 """Largest number of a group's examples in memory at once, so that long epochs need no more than a
 few steps."""
+_LOOKED_AT = 16
+"""Devices among which one with examples shows how the task trains."""
 _Table = TypeVar("_Table", FedAvg, FedSGD)
 
 
@@ -43,7 +47,42 @@ class _Work(Generic[_Table]):
         self._table = table
         self._task = task
         self._source = source
+        self._seed = seed
         self._key = stream_key(seed, Stream.EXAMPLE_ORDER)
+        choose = getattr(task, "choose", None)
+        if choose is not None and (examples := _first_examples(source)):
+            choose(examples)
+        self._is_alone = bool(getattr(task, "alone", ""))
+
+    def compute(self, order: WorkOrder) -> WorkResult:
+        if not self._is_alone:
+            return self._compute(order)
+        # One by one, so that no bit depends on the group.
+        updates_GD = order.room()
+        results: list[WorkResult] = []
+        with own_draws(order.start.device):
+            for place in range(len(updates_GD)):
+                one = slice(place, place + 1)
+                device_ids, held, out = order.device_ids[one], order.held[one], updates_GD[one]
+                # A module may change its parameters in a call.
+                start = order.start.clone()
+                results.append(
+                    self._compute(WorkOrder(order.round_index, device_ids, held, start, out))
+                )
+        return WorkResult(
+            updates=updates_GD,
+            losses=torch.cat([each.losses for each in results]),
+            examples=np.concatenate([each.examples for each in results]),
+        )
+
+    def _compute(self, order: WorkOrder) -> WorkResult:
+        raise NotImplementedError
+
+    def _begin_step(self, order: WorkOrder, step: int) -> None:
+        if self._is_alone:
+            address = int(order.device_ids[0]), order.round_index, step
+            seed = stream_seed(self._seed, Stream.LOCAL_STEP, *address)
+            seed_draws(order.start.device, seed)
 
     def _usable(self, order: WorkOrder) -> Integers:
         return usable_examples(self._table, self._source, order.device_ids, order.held)
@@ -64,7 +103,7 @@ class LocalTraining(_Work[FedAvg]):
     leaves the group after its last step, so that every step that is computed is needed.
     """
 
-    def compute(self, order: WorkOrder) -> WorkResult:
+    def _compute(self, order: WorkOrder) -> WorkResult:
         usable_G = self._usable(order)
         steps_G = self._steps(usable_G)
         # The devices with the most steps come first. Devices that still train are then the first
@@ -76,6 +115,7 @@ class LocalTraining(_Work[FedAvg]):
         places = torch.from_numpy(by_steps).to(losses_G.device)
         batches = self._batches(ordered, usable_G[by_steps], steps_G[by_steps])
         for step, batch in enumerate(batches):
+            self._begin_step(ordered, step)
             losses = models.step(batch)
             # The loss before any step is that of the model of the round. Later ones show how well a
             # device fits its own data.
@@ -189,7 +229,7 @@ class OneGradient(_Work[FedSGD]):
     Devices hold different numbers of examples, so they are computed one by one.
     """
 
-    def compute(self, order: WorkOrder) -> WorkResult:
+    def _compute(self, order: WorkOrder) -> WorkResult:
         used_G = self._usable(order)
         start = self._start(order)
         # The shares of windows are subtracted, so the memory must start at zero.
@@ -203,12 +243,26 @@ class OneGradient(_Work[FedSGD]):
             for first in range(0, used, MOST_EXAMPLES_HELD):
                 window = positions[:, first : first + MOST_EXAMPLES_HELD]
                 examples = self._read(order, one, window)
+                self._begin_step(replace(order, device_ids=device_ids), first)
                 losses_1, gradients = gradients_of(self._task, start, examples)
                 share = window.shape[1] / used
                 flat_D = torch.cat([part.reshape(-1) for part in gradients.values()])
                 updates_GD[place].sub_(flat_D, alpha=self._table.learning_rate * share)
                 losses_G[place].add_(losses_1[0].double(), alpha=share)
         return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
+
+
+def _first_examples(source: ExampleSource) -> Named | None:
+    """Returns two examples of the first device that has any, [1, 2, ...] by field; None if the
+    first devices have none."""
+    device_ids = np.arange(_LOOKED_AT, dtype=np.uint64)
+    held = source.examples_on(device_ids)
+    for place in np.flatnonzero(held):
+        with suppress(DamagedExamples):
+            positions = np.array([[0, min(1, held[place] - 1)]])
+            examples = source.examples(device_ids[place : place + 1], positions)
+            return tensors(examples)
+    return None
 
 
 def optimizer_of(table: FedAvg, parameters: list[Tensor]) -> torch.optim.Optimizer:

@@ -34,6 +34,7 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "fedray.runs",
             "fedray.runtime",
             "fedray.clients.tasks.check",
+            "fedray.clients.tasks.load",
             "fedray.wire.messages",
         ),
     ),

@@ -45,6 +45,7 @@ REMOVED = {
     "fedray audit-model --examples": "set examples of fedray.audit_model in Python",
     "fedray.utility": "call fedray.mechanism_figures, whose `loss` has errors and losses",
     "fedray.Utility": "call fedray.mechanism_figures, whose `loss` has errors and losses",
+    "fedray.resume": "call fedray.resume_run",
     "fedray.resume_tasks": "call fedray.resume_run",
     "fedray.run_tasks": "call fedray.run_scenario",
     "fedray.simulate_tasks": "call fedray.simulate",

@@ -80,6 +80,7 @@ class Stream(IntEnum):
     CANARY = 120
     PLANTED = 121
     MEMBER = 122
+    LOCAL_STEP = 123
 
 
 class Key(NamedTuple):

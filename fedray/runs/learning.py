@@ -11,6 +11,7 @@ the rounds of a simulation as they are committed, and trains the same model, bit
 
 import contextlib
 import functools
+import logging
 import math
 import os
 import queue
@@ -566,6 +567,11 @@ class _Training:
                 "trainer_gpus: the trainers are on GPUs of several models, whose updates differ in "
                 "their last bits; use nodes with one model of GPU"
             )
+        self._notes: list[str] = []
+        if alone := self._description.alone:
+            note = f"devices train one at a time, which takes longer with a small model: {alone}"
+            self._notes.append(note)
+            logging.getLogger("fedray").warning("fedray: %s", note)
         loop = TrainingLoop(scenario, trainers, self._aggregator, _loads_of(scenario), kind)
         self._loop = loop
         if self._state:
@@ -645,7 +651,7 @@ class _Training:
             "encoding": _encoding_figures(self._scenario, model["parameters"].size),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
-            "notes": self._checkpoints.notes,
+            "notes": [*self._checkpoints.notes, *self._notes],
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": round(time.monotonic() - self._begun, 3),
             "seconds_per_round": self._seconds_per_round(),

@@ -1,14 +1,16 @@
 """Files that a table names, identified by their content and stored with traces."""
 
+import ast
 import contextlib
 import hashlib
 import json
 import os
+import sys
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
@@ -18,6 +20,9 @@ from fedray.base.parsing import decode_text
 from fedray.base.regular_file import check_regular_file, read_regular_file
 from fedray.base.table import Table
 from fedray.scenario.data_file import without_places
+
+_BESIDE = b"# This file imports a file beside it, which follows: "
+T = TypeVar("T")
 
 
 class ContentFile(Table):
@@ -119,6 +124,8 @@ class ContentFile(Table):
 class PythonFile(ContentFile):
     """A table that names a user's Python file. Reading the table does not run the file.
 
+    The content ends with the files of the same folder that it imports, as comments.
+
     A note of trust is an empty file in the user's cache, named by the digest of the whole table,
     since another function or other parameters could do something else.
     """
@@ -154,24 +161,54 @@ class PythonFile(ContentFile):
             )
 
     def _canonical(self, path: Path) -> bytes:
-        content = self._read_file(path)
-        self.compiled(content)
-        # Line ends are normalised, so that the digest is the same on every system.
-        return content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        found: dict[str, bytes] = {}
+        waiting = [path]
+        for each in waiting:
+            # Line ends are normalised, so that the digest is the same on every system.
+            content = self._read_file(each).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            found[each.stem] = content
+            names = _imported(self._checked(content, str(each), ast.parse))
+            beside = [path.with_name(f"{name}.py") for name in sorted(names)]
+            waiting += [file for file in beside if file.is_file() and file not in waiting]
+        whole = found.pop(path.stem)
+        for name, content in found.items():
+            lines = [b"#|" + line for line in content.split(b"\n")]
+            whole += b"\n".join([b"", _BESIDE + name.encode(), *lines])
+        return whole
 
-    def compiled(self, content: bytes) -> CodeType:
-        """Compiles a `content` without running it.
+    @property
+    def beside(self) -> dict[str, CodeType]:
+        """Code of the files beside it that it imports, by the name of the module."""
+        _, *parts = self.content.split(b"\n" + _BESIDE)
+        codes = {}
+        for name, *lines in (part.split(b"\n") for part in parts):
+            content = b"\n".join(line.removeprefix(b"#|") for line in lines)
+            codes[name.decode()] = self._checked(content, f"{name.decode()}.py", compile, "exec")
+        return codes
 
-        Raises:
-            ValueError: the content is not Python.
-        """
+    def compiled(self) -> CodeType:
+        """Compiles the content without running it. Raises ValueError if it is not Python."""
+        return self._checked(self.content, self.file, compile, "exec")
+
+    def _checked(self, content: bytes, file: str, parse: Callable[..., T], *arguments: str) -> T:
         try:
             # Decoded here, because a file could declare another encoding, such as a compression.
-            return compile(decode_text(content), self.file, "exec")
+            return parse(decode_text(content), file, *arguments)
         except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
             # The parser's MemoryError, for nesting beyond its stack, has no text.
             reason = str(error) or "it is nested too deeply"
             raise ValueError(
-                f"file={self.file!r} is not a readable Python file ({reason}); correct it, or name "
+                f"file={file!r} is not a readable Python file ({reason}); correct it, or name "
                 "another file"
             ) from None
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """Returns the modules that a file may import from its own folder."""
+    names: set[str] = set()
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Import):
+            names.update(alias.name for alias in each.names)
+        elif isinstance(each, ast.ImportFrom) and not each.level:
+            names.add(str(each.module))
+    return names - sys.stdlib_module_names

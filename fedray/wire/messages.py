@@ -409,12 +409,14 @@ class TaskDescription:
     metrics: metrics of an evaluation.
     optimum: best value of any model, for metrics for which the data determines it.
     device: kind of device of the trainer.
+    alone: why devices train one at a time; empty if a group of them trains together.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     metrics: tuple[Metric, ...]
     optimum: Mapping[str, float]
     device: str = "cpu"
+    alone: str = ""
 
 
 class Measured(NamedTuple):

@@ -208,6 +208,7 @@ def test_every_table_that_is_shown_is_valid(
 
     monkeypatch.chdir(tmp_path)
     Path("stackoverflow.sqlite").touch()
+    Path("texts.parquet").touch()
     pq.write_table(pa.table({"device": [0], "start": [0], "end": [3600]}), "sessions.parquet")
     for file in filter(lambda each: each.title, blocks_of(page)):
         Path(file.title).write_text(file.text, encoding="utf-8")

@@ -1,6 +1,7 @@
 """What every task must do, by the suite that users have too; and what a user's own task may get wrong."""
 
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -42,13 +43,13 @@ def task(seed):
 
     return ModuleTask(torch.nn.Linear(6, 2), examples, torch.nn.functional.cross_entropy)
 """
-DROPS = """
-class Drops(torch.nn.Linear):
+FAILS = """
+class Fails(torch.nn.Linear):
     def __init__(self):
         super().__init__(6, 2)
 
     def forward(self, inputs):
-        return super().forward(torch.nn.functional.dropout(inputs, 0.5))
+        raise ValueError(None)
 """
 PLAIN = """
 import numpy as np
@@ -216,34 +217,6 @@ def test_a_module_for_a_group_is_the_module_for_each_device(make, shape) -> None
 
 
 @pytest.mark.parametrize(
-    "module", [nn.Dropout(0.5), nn.BatchNorm1d(3), nn.LSTM(2, 2, 2, dropout=0.1)]
-)
-def test_modules_that_draw_or_remember_are_refused(module: nn.Module) -> None:
-    with pytest.raises(ValueError, match=type(module).__name__):
-        module_task(nn.Sequential(module), (3,))
-
-
-@pytest.mark.parametrize("layer", [nn.Identity, lambda: nn.GRU(3, 3)])
-@pytest.mark.parametrize("devices", [1, 3])
-def test_draws_within_a_module_are_found_for_one_device_and_for_many(layer, devices: int) -> None:
-    class Draws(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Linear(3, 2), layer()])
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return self.layers[0](nn.functional.dropout(inputs, 0.5))
-
-    task = module_task(Draws(), (3,))
-    own = {name: torch.zeros(devices, *shape) for name, shape in task.shapes.items()}
-    batch = {"inputs": torch.ones(devices, 4, 3), "targets": torch.zeros(devices, 4).long()}
-    with pytest.raises(InputError, match="draws random numbers"):
-        task.losses(own, batch)
-    with pytest.raises(InputError, match="draws random numbers"):
-        task.measure(own, batch)
-
-
-@pytest.mark.parametrize(
     ("code", "says"),
     [
         (None, "(No such file or directory); put a readable file there"),
@@ -264,11 +237,13 @@ def test_draws_within_a_module_are_found_for_one_device_and_for_many(layer, devi
         ),
         (PLAIN.replace("sum(dim=2), torch", "sum(), torch"), "a numerator and a weight"),
         (PLAIN.replace("sum(dim=2), torch", "sum(dim=9), torch"), "measure() failed: IndexError"),
-        (MODULE.replace("torch.nn.Linear(6, 2)", "torch.nn.Dropout()"), "has a Dropout"),
         (
-            MODULE.replace("torch.nn.Linear(6, 2)", "Drops()") + DROPS,
-            "() failed in line 19: the module or the loss draws random numbers (as "
-            "torch.nn.functional.dropout does)",
+            MODULE.replace("torch.nn.Linear(6, 2)", "torch.nn.BatchNorm1d(6)"),
+            "'the module' is a BatchNorm1d in training mode",
+        ),
+        (
+            MODULE.replace("torch.nn.Linear(6, 2)", "Fails()") + FAILS,
+            "losses() failed: ValueError: None; correct line 19",
         ),
         (
             MODULE.replace(".long()", ".float()"),
@@ -306,6 +281,45 @@ def test_the_digest_is_of_the_content_and_not_of_the_path(tmp_path: Path) -> Non
     assert same == scenario
     plain = scenario.with_overrides("training.task=next_word")
     assert plain.to_tables()["training"]["task"] == {"kind": "next_word"}
+
+
+def test_a_task_imports_files_beside_it_which_are_part_of_its_content(
+    tmp_path: Path, fedray_command
+) -> None:
+    code = MODULE.replace("torch.nn.Linear(6, 2)", "beside.make()").replace(
+        "(seed):", "(seed):\n    import beside"
+    )
+    for name, text in (
+        (
+            "beside.py",
+            "from widths import WIDTH\nimport torch\ndef make():\n    return torch.nn.Linear(WIDTH, 2)\n",
+        ),
+        ("widths.py", "WIDTH = 6\n"),
+        ("unused.py", "raise SystemExit"),
+        ("typing.py", "raise SystemExit"),
+    ):
+        (tmp_path / name).write_text(text)
+    scenario = own(tmp_path, f"import typing\n{code}", "rounds.count=1")
+    trace = run_scenario(scenario, HERE, tmp_path / "t")
+    (tmp_path / "widths.py").write_text("WIDTH = 5 + no_number\n")
+    assert own(tmp_path, f"import typing\n{code}", "rounds.count=1").digest != scenario.digest
+    command = (
+        "run",
+        str(tmp_path / "s.toml"),
+        "--place",
+        "backend=in-process",
+        "--out",
+        str(tmp_path / "u"),
+    )
+    assert "correct line 1 of widths.py" in fedray_command(*command)[2]
+    (tmp_path / "widths.py").write_text("WIDTH =\n")
+    assert "widths.py' is not a readable Python file" in fedray_command(*command)[2]
+    for name in ("beside.py", "widths.py"):
+        (tmp_path / name).unlink()
+    assert not {"beside", "widths"} & sys.modules.keys()
+    again = train(trace, None, HERE, tmp_path / "m", trust_code=True)
+    assert trace.trained is not None
+    assert (again.parameters() == trace.trained.parameters()).all()
 
 
 def test_unknown_and_missing_keys_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,259 @@
+"""Modules that people bring: each trains to the same bits however it is run, learns, and loads into plain PyTorch."""
+
+import copy
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import own_modules
+import pytest
+import torch
+from own_modules import MODELS, WIDTH
+from torch import nn
+
+import fedray
+from fedray.base.errors import InputError
+from fedray.clients.tasks.module import FunctionSource, ModuleTask
+from fedray.clients.trainer import LocalTrainer
+from fedray.clients.work.local import LocalTraining
+from fedray.clients.work.work import WorkOrder
+from fedray.runs.learning import train
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+from fedray.scenario.training import FedAvg
+from fedray.trace.reader import Trace
+from fedray.wire.messages import Progress, TrainOrder
+
+HERE = Placement(backend="in-process")
+OFTEN = replace(HERE, checkpoint_seconds=0.0)
+ALONE = {
+    "Attention": "",
+    "Encoder": "it draws random numbers, as dropout does",
+    "Recurrent": "torch.func.vmap does not take it (Batching rule not implemented for aten::lstm.input)",
+    "FrozenNorm": "",
+    "Tied": "its buffer 'calls' changes",
+    "Branches": "torch.func.vmap does not take it (vmap: It looks like you're attempting to use a Tensor in some "
+    "data-dependent control flow)",
+}
+BASE = (
+    "name='own'\nseed=3\n[population]\ndevices=2_000\n[rounds]\ncount=20\nreport_goal=8\n[training]\ncohort_sample=8\n"
+    "devices_at_once=4\nevaluation_devices=100\nevaluation_examples=20\ntask='custom'\nfile='own.py'\n[training.client]\n"
+    "local_steps=3\nbatch_size=10\n"
+)
+
+
+def scenario_of(folder: Path, model: str) -> Scenario:
+    code = Path(own_modules.__file__).read_text()
+    (folder / "own.py").write_text(f"MODEL = {model!r}\n{code}")
+    (folder / "s.toml").write_text(BASE)
+    rate = 1.0 if model == "Recurrent" else 0.1
+    overrides = ["privacy.mechanism={kind='none'}", f"training.client.learning_rate={rate}"]
+    return Scenario.from_toml(folder / "s.toml", overrides)
+
+
+class Masked(nn.Module):
+    """Minus the mean of its inputs after dropout, times its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return -self.scale * nn.functional.dropout(inputs, 0.5, self.training)
+
+
+class Scores(nn.Module):
+    """The scores of a model of `transformers`, as cross-entropy takes them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=inputs).logits.transpose(1, 2)
+
+
+ONES = FunctionSource(lambda device: (np.ones((20, 500)), np.zeros(20)))
+
+
+def texts(device: int) -> tuple[np.ndarray, np.ndarray]:
+    words = np.random.default_rng(device).integers(0, 20, (8, 7))
+    return words[:, :-1], words[:, 1:]
+
+
+TEXTS = FunctionSource(texts)
+
+
+def own_task(module: nn.Module, source: FunctionSource | None = None) -> ModuleTask:
+    loss = (
+        nn.functional.cross_entropy if source is TEXTS else lambda outputs, targets: outputs.mean()
+    )
+    return ModuleTask(
+        module, source, loss, accuracy=lambda outputs, targets: torch.ones(len(targets))
+    )
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Trace:
+    folder = tmp_path_factory.mktemp("own")
+    return simulate(scenario_of(folder, "Branches"), HERE, folder / "t")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_module_trains_to_the_same_bits_interrupted_or_not_learns_and_is_loaded(
+    model: str, trace: Trace, tmp_path: Path
+) -> None:
+    scenario = scenario_of(tmp_path, model)
+    first = LocalTrainer(scenario).describe()
+    assert first.alone == ALONE[model]
+
+    def interrupt(progress: Progress) -> None:
+        if getattr(progress, "trained", 0) == 4:
+            raise KeyboardInterrupt
+
+    whole = train(trace, scenario, HERE, tmp_path / "a", trust_code=True)
+    with pytest.raises(KeyboardInterrupt):
+        train(trace, scenario, OFTEN, tmp_path / "b", interrupt, trust_code=True)
+    resumed = train(trace, scenario, HERE, tmp_path / "b", is_resumed=True, trust_code=True)
+    assert (resumed.parameters() == whole.parameters()).all()
+    notes = [f"devices train one at a time, which takes longer with a small model: {first.alone}"]
+    assert whole.document["notes"] == notes * bool(first.alone)
+    trainer = LocalTrainer(scenario)
+    before = trainer.evaluate(trainer.initial_parameters()).metrics["loss"]
+    after = whole.last_evaluation()["loss"]
+    assert before.value - after.value > 10 * np.hypot(before.standard_error, after.standard_error)
+    # The same loss of held-out devices by the module itself, filled by name.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        module = MODELS[model]()
+    fedray.load_model(tmp_path / "a", module).eval()
+    inputs, targets = zip(*(own_modules.examples(2**40 + each) for each in range(100)), strict=True)
+    loss = nn.functional.cross_entropy(module(torch.cat(inputs)), torch.cat(targets))
+    if model != "Branches":  # whose outputs depend on the batch that it is given
+        assert float(loss.detach()) == pytest.approx(after.value, rel=1e-5)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_bit_depends_on_trainers_groups_or_other_devices(model: str, tmp_path: Path) -> None:
+    scenario = scenario_of(tmp_path, model)
+    devices = np.arange(9, dtype=np.uint64)
+    groups = [devices[:4], devices[4:7], devices[7:]]
+    one, first, second = (LocalTrainer(scenario) for _ in range(3))
+    order = TrainOrder(2, groups)
+    start = one.initial_parameters()
+    torch.manual_seed(5)
+    state = torch.default_generator.get_state()
+    report, total = one.train(order, start)
+    assert (torch.default_generator.get_state() == state).all()
+    assert report.trained == 9
+    parts = [first.train(replace(order, groups=groups[:1]), start)]
+    parts += [second.train(replace(order, groups=[each]), start) for each in reversed(groups[1:])]
+    assert (sum(part for _, part in parts) == total).all()
+    assert sum(part.loss_sum for part, _ in parts) == report.loss_sum
+    if ALONE[model]:
+        regrouped = TrainOrder(2, [devices[[8, 0, 3]], devices[[1, 2, 7, 6, 5, 4]]])
+        assert (first.train(regrouped, start)[1] == total).all()
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (nn.BatchNorm1d(WIDTH), "'the module' is a BatchNorm1d in training mode"),
+        (nn.Sequential(nn.BatchNorm1d(WIDTH)), "'0' is a BatchNorm1d in training mode.*GroupNorm"),
+    ],
+)
+def test_statistics_of_clients_are_refused(module: nn.Module, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        own_task(module)
+
+
+def test_a_module_in_evaluation_mode_trains_but_its_norms_stay_fixed() -> None:
+    """As pretrained models come; a layer alone in evaluation mode stays so."""
+    norm, dropout = nn.BatchNorm1d(WIDTH), nn.Dropout(0.5)
+    own_task(nn.Sequential(norm, dropout, nn.Linear(WIDTH, 2)).eval())
+    assert (norm.training, dropout.training) == (False, True)
+    own_task(nn.Sequential(norm, dropout.eval(), nn.Linear(WIDTH, 2).train()))
+    assert (norm.training, dropout.training) == (False, False)
+
+
+def test_draws_are_of_device_round_step_and_seed_and_none_are_made_in_evaluation() -> None:
+    """The module's one parameter moves by the mean of what its dropout lets through."""
+    updates = {}
+    task = own_task(Masked())
+    assert task.alone == ""  # known once it has seen examples
+    for place, (seed, device, round_index) in enumerate(
+        [(7, 0, 1), (8, 0, 1), (7, 1, 1), (7, 0, 2), (7, 0, 1)]
+    ):
+        work = LocalTraining(FedAvg(local_steps=2, batch_size=20), task, ONES, seed)
+        order = WorkOrder(
+            round_index, np.array([device], np.uint64), np.array([20]), torch.zeros(1)
+        )
+        updates[place] = float(work.compute(order).updates)
+    assert task.alone == "it draws random numbers, as dropout does"
+    *others, again = updates.values()
+    assert len(set(others)) == 4
+    assert again == updates[0]
+    batch = {"inputs": torch.ones(1, 20, 500), "targets": torch.zeros(1, 20)}
+    nats, _ = task.measure({"scale": torch.ones(1, 1)}, batch)["loss"]
+    assert (nats == -1.0).all()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_module_from_transformers_and_its_adapters_train() -> None:
+    """Of a model with adapters, the adapters alone train and travel."""
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    sizes = {"vocab_size": 20, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    )
+    whole = own_task(Scores(copy.deepcopy(model)), TEXTS)
+    assert sum(map(math.prod, whole.shapes.values())) == sum(
+        each.numel() for each in model.parameters()
+    )
+    adapters = peft.get_peft_model(
+        model, peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True)
+    )
+    small = own_task(Scores(adapters), TEXTS)
+    assert all("lora_" in name for name in small.shapes)
+    before = {name: part.clone() for name, part in model.named_parameters()}
+    for task in (whole, small):
+        updates = []
+        for devices in ([0, 1, 2], [2, 0, 1]):
+            work = LocalTraining(FedAvg(local_steps=2, batch_size=4), task, TEXTS, 7)
+            order = WorkOrder(
+                1,
+                np.array(devices, np.uint64),
+                np.full(3, 8),
+                torch.from_numpy(task.initial_parameters()),
+            )
+            updates.append(work.compute(order).updates[np.argsort(devices)])
+        assert task.alone == "it draws random numbers, as dropout does"
+        assert torch.equal(*updates)
+        assert updates[0].any(dim=1).all()
+    assert all(torch.equal(part, before[name]) for name, part in model.named_parameters())
+
+
+def test_a_model_of_other_names_or_shapes_is_not_loaded(trace: Trace, tmp_path: Path) -> None:
+    train(trace, scenario_of(tmp_path, "Branches"), HERE, tmp_path / "a", trust_code=True)
+    for module, says in (
+        (nn.Linear(WIDTH, 2), "parameter 'bias' of the module has the shape [2], and .* has none"),
+        (own_modules.FrozenNorm(), "parameter 'norm.bias' of the module has the shape"),
+    ):
+        with pytest.raises(InputError, match=re.escape(says).replace(r"\.\*", ".*")):
+            fedray.load_model(tmp_path / "a", module)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_check_of_a_module_is_without_dropout(model: str) -> None:
+    def make(seed: int) -> tuple[ModuleTask, FunctionSource]:
+        task = ModuleTask(MODELS[model](), own_modules.examples, nn.functional.cross_entropy)
+        return task, FunctionSource(own_modules.examples)
+
+    if model == "Branches":
+        with pytest.raises(AssertionError, match="must depend on only this example"):
+            fedray.check_task(make)
+    else:
+        fedray.check_task(make)
