@@ -134,12 +134,13 @@ class Ledger(Result):
         """
         given: Any = {"epsilon": epsilon, "delta": delta, "period": period, "unit": unit}
         budget = Budget(format=2, **given)
+        place = local_path(path)
         try:
-            local_path(path).mkdir(parents=True, exist_ok=True)
+            place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             rule = f"cannot be made ({error.strerror or error})"
             raise InputError.of("ledger", str(path), rule, "name another directory") from None
-        with cls(Path(path), ())._locked(is_new=True) as new:
+        with cls(place, ())._locked(is_new=True) as new:
             return new._with([budget])
 
     @classmethod
@@ -154,8 +155,9 @@ class Ledger(Result):
             InputError: it is not a ledger, a line or file was changed or has wrong values, or
                 `head` is not in it.
         """
+        place = local_path(path)
         try:
-            entries = read_chain(Path(path) / CHAIN_FILE)
+            entries = read_chain(place / CHAIN_FILE)
         except OSError as error:
             rule = f"is not a ledger ({error.strerror or error})"
             remedy = (
@@ -167,7 +169,7 @@ class Ledger(Result):
             raise InputError.of("head", head, rule, "restore the ledger from a copy")
         if not entries:
             raise InputError.of("ledger", str(path), "is empty", "restore it from a copy")
-        found = cls(Path(path), tuple(entries))
+        found = cls(place, tuple(entries))
         spent = [each for line in found.charges.values() for each in line.windows.values()]
         if len({found._table(each).schema for each in spent}) > 1:
             raise InputError.of("ledger", str(path), "has units of several types")

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from fedray.base.errors import FedrayError, InputError, RunFailed
-from fedray.base.storage import Bucket, fetched, is_of_bucket
+from fedray.base.storage import Bucket, is_of_bucket
 from fedray.commands.budget import day_of, say_if_same
 from fedray.commands.frame.output import print_json, print_line, print_pieces
 from fedray.commands.frame.placing import placement_of
@@ -44,11 +44,11 @@ def run(
         start (DAY): day on which the run starts in the ledger (UTC); default: today
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
-    from fedray.runs.budgeted import charge_run, reserved
+    from fedray.runs.budgeted import reserved
     from fedray.runs.pipeline import complete_run, recorded_scenario
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
-    from fedray.trace.stored import StoredRun, is_finished
+    from fedray.trace.stored import StoredRun
     from fedray.trace.unfinished import has_begun
 
     day = day_of(start)
@@ -71,12 +71,8 @@ def run(
     command = shlex.join(["fedray", "run", *charged, "--resume"])
     where, stored, uri = resume or out, None, None
     if where is not None and is_of_bucket(where):
-        bucket, uri = Bucket(where), str(where)
-        if resume is not None and value is not None and is_finished(bucket):
-            where = fetched(where)
-        else:
-            stored = StoredRun(bucket, resume is not None, may_start=value is not None)
-            where, uri = stored.directory, stored.uri
+        stored = StoredRun(Bucket(where), resume is not None, may_start=value is not None)
+        where, uri = stored.directory, stored.uri
     with stored or contextlib.nullcontext():
         of_run = progress_of_run(where, name, command, tensorboard, uri)
         with (
@@ -91,34 +87,38 @@ def run(
             trace = None
             if is_resumed and value is not None:
                 trace = complete_run(directory, value)
+            is_new = trace is None
             if trace is None and is_resumed and (value is None or has_begun(directory)):
                 kept = None if ledger is None else recorded_scenario(directory)
                 held = reserve(kept)
                 trace = _continued(directory, placement, value, listen, trust_code, held)
             if trace is None:
                 trace = _started(value, placement, directory, listen, reserve)
-            problem = ""
-            try:
-                if ledger is not None:
-                    say_if_same(charge_run(ledger, trace, day))
-            except FedrayError as error:
-                again = ["fedray", "budget", str(ledger), "--add", str(trace.path)]
-                again += [] if start is None else ["--start", start]
-                problem = (
-                    f"the run is complete but not charged: {error}; charge it by "
-                    f"`{shlex.join(again)}`"
-                )
         show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
         try:
             with stored.named() if stored else contextlib.nullcontext():
                 show(trace, as_json)
         finally:
             # With its page, which is written when the run is shown.
-            if stored:
+            if stored and is_new:
                 stored.publish()
-            # After the results, so that a charge that failed loses none of them.
-            if problem:
-                raise RunFailed(problem)
+            # Last: a charge that fails loses nothing, and a killed process has not charged a run
+            # that is nowhere, whose reservation would be gone.
+            if ledger is not None:
+                _charge(ledger, trace, day)
+
+
+def _charge(ledger: Path, trace: Any, day: Any) -> None:
+    from fedray.runs.budgeted import charge_run
+
+    try:
+        say_if_same(charge_run(ledger, trace, day))
+    except FedrayError as error:
+        again = ["fedray", "budget", str(ledger), "--add", str(trace.path)]
+        again += [] if day is None else ["--start", day.isoformat()]
+        raise RunFailed(
+            f"the run is complete but not charged: {error}; charge it by `{shlex.join(again)}`"
+        ) from None
 
 
 def _started(

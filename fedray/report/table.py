@@ -18,9 +18,9 @@ _NUMBER = re.compile(
     r"|-|none( \(k = 1\))?|"
 )
 _GREEK = re.compile(r"\b(epsilon|delta|rho|mu|sigma)\b", re.IGNORECASE)
-_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|]")
+_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[]")
 _LATEX = {
-    **{"<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$"},
+    **{"<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$", "[": "{[}"},
     **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{each: f"${each}$" for each in "-+<>|"},
     **{each: f"\\{each}" for each in "&%#_{}$"},
@@ -207,7 +207,7 @@ class Table:
             # Markdown has no table without headings.
             rule = ("---:" if kind == "number" else "---" for kind in table.kinds)
             rows = [table.columns, rule, *table.rows]
-            cells = ((cell.replace("|", r"\|") for cell in row) for row in rows)
+            cells = ((printable(cell).replace("|", r"\|") for cell in row) for row in rows)
             return "".join(f"| {' | '.join(row)} |\n" for row in cells)
         rows = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
         if table.has_heading:
@@ -275,7 +275,7 @@ def with_greek(text: str) -> str:
 
 
 def _latex(cell: str) -> str:
-    return _SPECIAL.sub(lambda found: _LATEX[found[0]], cell)
+    return _SPECIAL.sub(lambda found: _LATEX[found[0]], printable(cell))
 
 
 def _plain(cell: str) -> str:

@@ -302,8 +302,9 @@ class RayWorker:
         self._load()
 
     def close(self) -> None:
-        if not self._process.leave(self._thread):
-            self._remote("drop").remote(self._thread)
+        # Before another worker may have the thread.
+        self._remote("drop").remote(self._thread)
+        self._process.leave(self._thread)
 
     def again(self, lost: "RayAnswer", loss: str) -> "RayAnswer":
         """Repeats a call whose answer was lost.
@@ -396,18 +397,15 @@ class _Process:
         with self._lock:
             return self._free.pop()
 
-    def leave(self, thread: str) -> bool:
-        """Gives back a worker's thread; ends the process, and returns whether it has, after the
-        last."""
+    def leave(self, thread: str) -> None:
+        """Gives back a worker's thread; ends the process after the last."""
         import ray
 
         with self._lock:
             self._free.add(thread)
-            is_last = len(self._free) == len(self._threads)
-            if is_last:
+            if len(self._free) == len(self._threads):
                 self._spec.reservation.processes.pop(self._spec.bundle, None)
                 ray.kill(self.actor)
-            return is_last
 
     def replace(self, lost: Any) -> None:
         """Starts another actor in place of a lost one, unless another worker has done so."""

@@ -39,18 +39,14 @@ _PARTIAL, _LIVE = ".partial", f".{TRAINING}.partial"
 _FOLDERS = (f"{_PARTIAL}/", f"{_LIVE}/")
 
 
-def is_finished(bucket: Bucket) -> bool:
-    """Whether a bucket has a complete run, whose document was written last."""
-    return not {f"/{RUN_FILE}", f"/{TASKS_FILE}"}.isdisjoint(bucket.files("/"))
-
-
 class StoredRun:
     """A context of a run whose output is in a bucket.
 
     Args:
         bucket: place of the output.
         is_resumed: whether the unfinished run that is there continues.
-        may_start: whether a run starts if none is there that could continue.
+        may_start: whether a run starts if none is there that could continue, and a complete one is
+            opened.
 
     directory: `out` of the run on this machine, which is removed once the bucket has everything.
     uri: URI of the output.
@@ -65,14 +61,15 @@ class StoredRun:
         if "/" not in bucket.name.partition("://")[2]:
             raise InputError(f"{bucket.name} is a whole bucket; name a folder in it")
         finished = bucket.files("/")
-        is_done = is_finished(bucket)
+        is_done = not {f"/{RUN_FILE}", f"/{TASKS_FILE}"}.isdisjoint(finished)
+        is_opened = is_done and is_resumed and may_start
         unfinished = [*bucket.files(f"{_PARTIAL}/"), *bucket.files(f"{_LIVE}/")]
         is_simulated = bool({f"{_PARTIAL}/{RUN_FILE}", f"{_PARTIAL}/{TASKS_FILE}"} & {*unfinished})
         has_checkpoint = any(each.startswith(f"{_PARTIAL}/{CHECKPOINTS}/") for each in unfinished)
         can_resume = (is_simulated or has_checkpoint) and not is_done
         is_own = f"{_PARTIAL}/{TOKEN_FILE}" in unfinished and not is_done
         is_resumed = is_resumed and (can_resume or is_done or not may_start)
-        if is_resumed and not can_resume:
+        if is_resumed and not (can_resume or is_opened):
             found = "is complete" if is_done else "has no unfinished run with a checkpoint"
             raise CheckpointError(f"{bucket.name} {found}; give the URI of an interrupted run")
         if not is_resumed and (can_resume or (finished and not is_own)):
@@ -85,6 +82,7 @@ class StoredRun:
                 # A model is finished again from its last checkpoint.
                 traces = [each for each in finished if f"/{TRAINING}/" not in each]
                 wanted = [*unfinished, *traces] if is_simulated else unfinished
+                wanted = finished if is_opened else wanted
                 bucket.fetch({each: self._file(each, is_simulated) for each in wanted})
             else:
                 if finished or unfinished:

@@ -77,6 +77,16 @@ def test_a_file_uri_is_a_path() -> None:
         assert local_path(path) == Path(path)
 
 
+def test_a_ledger_is_made_and_opened_at_a_file_uri(tmp_path: Path, monkeypatch) -> None:
+    from fedray.audit.ledger import Ledger
+
+    monkeypatch.chdir(tmp_path)
+    uri = (tmp_path / "ledger").as_uri()
+    made = Ledger.create(uri, 1.0, 1e-6, "quarter")
+    assert Ledger.open(uri) == made == Ledger.open(tmp_path / "ledger")
+    assert [each.name for each in tmp_path.iterdir()] == ["ledger"]
+
+
 def test_a_trace_is_read_at_a_file_uri(trace_of, fedray_command) -> None:
     trace = trace_of([[0, 2], [1]], 3)
     code, out, _ = fedray_command("audit", trace.path.as_uri(), "--json")

@@ -287,6 +287,12 @@ def test_another_program_reads_the_latex_table() -> None:
     assert "rms regret (%)" in rows[0]
 
 
+def test_a_bracket_is_no_length_after_the_row_before_and_a_cell_is_one_line() -> None:
+    table = Table("", ("a", "b"), (("x", "y\nz"), ("[1, 2]", "")))
+    assert table.rendered("tex").splitlines()[4:6] == [r"x & y$\backslash$nz \\", r"{[}1, 2] &  \\"]
+    assert table.rendered("md").splitlines()[2] == r"| x | y\nz |"
+
+
 def test_csv_has_every_column_and_numbers_that_programs_read() -> None:
     assert list(csv.reader(io.StringIO(TABLE.rendered("csv")))) == [
         ["mechanism", "epsilon", "regret (%)", "b & k"],

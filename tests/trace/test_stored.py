@@ -19,6 +19,7 @@ import pytest
 import tomli_w
 from moto.server import ThreadedMotoServer
 
+from fedray.audit.ledger import Ledger
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.storage import Bucket
 from fedray.runs.learning import _Training
@@ -123,6 +124,10 @@ def test_a_run_goes_to_a_bucket_and_is_read_there(
     assert [each["path"] for each in json.loads(out)["entries"]] == ["x"], err
     code, out, err = fedray_command("verify", uri, *IN_PROCESS)
     assert code == 0, err
+    code, out, err = fedray_command("run", str(scenario), "--resume", uri, "--json")
+    opened = json.loads(out)
+    assert (code, opened["trace"], opened["report"]) == (0, uri, f"{uri}/report.html"), err
+    assert str(tmp_path) not in out + err
     for arguments, problem in (
         (["run", str(scenario), "--out", uri], "exists already"),
         (["run", "--resume", uri], "is complete"),
@@ -249,6 +254,29 @@ def test_a_run_without_its_network_keeps_its_files_and_says_where(
     # The objects are moto's, whichever of its servers is asked.
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server}")
     assert "runs/x/run.json" not in objects()
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_before_it_is_in_the_bucket_is_not_charged_and_later_once(
+    fedray_command, bucket, scenario: Path, tmp_path: Path, monkeypatch
+) -> None:
+    ledger = Ledger.create(tmp_path / "ledger", 90.0, 1e-6, "year")
+    command = ["run", str(scenario), "--resume", bucket("x"), *IN_PROCESS]
+    command += ["--ledger", str(ledger.path), "--start"]
+
+    def interrupted(self: StoredRun) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredRun, "publish", interrupted)
+        code, _, err = fedray_command(*command, "2026-10-01")
+        assert code == 130, err
+    assert [each["kind"] for each in Ledger.open(ledger.path).entries] == ["budget", "reserved"]
+    for _ in range(2):
+        code, _, err = fedray_command(*command, "2026-10-01")
+        assert code == 0, err
+        entries = Ledger.open(ledger.path).entries
+        assert [each["kind"] for each in entries] == ["budget", "reserved", "charged"]
 
 
 @pytest.mark.slow
