@@ -28,8 +28,8 @@ from .work import WorkOrder, WorkResult
 MOST_EXAMPLES_HELD = 8192
 """Largest number of a group's examples in memory at once, so that long epochs need no more than a
 few steps."""
-_LOOKED_AT = 16
-"""Devices among which one with examples shows how the task trains."""
+_LOOKED_AT = 16, 4096
+"""Numbers of devices among which one with examples shows how the task trains: few first."""
 _Table = TypeVar("_Table", FedAvg, FedSGD)
 
 
@@ -255,13 +255,14 @@ class OneGradient(_Work[FedSGD]):
 def _first_examples(source: ExampleSource) -> Named | None:
     """Returns two examples of the first device that has any, [1, 2, ...] by field; None if the
     first devices have none."""
-    device_ids = np.arange(_LOOKED_AT, dtype=np.uint64)
-    held = source.examples_on(device_ids)
-    for place in np.flatnonzero(held):
-        with suppress(DamagedExamples):
-            positions = np.array([[0, min(1, held[place] - 1)]])
-            examples = source.examples(device_ids[place : place + 1], positions)
-            return tensors(examples)
+    for count in _LOOKED_AT:
+        device_ids = np.arange(count, dtype=np.uint64)
+        held = source.examples_on(device_ids)
+        for place in np.flatnonzero(held):
+            with suppress(DamagedExamples):
+                positions = np.array([[0, min(1, held[place] - 1)]])
+                examples = source.examples(device_ids[place : place + 1], positions)
+                return tensors(examples)
     return None
 
 
