@@ -28,7 +28,7 @@ STUDIES = (
 OF_THE_WHOLE = (
     *("tests/architecture", "tests/benchmarks", "tests/callbacks", "tests/deploy", "tests/frozen"),
     *("tests/fuzz", "tests/reproduction", "tests/fedray/test_facade.py"),
-    *("tests/report/test_browser.py", "tests/report/test_documents.py"),
+    *(f"tests/report/test_{name}.py" for name in ("browser", "documents", "paper")),
 )
 """Tests of the whole product: its files, digests, public names, pages and documents."""
 RUN = ("test_alone.py", "audit", "server")

@@ -244,9 +244,8 @@ def test_documents_of_comparisons_match_their_types(
     runs = [trained_of("a", trace, finals), trained_of("b", trace, finals, tree)]
     options = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
     paths = [str(run.path) for run in runs]
-    found = printed(
-        fedray_command, "compare", *paths, "--trace", str(trace.path), *options, "--json"
-    )
+    options += ("--trace", str(trace.path), "--reach", "0.4")
+    found = printed(fedray_command, "compare", *paths, *options, "--json")
     audit = audit_trace(trace, noise_multiplier=1.0, delta=1e-6, mechanism=Identity())
     tuning = Tuning(trace.digest, 1e-6, [audit], seeds=2, runs=None).to_json()
     check("fedray compare", found, {"tuning": tuning})

@@ -19,7 +19,6 @@ from fedray.runs.simulation import simulate
 from fedray.runtime import session as sessions
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
-from fedray.watch.entries import list_runs
 
 HERE = Path(__file__).resolve()
 MARKER = 'import os\nopen(os.environ["MARKER"], "a").write("code of the working directory ran")\nraise ImportError\n'
@@ -170,6 +169,8 @@ def test_a_full_cluster_is_waited_for_aloud_and_not_for_ever(
 
     def watched(started: Any, cpus: float, placement: Placement, on_wait: Any) -> None:
         def look(waits: str) -> None:
+            from fedray.watch.entries import list_runs  # a study, which may be deleted
+
             on_wait(waits)
             notes.extend(each.note for each in list_runs(tmp_path).entries)
 
