@@ -260,7 +260,7 @@ def test_a_run_without_its_network_keeps_its_files_and_says_where(
 def test_a_run_that_ends_before_it_is_in_the_bucket_is_not_charged_and_later_once(
     fedray_command, bucket, scenario: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    ledger = Ledger.create(tmp_path / "ledger", 90.0, 1e-6, "year")
+    ledger = Ledger.create(tmp_path / "ledger", 900.0, 1e-6, "year")
     command = ["run", str(scenario), "--resume", bucket("x"), *IN_PROCESS]
     command += ["--ledger", str(ledger.path), "--start"]
 
