@@ -82,9 +82,6 @@ def test_the_documented_comparison_of_every_kind_runs(
         "--set training.cohort_sample=8 --set training.evaluate_every=9 --place backend=in-process "
     )
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "public.toml").write_text(
-        'steps = 3\nbatch_size = 4\nlearning_rate = 2.0\n[data]\nkind = "language"\n'
-    )
     compared = None
     for command in filter(None, map(str.strip, commands)):
         changed = command.replace("scenarios/", f"{ROOT}/scenarios/")
@@ -104,4 +101,4 @@ def test_the_documented_comparison_of_every_kind_runs(
         if command.startswith("fedray compare"):
             compared = json.loads(out)
     assert compared is not None
-    assert len(compared["groups"]) == 9
+    assert len(compared["groups"]) == 8

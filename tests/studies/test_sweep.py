@@ -427,7 +427,10 @@ def test_the_command_writes_all_its_results(tmp_path: Path, fedray_command) -> N
     table = pq.read_table(out / "results.parquet").to_pylist()
     assert [row["rms_loss"] for row in table] == [row["rms_loss"] for row in document["rows"]]
     assert "settings" in (out / "report.html").read_text()
-    assert {file.name for file in figures.iterdir()} == {"rms-loss-min-sep.svg", "rms-loss-min-sep.csv"}
+    assert {file.name for file in figures.iterdir()} == {
+        "rms-loss-min-sep.svg",
+        "rms-loss-min-sep.csv",
+    }
     assert fedray_command("sweep", str(tmp_path / "sweep.toml"), "--out", str(out))[0] == 2
     assert "min-sep-fixed" in fedray_command("sweep")[1]
     assert "is no file and none of " in fedray_command("sweep", "nothing")[2]
