@@ -16,7 +16,7 @@ from typing import IO
 from fedray.base.errors import FedrayError, InputError, RunFailed
 from fedray.base.storage import local_path
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Content = bytes | Callable[[IO[bytes]], None]
 """Content of a file: its bytes, or a function that writes them to a stream."""
@@ -40,7 +40,7 @@ def write_whole(
         replace_file(file, content)
     except OSError as problem:
         remedy = "name a place that can be written"
-        if problem.errno in _FULL:
+        if problem.errno in FULL_DISK:
             remedy = "free space there and run again"
         raise error(f"{what} cannot be written ({problem.strerror or problem}); {remedy}") from None
 

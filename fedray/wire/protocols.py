@@ -119,7 +119,7 @@ class Aggregator(Protocol):
         """Draws the round's noise ahead of its commit, while devices train."""
         ...
 
-    def commit(self, report: TrainReport) -> Pending[tuple[Clip, Kept]]:
+    def commit(self, report: TrainReport, last: Kept | None = None) -> Pending[tuple[Clip, Kept]]:
         """Adds the round's noise to its sum and takes the server step.
 
         Rounds are committed in order, once each. Returns the clipping of the next round, and a
@@ -127,6 +127,7 @@ class Aggregator(Protocol):
 
         Args:
             report: report on the round's cohort; its `devices` divide the sum.
+            last: a sum [P] that is added before.
         """
         ...
 

@@ -78,11 +78,14 @@ class ModelAggregator:
         train, there is time."""
         self._noise.draw_ahead()
 
-    def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
+    def commit(
+        self, report: TrainReport, last: NDArray[np.int64] | None = None
+    ) -> tuple[Clip, NDArray[np.float32]]:
         """Ends a round: noise, and the server step.
 
         Args:
             report: the round's report; rounds come in order.
+            last: a sum [P] to add before, as `add` does; None if all were added.
 
         Returns:
             Clipping of the next round's updates, and the new parameters [D], which the next commit
@@ -96,6 +99,8 @@ class ModelAggregator:
                 f"round_index={report.round_index} but round {self._noise.next_round} is next; "
                 "noise rows are used once"
             )
+        if last is not None:
+            self.add(last)
         # Before the step, which changes the parameters in place.
         self._keep_version(report.round_index)
         # Whatever depends on secrets (the scale) comes before the noise. The divisor is public and

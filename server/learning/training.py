@@ -262,13 +262,15 @@ class TrainingLoop:
         # While the trainers work, the aggregator has nothing to add yet.
         self._aggregator.draw_noise()
         reports, added = [], []
+        last: Kept | None = None
         for answer in pending:
             # The aggregator adds a sum while later trainers still train; the order of integer sums
-            # does not matter.
-            report, total = answer.result()
+            # does not matter. The last one comes with the commit, which saves a message's time.
+            if last is not None:
+                added.append(self._aggregator.add(last))
+            report, last = answer.result()
             reports.append(report)
-            added.append(self._aggregator.add(total))
-        # Every sum must have arrived before the round is committed.
+        # Every other sum must have arrived before the round is committed.
         for answer in added:
             answer.result()
         # The commit replaces it by the clipping of the next round.
@@ -276,7 +278,7 @@ class TrainingLoop:
         asked = TrainReport.of(round_index, reports)
         accepted = asked.devices if cohort.accepted is None else cohort.accepted
         report = dataclasses.replace(asked, accepted=accepted)
-        self._clip, newest = self._aggregator.commit(report).result()
+        self._clip, newest = self._aggregator.commit(report, last).result()
         self._versions[round_index + 1] = newest
         # A device that starts from the newest version may be used up to max_staleness versions
         # later; no device may still train from an older one than this.

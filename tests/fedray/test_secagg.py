@@ -378,10 +378,13 @@ def test_trainers_in_any_number_give_the_same_bits(small) -> None:
     for shares in ([groups], [groups[4:], groups[:1], groups[1:4]]):
         aggregator = ModelAggregator(scenario)
         aggregator.start(start)
-        for share in shares:
-            aggregator.add(LocalTrainer(scenario).train(TrainOrder(0, share), start)[1])
+        *sums, last = [
+            LocalTrainer(scenario).train(TrainOrder(0, share), start)[1] for share in shares
+        ]
+        for total in sums:
+            aggregator.add(total)
         report = TrainReport(round_index=0, devices=24)
-        models.append(aggregator.commit(report)[1].copy())
+        models.append(aggregator.commit(report, last)[1].copy())
     assert (models[0] == models[1]).all()
     assert not (models[0] == start).all()
 
