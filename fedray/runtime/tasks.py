@@ -48,6 +48,8 @@ class TaskCounts:
         done = self.kept + self.done
         count = self.kept + self.jobs
         parts = [f"{done} of {count} {what}"]
+        if self.kept:
+            parts.append(f"{self.kept} of them earlier")
         if self.running:
             parts.append(f"{self.running} running")
         if self.lost:
