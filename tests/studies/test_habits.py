@@ -98,7 +98,7 @@ def test_standard_errors_are_wider_than_weights_of_the_log_itself_claim(monkeypa
     there are (Rao 1967, "Least squares theory using an estimated dispersion matrix"). nu is that of
     the devices and of the bootstrap's draws together. Heavy tails of the statistics make it more.
     """
-    layout = Layout("intervals", 21, 0)
+    layout = Layout("intervals", 14, 0)
     log = ObservedLog(Simulator(layout, 200, 0).records(TRUTH), layout)
     found = fit_habits(log, TRUTH)
     weigh = _Search._weigh
