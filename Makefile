@@ -2,6 +2,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # Compiled files are kept, so that the second run starts sooner, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
+# Tests keep the order that tests/conftest.py gives them.
+TWO := $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 # A test at full size may take longer than the limit of the others.
 LONG := $(BIN)/python -m pytest -q --timeout 3600
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -15,10 +17,10 @@ run: .venv/.runs  ## Simulate the quickstart scenario at full size, audit it, wr
 	$(BIN)/fedray run scenarios/quickstart.toml
 
 test: .venv/.tests  ## Every test of fedray itself
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not outside"
+	$(TWO) -m "not outside"
 
 outside: .venv/.tests  ## Tests of fedray in other hands: image, wheel, notebooks, browsers, other frameworks, submitted jobs, benchmarks
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m outside
+	$(TWO) -m outside $$(grep -rl "mark\.outside" tests --include "test_*.py")
 
 lowest: .venv/.tests  ## The lowest versions of dependencies that pyproject.toml allows: import, audit, runs; also in `outside`
 	$(LONG) tests/architecture/test_lowest.py
@@ -33,7 +35,7 @@ types:
 	$(BIN)/basedpyright
 
 fast:
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not ray and not outside"
+	$(TWO) -m "not slow and not ray and not outside"
 
 bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
 	$(BIN)/python tests/benchmarks/bench_quickstart.py

@@ -51,17 +51,40 @@ SMALL = {
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the session's cluster run in one process, however many there are.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that share the session's cluster run in one process, and so do those that share a fixture, which is then made once.
 
-    They are the largest group, so xdist begins with it, and the others fill up the end. Tests that
-    compile come before all others: after a checkout one process compiles what simulations need,
-    the other what only a few tests need, and no process compiles what another one has begun.
+    Processes take them in this order: first the cluster's, since they are the largest group; beside
+    them tests that compile, so that after a checkout one process compiles what simulations need, the
+    other what only a few tests need, and no process compiles what another one has begun; then the
+    groups, the slow tests, and at the end quick ones, with which all processes end together.
     """
-    items.sort(key=lambda item: item.get_closest_marker("compiles") is None)
-    for item in items:
-        if item.get_closest_marker("ray") is not None:
-            item.add_marker(pytest.mark.xdist_group("ray"))
+    groups = {item: group_of(item) for item in items}
+    for item, group in groups.items():
+        if group is not None and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(config, "workerinput"):  # one process alone has each module's tests together
+        items.sort(
+            key=lambda item: (
+                groups[item] != "ray",
+                item.get_closest_marker("compiles") is None,
+                groups[item] is None,
+                groups[item] is None and item.get_closest_marker("slow") is None,
+            )
+        )
+
+
+def group_of(item: pytest.Item) -> str | None:
+    """`ray`, the group that is given, or the module or folder of a fixture that outlives its test."""
+    if item.get_closest_marker("ray") is not None:
+        return "ray"
+    given = item.get_closest_marker("xdist_group")
+    if given is not None:
+        return given.args[0]
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    homes = {each[-1].baseid for each in fixtures if each[-1].scope != "function"}
+    # Fixtures of this file and of plugins are everybody's.
+    return min(homes - {"", "tests"}, key=len, default=None)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -190,6 +213,15 @@ def fedray_command(capsys) -> Callable[..., tuple[int, str, str]]:
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def quick_fits(monkeypatch) -> None:
+    """Fits simulate 2,500 devices at least and not 10,000: six times those of most logs here, where
+    fits of large logs have four times. The noise of the simulation is in every standard error and in
+    J, whatever their number. `make fits` has the 10,000."""
+    if "FEDRAY_ALL_SEEDS" not in os.environ:
+        monkeypatch.setattr("fedray.studies.habits.fit.LEAST_SIMULATED", 2_500)
 
 
 def write_trained(

@@ -239,7 +239,10 @@ def test_a_full_disk_is_reported_in_one_line_and_changes_nothing(
     assert Ledger.open(weekly.path).entries == weekly.entries
 
 
-def test_a_second_process_is_refused_while_the_ledger_is_written(weekly: Ledger) -> None:
+def test_a_second_process_is_refused_while_the_ledger_is_written(
+    weekly: Ledger, monkeypatch
+) -> None:
+    monkeypatch.setattr("fedray.audit.ledger.LOCK_SECONDS", 0.2)
     with weekly._locked(), pytest.raises(InputError, match="being written by another process"):
         weekly.reserve("a" * 64, 0.01, OCTOBER, 3.0, ())
 

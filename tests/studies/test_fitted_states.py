@@ -131,6 +131,7 @@ def test_parameters_of_a_model_lead_to_its_keys_and_back(table) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 def test_unknown_times_do_not_count_as_times_without_eligibility() -> None:
     """At least 8 of 10 and more intervals hold what made the log; without its gaps they miss."""
     known = gaps(500, 7)
@@ -150,6 +151,7 @@ def test_unknown_times_do_not_count_as_times_without_eligibility() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 def test_the_poisson_model_is_found_and_is_not_taken_for_habits() -> None:
     truth = PoissonAvailability(sessions_per_day=0.8, session_minutes=150.0)
     log = observed(truth, 400, 4, gaps(400, 4))
@@ -162,6 +164,7 @@ def test_the_poisson_model_is_found_and_is_not_taken_for_habits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 def test_the_conditions_model_is_found_where_a_log_of_eligibility_can_tell() -> None:
     """Most of its parameters are held, and the report says so; those that are left are near."""
     truth = table_of(
@@ -179,6 +182,7 @@ def test_the_conditions_model_is_found_where_a_log_of_eligibility_can_tell() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 def test_the_command_fits_another_model_to_a_log_of_states(tmp_path: Path, fedray_command) -> None:
     log = observed(PoissonAvailability(), 150, 3, gaps(150, 3))
     assert log.layout.known is not None

@@ -98,7 +98,7 @@ def test_standard_errors_are_wider_than_weights_of_the_log_itself_claim(monkeypa
     there are (Rao 1967, "Least squares theory using an estimated dispersion matrix"). nu is that of
     the devices and of the bootstrap's draws together. Heavy tails of the statistics make it more.
     """
-    layout = Layout("intervals", 21, 0)
+    layout = Layout("intervals", 14, 0)
     log = ObservedLog(Simulator(layout, 200, 0).records(TRUTH), layout)
     found = fit_habits(log, TRUTH)
     weigh = _Search._weigh
@@ -119,6 +119,7 @@ def test_standard_errors_are_wider_than_weights_of_the_log_itself_claim(monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 def test_a_fit_finds_what_made_the_log() -> None:
     """Of the 16 intervals of a log at least 12 hold (15.2 expected; fewer in 1 of 1,000), every
     estimate is within 5 standard errors, and J is no surprise. `make fits` has two logs."""
@@ -136,6 +137,7 @@ def test_a_fit_finds_what_made_the_log() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 @pytest.mark.parametrize("kind", LAYOUTS if ALL_SEEDS else ["participations"])
 def test_moments_tell_less_and_say_so(kind: str) -> None:
     """Of check-ins and participations: what they tell is found again, and the rate; the
@@ -160,6 +162,7 @@ def test_moments_tell_less_and_say_so(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 def test_an_unknown_time_zone_is_found() -> None:
     layout = Layout("intervals", 14, 0)
     records = Simulator(layout, 400, 3).records(HabitAvailability(), offset=-6.5)
@@ -170,6 +173,7 @@ def test_an_unknown_time_zone_is_found() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 def test_devices_without_habits_are_told_by_j() -> None:
     """Power: sessions that start at any time of the day are no habits, and the fit says so."""
     rng = np.random.default_rng(1)
@@ -386,6 +390,7 @@ def test_a_log_that_is_too_small_is_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 def test_the_command_fits_a_log_and_its_tables_make_a_scenario(
     tmp_path: Path, capsys, monkeypatch
 ) -> None:
