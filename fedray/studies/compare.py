@@ -362,13 +362,25 @@ class Comparison(DrawnResult):
         return math.isfinite(difference) and not difference > self._deviations(metric) * error
 
     def to_arrow(self) -> pa.Table:
-        """The runs, a row each: its group, its seed, and every metric after the last round."""
+        """The runs, a row each: its group, the varied values of a sweep, its seed, and every metric
+        after the last round."""
         rows = []
+        varied = [key for key in self.axes if key in self.differing_keys]
+        # A column of Arrow has one type.
+        of_numbers = {
+            key
+            for key in varied
+            if all(isinstance(each.settings.get(key), int | float | None) for each in self.groups)
+        }
         for group in self.groups:
             finals = {metric.name: group.finals(metric.name) for metric in self.metrics}
             for seed in group.seeds:
                 values = {name: by_seed[seed] for name, by_seed in finals.items()}
-                rows.append({"group": group.label, "seed": seed, **values})
+                cell = {
+                    f"cell.{key}": value if key in of_numbers else str(value)
+                    for key, value in ((key, group.settings.get(key)) for key in varied)
+                }
+                rows.append({"group": group.label, **cell, "seed": seed, **values})
         return pa.Table.from_pylist(rows)
 
     def __repr__(self) -> str:

@@ -2,20 +2,32 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import decimals_of, shown_min_sep, shown_noise, significant
+from fedray.base.rounding import (
+    decimals_of,
+    down,
+    given,
+    shown_min_sep,
+    shown_noise,
+    significant,
+    up,
+)
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, file_names, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
+from fedray.studies.paired import mean_interval
 from fedray.studies.sweep.cells import Row
-from fedray.studies.sweep.run import OF_THE_CELL, Crossing, SweepResult
-from fedray.studies.sweep.sweep import Cell, Sweep
+from fedray.studies.sweep.run import Crossing, OverSeeds, SweepResult
+from fedray.studies.sweep.sweep import PLOTTED_LOSS, Cell, Sweep, short_key
 
 COLUMNS = {
     "rounds": "n",
@@ -27,6 +39,7 @@ COLUMNS = {
     "needed_noise_multiplier": "z at common rho",
     "rms_prefix_error": "RMS error at common rho",
     "max_prefix_error": "max error at common rho",
+    "rms_error": "RMS error",
     "regret": "regret",
     "sensitivity": "sensitivity",
     "sensitivity_of": "sensitivity of",
@@ -54,6 +67,8 @@ _BRIEF = (
     "note",
 )
 """Columns that terminals have room for."""
+_BRIEF_AT_A_TARGET = ("min_sep", "noise_multiplier", "epsilon", "rms_error")
+"""The same where each mechanism has noise of its own."""
 _TITLES = {
     **COLUMNS,
     "min_sep": "min-sep",
@@ -67,7 +82,22 @@ _TITLES = {
 
 
 def _title(sweep: Sweep) -> str:
-    return _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows)
+    spent = " spent" * (sweep.y == "epsilon" and sweep.target_epsilon is not None)
+    return _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows) + spent
+
+
+def _short(sweep: Sweep, names: Iterable[str]) -> dict[str, str]:
+    """Returns mechanisms by their full names, without the loss that each is made for, unless losses
+    are plotted and differ, and without a purpose that all share."""
+    full = list(dict.fromkeys(names))
+    short = full
+    for said in (r", least (\w+)", r"(?:, noise)? for the (\w+)"):
+        is_same = len({each for name in full for each in re.findall(said, name)}) == 1
+        needs_no_loss = "least" in said and sweep.y not in PLOTTED_LOSS
+        shorter = [re.sub(said, "", name) for name in short]
+        if (is_same or needs_no_loss) and len(set(shorter)) == len(full):
+            short = shorter
+    return dict(zip(full, short, strict=True))
 
 
 def sweep_notes(result: SweepResult) -> list[str]:
@@ -86,6 +116,15 @@ def sweep_notes(result: SweepResult) -> list[str]:
         "comes first."
     )
     notes.append(NOT_COMPARABLE)
+    target = result.sweep.target_epsilon
+    if target is not None:
+        notes.append(
+            f"Each mechanism has the least noise for epsilon {given(target)} under its estimate, "
+            "or under the truth if it is made for that; epsilon is what was spent."
+        )
+    names = _short(result.sweep, (row.mechanism for row in rows))
+    if any(full != short for full, short in names.items()):
+        notes.append(f"Mechanisms in full: {'; '.join(names)}.")
     if any(row.is_starved for row in rows):
         notes.append(
             "A cell whose run starved has no figures, because its first rounds say nothing of the "
@@ -111,10 +150,44 @@ def sweep_page(result: SweepResult) -> str:
 
 
 def sweep_tables(result: SweepResult) -> list[Table]:
-    """The changes of the better mechanism, if any, and the cells."""
-    crossings = result.crossings()
-    crossed = [_crossings_table(result, crossings)] if crossings else []
-    return [*crossed, _cells_table(result)]
+    """The means over seeds, the cells, and the changes of the better mechanism, if any."""
+    means, crossings = result.over_seeds, result.crossings()
+    tables = [] if means is None else [_means_table(result, means)]
+    tables.append(_cells_table(result))
+    return [*tables, _crossings_table(result, crossings)] if crossings else tables
+
+
+def _means_table(result: SweepResult, means: Sequence[OverSeeds]) -> Table:
+    sweep, names = result.sweep, _short(result.sweep, (each.mechanism for each in means))
+    largest = max((each.interval.mean for each in means if each.interval.count), default=0.0)
+    decimals = decimals_of(largest)
+    # A protection is rounded down.
+    rounded = partial(down if sweep.y == "min_sep" else up, decimals=decimals)
+    cells: dict[str, Callable[[OverSeeds], str]] = {
+        short_key(key): lambda each, key=key: str(each.cell[f"cell.{key}"])
+        for key, values in sweep.varied.items()
+        if len(values) > 1 and key != "seed"
+    }
+    if not result.is_of_cell:
+        cells["mechanism"] = lambda each: names[each.mechanism]
+    cells |= {
+        "runs": lambda each: (
+            f"{each.interval.count} of {each.runs}"
+            if each.interval.count < each.runs
+            else str(each.runs)
+        ),
+        "mean": lambda each: _known(rounded, each.interval.mean),
+        "sd": lambda each: _known(rounded, each.deviation),
+        "95 % from": lambda each: _known(partial(down, decimals=decimals), each.interval.low),
+        "to": lambda each: _known(partial(up, decimals=decimals), each.interval.high),
+    }
+    title = f"{sweep.name}: {_title(sweep)} over {len(sweep.varied['seed'])} seeds"
+    note = "The interval of the mean is Student's; a run that starved has no figure."
+    return Table.of(title, means, cells, note)
+
+
+def _known(rounded: Callable[[float], str], value: float) -> str:
+    return rounded(value) if math.isfinite(value) else "-"
 
 
 def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Table:
@@ -133,7 +206,8 @@ def _cells_table(result: SweepResult) -> Table:
     """A row per cell and mechanism, in a cell the least error first. A column whose cells are all
     equal is a note instead."""
     rows = result.table()
-    varied = [key for key, values in result.sweep.vary.items() if len(values) > 1]
+    varied = [key for key, values in result.sweep.varied.items() if len(values) > 1]
+    names = _short(result.sweep, (row["mechanism"] for row in rows))
     seen = {name: {_cell(row, name) for row in rows} for name in COLUMNS}
     # Every column of a single row would be the same in all rows, and none would be left.
     is_single = len(rows) == 1
@@ -143,14 +217,16 @@ def _cells_table(result: SweepResult) -> Table:
         if (seen[name] - {"-", ""} if is_single else len(seen[name]) > 1 and name not in varied)
     ]
     cells: dict[str, Callable[[dict[str, Any]], str]] = {
-        key.split(".")[-1]: lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
+        short_key(key): lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
     }
-    cells["mechanism"] = lambda row: row["mechanism"]
+    cells["mechanism"] = lambda row: names[row["mechanism"]]
     cells |= {COLUMNS[name]: lambda row, name=name: _cell(row, name) for name in shown}
     equal = {} if is_single else {name: each for name, each in seen.items() if len(each) == 1}
     said = [f"{COLUMNS[name]} {text}" for name, (text,) in equal.items() if text not in ("-", "")]
     constants = f"In all rows: {'; '.join(said)}." if said else ""
-    details = tuple(COLUMNS[name] for name in shown if name not in _BRIEF)
+    brief = _BRIEF if result.sweep.target_epsilon is None else _BRIEF_AT_A_TARGET
+    brief += (result.sweep.y, "note")
+    details = tuple(COLUMNS[name] for name in shown if name not in brief)
     notes = (constants, *sweep_notes(result))
     return Table.of(result.sweep.name, rows, cells, *notes, details=details)
 
@@ -161,7 +237,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
     # With one participation of each device no gap exists.
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
-    if name == "noise_multiplier":
+    if name == "noise_multiplier" and value is not None:
         return shown_noise(row[name])
     if name == "days" and value is not None:
         return f"{value:.5g}"
@@ -193,10 +269,14 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
         ]
     series = tuple(_series(result, name, rows) for name, rows in lines.items())
     note = "A click on a name hides it. "
-    if sweep.scenario is not None:
+    if sweep.has_means:
+        note += "Means over seeds; the band is the 95 % interval of the mean (Student's t)."
+    elif sweep.scenario is not None:
         note += "Every point is a simulated run; between them nothing was observed."
     elif any(each.kind == "steps" for each in series):
         note += "Participations change in steps, so each value is held until the next computed one."
+    is_spent = sweep.y == "epsilon" and sweep.target_epsilon is not None
+    target = [Mark(sweep.target_epsilon or 0.0, "target", "y")] * is_spent
     # NaN breaks a line, and must not change the axis.
     every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [
@@ -210,6 +290,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
             marks=(
                 *(Mark(each.at, f"{each.at:.0f}") for each in result.crossings()),
                 *_starved(result),
+                *target,
             ),
         )
     ]
@@ -217,28 +298,38 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
 
 def _starved(result: SweepResult) -> list[Mark]:
     """A mark for each cell whose run starved, which therefore has no point."""
-    x = result.sweep.x
-    marks = [
-        Mark(float(each.cell.get(x)), ", ".join(["starves", *_others(result, each.cell, (x,))]))
+    x, of_seeds = result.sweep.x, f" of {len(result.sweep.varied.get('seed', ()))} starve"
+    starved = Counter(
+        (float(each.cell.get(x)), *_others(result, each.cell, (x,)))
         for each in result.cells
         if any(row.is_starved for row in each.rows)
+    )
+    return [
+        Mark(
+            at, ", ".join([f"{count}{of_seeds}" if result.sweep.has_means else "starves", *others])
+        )
+        for (at, *others), count in starved.items()
     ]
-    return list(dict.fromkeys(marks))
 
 
-def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
-    """A line if k is the same everywhere, else steps; simulated runs are points."""
+def _series(result: SweepResult, name: str, rows: dict[float, list[Row]]) -> Series:
+    """A line if k is the same everywhere, else steps; simulated runs are points, and their means
+    over seeds a line with a band."""
     every_x = np.array(sorted({float(each.cell.get(result.sweep.x)) for each in result.cells}))
+    values = [[float(getattr(row, result.sweep.y)) for row in rows.get(x, ())] for x in every_x]
     # A line is broken at NaN: the value was not computed, or has no figure.
-    values = [getattr(rows[x], result.sweep.y) if x in rows else None for x in every_x]
-    y = np.array([math.nan if value is None else float(value) for value in values])
+    y = np.array([fmean(each) if each else math.nan for each in values])
     seen = np.isfinite(y)
     # The name of a mechanism begins with its kind; all mechanisms share some figures.
-    kind = None if result.sweep.y in OF_THE_CELL else re.split("[ ,]", name)[0].rstrip(";")
+    kind = None if result.is_of_cell else re.split("[ ,]", name)[0].rstrip(";")
+    if result.sweep.has_means:
+        found = [mean_interval(each) for each in values]
+        low, high = np.array([(each.low, each.high) for each in found]).T
+        return Series(name, "line", every_x, y, low=low, high=high, mechanism=kind)
     if result.sweep.scenario is not None:
         return Series(name, "points", every_x[seen], y[seen], mechanism=kind)
     # k changes in steps; if it is the same everywhere, figures change smoothly.
-    most = {rows[x].max_participations for x in every_x[seen]}
+    most = {rows[x][0].max_participations for x in every_x[seen]}
     if len(most) == 1 and result.sweep.y != "min_sep":
         return Series(name, "line", every_x, y, mechanism=kind)
     # A step continues to the next value if that one was computed, and else is a point.
@@ -248,12 +339,12 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
     return Series(name, "steps", every_x[seen], y[seen], until[seen], mechanism=kind)
 
 
-def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
+def _lines(result: SweepResult) -> dict[str, dict[float, list[Row]]]:
     """Rows that have a value to plot, by the name of their line, then by their x."""
-    lines = {}
+    lines: dict[str, dict[float, list[Row]]] = {}
     for name, (x,), row in _placed(result, (result.sweep.x,)):
         if not row.is_starved and getattr(row, result.sweep.y) is not None:
-            lines.setdefault(name, {})[x] = row
+            lines.setdefault(name, {}).setdefault(x, []).append(row)
     return lines
 
 
@@ -261,21 +352,15 @@ def _placed(
     result: SweepResult, axes: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[float, ...], Row]]:
     """Rows with their names (mechanism and other values) and their places on the axes."""
-    y = result.sweep.y
+    every = (row.mechanism for each in result.cells for row in each.rows)
+    names = _short(result.sweep, every)
     for each in result.cells:
         others = _others(result, each.cell, axes)
         place = tuple(float(each.cell.get(axis)) for axis in axes)
         # All mechanisms of a cell share such a figure, so the first row stands for them.
-        for row in each.rows[:1] if y in OF_THE_CELL else each.rows:
-            yield ", ".join([_legend(y, row), *others]), place, row
-
-
-def _legend(y: str, row: Row) -> str:
-    if y in OF_THE_CELL:
-        return _TITLES[y]
-    # Only simulated runs starve, and the figures of the others are those of their traces.
-    subject = "the trace" if row.sensitivity_of == "trace" or row.is_starved else "(b, k)"
-    return f"{row.mechanism}; sensitivity of {subject}"
+        for row in each.rows[:1] if result.is_of_cell else each.rows:
+            legend = _TITLES[result.sweep.y] if result.is_of_cell else names[row.mechanism]
+            yield ", ".join([legend, *others]), place, row
 
 
 def _planes(
@@ -283,15 +368,18 @@ def _planes(
 ) -> dict[str, tuple[dict[tuple[float, float], float], dict[tuple[float, float], str]]]:
     """Values, and marks of cells that starved, by the name of their plane."""
     sweep = result.sweep
-    planes = {}
+    planes: dict[str, tuple[dict[Any, list[float]], dict[Any, str]]] = {}
     assert sweep.plane is not None
-    for name, (x, y), row in _placed(result, (sweep.x, sweep.plane)):
+    for name, at, row in _placed(result, (sweep.x, sweep.plane)):
         value = getattr(row, sweep.y)
         if row.is_starved:
-            planes.setdefault(name, ({}, {}))[1][x, y] = "starves"
+            planes.setdefault(name, ({}, {}))[1][at] = "starves"
         elif value is not None:
-            planes.setdefault(name, ({}, {}))[0][x, y] = float(value)
-    return planes
+            planes.setdefault(name, ({}, {}))[0].setdefault(at, []).append(float(value))
+    return {
+        name: ({at: fmean(each) for at, each in values.items()}, marks)
+        for name, (values, marks) in planes.items()
+    }
 
 
 def _others(result: SweepResult, cell: Cell, axes: tuple[str, ...]) -> list[str]:
@@ -299,7 +387,7 @@ def _others(result: SweepResult, cell: Cell, axes: tuple[str, ...]) -> list[str]
 
 
 def _key_title(key: str) -> str:
-    return key.split(".")[-1].replace("_", " ")
+    return short_key(key).replace("_", " ")
 
 
 def _axis(title: str, values: Sequence[float]) -> Axis:

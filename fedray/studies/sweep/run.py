@@ -7,12 +7,13 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.base.document import InJson, InPlace, Key, NotInJson, json_of
+from fedray.base.document import Document, IfAny, InJson, InPlace, Key, NotInJson, json_of
 from fedray.base.errors import InputError, Unsustainable, one_line, shown
 from fedray.base.kept import cache_folder
 from fedray.base.result import DrawnResult
@@ -20,6 +21,7 @@ from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
+from fedray.studies.paired import MeanInterval, deviation, mean_interval
 from fedray.studies.simulated import (
     StudyCache,
     Truth,
@@ -28,7 +30,7 @@ from fedray.studies.simulated import (
     simulated,
 )
 from fedray.studies.sweep.cells import Judgement, Row
-from fedray.studies.sweep.sweep import Cell, Sweep
+from fedray.studies.sweep.sweep import Cell, Sweep, short_key
 
 Progress = Callable[[str], None]
 OF_THE_CELL = ("min_sep", "max_participations", "days", "noise_multiplier")
@@ -59,6 +61,21 @@ class Crossing:
     """The next value, at which the one after is better."""
     at: float
     """Value at which they are equal, by linear interpolation."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverSeeds(Document):
+    """The plotted figure of one mechanism, over the seeds of a cell."""
+
+    cell: InPlace[Mapping[str, Any]]
+    """Value of each varied KEY but the seed."""
+    mechanism: str
+    """As in its rows."""
+    runs: int
+    """Runs of the cell; `count` of them have the figure."""
+    deviation: float
+    """Standard deviation of the figure over the seeds; NaN for fewer than two."""
+    interval: InPlace[MeanInterval]
 
 
 class RowOfCell(NamedTuple):
@@ -109,6 +126,33 @@ class SweepResult(DrawnResult):
         """Changes of the better of two mechanisms along the horizontal axis."""
         return self.crossings()
 
+    @property
+    def over_seeds(self) -> IfAny[list[OverSeeds]]:
+        """The plotted figure over the seeds of each cell; absent unless seeds are several."""
+        if not self.sweep.has_means:
+            return None
+        groups: dict[tuple[Any, ...], list[Row]] = {}
+        for each in self.cells:
+            others = tuple(pair for pair in each.cell.values if pair[0] != "seed")
+            for row in each.rows[:1] if self.is_of_cell else each.rows:
+                groups.setdefault((others, row.mechanism), []).append(row)
+        found = []
+        for (others, mechanism), rows in groups.items():
+            known = [getattr(row, self.sweep.y) for row in rows]
+            values = [float(value) for value in known if value is not None]
+            cell = {f"cell.{key}": value for key, value in others}
+            interval = mean_interval(values)
+            found.append(OverSeeds(cell, mechanism, len(rows), deviation(values), interval))
+        return found
+
+    @property
+    def is_of_cell(self) -> bool:
+        """Whether all mechanisms of a cell share the plotted figure."""
+        has_own_noise = self.sweep.target_epsilon is not None
+        return self.sweep.y in OF_THE_CELL and not (
+            has_own_noise and self.sweep.y == "noise_multiplier"
+        )
+
     def table(self) -> list[dict[str, Any]]:
         """`rows` as flat mappings: the cell's values first, by their keys."""
         return json_of(self.rows)
@@ -118,7 +162,7 @@ class SweepResult(DrawnResult):
         # A column of Arrow has one type.
         mixed = {
             f"cell.{key}"
-            for key, values in self.sweep.vary.items()
+            for key, values in self.sweep.varied.items()
             if len(set(map(type, values))) > 1
         }
         table = self.table()
@@ -130,26 +174,31 @@ class SweepResult(DrawnResult):
         return pa.Table.from_pylist(rows)
 
     def others_of(self, cell: Cell, axes: tuple[str, ...]) -> list[tuple[str, Any]]:
-        """Returns the varied values of a cell on other keys than the axes, with short names."""
+        """Returns the varied values of a cell on other keys than the axes, with short names, and
+        without a seed over which figures are means."""
         # A key with a single value would be in every name.
-        varied = [key for key, values in self.sweep.vary.items() if len(values) > 1]
+        varied = [key for key, values in self.sweep.varied.items() if len(values) > 1]
+        axes += ("seed",) * self.sweep.has_means
         return [
-            (key.split(".")[-1], value)
+            (short_key(key), value)
             for key, value in cell.values
             if key in varied and key not in axes
         ]
 
     def _lines(self) -> dict[tuple[str, ...], list[tuple[float, float]]]:
-        """y over x, by mechanism and the other values."""
+        """y over x, by mechanism and the other values; means over seeds."""
         x, y = self.sweep.x, self.sweep.y
-        lines: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+        lines: dict[tuple[str, ...], dict[float, list[float]]] = {}
         for each in self.cells:
             others = [f"{key} {value}" for key, value in self.others_of(each.cell, (x,))]
             for row in each.rows:
                 if (value := getattr(row, y)) is not None:
-                    point = float(each.cell.get(x)), float(value)
-                    lines.setdefault((row.mechanism, *others), []).append(point)
-        return {name: sorted(points) for name, points in lines.items()}
+                    line = lines.setdefault((row.mechanism, *others), {})
+                    line.setdefault(float(each.cell.get(x)), []).append(float(value))
+        return {
+            name: sorted((at, fmean(values)) for at, values in points.items())
+            for name, points in lines.items()
+        }
 
     def crossings(self) -> list[Crossing]:
         """Changes of the better of two mechanisms at equal other values."""
