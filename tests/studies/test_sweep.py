@@ -649,6 +649,9 @@ def test_several_estimates_at_a_target_spend_what_a_stress_test_says(tmp_path: P
     assert [(each.text, each.at) for each in figure.marks if each.axis == "y"] == [("target", 4.0)]
     assert {each.mechanism for each in figure.series} == {"blt", "tree"}
     assert len({each.name for each in figure.series}) == len(figure.series) == 6
+    one = run_sweep(*read(tmp_path, SPENT.replace("[10, 15]", "[10]")), HERE, has_cache=False)
+    (figure,) = sweep_figures(one)
+    assert ("truth", 10.0) in [(each.text, each.at) for each in figure.marks]
 
 
 @pytest.mark.slow
@@ -680,7 +683,15 @@ def test_runs_of_several_seeds_have_means_with_student_s_interval(tmp_path: Path
         ]
         assert any(ends[0] == pytest.approx(low, rel=1e-6) for low, _, _ in drawn)
     first = result.tables()[0]
-    assert first.columns == ("timer_hours", "mechanism", "runs", "mean", "sd", "95 % from", "to")
+    assert first.columns == (
+        "timer_hours",
+        "mechanism",
+        "runs",
+        "mean epsilon",
+        "sd",
+        "95 % from",
+        "to",
+    )
     assert len(first.rows) == 6
 
 

@@ -27,7 +27,7 @@ from fedray.report.table import Table
 from fedray.studies.paired import mean_interval
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import Crossing, OverSeeds, SweepResult
-from fedray.studies.sweep.sweep import PLOTTED_LOSS, Cell, Sweep, short_key
+from fedray.studies.sweep.sweep import ESTIMATED, PLOTTED_LOSS, Cell, Sweep, short_key
 
 COLUMNS = {
     "rounds": "n",
@@ -170,13 +170,15 @@ def _means_table(result: SweepResult, means: Sequence[OverSeeds]) -> Table:
     }
     if not result.is_of_cell:
         cells["mechanism"] = lambda each: names[each.mechanism]
+    if sweep.target_epsilon is not None:
+        cells["z"] = lambda each: _known(shown_noise, each.noise_multiplier or math.nan)
     cells |= {
         "runs": lambda each: (
             f"{each.interval.count} of {each.runs}"
             if each.interval.count < each.runs
             else str(each.runs)
         ),
-        "mean": lambda each: _known(rounded, each.interval.mean),
+        f"mean {_title(sweep)}": lambda each: _known(rounded, each.interval.mean),
         "sd": lambda each: _known(rounded, each.deviation),
         "95 % from": lambda each: _known(partial(down, decimals=decimals), each.interval.low),
         "to": lambda each: _known(partial(up, decimals=decimals), each.interval.high),
@@ -275,8 +277,14 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
         note += "Every point is a simulated run; between them nothing was observed."
     elif any(each.kind == "steps" for each in series):
         note += "Participations change in steps, so each value is held until the next computed one."
+    marks = [Mark(each.at, f"{each.at:.0f}") for each in result.crossings()] + _starved(result)
+    truths = [row.min_sep for each in result.cells for row in each.rows if row.min_sep is not None]
+    is_one = not any(result.others_of(each.cell, (sweep.x,)) for each in result.cells)
+    if sweep.x == ESTIMATED and is_one and truths:
+        least, most = min(truths), max(truths)
+        marks.append(Mark(float(least), "truth", until=float(most) if most > least else None))
     is_spent = sweep.y == "epsilon" and sweep.target_epsilon is not None
-    target = [Mark(sweep.target_epsilon or 0.0, "target", "y")] * is_spent
+    marks += [Mark(sweep.target_epsilon or 0.0, "target", "y")] * is_spent
     # NaN breaks a line, and must not change the axis.
     every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [
@@ -287,11 +295,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
             x=Axis(x_axis, starts_at_zero=False),
             y=_axis(y_title, every_y),
             series=series,
-            marks=(
-                *(Mark(each.at, f"{each.at:.0f}") for each in result.crossings()),
-                *_starved(result),
-                *target,
-            ),
+            marks=tuple(marks),
         )
     ]
 

@@ -71,6 +71,8 @@ class OverSeeds(Document):
     """Value of each varied KEY but the seed."""
     mechanism: str
     """As in its rows."""
+    noise_multiplier: float | None
+    """Mean z of its rows; None if one has none."""
     runs: int
     """Runs of the cell; `count` of them have the figure."""
     deviation: float
@@ -142,7 +144,9 @@ class SweepResult(DrawnResult):
             values = [float(value) for value in known if value is not None]
             cell = {f"cell.{key}": value for key, value in others}
             interval = mean_interval(values)
-            found.append(OverSeeds(cell, mechanism, len(rows), deviation(values), interval))
+            noises = [row.noise_multiplier for row in rows]
+            z = None if None in noises else fmean(filter(None, noises))
+            found.append(OverSeeds(cell, mechanism, z, len(rows), deviation(values), interval))
         return found
 
     @property
