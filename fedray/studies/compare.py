@@ -365,20 +365,17 @@ class Comparison(DrawnResult):
         """The runs, a row each: its group, the varied values of a sweep, its seed, and every metric
         after the last round."""
         rows = []
-        varied = [key for key in self.axes if key in self.differing_keys]
-        # A column of Arrow has one type.
-        of_numbers = {
-            key
-            for key in varied
-            if all(isinstance(each.settings.get(key), int | float | None) for each in self.groups)
-        }
+        varied = {key: key in self.axes[:2] for key in self.axes if key in self.differing_keys}
         for group in self.groups:
             finals = {metric.name: group.finals(metric.name) for metric in self.metrics}
             for seed in group.seeds:
                 values = {name: by_seed[seed] for name, by_seed in finals.items()}
+                # Axes are numbers; other keys may have values of several types.
                 cell = {
-                    f"cell.{key}": value if key in of_numbers else str(value)
-                    for key, value in ((key, group.settings.get(key)) for key in varied)
+                    f"cell.{key}": group.settings.get(key)
+                    if is_axis
+                    else str(group.settings.get(key))
+                    for key, is_axis in varied.items()
                 }
                 rows.append({"group": group.label, **cell, "seed": seed, **values})
         return pa.Table.from_pylist(rows)

@@ -16,7 +16,7 @@ from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group
-from fedray.studies.paired import MeanInterval, deviation, interval_text
+from fedray.studies.paired import MeanInterval, interval_text
 from fedray.studies.reach import NOTE, Reach
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Metric
@@ -89,13 +89,12 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
         "mean ± 95 %" if is_sample else "mean": lambda group: interval_text(
             comparison.mean(group, metric.name), ".4f"
         ),
-        "sd": lambda group: _shown(deviation(group.finals(metric.name).values()), ".4f"),
         "pairs": of_pairs(lambda found: str(found.count)),
         f"difference from {best.label}": of_pairs(lambda found: interval_text(found, "+.4f")),
     }
     notes = (PAIRED,) if metric is comparison.metrics[-1] else ()
     title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
-    return Table.of(title, comparison.groups, cells, *notes, details=("sd",))
+    return Table.of(title, comparison.groups, cells, *notes)
 
 
 def _reach_table(reach: Reach, delta: float) -> Table:

@@ -9,7 +9,6 @@ part then cancels, so that the interval is usually much shorter than those of th
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import stdev
 
 from fedray.base.document import Document
 
@@ -59,18 +58,6 @@ def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> Me
     quantile = float(stats.t.ppf((1 + confidence) / 2, count - 1))
     half = quantile * math.sqrt(variance / count)
     return MeanInterval(mean, count, mean - half, mean + half)
-
-
-def deviation(values: Iterable[float]) -> float:
-    """Returns the standard deviation of a sample; NaN for fewer than two values, or if one is not
-    finite.
-
-    Args:
-        values: one per seed.
-    """
-    sample = [float(value) for value in values]
-    is_known = len(sample) > 1 and all(map(math.isfinite, sample))
-    return stdev(sample) if is_known else math.nan
 
 
 def paired_difference(

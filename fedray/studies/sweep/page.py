@@ -2,10 +2,8 @@
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from statistics import fmean
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.paired import mean_interval
 from fedray.studies.sweep.cells import Row
-from fedray.studies.sweep.run import Crossing, OverSeeds, SweepResult
+from fedray.studies.sweep.run import Crossing, SweepResult
 from fedray.studies.sweep.sweep import ESTIMATED, PLOTTED_LOSS, Cell, Sweep, short_key
 
 COLUMNS = {
@@ -86,14 +84,14 @@ def _title(sweep: Sweep) -> str:
     return _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows) + spent
 
 
-def _short(sweep: Sweep, names: Iterable[str]) -> dict[str, str]:
+def _short(result: SweepResult) -> dict[str, str]:
     """Returns mechanisms by their full names, without the loss that each is made for, unless losses
     are plotted and differ, and without a purpose that all share."""
-    full = list(dict.fromkeys(names))
+    full = list(dict.fromkeys(row.mechanism for each in result.cells for row in each.rows))
     short = full
     for said in (r", least (\w+)", r"(?:, noise)? for the (\w+)"):
         is_same = len({each for name in full for each in re.findall(said, name)}) == 1
-        needs_no_loss = "least" in said and sweep.y not in PLOTTED_LOSS
+        needs_no_loss = "least" in said and result.sweep.y not in PLOTTED_LOSS
         shorter = [re.sub(said, "", name) for name in short]
         if (is_same or needs_no_loss) and len(set(shorter)) == len(full):
             short = shorter
@@ -122,7 +120,7 @@ def sweep_notes(result: SweepResult) -> list[str]:
             f"Each mechanism has the least noise for epsilon {given(target)} under its estimate, "
             "or under the truth if it is made for that; epsilon is what was spent."
         )
-    names = _short(result.sweep, (row.mechanism for row in rows))
+    names = _short(result)
     if any(full != short for full, short in names.items()):
         notes.append(f"Mechanisms in full: {'; '.join(names)}.")
     if any(row.is_starved for row in rows):
@@ -151,45 +149,38 @@ def sweep_page(result: SweepResult) -> str:
 
 def sweep_tables(result: SweepResult) -> list[Table]:
     """The means over seeds, the cells, and the changes of the better mechanism, if any."""
-    means, crossings = result.over_seeds, result.crossings()
-    tables = [] if means is None else [_means_table(result, means)]
-    tables.append(_cells_table(result))
-    return [*tables, _crossings_table(result, crossings)] if crossings else tables
+    means = [_means_table(result)] if result.sweep.has_means else []
+    crossings = result.crossings()
+    crossed = [_crossings_table(result, crossings)] if crossings else []
+    return [*means, _cells_table(result), *crossed]
 
 
-def _means_table(result: SweepResult, means: Sequence[OverSeeds]) -> Table:
-    sweep, names = result.sweep, _short(result.sweep, (each.mechanism for each in means))
-    largest = max((each.interval.mean for each in means if each.interval.count), default=0.0)
-    decimals = decimals_of(largest)
-    # A protection is rounded down.
-    rounded = partial(down if sweep.y == "min_sep" else up, decimals=decimals)
-    cells: dict[str, Callable[[OverSeeds], str]] = {
-        short_key(key): lambda each, key=key: str(each.cell[f"cell.{key}"])
-        for key, values in sweep.varied.items()
-        if len(values) > 1 and key != "seed"
-    }
-    if not result.is_of_cell:
-        cells["mechanism"] = lambda each: names[each.mechanism]
-    if sweep.target_epsilon is not None:
-        cells["z"] = lambda each: _known(shown_noise, each.noise_multiplier or math.nan)
-    cells |= {
-        "runs": lambda each: (
-            f"{each.interval.count} of {each.runs}"
-            if each.interval.count < each.runs
-            else str(each.runs)
-        ),
-        f"mean {_title(sweep)}": lambda each: _known(rounded, each.interval.mean),
-        "sd": lambda each: _known(rounded, each.deviation),
-        "95 % from": lambda each: _known(partial(down, decimals=decimals), each.interval.low),
-        "to": lambda each: _known(partial(up, decimals=decimals), each.interval.high),
-    }
-    title = f"{sweep.name}: {_title(sweep)} over {len(sweep.varied['seed'])} seeds"
+def _means_table(result: SweepResult) -> Table:
+    """The plotted figure over the seeds of each cell, and the mean noise multiplier."""
+    y, names = result.sweep.y, _short(result)
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for each in result.cells:
+        others = tuple(str(value) for _, value in result.others_of(each.cell, ()))
+        for row in each.rows[: 1 if result.is_of_cell else None]:
+            groups.setdefault((*others, names[row.mechanism]), []).append(row)
+    keys = [key for key, _ in result.others_of(result.cells[0].cell, ())]
+    heads = ("mechanism", "z", "runs", f"mean {_title(result.sweep)}", "sd", "95 % from", "to")
+    rows = []
+    for place, own in groups.items():
+        values = [float(each) for row in own if (each := getattr(row, y)) is not None]
+        found = mean_interval(values)
+        sd = stdev(values) if len(values) > 1 else math.nan
+        # A protection is rounded down.
+        numbers = [(down if y == "min_sep" else up, found.mean), (up, sd)]
+        numbers += [(down, found.low), (up, found.high)]
+        decimals = decimals_of(found.mean)
+        texts = [way(value, decimals) if math.isfinite(value) else "-" for way, value in numbers]
+        runs = f"{len(values)} of {len(own)}" if len(values) < len(own) else str(len(own))
+        noises = [row.noise_multiplier for row in own if row.noise_multiplier is not None]
+        rows.append((*place, shown_noise(fmean(noises)) if noises else "-", runs, *texts))
+    title = f"{result.sweep.name}: {_title(result.sweep)} over seeds"
     note = "The interval of the mean is Student's; a run that starved has no figure."
-    return Table.of(title, means, cells, note)
-
-
-def _known(rounded: Callable[[float], str], value: float) -> str:
-    return rounded(value) if math.isfinite(value) else "-"
+    return Table(title, (*keys, *heads), tuple(rows), (note,))
 
 
 def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Table:
@@ -209,7 +200,7 @@ def _cells_table(result: SweepResult) -> Table:
     equal is a note instead."""
     rows = result.table()
     varied = [key for key, values in result.sweep.varied.items() if len(values) > 1]
-    names = _short(result.sweep, (row["mechanism"] for row in rows))
+    names = _short(result)
     seen = {name: {_cell(row, name) for row in rows} for name in COLUMNS}
     # Every column of a single row would be the same in all rows, and none would be left.
     is_single = len(rows) == 1
@@ -302,18 +293,13 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
 
 def _starved(result: SweepResult) -> list[Mark]:
     """A mark for each cell whose run starved, which therefore has no point."""
-    x, of_seeds = result.sweep.x, f" of {len(result.sweep.varied.get('seed', ()))} starve"
-    starved = Counter(
-        (float(each.cell.get(x)), *_others(result, each.cell, (x,)))
+    x = result.sweep.x
+    marks = [
+        Mark(float(each.cell.get(x)), ", ".join(["starves", *_others(result, each.cell, (x,))]))
         for each in result.cells
         if any(row.is_starved for row in each.rows)
-    )
-    return [
-        Mark(
-            at, ", ".join([f"{count}{of_seeds}" if result.sweep.has_means else "starves", *others])
-        )
-        for (at, *others), count in starved.items()
     ]
+    return list(dict.fromkeys(marks))
 
 
 def _series(result: SweepResult, name: str, rows: dict[float, list[Row]]) -> Series:
@@ -356,8 +342,7 @@ def _placed(
     result: SweepResult, axes: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[float, ...], Row]]:
     """Rows with their names (mechanism and other values) and their places on the axes."""
-    every = (row.mechanism for each in result.cells for row in each.rows)
-    names = _short(result.sweep, every)
+    names = _short(result)
     for each in result.cells:
         others = _others(result, each.cell, axes)
         place = tuple(float(each.cell.get(axis)) for axis in axes)

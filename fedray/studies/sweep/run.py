@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.base.document import Document, IfAny, InJson, InPlace, Key, NotInJson, json_of
+from fedray.base.document import InJson, InPlace, Key, NotInJson, json_of
 from fedray.base.errors import InputError, Unsustainable, one_line, shown
 from fedray.base.kept import cache_folder
 from fedray.base.result import DrawnResult
@@ -21,7 +21,6 @@ from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.paired import MeanInterval, deviation, mean_interval
 from fedray.studies.simulated import (
     StudyCache,
     Truth,
@@ -61,23 +60,6 @@ class Crossing:
     """The next value, at which the one after is better."""
     at: float
     """Value at which they are equal, by linear interpolation."""
-
-
-@dataclass(frozen=True, slots=True)
-class OverSeeds(Document):
-    """The plotted figure of one mechanism, over the seeds of a cell."""
-
-    cell: InPlace[Mapping[str, Any]]
-    """Value of each varied KEY but the seed."""
-    mechanism: str
-    """As in its rows."""
-    noise_multiplier: float | None
-    """Mean z of its rows; None if one has none."""
-    runs: int
-    """Runs of the cell; `count` of them have the figure."""
-    deviation: float
-    """Standard deviation of the figure over the seeds; NaN for fewer than two."""
-    interval: InPlace[MeanInterval]
 
 
 class RowOfCell(NamedTuple):
@@ -129,33 +111,10 @@ class SweepResult(DrawnResult):
         return self.crossings()
 
     @property
-    def over_seeds(self) -> IfAny[list[OverSeeds]]:
-        """The plotted figure over the seeds of each cell; absent unless seeds are several."""
-        if not self.sweep.has_means:
-            return None
-        groups: dict[tuple[Any, ...], list[Row]] = {}
-        for each in self.cells:
-            others = tuple(pair for pair in each.cell.values if pair[0] != "seed")
-            for row in each.rows[:1] if self.is_of_cell else each.rows:
-                groups.setdefault((others, row.mechanism), []).append(row)
-        found = []
-        for (others, mechanism), rows in groups.items():
-            known = [getattr(row, self.sweep.y) for row in rows]
-            values = [float(value) for value in known if value is not None]
-            cell = {f"cell.{key}": value for key, value in others}
-            interval = mean_interval(values)
-            noises = [row.noise_multiplier for row in rows]
-            z = None if None in noises else fmean(filter(None, noises))
-            found.append(OverSeeds(cell, mechanism, z, len(rows), deviation(values), interval))
-        return found
-
-    @property
     def is_of_cell(self) -> bool:
         """Whether all mechanisms of a cell share the plotted figure."""
-        has_own_noise = self.sweep.target_epsilon is not None
-        return self.sweep.y in OF_THE_CELL and not (
-            has_own_noise and self.sweep.y == "noise_multiplier"
-        )
+        y, target = self.sweep.y, self.sweep.target_epsilon
+        return y in OF_THE_CELL and (target is None or y != "noise_multiplier")
 
     def table(self) -> list[dict[str, Any]]:
         """`rows` as flat mappings: the cell's values first, by their keys."""
