@@ -130,7 +130,7 @@ class StressResult(DrawnResult):
             if each.mean_excess is not None
             and each.quantile < 1
             and each.estimated_participations
-            >= most_participations(each.rounds, each.estimated_min_sep, self.cap)
+            >= min(-(-each.rounds // each.estimated_min_sep), self.cap or each.rounds)
         ]
         return [min(each, key=cost) for each in grouped(comparable, lambda each: each.mechanism)]
 
@@ -174,12 +174,6 @@ class StressResult(DrawnResult):
             f"{percent(best.exceeding)} of the runs exceed epsilon {target}{others}. "
             f"{true if max(most) > 1 else ALONE}"
         )
-
-
-def most_participations(rounds: int, min_sep: int, cap: int | None) -> int:
-    """Returns the most participations that rounds have room for: ceil(n / b), or the cap."""
-    most = -(-rounds // min_sep)
-    return most if cap is None else min(most, cap)
 
 
 def _risk(outcome: Outcome) -> float:

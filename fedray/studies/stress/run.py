@@ -32,13 +32,7 @@ from fedray.studies.equal_privacy import compare_mechanisms
 from fedray.studies.plan import limits_of_runs
 from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated
 from fedray.studies.stress.judged import MATRIX_KINDS, Judged, Stressed
-from fedray.studies.stress.result import (
-    PUBLISHED,
-    StressResult,
-    case_of,
-    grouped,
-    most_participations,
-)
+from fedray.studies.stress.result import PUBLISHED, StressResult, case_of, grouped
 from fedray.studies.sweep.sweep import shipped_sweeps
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
@@ -351,9 +345,8 @@ def _candidates(
     count = min(MOST_CANDIDATES, len(min_seps))
     chosen = np.linspace(0, len(min_seps) - 1, count).round().astype(int)
     n = scenario.rounds.count
-    return tuple(
-        MinSep(n, b, most_participations(n, b, cap)) for b in (min_seps[each] for each in chosen)
-    )
+    tried = [min_seps[place] for place in chosen]
+    return tuple(MinSep(n, b, min(-(-n // b), cap or n)) for b in tried)
 
 
 def _cap(scenarios: Sequence[Scenario]) -> int | None:

@@ -9,15 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import (
-    decimals_of,
-    down,
-    given,
-    shown_min_sep,
-    shown_noise,
-    significant,
-    up,
-)
+from fedray.base.rounding import decimals_of, down, shown_min_sep, shown_noise, significant, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, file_names, needs_log
 from fedray.report.page import render_study
@@ -114,11 +106,10 @@ def sweep_notes(result: SweepResult) -> list[str]:
         "comes first."
     )
     notes.append(NOT_COMPARABLE)
-    target = result.sweep.target_epsilon
-    if target is not None:
+    if result.sweep.target_epsilon is not None:
         notes.append(
-            f"Each mechanism has the least noise for epsilon {given(target)} under its estimate, "
-            "or under the truth if it is made for that; epsilon is what was spent."
+            "Each mechanism has the least noise for the target under its estimate, or under the "
+            "truth if it is made for that; epsilon is what was spent."
         )
     names = _short(result)
     if any(full != short for full, short in names.items()):
