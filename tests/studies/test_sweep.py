@@ -682,6 +682,8 @@ def test_runs_of_several_seeds_have_means_with_student_s_interval(tmp_path: Path
         (place,) = np.flatnonzero(line.x == float(hours))
         drawn = line.y[place], line.low[place], line.high[place]
         assert drawn == pytest.approx((mean, mean - half, mean + half), rel=1e-6)
+    of_cells = run_sweep(*read(tmp_path, text.replace('"epsilon"', '"days"'), small), HERE)
+    assert [row[1:4] for row in of_cells.tables()[0].rows] == [("all", "-", "3")] * 2
 
 
 STARVING = """

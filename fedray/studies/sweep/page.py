@@ -153,7 +153,8 @@ def _means_table(result: SweepResult) -> Table:
     for each in result.cells:
         others = tuple(str(value) for _, value in result.others_of(each.cell, ()))
         for row in each.rows[: 1 if result.is_of_cell else None]:
-            groups.setdefault((*others, names[row.mechanism]), []).append(row)
+            name = "all" if result.is_of_cell else names[row.mechanism]
+            groups.setdefault((*others, name), []).append(row)
     keys = [key for key, _ in result.others_of(result.cells[0].cell, ())]
     heads = ("mechanism", "z", "runs", f"mean {_title(result.sweep)}", "sd", "95 % from", "to")
     rows = []
@@ -168,7 +169,8 @@ def _means_table(result: SweepResult) -> Table:
         texts = [way(value, decimals) if math.isfinite(value) else "-" for way, value in numbers]
         runs = f"{len(values)} of {len(own)}" if len(values) < len(own) else str(len(own))
         noises = [row.noise_multiplier for row in own if row.noise_multiplier is not None]
-        rows.append((*place, shown_noise(fmean(noises)) if noises else "-", runs, *texts))
+        z = shown_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
+        rows.append((*place, z, runs, *texts))
     title = f"{result.sweep.name}: {_title(result.sweep)} over seeds"
     note = "The interval of the mean is Student's; a run that starved has no figure."
     return Table(title, (*keys, *heads), tuple(rows), (note,))
