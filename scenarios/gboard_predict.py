@@ -31,8 +31,8 @@ CONFIDENCE = 0.9
 
 
 PACE = "rounds.min_minutes_between=7.0"
-"""Key set in every scenario. Of no limit, this one, slow days and both, the other locales choose
-this one for each locale (docs/published.md)."""
+"""Key set in every scenario. Of no limit and this one, the other locales choose this one for each
+locale (docs/published.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,14 @@ REMOVED = {
     "fedray.pretrain": "train with privacy.mechanism.kind='none', and set training.initial.file",
     "fedray.Pretrained": "train with privacy.mechanism.kind='none', and set training.initial.file",
     "fedray.Pretraining": "train with privacy.mechanism.kind='none', and set training.initial.file",
+    "fedray reproduce blt --slow": "make a matrix beyond the paper's table by `fedray optimize "
+    "banded --bands 128` or `fedray optimize dense`, and judge it by `fedray mechanism`",
     "fedray reproduce coverage": "run scenarios/coverage.toml once for each "
     "rounds.uploads.window_hours",
     "fedray reproduce gboard-sensitivity": "run `fedray stress nwp_en_gb`, with --what-if for each "
     "key to change",
     "fedray reproduce learning": "compare mechanisms on any trace by `fedray compare-mechanisms`",
-    "fedray reproduce signal-to-noise": "train a grid of `fedray stress` that varies "
+    "fedray reproduce signal-to-noise": "train a grid of `fedray sweep` that varies "
     "training.cohort_sample",
     "fedray init --all": "`fedray schema TABLE` describes every key of a table",
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "

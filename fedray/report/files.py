@@ -333,6 +333,7 @@ def _math(text: str) -> str:
 
 def _scale(drawn: Any, set_scale: Any, axis: Axis, values: list[Float64Array]) -> None:
     together = np.concatenate([*values, np.zeros(0)])
+    together = together[np.isfinite(together)]
     if axis.is_log:
         from matplotlib.ticker import LogLocator, NullLocator
 

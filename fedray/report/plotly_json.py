@@ -178,6 +178,11 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
     else:
         drawn["rangemode"] = "tozero" if axis.starts_at_zero and which == "y" else "normal"
+        values = np.concatenate([getattr(each, which) for each in figure.series] or [np.zeros(0)])
+        known = values[np.isfinite(values)]
+        # No number of the axis may stand between two whole ones.
+        if known.size and np.array_equal(known, np.round(known)) and np.ptp(known) <= 10:
+            drawn["dtick"] = 1
     return drawn
 
 

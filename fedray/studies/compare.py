@@ -362,13 +362,22 @@ class Comparison(DrawnResult):
         return math.isfinite(difference) and not difference > self._deviations(metric) * error
 
     def to_arrow(self) -> pa.Table:
-        """The runs, a row each: its group, its seed, and every metric after the last round."""
+        """The runs, a row each: its group, the varied values of a sweep, its seed, and every metric
+        after the last round."""
         rows = []
+        varied = {key: key in self.axes[:2] for key in self.axes if key in self.differing_keys}
         for group in self.groups:
             finals = {metric.name: group.finals(metric.name) for metric in self.metrics}
             for seed in group.seeds:
                 values = {name: by_seed[seed] for name, by_seed in finals.items()}
-                rows.append({"group": group.label, "seed": seed, **values})
+                # Axes are numbers; other keys may have values of several types.
+                cell = {
+                    f"cell.{key}": group.settings.get(key)
+                    if is_axis
+                    else str(group.settings.get(key))
+                    for key, is_axis in varied.items()
+                }
+                rows.append({"group": group.label, **cell, "seed": seed, **values})
         return pa.Table.from_pylist(rows)
 
     def __repr__(self) -> str:

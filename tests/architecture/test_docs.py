@@ -216,6 +216,8 @@ def test_every_table_that_is_shown_is_valid(
     if "trace" in tables or "runs" in tables:
         grid = {"name": "g", "trace": "t", "vary": {"privacy.delta": [1e-9]}, "x": "privacy.delta"}
         Sweep.model_validate({**grid, **tables})
+    elif "vary" in tables:
+        assert Sweep.from_toml(block.title)[0].cells()
     elif "noise_multiplier" in tables:
         Claim.model_validate({**tables, "mechanism": {"kind": "tree"}})
     elif "tasks" in tables:

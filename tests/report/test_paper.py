@@ -5,6 +5,7 @@ import csv
 import io
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,18 @@ def test_long_lines_have_no_markers_and_whole_numbers_stand_on_whole_ticks() -> 
         (axes,) = drawn_figure(Figure("f", "", "", Axis("x"), Axis("y"), (line,)), "paper").axes
         assert axes.lines[0].get_marker() == marker
         assert all(float(tick).is_integer() for tick in axes.get_xticks())
+
+
+def test_a_gap_in_whole_numbers_leaves_their_axis_whole() -> None:
+    """Participations of a sweep, one of whose cells starved: in files and on pages."""
+    line = Series("s", "line", np.arange(4.0), np.array([1.0, np.nan, 2.0, 3.0]))
+    figure = Figure("f", "", "", Axis("x"), Axis("k", starts_at_zero=False), (line,))
+    (axes,) = drawn_figure(figure, "paper").axes
+    assert all(float(tick).is_integer() for tick in axes.get_yticks())
+    layout = plotly_figure(figure)["layout"]
+    assert (layout["xaxis"]["dtick"], layout["yaxis"]["dtick"]) == (1, 1)
+    other = replace(figure, series=(replace(line, y=line.y / 7),))
+    assert "dtick" not in plotly_figure(other)["layout"]["yaxis"]
 
 
 def test_a_drawing_in_python_is_restyled_before_it_is_shown() -> None:

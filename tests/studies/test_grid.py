@@ -80,6 +80,9 @@ def test_every_cell_trains_with_its_values_and_every_seed(finished, trace: Trace
         "the metric of the answer, and the best comes first"
     )
     assert result.answer.startswith(result.groups[0].name)
+    table = result.to_arrow().to_pylist()
+    names = ("training.server.learning_rate", "privacy.noise_multiplier")
+    assert sorted((*(row[f"cell.{name}"] for name in names), row["seed"]) for row in table) == found
     (_, best), (_, following) = result.tables()[0].rows[1:3]
     assert best == result.groups[0].label
     assert following.startswith(f"{result.groups[1].label}: -")

@@ -361,12 +361,10 @@ def test_the_recommended_estimate_is_the_best_of_all_candidates(
     truths = [
         MinSep(40, each.patterns.min_sep, each.patterns.max_participations) for each in audits
     ]
-    candidates = {
-        MinSep(40, b, k)
-        for b in {each.min_sep for each in truths}
-        for k in {each.max_participations for each in truths}
-        if k <= -(-40 // b)
-    } | set(result.estimates)
+    tried = {MinSep(40, each.min_sep, -(-40 // each.min_sep)) for each in truths}
+    candidates = tried | {
+        each for each in result.estimates if each.max_participations == -(-40 // each.min_sep)
+    }
     assert len(candidates) > 2, "there is something to choose from"
     made_for = cache(lambda kind, limits: optimize_mechanism(MechanismRequest(kind, limits)))
 
@@ -627,6 +625,7 @@ def test_no_estimate_above_every_truth_is_recommended_and_a_tie_goes_to_the_smal
         replace(
             judged_row("tree", seed=seed, epsilon=3.9, rms_regret=0.0, rms_error=1.0),
             estimated_min_sep=estimate,
+            estimated_participations=-(-40 // estimate),
             noise_factor=factor,
         )
         for seed in range(4)
@@ -634,6 +633,46 @@ def test_no_estimate_above_every_truth_is_recommended_and_a_tie_goes_to_the_smal
     )
     (best,) = StressResult("", 4.0, DELTA, (MinSep(40, 10, 4),), rows).recommended
     assert best.estimated_min_sep == 7
+
+
+def test_a_recommendation_has_room_for_every_participation_at_its_min_sep() -> None:
+    """40 rounds have room for 5 participations 8 apart. No run had so many, but another may, unless
+    the rules ensure fewer."""
+    rows = tuple(
+        replace(
+            judged_row("tree", seed=seed, epsilon=3.9, rms_regret=0.0, rms_error=1.0),
+            estimated_min_sep=8,
+            estimated_participations=k,
+            max_participations=4,
+            noise_factor=factor,
+        )
+        for seed in range(4)
+        for k, factor in ((5, 0.8), (4, 0.9))
+    )
+    for cap, k in ((None, 5), (6, 5), (4, 4)):
+        (best,) = StressResult("", 4.0, DELTA, (), rows, cap=cap).recommended
+        assert (best.estimated_min_sep, best.estimated_participations) == (8, k)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "k"),
+    [
+        ((), lambda b: -(-40 // b)),
+        (("participation.max_participations=2",), lambda _: 2),
+        (
+            ("participation.max_participations=2", "participation.history_loss_per_day=0.001"),
+            lambda b: -(-40 // b),
+        ),
+    ],
+)
+def test_candidates_have_as_many_participations_as_the_rules_permit(keys, k) -> None:
+    """A device that loses its history does not know how often it took part."""
+    run = small_run().with_overrides(*keys)
+    result = stress(run, seeds=2, mechanisms=["tree"], placement=HERE, estimated=[1])
+    for each in result.recommended:
+        assert each.estimated_participations == k(each.estimated_min_sep)
+    assert result.recommended
 
 
 def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(

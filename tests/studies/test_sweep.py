@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import fedray
 from fedray.base.errors import InputError, RunFailed, Unsustainable
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
@@ -380,6 +381,21 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
             "give one of them",
         ),
         ("[60]", "[60", "not valid TOML"),
+        ("noise_multiplier = 2.0", "target_epsilon = 0.0", "target_epsilon"),
+        ("noise_multiplier = 2.0", "target_epsilon = inf", "target_epsilon"),
+        (
+            "noise_multiplier = 2.0",
+            "noise_multiplier = 2.0\ntarget_epsilon = 4.0",
+            "noise_multiplier and target_epsilon: give one of them",
+        ),
+        ('x = "min_sep"', 'x = "min_sep"\ny = "rms_error"', "add target_epsilon"),
+        ('x = "min_sep"', 'x = "estimate.min_sep"', "is not varied"),
+        ('x = "min_sep"', 'x = "min_sep"\nseeds = 3', "seeds: are of runs; add a scenario"),
+        ("min_sep = 12,", "min_sep = [],", "estimate.min_sep"),
+        ("min_sep = 12,", "min_sep = [12, 0],", "estimate.min_sep"),
+        ("min_sep = 12,", "min_sep = [12, 12],", "a value stands twice"),
+        ("min_sep = 12,", 'min_sep = "most",', "estimate.min_sep = 'most'"),
+        ("min_sep = 12,", "min_sep = [12, 20],", "more than ceil"),
         ("[6, 20]", "[5000000]", "neither may exceed 4,194,304"),
         ("noise_multiplier = 2.0", "noise_multiplier = 0.001", "noise_multiplier"),
         ('x = "min_sep"', 'x = "min_sep"\nplane = "max_participations"', "can be no axis"),
@@ -482,9 +498,10 @@ def test_a_blt_is_optimised_for_the_figure_that_is_plotted_and_the_legend_says_s
         assert row.mechanism == f"blt 2 buffers, least {name} for the truth"
         assert getattr(row, y) == getattr(loss(made, MinSep(60, 12, 5)), y)
         (figure,) = sweep_figures(result)
-        assert f"blt 2 buffers, least {name} for the truth; sensitivity of (b, k)" in [
-            each.name for each in figure.series
-        ]
+        # A loss that all mechanisms share is only in the notes.
+        said = "" if objective == "rms" else f", least {name}"
+        assert f"blt 2 buffers{said} for the truth" in [each.name for each in figure.series]
+        assert row.mechanism in sweep_page(result)
 
 
 @pytest.mark.slow
@@ -573,7 +590,7 @@ def test_one_participation_has_no_min_sep(tmp_path: Path) -> None:
         "min_sep = [12, 20]", "population = [1200, 2000], report_goal = [100]"
     ).replace("[3]", "[1]")
     text = text.replace('x = "min_sep"', 'x = "population"')
-    *_, table = run_sweep(*read(tmp_path, text), HERE).tables()
+    table, *_ = run_sweep(*read(tmp_path, text), HERE).tables()
     assert "b" not in table.columns  # the same in all rows: none
     assert "b none (k = 1)" in table.notes[0]
     assert all("60" not in row for row in table.rows)
@@ -591,6 +608,82 @@ def test_participations_are_plotted_once_for_all_mechanisms_and_kinds_have_their
     (figure,) = sweep_figures(run_sweep(*read(tmp_path, QUICK), HERE))
     assert figure.name == "rms-loss-min-sep"
     assert [each.mechanism for each in figure.series] == ["tree-full", "identity"]
+
+
+SPENT = """
+name = "spent"
+estimate = {rounds = 60, min_sep = [12, 20]}
+target_epsilon = 4.0
+x = "estimate.min_sep"
+y = "epsilon"
+vary = {min_sep = [10, 15]}
+[[mechanisms]]
+kind = "blt"
+objective = "max"
+made_for = ["estimate", "truth"]
+[[mechanisms]]
+kind = "tree"
+"""
+
+
+def test_several_estimates_at_a_target_spend_what_a_stress_test_says(tmp_path: Path) -> None:
+    result = run_sweep(*read(tmp_path, SPENT), HERE, has_cache=False)
+    given = {"rounds": 60, "estimated": [12, 20], "actual": [10, 15], "epsilon": 4.0}
+    said = fedray.stress(**given, mechanisms=["blt", "tree"])
+    expected = {(row.mechanism, row.estimated_min_sep, row.min_sep): row for row in said.rows}
+    table = result.to_arrow().to_pylist()
+    assert len(table) == 12
+    for row in table:
+        if row["made_for"] == "truth":
+            assert 3.999 < row["epsilon"] <= 4.0
+            continue
+        kind = row["mechanism"].split()[0].rstrip(",")
+        other = expected[kind, row["cell.estimate.min_sep"], row["cell.min_sep"]]
+        for name in ("noise_multiplier", "epsilon", "rms_error", "max_loss"):
+            assert row[name] == pytest.approx(getattr(other, name), rel=1e-9), name
+    columns = result.tables()[0].columns
+    assert columns[:3] == ("min_sep", "estimated min-sep", "mechanism")
+    assert {"z", "epsilon at z", "RMS error"} <= set(result.tables()[0].brief().columns)
+    (figure,) = sweep_figures(result)
+    assert figure.x.title == "estimated min-sep"
+    assert [(each.text, each.at) for each in figure.marks if each.axis == "y"] == [("target", 4.0)]
+    assert {each.mechanism for each in figure.series} == {"blt", "tree"}
+    assert len({each.name for each in figure.series}) == len(figure.series) == 6
+    one = run_sweep(*read(tmp_path, SPENT.replace("[10, 15]", "[10]")), HERE, has_cache=False)
+    (figure,) = sweep_figures(one)
+    assert ("truth", 10.0) in [(each.text, each.at) for each in figure.marks]
+
+
+@pytest.mark.slow
+def test_runs_of_several_seeds_have_means_with_student_s_interval(tmp_path: Path, small) -> None:
+    text = SIMULATED.replace(", seed = [1, 2]", "").replace("\nx =", "\nseeds = 3\nx =")
+    result = run_sweep(*read(tmp_path, text, small), HERE)
+    table = result.to_arrow().to_pylist()
+    assert sorted(row["cell.seed"] for row in table) == sorted([1, 2, 3] * 6)
+    (figure,) = sweep_figures(result)
+    assert len(figure.series) == 3
+    first = result.tables()[0]
+    heads = ("timer_hours", "mechanism", "z", "runs", "mean epsilon", "sd", "95 % from", "to")
+    assert first.columns == heads
+    assert len(first.rows) == 6
+    for hours, name, _, runs, *shown in first.rows:
+        values = [
+            row["epsilon"]
+            for row in table
+            if row["cell.participation.timer_hours"] == float(hours)
+            and row["mechanism"].replace(", least MaxLoss", "") == name
+        ]
+        assert (runs, len(values)) == ("3", 3)
+        mean, sd = np.mean(values), np.std(values, ddof=1)
+        half = 4.302653 * sd / 3**0.5  # quantile 0.975 of t with 2 degrees
+        expected = (mean, sd, mean - half, mean + half)
+        assert [float(each) for each in shown] == pytest.approx(expected, abs=2e-4)
+        (line,) = (each for each in figure.series if each.name == name)
+        (place,) = np.flatnonzero(line.x == float(hours))
+        drawn = line.y[place], line.low[place], line.high[place]
+        assert drawn == pytest.approx((mean, mean - half, mean + half), rel=1e-6)
+    of_cells = run_sweep(*read(tmp_path, text.replace('"epsilon"', '"days"'), small), HERE)
+    assert [row[1:4] for row in of_cells.tables()[0].rows] == [("all", "-", "3")] * 2
 
 
 STARVING = """
@@ -614,9 +707,10 @@ def test_a_cell_that_starves_late_has_a_mark_and_a_cause_and_no_figures(
     assert {row.epsilon for row in late} == {row.min_sep for row in late} == {None}
     assert all(row.epsilon > 0 for each in lines.cells[2:] for row in each.rows)
     (figure,) = sweep_figures(lines)
-    assert [set(each.x) for each in figure.series] == [{9.0}, {9.0}]
-    marks = [(0.01, "starves, seed 1"), (0.01, "starves, seed 2")]
-    assert [(each.at, each.text) for each in figure.marks] == marks
+    (means,) = figure.series
+    assert np.isfinite(means.y).tolist() == [False, True]
+    assert [(each.at, each.text) for each in figure.marks] == [(0.01, "starves")]
+    assert lines.tables()[0].rows[0][3:6] == ("0 of 2", "-", "-")
 
     in_plane = STARVING.replace('y = "epsilon"', 'y = "epsilon"\nplane = "seed"')
     (plane,) = sweep_figures(run_sweep(*read(tmp_path, in_plane, small), HERE))

@@ -36,17 +36,20 @@ class Commands(TyperGroup):
             if type(error).__name__ != "NoSuchOption":
                 raise
             option = getattr(error, "option_name", "")
-            hint = self._hint(option, ctx.invoked_subcommand)
+            hint = self._hint(option, ctx)
             if hint is None:
                 raise
             raise InputError(hint) from None
 
-    def _hint(self, option: str, name: str) -> str | None:
-        names = {each.name for each in self.commands[name].params}
-        if (refusal := removed(f"fedray {name} {option}")) is not None:
+    def _hint(self, option: str, ctx: Any) -> str | None:
+        command = ctx.invoked_subcommand
+        names = {each.name for each in self.commands[command].params}
+        # The program itself may have any name, and a group within it has its own.
+        path = command if ctx.parent is None else f"{ctx.info_name} {command}"
+        if (refusal := removed(f"fedray {path} {option}")) is not None:
             return refusal
         if option == "--quiet":
-            return f"No such option: --quiet; it goes before the command: fedray --quiet {name}"
+            return f"No such option: --quiet; it goes before the command: fedray --quiet {path}"
         # Options of earlier habit get the way to give them now.
         hint = as_placement(option) if "place" in names else None
         return hint or (as_key(option) if "overrides" in names else None)

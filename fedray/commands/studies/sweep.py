@@ -11,6 +11,7 @@ from fedray.base.atomic import write_directory
 from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.commands.frame.output import (
+    print_files,
     print_json,
     print_line,
     print_result,
@@ -61,7 +62,7 @@ def sweep(
     sweep continues when it is run again. Without SWEEP, list the sweeps that ship.
 
     Args:
-        sweep: sweep that ships, or a TOML file
+        sweep: sweep that ships, or a TOML file with the keys of `fedray schema sweep`
         out (DIR): new directory for results.parquet, results.json and report.html
     """
     from fedray.studies.sweep.sweep import find_sweep
@@ -95,8 +96,10 @@ def sweep(
             from fedray.studies.sweep.run import result_files
 
             write_directory(out, result_files(result, result.page()))
-    write_shown(result, None, figures)
+    written = write_shown(result, None, figures)
     print_result(result, as_json)
+    if not as_json:
+        print_files(written)
     if out is not None and not as_json:
         print_line(f"report  {out / 'report.html'}", f"table   {out / 'results.parquet'}")
 

@@ -84,6 +84,8 @@ class StressResult(DrawnResult):
     """Models trained at equal epsilon; absent without a training."""
     warnings: NotInJson[tuple[str, ...]] = ()
     """Damaged cache entries, which were computed again."""
+    cap: NotInJson[int | None] = None
+    """k that the rules of the simulated runs ensure; None if they ensure none."""
 
     def __repr__(self) -> str:
         return f"<StressResult: {self.verdict}>"
@@ -114,7 +116,8 @@ class StressResult(DrawnResult):
         """The estimate to design for, of each mechanism: of those with which at most 5 % of the
         runs exceed the target, the one of least `mean_excess`; if all are riskier, the one with
         which the fewest runs do. No run supports a min-sep above all that occurred, so none of
-        those is recommended, and of equal ones the smallest is."""
+        those is recommended, and of equal ones the smallest is. Nor do runs show that no device of
+        another run takes part more often, so k is the most that may happen at that min-sep."""
 
         def cost(outcome: Outcome) -> tuple[float, float, int]:
             # Equal excesses may differ by rounding.
@@ -122,7 +125,12 @@ class StressResult(DrawnResult):
             return _risk(outcome), excess, outcome.estimated_min_sep
 
         comparable = [
-            each for each in self.outcomes if each.mean_excess is not None and each.quantile < 1
+            each
+            for each in self.outcomes
+            if each.mean_excess is not None
+            and each.quantile < 1
+            and each.estimated_participations
+            >= min(-(-each.rounds // each.estimated_min_sep), self.cap or each.rounds)
         ]
         return [min(each, key=cost) for each in grouped(comparable, lambda each: each.mechanism)]
 

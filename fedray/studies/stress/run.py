@@ -1,7 +1,6 @@
 """Stress tests: an estimate, and the truths that it meets. Truths are settings, what really
 happened in a trace, or simulated runs of a scenario."""
 
-import itertools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.participation import read_patterns
+from fedray.audit.rules import rules_of
 from fedray.base.errors import InputError, Starved
 from fedray.base.kept import cache_folder
 from fedray.base.parsing import parse_toml
@@ -123,14 +123,15 @@ def stress(
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
     trainings = {"train": train, "out": out, "trust_code": trust_code}
     estimate = estimated, estimated_participations
-    name = _name(opened)
+    name, cap = _name(opened), None
     if isinstance(opened, Scenario):
         _refuse("a scenario", rounds=rounds, **settings, **trainings)
         runs = _simulated(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
         )
         estimates = _planned(opened, runs, *estimate)
-        tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs))))
+        cap = _cap([opened, *map(opened.with_overrides, what_ifs)])
+        tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs, cap))))
         jobs = [replace(each, estimates=tried) for each in runs]
     elif opened is not None:
         # Without a training there is one truth.
@@ -178,7 +179,7 @@ def stress(
             opened, jobs[0], estimates[0], seeds, out, placement, on_progress, trust_code
         )
     warnings = tuple(cache.warnings)
-    return StressResult(name, epsilon, delta, estimates, ordered, comparison, warnings)
+    return StressResult(name, epsilon, delta, estimates, ordered, comparison, warnings, cap)
 
 
 def _trained(
@@ -334,16 +335,26 @@ def _planned(
     )
 
 
-def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, ...]:
-    """Returns every b with every k of the runs as estimates; of many b as many quantiles."""
-    n = scenario.rounds.count
+def _candidates(
+    scenario: Scenario, runs: Sequence[Stressed], cap: int | None
+) -> tuple[MinSep, ...]:
+    """Returns every b of the runs as estimates, of many b as many quantiles; k is the most that
+    may happen."""
     truths = [run.truth.participation for run in runs if run.truth.participation is not None]
-    most = sorted({each.max_participations for each in truths})
     min_seps = sorted({each.min_sep for each in truths})
-    count = min(max(1, MOST_CANDIDATES // len(most)), len(min_seps))
+    count = min(MOST_CANDIDATES, len(min_seps))
     chosen = np.linspace(0, len(min_seps) - 1, count).round().astype(int)
-    pairs = itertools.product((min_seps[place] for place in chosen), most)
-    return tuple(MinSep(n, b, k) for b, k in pairs if k <= -(-n // b))
+    n = scenario.rounds.count
+    tried = [min_seps[place] for place in chosen]
+    return tuple(MinSep(n, b, min(-(-n // b), cap or n)) for b in tried)
+
+
+def _cap(scenarios: Sequence[Scenario]) -> int | None:
+    """Returns the most participations of a device that the rules of all scenarios ensure; None if
+    those of one ensure none."""
+    rules = [rules_of(each.participation) for each in scenarios]
+    ensured = [[rule.most for rule in own if rule.most and not rule.unkept] for own in rules]
+    return max(map(min, ensured)) if all(ensured) else None
 
 
 def _with_mechanisms(

@@ -9,6 +9,7 @@ import numpy as np
 from fedray.audit.persons import joined_by_owner
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.document import Document, IfAny
+from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -34,15 +35,17 @@ class Row(Document):
     mechanism: str
     """As in the legend: kind, size, the loss and the setting that it was optimised for."""
     made_for: str
-    """"estimate", "truth", "distribution", or "anything" if it is not optimised."""
+    """"estimate", "truth", "distribution", or "anything" if neither it nor its noise is made for
+    one."""
     rounds: int | None
     """n of the cell; None if a run starved, however late."""
     min_sep: int | None
     """b of the cell; None if no device took part twice."""
     max_participations: int | None
     """k of the cell."""
-    noise_multiplier: float
-    """z of the cell, the same for all its mechanisms; rho and epsilon are at it."""
+    noise_multiplier: float | None
+    """z of the cell, the same for all its mechanisms, or the least for the target; rho and epsilon
+    are at it. None if there is none for the target."""
     sensitivity: float | None = None
     """Sensitivity of the simulated trace, else under (b, k); losses, rho and epsilon use it."""
     sensitivity_of: str | None = None
@@ -83,6 +86,10 @@ class Row(Document):
     """Length of the simulated run."""
     note: str = ""
     """Why figures are missing, or how the run ended."""
+    rms_error: IfAny[float] = None
+    """Standard deviation of the noise of prefix sums, or of the sweep's workload, at clip norm 1
+    and the least noise for the target: root mean square over the rounds. Absent without a
+    target."""
 
     @property
     def is_starved(self) -> bool:
@@ -110,7 +117,7 @@ class Judgement:
         """Digest of everything that the rows depend on, and of nothing else: a cell that is judged
         the same way in two sweeps is computed once."""
         # If a field were missing here, rows of another sweep would be used.
-        noise = {"noise_multiplier", "noise_per_report", "delta"}
+        noise = {"noise_multiplier", "noise_per_report", "target_epsilon", "delta"}
         used = noise | {"estimate", "mechanisms", "workload"}
         sweep = self.sweep.model_dump(mode="json", include=used)
         # The plotted figure decides objectives, and is not among the fields above.
@@ -129,9 +136,7 @@ class Judgement:
         """Returns a row for each mechanism and purpose."""
         judged = []
         for spec in self.sweep.mechanisms:
-            # A mechanism that is not optimised is the same for every purpose.
-            purposes = spec.made_for if spec.needs_optimising else spec.made_for[:1]
-            judged += [self._row(spec, made_for) for made_for in purposes]
+            judged += [self._row(spec, made_for) for made_for in self.sweep.purposes(spec)]
         # Any common rho gives the same order, so it is that of the first mechanism that has one.
         common_rho = next((row.rho for row, _ in judged if row.rho is not None), None)
         rows = [
@@ -145,9 +150,12 @@ class Judgement:
             for row in rows
         )
 
-    def _noise_multiplier(self) -> float:
-        """z: the sweep's, in proportion to the report goal, the scenario's, or 1."""
+    def _noise_multiplier(self) -> float | None:
+        """z: the sweep's, in proportion to the report goal, the scenario's, or 1; None if each
+        mechanism has the least for a target."""
         sweep, scenario = self.sweep, self.scenario
+        if sweep.target_epsilon is not None:
+            return None
         if sweep.noise_per_report is not None:
             # A cell without a scenario has its goal among its values; `Sweep` demands it.
             goal = self.cell.get("report_goal") if scenario is None else scenario.rounds.report_goal
@@ -155,11 +163,11 @@ class Judgement:
         own = 1.0 if scenario is None else scenario.privacy.noise_multiplier
         return sweep.noise_multiplier or own
 
-    def _row(self, spec: MechanismSpec, made_for: MadeFor) -> tuple[Row, Strategy | None]:
+    def _row(self, spec: MechanismSpec, made_for: MadeFor | None) -> tuple[Row, Strategy | None]:
         """Privacy of one mechanism; and the mechanism, unless its row has a note and no figures."""
         truth, z = self.truth, self._noise_multiplier()
         label = self.sweep.label(spec, made_for)
-        for_what = made_for if spec.needs_optimising else "anything"
+        for_what = made_for or "anything"
         if truth.participation is None:
             return Row(label, for_what, None, None, None, z, note=truth.note), None
         n, k = truth.participation.rounds, truth.participation.max_participations
@@ -174,6 +182,11 @@ class Judgement:
             # The participation of a simulated run is known exactly: its own sensitivity is used.
             if truth.patterns is not None:
                 used = trace_sensitivity(strategy, truth.patterns)
+            if z is None:
+                estimate = None if made_for == "truth" else self.sweep.estimate_of(self.cell)
+                planned = strategy.participation_sensitivity(estimate) if estimate else used
+                target = self.sweep.target_epsilon
+                z = noise_multiplier_for(planned.value, self.sweep.delta, epsilon=target)
             released = Gaussian(noise_multiplier=z, sensitivity=used.value)
             of_person = None
             if truth.patterns is not None and truth.patterns.owner_ids is not None:
@@ -189,6 +202,7 @@ class Judgement:
                 note = _one_line(error)
             found = replace(
                 row,
+                noise_multiplier=z,
                 sensitivity=used.value,
                 sensitivity_of="(b, k)" if truth.patterns is None else "trace",
                 sensitivity_is_exact=used.is_exact,
@@ -207,14 +221,14 @@ class Judgement:
             return replace(row, note=_one_line(error)), None
 
     def _request(
-        self, spec: MechanismSpec, made_for: MadeFor, participation: MinSep
+        self, spec: MechanismSpec, made_for: MadeFor | None, participation: MinSep
     ) -> MechanismRequest:
         """The mechanism for a guess, for the participation of the cell, or for all cells."""
         targets = ()
-        # A mechanism that is not optimised is made for the cell, whatever its purpose.
-        estimate = self.sweep.estimate
-        if made_for == "estimate" and estimate is not None and spec.needs_optimising:
-            participation = estimate.participation()
+        estimate = self.sweep.estimate_of(self.cell)
+        # A mechanism for anything is made for the cell.
+        if made_for == "estimate" and estimate is not None:
+            participation = estimate
         elif made_for == "distribution":
             # Cells with the same (n, b, k) are one target, which weighs as much as they together.
             distinct, weights = np.unique(
@@ -245,8 +259,10 @@ class Judgement:
         except ValueError as error:
             # Errors over this many rounds are not finite.
             return replace(row, note=_one_line(error))
+        z = row.noise_multiplier if self.sweep.target_epsilon is not None else None
         return replace(
             row,
+            rms_error=None if z is None else z * found.rms_loss / row.sensitivity,
             rms_loss=found.rms_loss,
             max_loss=found.max_loss,
             common_rho=found.rho,

@@ -3,19 +3,21 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import decimals_of, shown_min_sep, shown_noise, significant
+from fedray.base.rounding import decimals_of, down, shown_min_sep, shown_noise, significant, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, file_names, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
+from fedray.studies.paired import mean_interval
 from fedray.studies.sweep.cells import Row
-from fedray.studies.sweep.run import OF_THE_CELL, Crossing, SweepResult
-from fedray.studies.sweep.sweep import Cell, Sweep
+from fedray.studies.sweep.run import Crossing, SweepResult
+from fedray.studies.sweep.sweep import ESTIMATED, PLOTTED_LOSS, Cell, Sweep, short_key
 
 COLUMNS = {
     "rounds": "n",
@@ -27,6 +29,7 @@ COLUMNS = {
     "needed_noise_multiplier": "z at common rho",
     "rms_prefix_error": "RMS error at common rho",
     "max_prefix_error": "max error at common rho",
+    "rms_error": "RMS error",
     "regret": "regret",
     "sensitivity": "sensitivity",
     "sensitivity_of": "sensitivity of",
@@ -54,6 +57,8 @@ _BRIEF = (
     "note",
 )
 """Columns that terminals have room for."""
+_BRIEF_AT_A_TARGET = ("min_sep", "noise_multiplier", "epsilon", "rms_error")
+"""The same where each mechanism has noise of its own."""
 _TITLES = {
     **COLUMNS,
     "min_sep": "min-sep",
@@ -67,7 +72,22 @@ _TITLES = {
 
 
 def _title(sweep: Sweep) -> str:
-    return _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows)
+    spent = " spent" * (sweep.y == "epsilon" and sweep.target_epsilon is not None)
+    return _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows) + spent
+
+
+def _short(result: SweepResult) -> dict[str, str]:
+    """Returns mechanisms by their full names, without the loss that each is made for, unless losses
+    are plotted and differ, and without a purpose that all share."""
+    full = list(dict.fromkeys(row.mechanism for each in result.cells for row in each.rows))
+    short = full
+    for said in (r", least (\w+)", r"(?:, noise)? for the (\w+)"):
+        is_same = len({each for name in full for each in re.findall(said, name)}) == 1
+        needs_no_loss = "least" in said and result.sweep.y not in PLOTTED_LOSS
+        shorter = [re.sub(said, "", name) for name in short]
+        if (is_same or needs_no_loss) and len(set(shorter)) == len(full):
+            short = shorter
+    return dict(zip(full, short, strict=True))
 
 
 def sweep_notes(result: SweepResult) -> list[str]:
@@ -86,6 +106,14 @@ def sweep_notes(result: SweepResult) -> list[str]:
         "comes first."
     )
     notes.append(NOT_COMPARABLE)
+    if result.sweep.target_epsilon is not None:
+        notes.append(
+            "Each mechanism has the least noise for the target under its estimate, or under the "
+            "truth if it is made for that; epsilon is what was spent."
+        )
+    names = _short(result)
+    if any(full != short for full, short in names.items()):
+        notes.append(f"Mechanisms in full: {'; '.join(names)}.")
     if any(row.is_starved for row in rows):
         notes.append(
             "A cell whose run starved has no figures, because its first rounds say nothing of the "
@@ -111,10 +139,41 @@ def sweep_page(result: SweepResult) -> str:
 
 
 def sweep_tables(result: SweepResult) -> list[Table]:
-    """The changes of the better mechanism, if any, and the cells."""
+    """The means over seeds, the cells, and the changes of the better mechanism, if any."""
+    means = [_means_table(result)] if result.sweep.has_means else []
     crossings = result.crossings()
     crossed = [_crossings_table(result, crossings)] if crossings else []
-    return [*crossed, _cells_table(result)]
+    return [*means, _cells_table(result), *crossed]
+
+
+def _means_table(result: SweepResult) -> Table:
+    """The plotted figure over the seeds of each cell, and the mean noise multiplier."""
+    y, names = result.sweep.y, _short(result)
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for each in result.cells:
+        others = tuple(str(value) for _, value in result.others_of(each.cell, ()))
+        for row in each.rows[: 1 if result.is_of_cell else None]:
+            name = "all" if result.is_of_cell else names[row.mechanism]
+            groups.setdefault((*others, name), []).append(row)
+    keys = [key for key, _ in result.others_of(result.cells[0].cell, ())]
+    heads = ("mechanism", "z", "runs", f"mean {_title(result.sweep)}", "sd", "95 % from", "to")
+    rows = []
+    for place, own in groups.items():
+        values = [float(each) for row in own if (each := getattr(row, y)) is not None]
+        found = mean_interval(values)
+        sd = stdev(values) if len(values) > 1 else math.nan
+        # A protection is rounded down.
+        numbers = [(down if y == "min_sep" else up, found.mean), (up, sd)]
+        numbers += [(down, found.low), (up, found.high)]
+        decimals = decimals_of(found.mean)
+        texts = [way(value, decimals) if math.isfinite(value) else "-" for way, value in numbers]
+        runs = f"{len(values)} of {len(own)}" if len(values) < len(own) else str(len(own))
+        noises = [row.noise_multiplier for row in own if row.noise_multiplier is not None]
+        z = shown_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
+        rows.append((*place, z, runs, *texts))
+    title = f"{result.sweep.name}: {_title(result.sweep)} over seeds"
+    note = "The interval of the mean is Student's; a run that starved has no figure."
+    return Table(title, (*keys, *heads), tuple(rows), (note,))
 
 
 def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Table:
@@ -133,7 +192,8 @@ def _cells_table(result: SweepResult) -> Table:
     """A row per cell and mechanism, in a cell the least error first. A column whose cells are all
     equal is a note instead."""
     rows = result.table()
-    varied = [key for key, values in result.sweep.vary.items() if len(values) > 1]
+    varied = [key for key, values in result.sweep.varied.items() if len(values) > 1]
+    names = _short(result)
     seen = {name: {_cell(row, name) for row in rows} for name in COLUMNS}
     # Every column of a single row would be the same in all rows, and none would be left.
     is_single = len(rows) == 1
@@ -143,14 +203,16 @@ def _cells_table(result: SweepResult) -> Table:
         if (seen[name] - {"-", ""} if is_single else len(seen[name]) > 1 and name not in varied)
     ]
     cells: dict[str, Callable[[dict[str, Any]], str]] = {
-        key.split(".")[-1]: lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
+        short_key(key): lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
     }
-    cells["mechanism"] = lambda row: row["mechanism"]
+    cells["mechanism"] = lambda row: names[row["mechanism"]]
     cells |= {COLUMNS[name]: lambda row, name=name: _cell(row, name) for name in shown}
     equal = {} if is_single else {name: each for name, each in seen.items() if len(each) == 1}
     said = [f"{COLUMNS[name]} {text}" for name, (text,) in equal.items() if text not in ("-", "")]
     constants = f"In all rows: {'; '.join(said)}." if said else ""
-    details = tuple(COLUMNS[name] for name in shown if name not in _BRIEF)
+    brief = _BRIEF if result.sweep.target_epsilon is None else _BRIEF_AT_A_TARGET
+    brief += (result.sweep.y, "note")
+    details = tuple(COLUMNS[name] for name in shown if name not in brief)
     notes = (constants, *sweep_notes(result))
     return Table.of(result.sweep.name, rows, cells, *notes, details=details)
 
@@ -161,7 +223,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
     # With one participation of each device no gap exists.
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
-    if name == "noise_multiplier":
+    if name == "noise_multiplier" and value is not None:
         return shown_noise(row[name])
     if name == "days" and value is not None:
         return f"{value:.5g}"
@@ -193,10 +255,20 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
         ]
     series = tuple(_series(result, name, rows) for name, rows in lines.items())
     note = "A click on a name hides it. "
-    if sweep.scenario is not None:
+    if sweep.has_means:
+        note += "Means over seeds; the band is the 95 % interval of the mean (Student's t)."
+    elif sweep.scenario is not None:
         note += "Every point is a simulated run; between them nothing was observed."
     elif any(each.kind == "steps" for each in series):
         note += "Participations change in steps, so each value is held until the next computed one."
+    marks = [Mark(each.at, f"{each.at:.0f}") for each in result.crossings()] + _starved(result)
+    truths = [row.min_sep for each in result.cells for row in each.rows if row.min_sep is not None]
+    is_one = not any(result.others_of(each.cell, (sweep.x,)) for each in result.cells)
+    if sweep.x == ESTIMATED and is_one and truths:
+        least, most = min(truths), max(truths)
+        marks.append(Mark(float(least), "truth", until=float(most) if most > least else None))
+    is_spent = sweep.y == "epsilon" and sweep.target_epsilon is not None
+    marks += [Mark(sweep.target_epsilon or 0.0, "target", "y")] * is_spent
     # NaN breaks a line, and must not change the axis.
     every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [
@@ -207,10 +279,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
             x=Axis(x_axis, starts_at_zero=False),
             y=_axis(y_title, every_y),
             series=series,
-            marks=(
-                *(Mark(each.at, f"{each.at:.0f}") for each in result.crossings()),
-                *_starved(result),
-            ),
+            marks=tuple(marks),
         )
     ]
 
@@ -226,19 +295,24 @@ def _starved(result: SweepResult) -> list[Mark]:
     return list(dict.fromkeys(marks))
 
 
-def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
-    """A line if k is the same everywhere, else steps; simulated runs are points."""
+def _series(result: SweepResult, name: str, rows: dict[float, list[Row]]) -> Series:
+    """A line if k is the same everywhere, else steps; simulated runs are points, and their means
+    over seeds a line with a band."""
     every_x = np.array(sorted({float(each.cell.get(result.sweep.x)) for each in result.cells}))
+    values = [[float(getattr(row, result.sweep.y)) for row in rows.get(x, ())] for x in every_x]
     # A line is broken at NaN: the value was not computed, or has no figure.
-    values = [getattr(rows[x], result.sweep.y) if x in rows else None for x in every_x]
-    y = np.array([math.nan if value is None else float(value) for value in values])
+    y = np.array([fmean(each) if each else math.nan for each in values])
     seen = np.isfinite(y)
     # The name of a mechanism begins with its kind; all mechanisms share some figures.
-    kind = None if result.sweep.y in OF_THE_CELL else re.split("[ ,]", name)[0].rstrip(";")
+    kind = None if result.is_of_cell else re.split("[ ,]", name)[0].rstrip(";")
+    if result.sweep.has_means:
+        found = [mean_interval(each) for each in values]
+        low, high = np.array([(each.low, each.high) for each in found]).T
+        return Series(name, "line", every_x, y, low=low, high=high, mechanism=kind)
     if result.sweep.scenario is not None:
         return Series(name, "points", every_x[seen], y[seen], mechanism=kind)
     # k changes in steps; if it is the same everywhere, figures change smoothly.
-    most = {rows[x].max_participations for x in every_x[seen]}
+    most = {rows[x][0].max_participations for x in every_x[seen]}
     if len(most) == 1 and result.sweep.y != "min_sep":
         return Series(name, "line", every_x, y, mechanism=kind)
     # A step continues to the next value if that one was computed, and else is a point.
@@ -248,12 +322,12 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
     return Series(name, "steps", every_x[seen], y[seen], until[seen], mechanism=kind)
 
 
-def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
+def _lines(result: SweepResult) -> dict[str, dict[float, list[Row]]]:
     """Rows that have a value to plot, by the name of their line, then by their x."""
-    lines = {}
+    lines: dict[str, dict[float, list[Row]]] = {}
     for name, (x,), row in _placed(result, (result.sweep.x,)):
         if not row.is_starved and getattr(row, result.sweep.y) is not None:
-            lines.setdefault(name, {})[x] = row
+            lines.setdefault(name, {}).setdefault(x, []).append(row)
     return lines
 
 
@@ -261,21 +335,14 @@ def _placed(
     result: SweepResult, axes: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[float, ...], Row]]:
     """Rows with their names (mechanism and other values) and their places on the axes."""
-    y = result.sweep.y
+    names = _short(result)
     for each in result.cells:
         others = _others(result, each.cell, axes)
         place = tuple(float(each.cell.get(axis)) for axis in axes)
         # All mechanisms of a cell share such a figure, so the first row stands for them.
-        for row in each.rows[:1] if y in OF_THE_CELL else each.rows:
-            yield ", ".join([_legend(y, row), *others]), place, row
-
-
-def _legend(y: str, row: Row) -> str:
-    if y in OF_THE_CELL:
-        return _TITLES[y]
-    # Only simulated runs starve, and the figures of the others are those of their traces.
-    subject = "the trace" if row.sensitivity_of == "trace" or row.is_starved else "(b, k)"
-    return f"{row.mechanism}; sensitivity of {subject}"
+        for row in each.rows[:1] if result.is_of_cell else each.rows:
+            legend = _TITLES[result.sweep.y] if result.is_of_cell else names[row.mechanism]
+            yield ", ".join([legend, *others]), place, row
 
 
 def _planes(
@@ -283,15 +350,18 @@ def _planes(
 ) -> dict[str, tuple[dict[tuple[float, float], float], dict[tuple[float, float], str]]]:
     """Values, and marks of cells that starved, by the name of their plane."""
     sweep = result.sweep
-    planes = {}
+    planes: dict[str, tuple[dict[Any, list[float]], dict[Any, str]]] = {}
     assert sweep.plane is not None
-    for name, (x, y), row in _placed(result, (sweep.x, sweep.plane)):
+    for name, at, row in _placed(result, (sweep.x, sweep.plane)):
         value = getattr(row, sweep.y)
         if row.is_starved:
-            planes.setdefault(name, ({}, {}))[1][x, y] = "starves"
+            planes.setdefault(name, ({}, {}))[1][at] = "starves"
         elif value is not None:
-            planes.setdefault(name, ({}, {}))[0][x, y] = float(value)
-    return planes
+            planes.setdefault(name, ({}, {}))[0].setdefault(at, []).append(float(value))
+    return {
+        name: ({at: fmean(each) for at, each in values.items()}, marks)
+        for name, (values, marks) in planes.items()
+    }
 
 
 def _others(result: SweepResult, cell: Cell, axes: tuple[str, ...]) -> list[str]:
@@ -299,7 +369,7 @@ def _others(result: SweepResult, cell: Cell, axes: tuple[str, ...]) -> list[str]
 
 
 def _key_title(key: str) -> str:
-    return key.split(".")[-1].replace("_", " ")
+    return short_key(key).replace("_", " ")
 
 
 def _axis(title: str, values: Sequence[float]) -> Axis:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from fedray.studies.simulated import (
     simulated,
 )
 from fedray.studies.sweep.cells import Judgement, Row
-from fedray.studies.sweep.sweep import Cell, Sweep
+from fedray.studies.sweep.sweep import Cell, Sweep, short_key
 
 Progress = Callable[[str], None]
 OF_THE_CELL = ("min_sep", "max_participations", "days", "noise_multiplier")
@@ -109,6 +110,12 @@ class SweepResult(DrawnResult):
         """Changes of the better of two mechanisms along the horizontal axis."""
         return self.crossings()
 
+    @property
+    def is_of_cell(self) -> bool:
+        """Whether all mechanisms of a cell share the plotted figure."""
+        y, target = self.sweep.y, self.sweep.target_epsilon
+        return y in OF_THE_CELL and (target is None or y != "noise_multiplier")
+
     def table(self) -> list[dict[str, Any]]:
         """`rows` as flat mappings: the cell's values first, by their keys."""
         return json_of(self.rows)
@@ -118,7 +125,7 @@ class SweepResult(DrawnResult):
         # A column of Arrow has one type.
         mixed = {
             f"cell.{key}"
-            for key, values in self.sweep.vary.items()
+            for key, values in self.sweep.varied.items()
             if len(set(map(type, values))) > 1
         }
         table = self.table()
@@ -130,26 +137,31 @@ class SweepResult(DrawnResult):
         return pa.Table.from_pylist(rows)
 
     def others_of(self, cell: Cell, axes: tuple[str, ...]) -> list[tuple[str, Any]]:
-        """Returns the varied values of a cell on other keys than the axes, with short names."""
+        """Returns the varied values of a cell on other keys than the axes, with short names, and
+        without a seed over which figures are means."""
         # A key with a single value would be in every name.
-        varied = [key for key, values in self.sweep.vary.items() if len(values) > 1]
+        varied = [key for key, values in self.sweep.varied.items() if len(values) > 1]
+        axes += ("seed",) * self.sweep.has_means
         return [
-            (key.split(".")[-1], value)
+            (short_key(key), value)
             for key, value in cell.values
             if key in varied and key not in axes
         ]
 
     def _lines(self) -> dict[tuple[str, ...], list[tuple[float, float]]]:
-        """y over x, by mechanism and the other values."""
+        """y over x, by mechanism and the other values; means over seeds."""
         x, y = self.sweep.x, self.sweep.y
-        lines: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+        lines: dict[tuple[str, ...], dict[float, list[float]]] = {}
         for each in self.cells:
             others = [f"{key} {value}" for key, value in self.others_of(each.cell, (x,))]
             for row in each.rows:
                 if (value := getattr(row, y)) is not None:
-                    point = float(each.cell.get(x)), float(value)
-                    lines.setdefault((row.mechanism, *others), []).append(point)
-        return {name: sorted(points) for name, points in lines.items()}
+                    line = lines.setdefault((row.mechanism, *others), {})
+                    line.setdefault(float(each.cell.get(x)), []).append(float(value))
+        return {
+            name: sorted((at, fmean(values)) for at, values in points.items())
+            for name, points in lines.items()
+        }
 
     def crossings(self) -> list[Crossing]:
         """Changes of the better of two mechanisms at equal other values."""

@@ -7,7 +7,7 @@ setting that each was made for.
     # Optional: then every cell is a simulated run.
     scenario = "../quickstart.toml"
     estimate = {rounds = 2000, min_sep = 400, max_participations = 5}
-    # Or noise_per_report: z = report goal x noise_per_report.
+    # Or noise_per_report: z = report goal x noise_per_report; or target_epsilon.
     noise_multiplier = 7.0
     x = "min_sep"
     y = "rms_loss"
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from fedray.audit.tuning import RandomRuns
 from fedray.base.errors import InputError, ScenarioError
@@ -46,6 +46,7 @@ from fedray.mechanisms.workload import Workload
 from fedray.runs.workloads import schedule_rates
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import TRAINED_TABLES
+from fedray.scenario.shipped import find_scenario
 
 Count = Annotated[int, Field(ge=1)]
 MadeFor = Literal["estimate", "truth", "distribution"]
@@ -60,6 +61,8 @@ PLOTTED_LOSS: dict[str, Objective] = {
 }
 """Loss behind a plotted figure."""
 LOSS_NAMES: dict[Objective, str] = {"rms": "RmsLoss", "max": "MaxLoss"}
+ESTIMATED = "estimate.min_sep"
+"""Key of several estimates, which are varied like values of a scenario."""
 MOST_CELLS = 20_000
 SEEDS = 3
 TRAINING_KEYS = {"name", "description", "vary", "x", "plane", "trace", "seeds", "runs"}
@@ -67,20 +70,31 @@ TRAINING_KEYS = {"name", "description", "vary", "x", "plane", "trace", "seeds", 
 
 
 class Estimate(Table):
-    """A guess of (n, b, k) before a run."""
+    """A guess of (n, b, k) before a run, or several of b."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
     rounds: Count
     """Rounds n."""
-    min_sep: Count
-    """Least difference of two rounds of one device, b."""
-    max_participations: Count
-    """Most rounds of one device, k."""
+    min_sep: Annotated[
+        Annotated[Count, Tag("one")]
+        | Annotated[tuple[Count, ...], Field(strict=False, min_length=1), Tag("list")],
+        Discriminator(lambda given: "list" if isinstance(given, list | tuple) else "one"),
+    ]
+    """Least difference of two rounds of one device, b. A list is varied as `estimate.min_sep`."""
+    max_participations: Count | None = None
+    """Most rounds of one device, k; default: ceil(rounds / min_sep)."""
 
-    def participation(self) -> MinSep:
-        """The guess as mechanisms take it. Raises InputError for an impossible one."""
-        return MinSep(self.rounds, self.min_sep, self.max_participations)
+    @property
+    def min_seps(self) -> tuple[int, ...]:
+        """The guesses of b."""
+        return self.min_sep if isinstance(self.min_sep, tuple) else (self.min_sep,)
+
+    def participation(self, min_sep: int | None = None) -> MinSep:
+        """A guess as mechanisms take it, by default the first. Raises InputError for an impossible
+        one."""
+        b = min_sep or self.min_seps[0]
+        return MinSep(self.rounds, b, self.max_participations or -(-self.rounds // b))
 
 
 class MechanismSpec(Table):
@@ -135,9 +149,10 @@ class Sweep(Table):
     description: str = ""
     """One sentence for people."""
     scenario: str | None = None
-    """A scenario file, relative to this one: every cell is then a run of it."""
-    vary: Annotated[dict[str, tuple[Value, ...]], Field(min_length=1, strict=False)]
-    """Values by key; the cells are all their combinations."""
+    """A scenario file, relative to this one, or the name of a shipped scenario: every cell is then
+    a run of it."""
+    vary: Annotated[dict[str, tuple[Value, ...]], Field(strict=False)] = Field(default_factory=dict)
+    """Values by key; the cells are all their combinations, with several estimates and seeds."""
     estimate: Estimate | None = None
     """The guess before a run; needed by mechanisms made for it."""
     mechanisms: Annotated[
@@ -148,7 +163,8 @@ class Sweep(Table):
     """A trace, relative to this file: every cell is then trained on it. Such a sweep has only the
     keys name, description, vary, x, plane, and the following two."""
     seeds: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Trainings of each cell, with `training.seed` from 1; default: 3."""
+    """Trainings of each cell, with `training.seed` from 1, by default 3; or runs of each cell of a
+    scenario, with `seed` from 1, by default one."""
     runs: RandomRuns | None = None
     """Table, in place of `seeds`: a random number of trainings, each of a random cell and with a
     seed of its own, of which only the best may be released."""
@@ -156,6 +172,9 @@ class Sweep(Table):
         Annotated[float, Field(ge=LEAST_NOISE_MULTIPLIER, le=MOST_NOISE_MULTIPLIER)] | None
     ) = None
     """z; default: 1."""
+    target_epsilon: Positive | None = None
+    """In place of z: each mechanism has the least noise for this epsilon under the estimate, or
+    under the outcome of the cell if it is made for the truth. Epsilon is then what was spent."""
     noise_per_report: Positive | None = None
     """z over the report goal: the signal-to-noise ratio is then the same in all cells."""
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
@@ -168,6 +187,7 @@ class Sweep(Table):
         "regret",
         "rms_prefix_error",
         "max_prefix_error",
+        "rms_error",
         "sensitivity",
         "rho",
         "epsilon",
@@ -197,17 +217,29 @@ class Sweep(Table):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if not self.varied:
+            raise ValueError("vary: is missing or empty; give the values of a key")
         if any(not values for values in self.vary.values()):
             raise ValueError(
                 "vary: a list of values is empty; leave its key out, or give it a value"
             )
-        cells = math.prod(map(len, self.vary.values()))
+        if self.trace is None and self.scenario is None and self.seeds is not None:
+            raise ValueError("seeds: are of runs; add a scenario or a trace, or leave them out")
+        if self.trace is None and self.runs is not None:
+            raise ValueError("runs: are of trainings; add a trace, or leave them out")
+        if self.seeds is not None and "seed" in self.vary:
+            raise ValueError("seeds and vary.seed: give one of them")
+        cells = math.prod(map(len, self.varied.values()))
         if cells > MOST_CELLS:
             raise ValueError(
                 f"vary: {cells:,} cells are more than {MOST_CELLS:,}; leave some values out"
             )
-        if self.noise_multiplier is not None and self.noise_per_report is not None:
-            raise ValueError("noise_multiplier and noise_per_report: give one of them")
+        noises = ("noise_multiplier", "noise_per_report", "target_epsilon")
+        given = [name for name in noises if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: give one of them")
+        if self.y == "rms_error" and self.target_epsilon is None:
+            raise ValueError("y: rms_error is at the noise for a target; add target_epsilon")
         if self.parsed_workload.rates and self.scenario is None:
             raise ValueError("workload: a schedule needs a scenario; add one, or leave it out")
         if self.trace is not None:
@@ -216,26 +248,52 @@ class Sweep(Table):
             raise ValueError("mechanisms are missing; add a table [[mechanisms]], or a trace")
         # An impossible guess or setting is refused here, and not in the middle of a sweep.
         if self.estimate is not None:
-            self.estimate.participation()
+            if len(set(self.estimate.min_seps)) < len(self.estimate.min_seps):
+                raise ValueError("estimate.min_sep: a value stands twice; give each once")
+            for min_sep in self.estimate.min_seps:
+                self.estimate.participation(min_sep)
         if self.scenario is None and self.trace is None:
             self._check_settings()
         for axis in filter(None, (self.x, self.plane)):
-            if axis not in self.vary:
+            if axis not in self.varied:
                 raise ValueError(
-                    f"{axis!r} is not varied; the axes are among {', '.join(self.vary)}"
+                    f"{axis!r} is not varied; the axes are among {', '.join(self.varied)}"
                 )
-            if not all(isinstance(value, int | float) for value in self.vary[axis]):
+            if not all(isinstance(value, int | float) for value in self.varied[axis]):
                 raise ValueError(f"{axis!r} can be no axis: its values are no numbers")
         # A mechanism that is not optimised needs no estimate, though `made_for` has it by default.
-        made_for = {
-            each for spec in self.mechanisms for each in spec.made_for if spec.needs_optimising
-        }
-        if "estimate" in made_for and self.estimate is None:
+        made_for = {each for spec in self.mechanisms for each in self.purposes(spec)}
+        needs_estimate = made_for - {"truth"} if self.target_epsilon else made_for & {"estimate"}
+        if needs_estimate and self.estimate is None:
             raise ValueError(
-                "estimate is missing, and a mechanism is made for it; add rounds, min_sep and "
-                "max_participations"
+                "estimate is missing, and a mechanism or its noise is made for it; add rounds and "
+                "min_sep"
             )
         return self
+
+    @property
+    def varied(self) -> dict[str, tuple[Value, ...]]:
+        """Values by key: `vary`, several estimates, and the seeds of runs."""
+        varied = dict(self.vary)
+        if self.estimate is not None and isinstance(self.estimate.min_sep, tuple):
+            varied[ESTIMATED] = self.estimate.min_sep
+        if self.scenario is not None and self.seeds is not None:
+            varied["seed"] = tuple(range(1, self.seeds + 1))
+        return varied
+
+    @property
+    def has_means(self) -> bool:
+        """Whether figures are means over several seeds of each cell."""
+        return len(self.varied.get("seed", ())) > 1 and "seed" not in (self.x, self.plane)
+
+    def purposes(self, spec: MechanismSpec) -> tuple[MadeFor | None, ...]:
+        """What a mechanism, or its noise, is made for; None for anything."""
+        is_made = spec.needs_optimising or self.target_epsilon is not None
+        return spec.made_for if is_made else (None,)
+
+    def estimate_of(self, cell: "Cell") -> MinSep | None:
+        """Returns the guess before the run of a cell."""
+        return self.estimate and self.estimate.participation(cell.get(ESTIMATED))
 
     @property
     def parsed_workload(self) -> Workload:
@@ -323,7 +381,9 @@ class Sweep(Table):
             return sweep.model_copy(update={"trace": str(Path(path).parent / sweep.trace)}), None
         if sweep.scenario is None:
             return sweep, None
-        scenario = Scenario.from_toml(Path(path).parent / sweep.scenario)
+        beside = Path(path).parent / sweep.scenario
+        is_file = beside.suffix or beside.exists()
+        scenario = Scenario.from_toml(beside if is_file else find_scenario(sweep.scenario))
         for cell in sweep.cells():
             cell.scenario_of(scenario)
         return sweep, scenario
@@ -342,7 +402,7 @@ class Sweep(Table):
         is_for_plot = "targets" in spec.recipe.options
         return PLOTTED_LOSS.get(self.y, usual) if is_for_plot else usual
 
-    def label(self, spec: MechanismSpec, made_for: MadeFor) -> str:
+    def label(self, spec: MechanismSpec, made_for: MadeFor | None) -> str:
         """Names a mechanism in tables and plots: kind, size, objective and purpose."""
         label: str = spec.kind
         if spec.bands:
@@ -352,13 +412,15 @@ class Sweep(Table):
         objective = self.objective_of(spec)
         if objective:
             label += f", least {LOSS_NAMES[objective]} for the {made_for}"
+        if self.target_epsilon is not None and (not objective or made_for == "distribution"):
+            label += f", noise for the {'truth' if made_for == 'truth' else 'estimate'}"
         return label
 
     def cells(self) -> "list[Cell]":
         """All combinations, in order of the file: the last key varies fastest."""
         return [
-            Cell(tuple(zip(self.vary, combination, strict=True)))
-            for combination in itertools.product(*self.vary.values())
+            Cell(tuple(zip(self.varied, combination, strict=True)))
+            for combination in itertools.product(*self.varied.values())
         ]
 
 
@@ -380,12 +442,17 @@ class Cell:
         """Returns the scenario with this cell's values; untrained, since participation does not
         depend on the model. Raises ScenarioError."""
         # JSON writes numbers and strings as TOML does, which overrides are read as.
-        settings = [f"{key}={json.dumps(value)}" for key, value in self.values]
+        settings = [f"{key}={json.dumps(value)}" for key, value in self.values if key != ESTIMATED]
         try:
             return scenario.with_overrides("training.enabled=false", *settings)
         # A sweep has many cells, so the error names the one that is impossible.
         except ScenarioError as error:
             raise ScenarioError(f"cell {dict(self.values)}: {error}") from None
+
+
+def short_key(key: str) -> str:
+    """Returns a varied key as tables and legends name it."""
+    return "estimated min-sep" if key == ESTIMATED else key.split(".")[-1]
 
 
 def shipped_sweeps() -> dict[str, Path]:
