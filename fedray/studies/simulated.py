@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import Starved, TraceError
@@ -102,10 +103,11 @@ class StudyCache:
 
     def truth(self, digest: str) -> Truth | None:
         """Returns the kept outcome of the simulated run with this digest."""
-        content = self.read(f"{digest}.npz", digest)
+        content = self.read(f"{digest}.npz.zst", digest)
         if content is None:
             return None
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        plain = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read()
+        with np.load(io.BytesIO(plain), allow_pickle=False) as arrays:
             head = json.loads(arrays["head"].tobytes())
             if head["participation"] is None:
                 return Truth(None, note=head["note"], committed=head["committed"])
@@ -131,8 +133,10 @@ class StudyCache:
             columns = {name: getattr(truth.patterns, name) for name in _COLUMNS}
             arrays |= {name: each for name, each in columns.items() if each is not None}
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-        self.keep(f"{digest}.npz", digest, buffer.getvalue())
+        np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+        # The driver compresses the runs of all nodes; zip takes twenty times as long.
+        content = pa.compress(buffer.getbuffer(), codec="zstd", asbytes=True)
+        self.keep(f"{digest}.npz.zst", digest, content)
 
     def read(self, name: str, request: str) -> bytes | None:
         """Returns the content of an entry if it was written for this request, a digest."""
