@@ -15,6 +15,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,25 +120,6 @@ class StudyCache:
                 patterns = Patterns(participation.rounds, **columns)
             return Truth(participation, patterns, head["days"], head["note"])
 
-    def keep_truth(self, digest: str, truth: Truth) -> None:
-        """Keeps the outcome of the run with this digest."""
-        head = {
-            "participation": asdict(truth.participation) if truth.participation else None,
-            "days": truth.days,
-            "note": truth.note,
-            "committed": truth.committed,
-        }
-        # One array of bytes holds all values that are not arrays, so that an entry is one file.
-        arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
-        if truth.patterns is not None:
-            columns = {name: getattr(truth.patterns, name) for name in _COLUMNS}
-            arrays |= {name: each for name, each in columns.items() if each is not None}
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-        # The driver compresses the runs of all nodes; zip takes twenty times as long.
-        content = pa.compress(buffer.getbuffer(), codec="zstd", asbytes=True)
-        self.keep(f"{digest}.npz.zst", digest, content)
-
     def read(self, name: str, request: str) -> bytes | None:
         """Returns the content of an entry if it was written for this request, a digest."""
         if self._folder is None:
@@ -154,6 +136,29 @@ class StudyCache:
             # A full or read-only disk only costs the time of computing again.
             with contextlib.suppress(OSError):
                 keep(self._folder / name, request, content)
+
+
+def _with_entry(
+    simulate_one: Callable[[Scenario], Truth], scenario: Scenario
+) -> tuple[Truth, bytes]:
+    """Returns the outcome of a run and its content in the cache. A task makes both, because the
+    driver serves all nodes."""
+    truth = simulate_one(scenario)
+    head = {
+        "participation": asdict(truth.participation) if truth.participation else None,
+        "days": truth.days,
+        "note": truth.note,
+        "committed": truth.committed,
+    }
+    # One array of bytes holds all values that are not arrays, so that an entry is one file.
+    arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
+    if truth.patterns is not None:
+        columns = {name: getattr(truth.patterns, name) for name in _COLUMNS}
+        arrays |= {name: each for name, each in columns.items() if each is not None}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    # Zip, as of `np.savez_compressed`, takes twenty times as long.
+    return truth, pa.compress(buffer.getbuffer(), codec="zstd", asbytes=True)
 
 
 def simulated_limits(scenario: Scenario) -> Truth:
@@ -176,22 +181,23 @@ def simulate_runs(
     digests = [study_digest(simulate_one.__name__, each.digest) for each in scenarios]
     runs = dict(zip(digests, scenarios, strict=True))
     distinct = list(runs)
+    known = [cache.truth(digest) for digest in distinct]
     try:
-        truths = results_of_all(
-            simulate_one,
+        found = results_of_all(
+            partial(_with_entry, simulate_one),
             list(runs.values()),
-            [cache.truth(digest) for digest in distinct],
-            lambda place, truth: cache.keep_truth(distinct[place], truth),
+            [None if truth is None else (truth, b"") for truth in known],
+            lambda place, done: cache.keep(f"{distinct[place]}.npz.zst", distinct[place], done[1]),
             placement,
             on_counts,
             [f"simulate goal={each.rounds.report_goal} seed={each.seed}" for each in runs.values()],
-            on_error and (lambda _, error: on_error(error)),
+            on_error and (lambda _, error: (on_error(error), b"")),
         )
     except KeyboardInterrupt:
         # The command prints the message, so it says whether running again helps.
         raise KeyboardInterrupt(cache.hint) from None
-    of_digest = dict(zip(distinct, truths, strict=True))
-    return [of_digest[digest] for digest in digests]
+    of_digest = dict(zip(distinct, found, strict=True))
+    return [of_digest[digest][0] for digest in digests]
 
 
 def results_of_all(
