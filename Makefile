@@ -75,7 +75,7 @@ fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs, and 5,000 valid ones 
 	$(BIN)/python tests/fuzz/fuzz.py --cases 5000 --valid
 	$(BIN)/python tests/fuzz/hostile.py
 
-bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cells (ten minutes, 10 GB of disk)
+bench-audit: .venv/.tests  ## Import and audit of large logs, sweeps of 200 cells (twenty minutes, 10 GB of disk)
 	$(BIN)/python tests/benchmarks/bench_audit.py
 
 bench-wheel: .venv/.tests  ## Sizes and start-up times of an installation, for the core and each extra (ten minutes, 6 GB)

@@ -126,7 +126,7 @@ def start_shards(
             lost=ShardLost,
             reservation=reservation,
             bundle=place,
-            tags={"shard": str(first), "scenario": scenario.name},
+            tags={"shard": str(first)},
         )
         # The function reads `shards` when a host is lost; by then the list is complete.
         catch_up = _catch_up(shards, len(shards), history)

@@ -185,6 +185,23 @@ def ray_cluster() -> Iterator[None]:
 
 
 @pytest.fixture
+def gauges(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], list[float]]:
+    """Values that this process gives to Ray's gauges, by run and name."""
+    from ray.util.metrics import Gauge
+
+    values: dict[tuple[str, str], list[float]] = {}
+    real = Gauge.set
+
+    def set_and_note(gauge: Gauge, value: float, tags: Any = None) -> None:
+        key = gauge.info["default_tags"]["run"], gauge.info["name"]
+        values.setdefault(key, []).append(value)
+        real(gauge, value, tags)
+
+    monkeypatch.setattr(Gauge, "set", set_and_note)
+    return values
+
+
+@pytest.fixture
 def start() -> Iterator[Callable[..., "subprocess.Popen[Any]"]]:
     """Starts a process as `subprocess.Popen` does; kills it after the test if it still runs."""
     with contextlib.ExitStack() as stack:

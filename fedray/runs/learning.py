@@ -10,6 +10,7 @@ the rounds of a simulation as they are committed, and trains the same model, bit
 """
 
 import contextlib
+import contextvars
 import functools
 import logging
 import math
@@ -40,7 +41,7 @@ from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
 from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import reserved
+from fedray.runtime.reservation import reserved, show
 from fedray.runtime.tasks import run_jobs
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
@@ -414,8 +415,6 @@ class LiveTraining:
         self._rounds = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._is_over = False
-        # A daemon thread does not keep an ending process alive.
-        self._thread = threading.Thread(target=self._work, name="training", daemon=True)
 
     def __enter__(self) -> Self:
         if has_checkpoint(self._partial) and not self._is_trace_kept:
@@ -424,6 +423,9 @@ class LiveTraining:
             with TrainedRunWriter(directory, is_resumed=True, partial=self._partial) as orphan:
                 orphan.discard()
         self._training = self._stack.enter_context(self._made_within)
+        # A daemon thread does not keep an ending process alive; it works for what was reserved.
+        run_here = contextvars.copy_context().run
+        self._thread = threading.Thread(None, run_here, "training", [self._work], daemon=True)
         self._thread.start()
         return self
 
@@ -616,6 +618,7 @@ class _Training:
         progress = TrainingProgress(
             loop.next_round, count, loop.metrics[-1], loop.last_evaluation, loop.evaluated
         )
+        show(trained_round=loop.next_round, train_loss=progress.metrics.train_loss)
         self._on_progress(progress)
         self.writer.progress.tell(loop.next_round, lambda: self._facts(progress))
 

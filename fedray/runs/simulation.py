@@ -22,7 +22,7 @@ from fedray.clients.workers import ShardWorker, shard_count, start_shards
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import Reservation, reserved, where
+from fedray.runtime.reservation import Reservation, reserved, show, where
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
@@ -398,6 +398,12 @@ class _Simulation:
             self._seconds,
             *coordinator.supply,
             so_far=only and (lambda: (self._tasks[0].scenario, _columns_so_far(only.records))),
+        )
+        show(
+            round=committed,
+            rounds=self._count,
+            simulated_seconds=self._seconds,
+            eligible=progress.eligible_estimate,
         )
         self._on_progress(progress)
 

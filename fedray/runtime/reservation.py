@@ -16,6 +16,7 @@ from typing import Any
 
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.rounding import counted
+from fedray.runtime.gauges import OF_A_RUN, RUN, Gauges
 from fedray.runtime.placement import Placement, has_ray
 from fedray.runtime.session import session, wait_for_cpus
 
@@ -45,13 +46,17 @@ class Reservation:
     group: Ray's placement group, with the bundles of the nodes, then of the workers with a GPU.
     namespace: Ray's namespace of the run's actors.
     processes: processes of the nodes on which workers share one, by bundle.
+    gauges: gauges of the run.
+    restarts: number of the next restart of a worker.
     """
 
     nodes: tuple[Node, ...]
     trainers: int
     group: Any
     namespace: str
+    gauges: Gauges
     processes: dict[int, Any] = field(default_factory=dict)
+    restarts: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
     def cpus(self) -> float:
@@ -73,8 +78,18 @@ class Reservation:
         """Returns the place of the aggregator's bundle in the group."""
         return len(self.nodes) if placement.aggregator_gpus else 0
 
+    def show(self, **values: float) -> None:
+        """Sets gauges of the run, which are in `OF_A_RUN`."""
+        self.gauges.show({name: (OF_A_RUN[name], value) for name, value in values.items()})
+
 
 _RESERVED: ContextVar[Reservation | None] = ContextVar("reserved", default=None)
+
+
+def show(**values: float) -> None:
+    """Sets gauges of the run that this thread works for; does nothing unless it is on Ray."""
+    if (own := _RESERVED.get()) is not None:
+        own.show(**values)
 
 
 @contextlib.contextmanager
@@ -125,11 +140,20 @@ def reserved(
         )
         # Two runs of one scenario may share a cluster, so the group's id is in the name.
         parts = "fedray", about["scenario"], about["digest"][:8], group.id.hex()[:6]
-        own = Reservation(nodes, trainers, group, "-".join(parts))
+        run = "-".join(parts)
+        own = Reservation(nodes, trainers, group, run, Gauges(RUN, {"run": run}))
+        own.show(restarts=0, waiting_cpus=0)
         token = _RESERVED.set(own)
+
+        def say(waits: str) -> None:
+            own.show(waiting_cpus=own.cpus)
+            on_wait(waits)
+
         try:
-            wait_for_cpus(group.ready(), own.cpus, placement, on_wait)
-            yield own
+            with own.gauges.kept():
+                wait_for_cpus(group.ready(), own.cpus, placement, say)
+                own.show(waiting_cpus=0)
+                yield own
         finally:
             _RESERVED.reset(token)
             ray.util.remove_placement_group(group)

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fedray.base.errors import RunFailed
 from fedray.base.source import source_digest
+from fedray.runtime.gauges import Gauges
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import FEW_CPUS, Reservation, cluster_nodes
 from fedray.runtime.session import (
@@ -227,8 +228,8 @@ class ActorSpec:
     gpus: GPUs of that bundle. An actor without one sees no GPU.
     is_alone: whether the actor has no other worker, since a user's code may not be made for
         threads.
-    tags: labels of the gauges. An object has gauges if it has a method `gauges`, which returns
-        descriptions and values by name.
+    tags: labels of the gauges, beside the run. An object has gauges if it has a method `gauges`,
+        which returns descriptions and values by name.
     """
 
     name: str
@@ -297,6 +298,7 @@ class RayWorker:
                 "memory, more shards or a longer worker timeout"
             )
         self.restarts += 1
+        spec.reservation.show(restarts=next(spec.reservation.restarts))
         logging.getLogger("fedray").warning("fedray: %s %s; it is restarted", spec.who, self._loss)
         self._process.replace(self._actor)
         self._load()
@@ -331,7 +333,7 @@ class RayWorker:
         # Another worker may replace the actor, which has no object of this one then.
         self._actor: Any = self._process.actor
         spec = self._spec
-        titles = spec.name, dict(spec.tags)
+        titles = spec.name, {**spec.tags, "run": spec.reservation.namespace}
         # Ray resolves references only among the arguments of the call itself.
         load = self._remote("load").remote(self._thread, titles, spec.make, *spec.arguments)
         self._started = _Start(load)
@@ -508,10 +510,10 @@ class _Hosted:
     """Object of one worker, in the actor's process."""
 
     def __init__(self, titles: tuple[str, dict[str, str]], make: Callable[[], Any]) -> None:
-        self._name, self._tags = titles
+        name, tags = titles
         self._make = make
         self._object: Any = None
-        self._gauges: dict[str, Any] = {}
+        self._gauges = Gauges(f"fedray_{name.lower()}", tags)
 
     def load(self) -> None:
         if self._object is None:
@@ -520,22 +522,9 @@ class _Hosted:
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         self.load()
         answer = getattr(self._object, method)(*arguments)
-        self._show_gauges()
+        if hasattr(self._object, "gauges"):
+            self._gauges.show(self._object.gauges())
         return answer
-
-    def _show_gauges(self) -> None:
-        gauges = getattr(self._object, "gauges", None)
-        if gauges is None:
-            return
-        for name, (description, value) in gauges().items():
-            # Gauges are made once and set after every call.
-            if name not in self._gauges:
-                from ray.util.metrics import Gauge
-
-                full_name = f"fedray_{self._name.lower()}_{name}"
-                self._gauges[name] = Gauge(full_name, description, tuple(self._tags))
-                self._gauges[name].set_default_tags(self._tags)
-            self._gauges[name].set(value)
 
 
 @dataclass(slots=True)

@@ -1,13 +1,14 @@
-"""Benchmarks of import and audit of large logs, and of a sweep of 200 cells.
+"""Benchmarks of import and audit of large logs, and of sweeps of 200 cells.
 
-    python tests/benchmarks/bench_audit.py [import] [sweep] [--rows 100000000] [--cells 200]
+    python tests/benchmarks/bench_audit.py [import] [sweep] [simulated] [--rows 100000000] [--cells 200]
 
 The log's devices are hashed 64-bit numbers in no order, five participations each; its round numbers have gaps. Each step runs in a process of its own; its peak
-memory is that process's.
+memory is that process's. Cells of a sweep are assumed outcomes, or simulated; `--cells 24` is a quick look at the share of the CPU time inside them.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedray.base.source import ROOT
+from fedray.scenario import Scenario
+
 ROUNDS, EACH, BATCH = 3000, 5, 1 << 20
+QUICKSTART = Scenario.from_toml(ROOT / "scenarios" / "quickstart.toml")
+CELL = ("rounds.count=200", "training.enabled=false")
+"""A cell of a simulated sweep, which takes some five seconds."""
 
 
 def write_log(path: Path, rows: int) -> None:
@@ -79,23 +86,70 @@ print(json.dumps({"seconds": time.perf_counter() - start, "min_sep": audit.min_s
                   "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 """
 SWEEP = """
-import json, sys, time
+import contextlib, json, os, sys, threading, time
 from fedray.runtime.placement import Placement
+from fedray.runtime.session import one_session
+from fedray.studies import simulated
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep
 from pathlib import Path
-sweep, _ = Sweep.from_toml(Path(sys.argv[1], "sweep.toml"))
+
+folder, has_cache = Path(sys.argv[1]), sys.argv[2] == "cached"
+notes = folder / "notes"
+notes.mkdir()
+run_jobs, of_processes, watching = simulated.run_jobs, {}, [0.0]
+
+class Noted:
+    # Work of a task, whose process writes down the CPU seconds of every call.
+    def __init__(self, work):
+        self.work, self.notes = work, str(notes)
+
+    def __call__(self, job):
+        begun = time.process_time()
+        try:
+            return self.work(job)
+        finally:
+            with open(f"{self.notes}/{os.getpid()}", "a") as file:
+                print(time.process_time() - begun, file=file)
+
+def look():
+    import psutil  # Ray brings it
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            title = " ".join(each.cmdline()[:3])
+            is_worker = "default_worker.py" in title or title.startswith("ray::") and "Agent" not in title
+            # A process that is ending has no title.
+            is_worker = is_worker or of_processes.get(each.pid, [False])[0]
+            of_processes[each.pid] = is_worker, sum(each.cpu_times()[:2])
+
+def watch():
+    # A process that has ended can no longer be asked.
+    while True:
+        time.sleep(0.5)
+        look()
+        watching[0] = time.thread_time()
+
+simulated.run_jobs = lambda work, *arguments: run_jobs(Noted(work), *arguments)
+sweep, scenario = Sweep.from_toml(folder / "sweep.toml")
 start = time.perf_counter()
-result = run_sweep(sweep, None, Placement(), has_cache=False)
-print(json.dumps({"seconds": time.perf_counter() - start, "cells": len(result.cells), "rows": len(result.table())}))
+with one_session():
+    threading.Thread(target=watch, daemon=True).start()
+    result = run_sweep(sweep, scenario, Placement(), has_cache=has_cache)
+    seconds = time.perf_counter() - start
+    look()
+inside = [float(line) for file in notes.iterdir() for line in file.read_text().splitlines()]
+of_kind = lambda kind: sum(cpu for is_worker, cpu in of_processes.values() if is_worker is kind)
+print(json.dumps({"seconds": seconds, "cells": len(result.cells), "rows": len(result.table()), "tasks": len(inside),
+                  "inside": sum(inside), "workers": of_kind(True), "ray": of_kind(False), "driver": time.process_time() - watching[0]}))
 """
 
 
-def own_process(program: str, *arguments: str) -> dict[str, Any]:
+def own_process(program: str, *arguments: str, **environment: str) -> dict[str, Any]:
     """What a program prints last, as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -131,26 +185,52 @@ def bench_sweep(cells: int) -> None:
         '[[mechanisms]]\nkind = "blt"\nbuffers = 4\nobjective = "rms"\nmade_for = ["estimate", "truth"]\n'
         '[[mechanisms]]\nkind = "tree-full"\n'
     )
+    for state in ("designs cold", "designs warm"):
+        told(f"{state}, ", sweep_of(text, "uncached"))
+
+
+def bench_simulated(cells: int) -> None:
+    """Cells that are simulated, a few seconds each. First two of them, so that kernels are compiled."""
+    for count in (2, cells):
+        text = (
+            f'name = "bench"\nscenario = "scenario.toml"\nx = "seed"\nvary = {{seed = {list(range(count))}}}\n'
+            '[[mechanisms]]\nkind = "tree"\n'
+        )
+        told("simulated, ", sweep_of(text, "cached"))
+
+
+def sweep_of(text: str, cache: str) -> dict[str, Any]:
+    """Figures of a sweep, given its file."""
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "scenario.toml").write_text(QUICKSTART.with_overrides(*CELL).to_toml())
         Path(folder, "sweep.toml").write_text(text)
-        for state in ("designs cold", "designs warm"):
-            found = own_process(SWEEP, folder)
-            print(
-                f"sweep of {found['cells']} cells, {found['rows']} rows, {state}: {found['seconds']:.0f} s",
-                flush=True,
-            )
+        kept = {"XDG_CACHE_HOME": folder} if cache == "cached" else {}
+        return own_process(SWEEP, folder, cache, **kept)
+
+
+def told(state: str, found: dict[str, Any]) -> None:
+    """Prints the time of a sweep, and which part of the CPU time of driver and workers was inside tasks."""
+    whole = found["driver"] + found["workers"]
+    print(
+        f"sweep of {found['cells']} cells, {found['rows']} rows, {state}{found['seconds']:.0f} s: {found['inside'] / whole:.1%} of "
+        f"{whole:.0f} s of CPU are inside {found['tasks']} tasks, {found['inside'] / found['cells']:.2f} s a cell; "
+        f"driver {found['driver']:.1f} s, workers between tasks {found['workers'] - found['inside']:.1f} s; "
+        f"beside these, Ray's own processes {found['ray']:.1f} s",
+        flush=True,
+    )
+
+
+BENCHMARKS = {"import": bench_import, "sweep": bench_sweep, "simulated": bench_simulated}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", choices=["import", "sweep", []], default=[])
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], default=[])
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--cells", type=int, default=200)
     arguments = parser.parse_args()
-    for name in arguments.names or ("import", "sweep"):
-        (bench_import if name == "import" else bench_sweep)(
-            arguments.rows if name == "import" else arguments.cells
-        )
+    for name in arguments.names or BENCHMARKS:
+        BENCHMARKS[name](arguments.rows if name == "import" else arguments.cells)
 
 
 if __name__ == "__main__":

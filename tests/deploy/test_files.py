@@ -17,6 +17,8 @@ from kuberay import CLAIM, RAY_JOB, amount
 from ray.scripts.scripts import cli
 from shown import commands_of
 
+from fedray.clients.host import ShardHost
+from fedray.runtime.gauges import OF_A_RUN, RUN
 from fedray.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,6 +191,22 @@ def test_every_command_of_ray_that_is_shown_has_options_that_exist(line: str) ->
     while isinstance(command, click.Group):
         command = command.commands[words.pop(0)]
     command.make_context(command.name, words)
+
+
+def test_the_dashboard_asks_for_every_gauge_and_for_no_other(small) -> None:
+    dashboard = json.loads((DEPLOY / "grafana.json").read_text())
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"\bray_\w+", target["expr"])
+    }
+    of_shards = ShardHost(small(), [(0, small().population.devices)]).gauges()
+    of_a_run = {f"ray_{RUN}_{name}" for name in OF_A_RUN}
+    assert asked == of_a_run | {f"ray_fedray_shard_{name}" for name in of_shards}
+    (run,) = [each for each in dashboard["templating"]["list"] if each["name"] == "run"]
+    assert re.findall(r"\bray_\w+", run["query"]["query"])[0] in of_a_run
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
 def test_every_file_that_a_shown_command_names_exists() -> None:

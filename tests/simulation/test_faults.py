@@ -209,7 +209,7 @@ def test_a_killed_aggregator_and_killed_trainers_come_back_and_the_model_is_the_
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_killed_process_of_host_aggregator_and_trainers_comes_back_and_the_run_is_the_same(
-    reference: Trace, small, tmp_path: Path
+    reference: Trace, small, tmp_path: Path, gauges
 ) -> None:
     """They share one where CPUs are few. Simulation and training, each in its thread, start it anew
     only once."""
@@ -228,6 +228,8 @@ def test_a_killed_process_of_host_aggregator_and_trainers_comes_back_and_the_run
     assert trace.trained is not None
     assert trace.trained.document["restarts"] == len(KILLS) * 3
     assert_same(trace, reference)
+    (shown,) = [values for (_, name), values in gauges.items() if name == "fedray_run_restarts"]
+    assert list(dict.fromkeys(shown)) == list(range(1 + restarts_of(trace)))
     latest = time.monotonic() + 60.0
     while left := children_named("ray::Workers") - before:
         assert time.monotonic() < latest, f"processes {left} were left behind"

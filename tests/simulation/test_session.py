@@ -17,8 +17,10 @@ from fedray.base.source import ROOT, source_digest
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime import session as sessions
+from fedray.runtime.gauges import OF_A_RUN, RUN
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
+from fedray.trace.reader import Trace
 
 HERE = Path(__file__).resolve()
 MARKER = 'import os\nopen(os.environ["MARKER"], "a").write("code of the working directory ran")\nraise ImportError\n'
@@ -149,7 +151,7 @@ def test_answers_outlive_the_session_on_a_joined_cluster(tmp_path: Path) -> None
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_full_cluster_is_waited_for_aloud_and_not_for_ever(
-    small, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    small, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, gauges
 ) -> None:
     import ray
 
@@ -192,6 +194,8 @@ def test_a_full_cluster_is_waited_for_aloud_and_not_for_ever(
     assert sum("waiting for" in each.message for each in caplog.records) == 3
     assert len(notes) == 2
     assert all(each.startswith("waiting for ") for each in notes)
+    waited = [values for (_, name), values in gauges.items() if name == "fedray_run_waiting_cpus"]
+    assert [list(dict.fromkeys(each)) for each in waited] == [[0.0, 1.0], [0.0, cpus]]
     ray.kill(tenant)
     assert dict(run_jobs(abs, [-1], Placement(1, "ray"))) == {0: 1}
 
@@ -216,6 +220,28 @@ def test_tasks_have_names_and_a_failed_one_can_have_a_result() -> None:
     assert found == {0: "task_name", 1: "1 ValueError: job -1"}
     here = dict(run_jobs(task_name, [-1], Placement(1, "in-process"), on_error=told))
     assert here == {0: "0 job -1"}
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_run_shows_every_gauge_with_its_name(
+    small, tmp_path: Path, gauges, fedray_command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulation and its training, each in its thread, and a bound by the command."""
+    scenario = small("training.enabled=true", "training.cohort_sample=2")
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    monkeypatch.chdir(tmp_path)
+    code, _, told = fedray_command("run", "s.toml", "--out", "t", "--place", "backend=ray")
+    assert code == 0, told
+    (run,) = {run for run, _ in gauges}
+    assert run.startswith(f"fedray-{scenario.name}-{scenario.digest[:8]}-")
+    last = {name.removeprefix(f"{RUN}_"): values[-1] for (_, name), values in gauges.items()}
+    assert last.keys() == OF_A_RUN.keys()
+    assert last["round"] == last["rounds"] == last["trained_round"] == scenario.rounds.count
+    assert last["restarts"] == last["waiting_cpus"] == 0.0
+    assert last["simulated_seconds"] >= Trace.open(tmp_path / "t").rounds["closed"][-1]
+    assert min(last["eligible"], last["epsilon"], last["train_loss"]) > 0.0
 
 
 def test_a_job_of_ray_has_the_metadata_of_its_run() -> None:

@@ -332,7 +332,7 @@ def test_simulated_cells_have_the_truth_of_their_traces(tmp_path: Path, small) -
             assert row.rho == pytest.approx(
                 row.sensitivity**2 / (2 * scenario.privacy.noise_multiplier**2)
             )
-    kept = sorted((tmp_path / "cache" / "fedray" / "stress").glob("*.npz"))
+    kept = sorted((tmp_path / "cache" / "fedray" / "stress").glob("*.npz.zst"))
     assert len(kept) == 4
     kept[0].write_bytes(kept[0].read_bytes()[:100])
     kept[1].write_bytes(b"")

@@ -105,6 +105,7 @@ def _bound_text(scenario: Any, rounds: Mapping[str, Sequence[float]]) -> str:
     from fedray.audit.so_far import RoundsSoFar, bound_so_far
     from fedray.base.parsing import finite_or_none
     from fedray.base.rounding import fine, up
+    from fedray.runtime.reservation import show
 
     try:
         bound = bound_so_far(scenario, RoundsSoFar.of(rounds))
@@ -114,6 +115,7 @@ def _bound_text(scenario: Any, rounds: Mapping[str, Sequence[float]]) -> str:
     epsilon, rho = finite_or_none(bound.epsilon), finite_or_none(bound.rho)
     if epsilon is None:
         return ""
+    show(epsilon=epsilon)
     after = f"after {len(rounds['opened']):,} rounds"
     of_rho = "" if rho is None else f", rho {fine(rho)}"
     return f"at most epsilon {up(epsilon)}{of_rho} {after}"
