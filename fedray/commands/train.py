@@ -84,7 +84,7 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
     from fedray.report.trained_page import trained_page
     from fedray.trace.schema import REPORT_FILE
 
-    audit = audit_trace(trace, scenario=scenario)
+    audit = audit_trace(trace, scenario=scenario, trained=trained)
     page = trained_page(trained, audit=audit)
     report = str(write_page(page, trained.path / REPORT_FILE))
     if as_json:

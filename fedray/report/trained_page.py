@@ -37,7 +37,8 @@ def trained_page(
     """
     trace = trace_of(trained) if audit is None else None
     if trace is not None:
-        audit = audit_trace(trace, scenario=scenario_of_trained(trained, trace))
+        value = scenario_of_trained(trained, trace)
+        audit = audit_trace(trace, scenario=value, trained=trained)
     scenario = trained.document["scenario"]
     kind = scenario["privacy"]["mechanism"]["kind"]
     noise = "without noise" if kind == "none" else f"with {kind} noise"

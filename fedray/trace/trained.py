@@ -165,6 +165,9 @@ class TrainedDocument(TypedDict):
     """Number of devices whose updates are computed together in one batch."""
     encoding: EncodingFigures
     """Encoding of updates."""
+    people: dict[str, int]
+    """Number of `clients` in the recorded data, held-out ones aside, and `most_devices` that hold
+    the data of one; empty for other data."""
     trainers: int
     """Number of workers that trained devices."""
     restarts: int
@@ -528,6 +531,7 @@ class TrainedRunWriter(PartialDirectory):
             "parameters": {name: list(shape) for name, shape in description.shapes.items()},
             "task_metrics": [dataclasses.asdict(metric) for metric in description.metrics],
             "optimum": dict(description.optimum),
+            "people": dict(description.people),
         }
         return self.publish({**head, **document, "packages": package_versions()})
 
