@@ -38,6 +38,7 @@ from fedray.clients.workers import TrainerWorker, shard_count, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
+from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
 from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import reserved
@@ -572,6 +573,14 @@ class _Training:
             note = f"devices train one at a time, which takes longer with a small model: {alone}"
             self._notes.append(note)
             logging.getLogger("fedray").warning("fedray: %s", note)
+        parameters = sum(math.prod(shape) for shape in self._description.shapes.values())
+        if ratio := noise_ahead(scenario, parameters):
+            told = told_ahead(ratio, scenario.rounds.report_goal, parameters)
+            if ratio > LEARNABLE:
+                self._notes.append(told)
+                logging.getLogger("fedray").warning("fedray: warning: %s", told)
+            else:
+                logging.getLogger("fedray").info("noise   %s", told)
         loop = TrainingLoop(scenario, trainers, self._aggregator, _loads_of(scenario), kind)
         self._loop = loop
         if self._state:
