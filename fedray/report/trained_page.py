@@ -50,7 +50,9 @@ def trained_page(
     note = ". ".join(filter(None, notes))
     heads, values = zip(*_epsilon(audit), *trained.finals, strict=True)
     verdict = WITHOUT_TRACE if audit is None else audit.verdict
-    said = (verdict, trained.divergence, trained.clipping)
+    ended = "" if audit is None or audit.ended == "completed" else f", {audit.ended}"
+    short = f"Trained on {trained.short}{ended}." if trained.short else ""
+    said = (short, verdict, trained.divergence, trained.clipping)
     return render_study(
         scenario["name"],
         f"{note}.",

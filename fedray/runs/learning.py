@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt32Array, UInt64Array
+from fedray.base.document import json_of
 from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
@@ -573,6 +574,8 @@ class _Training:
             note = f"devices train one at a time, which takes longer with a small model: {alone}"
             self._notes.append(note)
             logging.getLogger("fedray").warning("fedray: %s", note)
+        # Evaluated before the first round, so that a model that became worse is known to be.
+        self._untrained = trainers[-1].evaluate(trainers[-1].initial_parameters().result())
         parameters = sum(math.prod(shape) for shape in self._description.shapes.values())
         if ratio := noise_ahead(scenario, parameters):
             told = told_ahead(ratio, scenario.rounds.report_goal, parameters)
@@ -647,7 +650,7 @@ class _Training:
         model = self._loop.finish()
         # All evaluations, the last one included, are complete now.
         self._tell()
-        workers = [*self._trainers, self._aggregator]
+        workers, untrained = [*self._trainers, self._aggregator], self._untrained.result()
         document = {
             "trace_digest": trace.digest,
             "trace": os.path.relpath(trace.path.resolve(), self.writer.directory.resolve()),
@@ -658,6 +661,7 @@ class _Training:
             "trainer_device": self._loop.trainer_kind,
             "devices_at_once": self._loop.devices_at_once,
             "encoding": _encoding_figures(self._scenario, model["parameters"].size),
+            "start": json_of({name: each.value for name, each in untrained.metrics.items()}),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
             "notes": [*self._checkpoints.notes, *self._notes],
