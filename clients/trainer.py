@@ -30,6 +30,7 @@ from fedray.wire.messages import (
 from .clipping import Clipped, ClippedGroup, Clipper
 from .data.factory import source_of
 from .data.planted import with_phrases
+from .data.recorded import RecordedExamples
 from .data.source import DamagedExamples, ExampleSource, Ids, Integers
 from .evaluation import EXAMPLES_AT_ONCE, device_sums, evaluate
 from .tasks.factory import task_of
@@ -165,6 +166,7 @@ class LocalTrainer(GroupTrainer):
         # A user's task may bring its own data.
         own: ExampleSource = getattr(self._task, "source", None) or scenario_source
         self._examples = with_phrases(scenario, own)
+        self._recorded = own if isinstance(own, RecordedExamples) else None
         work = work_of(scenario, self._task, self._examples)
         super().__init__(scenario, self._task.shapes, self._examples, work, device)
 
@@ -177,7 +179,9 @@ class LocalTrainer(GroupTrainer):
         shapes, metrics = dict(self._task.shapes), tuple(self._task.metrics)
         kind = devices.kind_of_device(self._device)
         alone = getattr(self._task, "alone", "")
-        return TaskDescription(shapes, metrics, dict(self._examples.optimum), kind, alone)
+        recorded, optimum = self._recorded, dict(self._examples.optimum)
+        people = {} if recorded is None else recorded.people(self._scenario)
+        return TaskDescription(shapes, metrics, optimum, kind, alone, people)
 
     @property
     def examples(self) -> ExampleSource:

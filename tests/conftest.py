@@ -250,16 +250,20 @@ def write_trained(
     error: float = 0.01,
     clipped: int | None = None,
     knows_trace: bool = False,
+    start: dict[str, float] | None = None,
+    planned: int | None = None,
+    optimum: dict[str, float] | None = None,
 ) -> TrainedRun:
     """A trained run of a trace whose metrics rise evenly to `finals`, evaluated in every second round with a standard `error`; nothing is
-    trained. Of a round's 8 updates `clipped` are clipped, or as many as its number."""
+    trained. Of a round's 8 updates `clipped` are clipped, or as many as its number. `start` are the metrics before the training, and `planned`
+    the rounds of its scenario; all are trained by default."""
     scenario = Scenario.from_tables(trace.scenario).with_overrides(
-        "training.enabled=true", *overrides
+        "training.enabled=true", f"rounds.count={planned or rounds}", *overrides
     )
     metrics = tuple(
         Metric(name, "share of words", "lower" if name == "loss" else "higher") for name in finals
     )
-    description = TaskDescription({"w": (2,)}, metrics, {})
+    description = TaskDescription({"w": (2,)}, metrics, optimum or {})
     rows = [
         TrainingMetrics(
             TrainReport(
@@ -289,6 +293,7 @@ def write_trained(
         "aggregator_device": "cpu",
         "encoding": {"kind": "fixed_point", "bits_per_parameter": 64.0, "inflation": 1.0},
         "notes": [],
+        "start": start or {},
         "written": "2026-01-02T00:00:00+00:00",
     }
     with TrainedRunWriter(directory) as writer:

@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 from fedray.base.errors import InputError, one_line
 from fedray.base.kept import keep, read_kept
 from fedray.scenario import Scenario
-from fedray.scenario.data import AnyRecordedData, AssignedData, CustomData, FormedData
+from fedray.scenario.data import (
+    AnyRecordedData,
+    AssignedData,
+    CustomData,
+    FormedData,
+    SourceCodeData,
+)
 from fedray.scenario.data_file import PLACES
+from fedray.wire.members import are_members
 from .assignment import Assignment, drawn_order, held_out_places
 from .cache import content_cache
 from .form import Contents, Counting, Form
@@ -31,6 +38,8 @@ from .source import (
 
 DECODED_BYTES = 128 << 20
 """Memory for decoded clients, which are likely to be needed again, bytes."""
+COUNTED_AT_ONCE = 1 << 20
+"""Number of devices whose clients are counted together."""
 # Version of entries in the cache.
 _VERSION = 2
 # Keys that do not affect entries in the cache.
@@ -101,6 +110,19 @@ class RecordedExamples:
     def examples_on(self, device_ids: Ids) -> Integers:
         places = self._places[self._assignment.places(device_ids)]
         return self._index.examples[places]
+
+    def people(self, scenario: Scenario) -> dict[str, int]:
+        """Returns the number of `clients` that train and `most_devices` of one, counted over all
+        ids of a scenario; empty if they are no people, as modules of source code."""
+        if isinstance(self._table, SourceCodeData):
+            return {}
+        devices = np.zeros(self._split.trained.size, np.int64)
+        for first in range(0, scenario.device_ids, COUNTED_AT_ONCE):
+            last = min(first + COUNTED_AT_ONCE, scenario.device_ids)
+            ids = np.arange(first, last, dtype=np.uint64)
+            places = self._assignment.places(ids[are_members(scenario, ids)])
+            devices += np.bincount(places, minlength=devices.size)
+        return {"clients": devices.size, "most_devices": int(devices.max())}
 
     def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         places = self._places[self._assignment.places(device_ids)]

@@ -59,7 +59,7 @@ from fedray.audit.noise import (
 )
 from fedray.audit.over_rounds import SpentAfter, privacy_after, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
-from fedray.audit.persons import PersonAudit, Persons, audited_person
+from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person
 from fedray.audit.questions import (
     OF_A_MODEL,
     ONLY_ANSWERS,
@@ -94,6 +94,7 @@ from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.files import check_scenario_digest
 from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
 
 DEFAULT_DELTA = 1e-10
 """Delta for logs, unless another is given."""
@@ -272,6 +273,8 @@ class Audit(DrawnResult):
     rules, and for a log, which has no rules."""
     persons: IfAny[Persons]
     """Persons who own the devices. Absent if owners are unknown."""
+    clients: IfAny[Clients]
+    """People whose data trained the model of the run, several devices each. Absent without."""
     no_guarantee: IfAny[str]
     """Reason for having no privacy figures of a model: the run added no noise, or trained none.
     Absent with noise."""
@@ -371,7 +374,12 @@ class Audit(DrawnResult):
     @property
     def verdict(self) -> InJson[str]:
         """The answer in a sentence: whether the claim holds and which figures would; without a
-        claim, the epsilon on which a guarantee may rest."""
+        claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
+        several devices."""
+        return " ".join([self._verdict, *([self.clients.text] if self.clients else [])])
+
+    @property
+    def _verdict(self) -> str:
         if self.findings:
             return verdict_sentences(self.findings)
         basis, found = self.basis, self.basis.guarantee
@@ -743,6 +751,7 @@ def audit_trace(
     claim: Claim | None = None,
     show_devices: bool = False,
     scenario: Scenario | None = None,
+    trained: TrainedRun | None = None,
 ) -> Audit:
     """Audits a trace, against a claim if one is given.
 
@@ -759,6 +768,7 @@ def audit_trace(
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
             place of the run's own.
+        trained: that training; default: that of the run.
 
     Raises:
         InputError: an argument is out of range or excluded by a claim, the mechanism has fewer
@@ -879,6 +889,14 @@ def audit_trace(
         mechanisms = [
             _with_person(each, persons, names, corrected, bool(answers)) for each in mechanisms
         ]
+    if trained is None and scenario is of_run and isinstance(opened, Trace):
+        trained = opened.trained
+    people = trained.document.get("people") if trained is not None and mechanisms else None
+    clients = None
+    if people and people["most_devices"] > 1:
+        # Of what was released beside the model, a group of devices has no figure.
+        by_rules = () if answers else (mechanisms[0].enforced, mechanisms[0].filtered)
+        clients = Clients.of(people, [each for each in by_rules if each is not None])
     return Audit(
         trace=opened,
         path=opened.path,
@@ -897,6 +915,7 @@ def audit_trace(
             else None
         ),
         persons=persons,
+        clients=clients,
         no_guarantee=(ONLY_ANSWERS if is_untrained else NO_GUARANTEE) if is_silent else None,
         answers=answers,
         exclusions=exclusions,
@@ -914,6 +933,7 @@ def audit_trace(
             ),
             *other_tasks(opened),
             *(() if persons is None else (persons.assumption,)),
+            *(() if clients is None else (Assumption(clients.text, "counted in training"),)),
         ),
         classes=tuple(opened.run.get("classes", ())) if isinstance(opened, Trace) else (),
     )

@@ -9,9 +9,9 @@
   rounds of the worst pattern, so m s is exact if s is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.errors import TraceCorrupt
-from fedray.base.rounding import counted
+from fedray.base.rounding import counted, up
 from fedray.mechanisms.accounting.events import Composed, Repeated
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
@@ -139,13 +139,14 @@ def audited_person(
     participation = MinSep(rounds, b, patterns.max_participations) if b else None
     found = trace_sensitivity(strategy, patterns)
     own = observed(found, rounds, participation, strategy, noise, delta, "person")
-    guarantees = (own, *(_of_group(each, persons) for each in of_rules))
+    most, said = persons.most_devices, persons.assumption.text
+    guarantees = (own, *(_of_group(each, most, "person", said) for each in of_rules))
     return PersonAudit(found, name_of(found.device_id), guarantees)
 
 
-def _of_group(guarantee: Guarantee, persons: Persons) -> Guarantee:
-    """Returns the guarantee of a person from the guarantee of each device."""
-    one, m = guarantee.sensitivity, persons.most_devices
+def _of_group(guarantee: Guarantee, m: int, unit: str, assumption: str) -> Guarantee:
+    """Returns the guarantee of a unit with m devices from the guarantee of each device."""
+    one = guarantee.sensitivity
     if one is None:
         return guarantee
     sensitivity = replace(
@@ -153,11 +154,10 @@ def _of_group(guarantee: Guarantee, persons: Persons) -> Guarantee:
         value=m * one.value,
         # Attained if all m devices have the worst pattern, with the same contributions.
         lower_bound=m * one.lower_bound,
-        theorem=f"{counted(m, 'device')} of a person (group privacy), each: {one.theorem}",
-        worst_pattern=tuple(np.repeat(one.worst_pattern, m).tolist()),
+        theorem=f"{counted(m, 'device')} of a {unit} (group privacy), each: {one.theorem}",
     )
     event = None if guarantee.event is None else _scaled(guarantee.event, sensitivity, m)
-    assumptions = (*guarantee.assumptions, persons.assumption.text)
+    assumptions = (*guarantee.assumptions, assumption)
     return replace(guarantee, sensitivity=sensitivity, event=event, assumptions=assumptions)
 
 
@@ -173,3 +173,38 @@ def _scaled(event: Any, sensitivity: Sensitivity, devices: int) -> Any:
         case _:
             # The participation is that of one device.
             return event.model_copy(update={"sensitivity": sensitivity, "participation": None})
+
+
+@dataclass(frozen=True, slots=True)
+class Clients(Document):
+    """People whose data trained a model, of whom some are on several devices each."""
+
+    clients: int
+    """Number of clients of the data, held-out ones aside."""
+    most_devices: int
+    """Largest number of devices that hold the data of one client."""
+    guarantees: tuple[Guarantee, ...]
+    """Guarantees of a client with that many devices, by the rules, under the first mechanism."""
+
+    @classmethod
+    def of(cls, people: Mapping[str, int], by_rules: Sequence[Guarantee]) -> Self:
+        """Returns them, given what training.json records of people, and guarantees of a device."""
+        most = people["most_devices"]
+        text = f"A client of the data is on at most {most:,} devices."
+        guarantees = (_of_group(each, most, "client", text) for each in by_rules)
+        return cls(people["clients"], most, tuple(guarantees))
+
+    @property
+    def text(self) -> InJson[str]:
+        """Whose the epsilon of a device is not, and the epsilon of a client, in a sentence."""
+        known = [each for each in self.guarantees if each.may_rest_on and each.epsilon is not None]
+        has = "no guarantee may rest on any figure"
+        if known:
+            least = min(known, key=lambda each: each.epsilon or 0.0)
+            has = f"epsilon is {up(least.epsilon or 0.0)} ({least.name}, "
+            has += "exact)" if least.sensitivity and least.sensitivity.is_exact else "a bound)"
+        return (
+            "Epsilon is that of a device of the deployment imagined, and of nobody whose data "
+            f"trained this model: {counted(self.clients, 'client')} of the data are on up to "
+            f"{self.most_devices:,} devices each; for a client with all of these, {has}."
+        )

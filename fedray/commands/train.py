@@ -80,11 +80,11 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
     from fedray.report.audits import guarantees_table
     from fedray.report.page import write_page
     from fedray.report.table import Paragraph
-    from fedray.report.terminal import training_text
+    from fedray.report.terminal import end_of_run, training_text
     from fedray.report.trained_page import trained_page
     from fedray.trace.schema import REPORT_FILE
 
-    audit = audit_trace(trace, scenario=scenario)
+    audit = audit_trace(trace, scenario=scenario, trained=trained)
     page = trained_page(trained, audit=audit)
     report = str(write_page(page, trained.path / REPORT_FILE))
     if as_json:
@@ -92,6 +92,7 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
         return
     title = f"Trained on {trace.path}"
     verdict = Paragraph("", audit.verdict)
-    print_pieces([*training_text(title, trained), verdict, guarantees_table(audit)])
+    pieces = (*training_text(title, trained), verdict, *end_of_run(audit))
+    print_pieces([*pieces, guarantees_table(audit)])
     print_line(f"`fedray audit {trained.path} --verbose` shows what these guarantees rest on.")
     print_line(f"model   {trained.path}", f"report  {report}")

@@ -33,17 +33,19 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
     """Yields the answer of an `audit`: its verdict, participation, and guarantees."""
     yield from _left_out(audit)
     yield from _verdict(audit)
-    b = shown_min_sep(audit.min_sep)
+    b, rounds = shown_min_sep(audit.min_sep), counted(audit.rounds, "round")
+    if audit.scenario is not None and audit.ended != "completed":
+        rounds = f"{audit.rounds:,} of {counted(audit.scenario.rounds.count, 'round')}"
     in_days = "" if audit.days is None else f" in {simulated_time(86_400 * audit.days)}"
     yield Paragraph(
         "",
-        f"{counted(audit.rounds, 'round')}{in_days}, {counted(audit.devices, 'device')}, "
+        f"{rounds}{in_days}, {counted(audit.devices, 'device')}, "
         f"{counted(audit.participations, 'participation')}; observed min-sep {b}, at most "
         f"{counted(audit.max_participations, 'participation')} of a device.",
     )
     noticed = (each.text for each in audit.rests_on if each.source in NOTICED)
     yield from (Paragraph("note      ", text) for text in noticed)
-    yield from _end(audit)
+    yield from end_of_run(audit)
     if audit.short_run_note:
         yield Paragraph("", audit.short_run_note)
     if facts := rule_facts(audit):
@@ -62,7 +64,7 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
     yield from _verdict(audit)
     yield ""
     yield from audit_tables(audit)
-    yield from _end(audit)
+    yield from end_of_run(audit)
     if audit.mechanisms:
         yield from _reasons(audit.mechanisms[0], bool(audit.findings))
     if audit.utility:
@@ -82,7 +84,8 @@ def _verdict(audit: Audit) -> Iterator[Paragraph]:
     yield Paragraph("", f"Epsilon that may be published: {value} {audit.supported_by}.")
 
 
-def _end(audit: Audit) -> Iterator[Paragraph]:
+def end_of_run(audit: Audit) -> Iterator[Paragraph]:
+    """Yields how the run of an `audit` ended, unless it ended as planned."""
     # The end of a run deserves a line only if it was not as planned.
     if audit.ended not in ("completed", "imported"):
         yield Paragraph("ended     ", f"{audit.ended}.")
@@ -176,7 +179,7 @@ def training_text(title: str, trained: TrainedRun) -> Iterator[Piece]:
         title: line above the table.
         trained: the run.
     """
-    yield Table.facts(title, trained.rows())
+    yield Table.facts(f"{title}: {trained.short}" if trained.short else title, trained.rows())
     warnings = [each for each in (trained.divergence, trained.clipping) if each]
     yield from (Paragraph("WARNING   ", each) for each in warnings)
     if warnings:

@@ -37,7 +37,8 @@ def trained_page(
     """
     trace = trace_of(trained) if audit is None else None
     if trace is not None:
-        audit = audit_trace(trace, scenario=scenario_of_trained(trained, trace))
+        value = scenario_of_trained(trained, trace)
+        audit = audit_trace(trace, scenario=value, trained=trained)
     scenario = trained.document["scenario"]
     kind = scenario["privacy"]["mechanism"]["kind"]
     noise = "without noise" if kind == "none" else f"with {kind} noise"
@@ -49,7 +50,9 @@ def trained_page(
     note = ". ".join(filter(None, notes))
     heads, values = zip(*_epsilon(audit), *trained.finals, strict=True)
     verdict = WITHOUT_TRACE if audit is None else audit.verdict
-    said = (verdict, trained.divergence, trained.clipping)
+    ended = "" if audit is None or audit.ended == "completed" else f", {audit.ended}"
+    short = f"Trained on {trained.short}{ended}." if trained.short else ""
+    said = (short, verdict, trained.divergence, trained.clipping)
     return render_study(
         scenario["name"],
         f"{note}.",

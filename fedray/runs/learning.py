@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt32Array, UInt64Array
+from fedray.base.document import json_of
 from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
@@ -39,6 +40,7 @@ from fedray.clients.workers import TrainerWorker, shard_count, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
+from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
 from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import reserved, show
@@ -574,6 +576,16 @@ class _Training:
             note = f"devices train one at a time, which takes longer with a small model: {alone}"
             self._notes.append(note)
             logging.getLogger("fedray").warning("fedray: %s", note)
+        # Evaluated before the first round, so that a model that became worse is known to be.
+        self._untrained = trainers[-1].evaluate(trainers[-1].initial_parameters().result())
+        parameters = sum(math.prod(shape) for shape in self._description.shapes.values())
+        if ratio := noise_ahead(scenario, parameters):
+            told = told_ahead(ratio, scenario.rounds.report_goal, parameters)
+            if ratio > LEARNABLE:
+                self._notes.append(told)
+                logging.getLogger("fedray").warning("fedray: warning: %s", told)
+            else:
+                logging.getLogger("fedray").info("noise   %s", told)
         loop = TrainingLoop(scenario, trainers, self._aggregator, _loads_of(scenario), kind)
         self._loop = loop
         if self._state:
@@ -641,7 +653,7 @@ class _Training:
         model = self._loop.finish()
         # All evaluations, the last one included, are complete now.
         self._tell()
-        workers = [*self._trainers, self._aggregator]
+        workers, untrained = [*self._trainers, self._aggregator], self._untrained.result()
         document = {
             "trace_digest": trace.digest,
             "trace": os.path.relpath(trace.path.resolve(), self.writer.directory.resolve()),
@@ -652,6 +664,7 @@ class _Training:
             "trainer_device": self._loop.trainer_kind,
             "devices_at_once": self._loop.devices_at_once,
             "encoding": _encoding_figures(self._scenario, model["parameters"].size),
+            "start": json_of({name: each.value for name, each in untrained.metrics.items()}),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
             "notes": [*self._checkpoints.notes, *self._notes],

@@ -22,7 +22,7 @@ def read_workload(text: str, rounds: int) -> Workload:
         InputError: the text is not a workload, or the file is not a scenario.
     """
     if text.endswith(".toml") and "=" not in text:
-        return _of_server(Scenario.from_toml(text).training, rounds)
+        return workload_of_server(Scenario.from_toml(text).training, rounds)
     parts = text.split(",")
     rates: tuple[float, ...] = ()
     for place, part in enumerate(parts):
@@ -38,7 +38,7 @@ def schedule_rates(training: Training, rounds: int) -> tuple[float, ...]:
     return tuple(training.server.schedule.factor(index, rounds) for index in range(rounds))
 
 
-def _of_server(training: Training, rounds: int) -> Workload:
+def workload_of_server(training: Training, rounds: int) -> Workload:
     """Returns the workload of a server's optimiser, with CONTRACTION."""
     server = training.server
     # The steps of adaptive servers also have a size by coordinate, which no workload has.

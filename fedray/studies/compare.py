@@ -36,7 +36,7 @@ from fedray.studies.paired import (
 from fedray.studies.reach import Reach, reach_of
 from fedray.trace.learned_from import open_trained, scenario_of_trained, trace_of
 from fedray.trace.reader import Trace
-from fedray.trace.trained import TrainedRun
+from fedray.trace.trained import TrainedRun, metric_of_answer
 from fedray.wire.messages import Measured, Metric
 
 PAIRED = (
@@ -54,8 +54,6 @@ COSTS = (
 )
 """Note for a reader of the costs."""
 
-ANSWERED = "accuracy"
-"""Metric of the answer; tasks without it are compared by their first one."""
 MOST_NAMED = 4
 """Largest number of settings that a sentence names one by one."""
 
@@ -162,6 +160,8 @@ class Comparison(DrawnResult):
     """What each run had spent when it first reached a value of the answer's metric, if asked."""
     tuning: IfAny[Tuning] = None
     """Privacy of all runs together, if they are the cells of a sweep, the best first."""
+    ended: NotInJson[str] = ""
+    """How the trainings ended, in a sentence with a space after it, if rounds are missing."""
 
     @cached_property
     def differing_keys(self) -> InJson[list[str]]:
@@ -179,7 +179,7 @@ class Comparison(DrawnResult):
     @property
     def metric(self) -> Metric:
         """Metric of the answer: accuracy if the task has it, else the first."""
-        return next((each for each in self.metrics if each.name == ANSWERED), self.metrics[0])
+        return metric_of_answer(self.metrics)
 
     @cached_property
     def ranked(self) -> list[Group]:
@@ -192,9 +192,28 @@ class Comparison(DrawnResult):
         # A model that is NaN has an accuracy, and no loss.
         losses = group.finals(self.metrics[0].name)
         return [
-            sign * value if math.isfinite(value) and math.isfinite(losses[seed]) else math.inf
+            math.inf
+            if group.runs[seed].divergence or not math.isfinite(value + losses[seed])
+            else sign * value
             for seed, value in group.finals(self.metric.name).items()
         ]
+
+    @property
+    def none_is_best(self) -> str:
+        """Why no setting is best, in a sentence; empty if one is."""
+        best, metric = self.ranked[0], self.metric
+        if math.inf in self.badness(best):
+            return "No setting converged in every training, so none is best."
+        starts = [each.document.get("start", {}).get(metric.name) for each in best.runs.values()]
+        if None in starts:
+            return ""
+        sign = -1.0 if metric.better == "higher" else 1.0
+        if fmean(self.badness(best)) < sign * fmean(starts):
+            return ""
+        return (
+            f"No setting is better than before its training, so none is best: {best.name} has "
+            f"{self._mean_text(best, metric)}, and had {fmean(starts):.4f}."
+        )
 
     def _confidence(self, metric: str) -> float:
         """Confidence of one pair; the best of many is chosen, so that of all pairs together is 95 %
@@ -213,8 +232,8 @@ class Comparison(DrawnResult):
         (best, *others), metric = self.ranked, self.metric
         silent = [each for each in self.groups if each not in self.ranked]
         without = "".join(map(self._without_noise, silent))
-        if math.inf in self.badness(best):
-            return f"No setting converged in every training, so none is best.{without}"
+        if none := self.none_is_best:
+            return f"{self.ended}{none}{without}"
         found = {each.name: self.difference(each, metric.name) for each in others}
         doubtful = [each.name for each in others if self.may_be_chance(each, best)]
         said = f"{best.name}{' is best:' if others else ':'}"
@@ -229,7 +248,7 @@ class Comparison(DrawnResult):
             spent = max(self._epsilons(self.basis).values())
             said += f" at epsilon {_brief(spent)} ({self.basis})"
         by_other = "".join(map(self._by_other, self.metrics)) if doubtful else ""
-        return f"{said}{_pairs_text(found)}.{by_other}{without}"
+        return f"{self.ended}{said}{_pairs_text(found)}.{by_other}{without}"
 
     def _without_noise(self, group: Group) -> str:
         """Returns the mean of a group without noise, and the cost of privacy, in a sentence."""
@@ -282,11 +301,12 @@ class Comparison(DrawnResult):
                 "standard errors of two evaluations, taken as independent; raise "
                 "training.evaluation_devices."
             )
-        clipping: dict[str, list[str]] = {}
+        about: dict[str, list[str]] = {}
         for group in self.groups:
-            said = next(filter(None, (group.runs[seed].clipping for seed in group.seeds)), "")
-            clipping.setdefault(said, []).append(group.name)
-        found += [f"{_few(names)}: {said}" for said, names in clipping.items() if said]
+            runs = [group.runs[seed] for seed in group.seeds]
+            said = next(filter(None, (each.divergence or each.clipping for each in runs)), "")
+            about.setdefault(said, []).append(group.name)
+        found += [f"{_few(names)}: {said}" for said, names in about.items() if said]
         return tuple(found)
 
     @property
@@ -296,7 +316,10 @@ class Comparison(DrawnResult):
     def _mean_text(self, group: Group, metric: Metric) -> str:
         unit = "" if metric.unit.startswith("share") else metric.unit
         mean = interval_text(self.mean(group, metric.name), ".4f")
-        return f"{metric.title} {mean} {unit}".rstrip()
+        is_best = all(each.has_reached(metric) for each in group.runs.values())
+        best = next(iter(group.runs.values())).document["optimum"].get(metric.name)
+        ceiling = f" (within the errors its ceiling, {best:.4f})" if is_best else ""
+        return f"{metric.title} {mean} {unit}".rstrip() + ceiling
 
     def _epsilons(self, kind: str) -> dict[str, float]:
         """Returns epsilon by name, of groups with noise; empty unless all are known."""
@@ -458,7 +481,12 @@ def comparison_of(
         )
         for label, runs_by_seed, table, figures in zip(labels, gathered, tables, spent, strict=True)
     )
-    made = Comparison(first.trace_digest, first.task_metrics, groups, delta, assumptions)
+    end = "" if found is None else found.run["ended"].partition(":")[0]
+    why = f" ({end})" if end not in ("", "completed") else ""
+    ended = f"{first.short} were trained{why}. " if first.short else ""
+    made = Comparison(
+        first.trace_digest, first.task_metrics, groups, delta, assumptions, ended=ended
+    )
     if reach is None:
         return made
     by_label = {each.label: each.runs for each in groups}

@@ -60,7 +60,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
     """The best cell, and the privacy of all trainings together."""
     first, *others = comparison.groups
-    pairs = [("trainings", tuning.trainings), ("best", first.label)]
+    best = "none" if comparison.none_is_best else first.label
+    pairs = [("trainings", tuning.trainings), ("best", best)]
     # Random trainings have seeds of their own, and form no pairs.
     for second in others[:1] if tuning.runs is None else ():
         found = comparison.difference(second, comparison.metric.name, first)

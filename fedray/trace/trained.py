@@ -80,6 +80,10 @@ SURE_DEVIATIONS = 4.0
 """A training diverged if these losses exceed the first by this many of their standard deviations.
 If the model never changes, that happens in at most 2 of 10,000 runs with log-normal losses of any
 width."""
+ERRORS = 1.96 * math.sqrt(2)
+"""Standard errors of an evaluation by which a model must be worse than before its training."""
+ANSWERED = "accuracy"
+"""Metric by which models are judged; those of tasks without it by their first one."""
 _FORM = DocumentForm(
     TRAINING_FILE,
     FORMAT,
@@ -101,6 +105,11 @@ _FORM = DocumentForm(
     "train again",
     "use the fedray release that wrote it, or train again",
 )
+
+
+def metric_of_answer(metrics: Sequence[Metric]) -> Metric:
+    """Returns the metric by which models are judged: accuracy if there is one, else the first."""
+    return next((each for each in metrics if each.name == ANSWERED), metrics[0])
 
 
 def metric_schema(metrics: Sequence[Metric]) -> pa.Schema:
@@ -145,6 +154,8 @@ class TrainedDocument(TypedDict):
     """Metrics of the evaluations."""
     optimum: dict[str, float]
     """Best possible value of each metric by name, if the task knows it."""
+    start: dict[str, float | None]
+    """Metrics of the model before its training, by name; null if a value is not finite."""
     trace_digest: str
     """Digest of the trace that the model was trained on."""
     trace: str
@@ -165,6 +176,9 @@ class TrainedDocument(TypedDict):
     """Number of devices whose updates are computed together in one batch."""
     encoding: EncodingFigures
     """Encoding of updates."""
+    people: dict[str, int]
+    """Number of `clients` in the recorded data, held-out ones aside, and `most_devices` that hold
+    the data of one; empty for other data."""
     trainers: int
     """Number of workers that trained devices."""
     restarts: int
@@ -248,6 +262,12 @@ class TrainedRun(DrawnResult):
         """Directory of that trace, if neither was moved since the training."""
         # `fedray run` puts a training inside its trace; older ones do not record the place.
         return Path(os.path.normpath(self.path.resolve() / self.document.get("trace", "..")))
+
+    @property
+    def short(self) -> str:
+        """Trained and planned rounds, as "7 of 60 rounds", if fewer were trained; else empty."""
+        trained, planned = self.document["rounds"], self.document["scenario"]["rounds"]["count"]
+        return f"{trained:,} of {planned:,} rounds" if trained < planned else ""
 
     @property
     def task_metrics(self) -> tuple[Metric, ...]:
@@ -365,14 +385,15 @@ class TrainedRun(DrawnResult):
         """Sentences on why the model should not be used, and what to change; empty if nothing
         indicates that the training diverged.
 
-        It diverged if at least the share MANY_NOT_FINITE of the updates was not finite, or the loss
-        on the devices rose far above that of the first round, which is the initial model's. A model
-        that no device changed is of no use either.
+        It diverged if at least the share MANY_NOT_FINITE of the updates was not finite, if the loss
+        on the devices rose far above that of the first round, which is the initial model's, or if
+        the model is worse on held-out data than before. A model that no device changed is of no use
+        either.
         """
         if not self.metrics["trained"].any() and not self._not_finite():
             why = next((text for _, text in self._left_out_rows()), "none took part")
             return f"The model was never trained: no device added an update ({why})."
-        found = " and ".join(filter(None, (self._not_finite(), self._risen_loss())))
+        found = " and ".join(filter(None, (self._not_finite(), self._risen_loss(), self._worse())))
         if not found:
             return ""
         advice = (
@@ -410,16 +431,35 @@ class TrainedRun(DrawnResult):
             f"last {last.size} (median)"
         )
 
+    def _worse(self) -> str:
+        """Returns what shows that the model is worse than before its training, beyond the errors of
+        two evaluations, taken as independent and equal; empty if nothing does."""
+        start, finals = self.document.get("start", {}), self.last_evaluation()
+        known = [each for each in self.task_metrics if start.get(each.name) is not None]
+        for metric in known:
+            before, after = start[metric.name], finals[metric.name]
+            said = f"the held-out {metric.title} was {before:.4f} before the training and is "
+            if not math.isfinite(after.value):
+                return f"{said}not finite"
+            loss = (after.value - before) * (1 if metric.better == "lower" else -1)
+            if metric == metric_of_answer(known) and loss > ERRORS * after.standard_error:
+                return f"{said}{after.value:.4f}"
+        return ""
+
     def rows(self) -> list[list[str]]:
         """Returns the training as rows of a table, each with a name and a value: rounds, task,
         losses, and devices that were left out."""
         document = self.document
         training = self.document["scenario"]["training"]
         loss = number_text(self.metrics["train_loss"][-1])
+        loss += " on the last round's devices, of the model that they were sent"
+        if not self.metrics["trained"][-1]:
+            loss = "not known: no device of the last round trained"
+        rounds = self.short.removesuffix(" rounds") or f"{document['rounds']:,}"
         rows = [
-            ["rounds", f"{document['rounds']:,}, {self._devices_of_a_round()} in each"],
+            ["rounds", f"{rounds}, {self._devices_of_a_round()} in each"],
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
-            ["loss", f"{loss} on the last round's devices, of the model that they were sent"],
+            ["loss", loss],
         ]
         if math.isfinite(self.clipped_share):
             rows.append(["clipped", f"{100 * self.clipped_share:.1f} % of the updates"])
@@ -431,11 +471,22 @@ class TrainedRun(DrawnResult):
             text = f"{number_text(measured.value)} {metric.unit}".rstrip()
             if not math.isnan(measured.standard_error):
                 text += f", standard error {measured.standard_error:.4f}"
+            if (before := document.get("start", {}).get(metric.name)) is not None:
+                text += f"; {before:.4f} before the training"
             if metric.name in optimum:
-                text += f"; the best of any model {optimum[metric.name]:.4f}"
+                reached = ", reached within the errors" * self.has_reached(metric)
+                text += f"; the best of any model {optimum[metric.name]:.4f}{reached}"
             rows.append([f"held-out {metric.name}", text])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows
+
+    def has_reached(self, metric: Metric) -> bool:
+        """Whether a metric is, within two standard errors, the best that any model can have."""
+        found, best = self.last_evaluation()[metric.name], self.document["optimum"].get(metric.name)
+        gap = ((math.nan if best is None else best) - found.value) * (
+            1 if metric.better == "higher" else -1
+        )
+        return gap <= 2 * found.standard_error
 
     def _devices_of_a_round(self) -> str:
         # Only scenarios with stored uploads have the table, and only groups draw a fixed number.
@@ -528,6 +579,7 @@ class TrainedRunWriter(PartialDirectory):
             "parameters": {name: list(shape) for name, shape in description.shapes.items()},
             "task_metrics": [dataclasses.asdict(metric) for metric in description.metrics],
             "optimum": dict(description.optimum),
+            "people": dict(description.people),
         }
         return self.publish({**head, **document, "packages": package_versions()})
 

@@ -410,6 +410,7 @@ class TaskDescription:
     optimum: best value of any model, for metrics for which the data determines it.
     device: kind of device of the trainer.
     alone: why devices train one at a time; empty if a group of them trains together.
+    people: number of `clients` in recorded data, and `most_devices` of one; empty for other data.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -417,6 +418,7 @@ class TaskDescription:
     optimum: Mapping[str, float]
     device: str = "cpu"
     alone: str = ""
+    people: Mapping[str, int] = field(default_factory=dict)
 
 
 class Measured(NamedTuple):

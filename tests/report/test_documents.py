@@ -17,6 +17,7 @@ from typer.main import get_command
 import fedray
 from fedray.audit.audit import audit_trace
 from fedray.audit.filtered import Exclusions
+from fedray.audit.persons import Clients
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.rules import Violations
 from fedray.audit.several_tasks import audit_tasks
@@ -146,6 +147,7 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"violations": Violations(1, 2, 0, 0).to_json()}
     yield {"exclusions": Exclusions(np.array([3, 5]), 2.0, 1.5, 0).to_json()}
     yield {"supported_delta": 1e-8}
+    yield {"clients": Clients.of({"clients": 5, "most_devices": 2}, []).to_json()}
     yield {"no_guarantee": "no guarantee: no noise was added"}
     told = AnswerPrivacy("local", "reports", "a theorem", "window", 1, None, 1e-9, True, "it is so")
     yield {"answers": [told.to_json()]}

@@ -657,3 +657,61 @@ def test_the_command_says_what_was_not_reached(runs, trace, fedray_command) -> N
     code, out, err = fedray_command("compare", *paths, "--reach", "nan")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "--reach=nan must be finite" in err
+
+
+@pytest.mark.parametrize(
+    ("start", "error", "said"),
+    [
+        (0.41, 0.1, "No setting is better than before its training, so none is best: tree has accuracy 0.4000, and had 0.4100."),
+        (0.45, 0.01, "No setting converged in every training, so none is best."),
+        (0.10, 0.01, "tree is best: accuracy 0.4000; blt -0.1000, differences of one seed."),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_worse_than_its_start_is_never_best(
+    trace, trained_of, start: float, error: float, said: str
+) -> None:
+    """Within the errors of its evaluations, or beyond them: then it diverged, and a warning says so. A healthy one has neither."""
+    more = {"start": {"accuracy": start}, "error": error}
+    made = [
+        trained_of("blt", trace, {"accuracy": 0.3}, **more),
+        trained_of("tree", trace, {"accuracy": 0.4}, TREE, **more),
+    ]
+    found = fedray.compare_runs(made)
+    assert found.answer == said
+    worse = "tree: The training diverged: the held-out accuracy was 0.4500 before the training and is 0.4000."
+    assert any(worse in each for each in found.warnings) == (start == 0.45)
+    assert any("diverged" in each for each in found.warnings) == (start == 0.45)
+    assert found.answer in comparison_page(found)
+    assert [", reached within the errors" in str(each.rows()) for each in made] == [False, False]
+
+
+def test_rounds_that_are_missing_stand_first_with_the_reason(
+    trace_of, trained_of, monkeypatch
+) -> None:
+    trace = trace_of(PATTERNS, 4)
+    made = [
+        trained_of(name, trace, {"accuracy": final}, *keys, planned=60)
+        for name, final, keys in (("blt", 0.3, ()), ("tree", 0.4, (TREE,)))
+    ]
+    assert fedray.compare_runs(made).answer.startswith("4 of 60 rounds were trained. tree is best")
+    monkeypatch.setitem(trace.run, "ended", "starved: no round")
+    answer = fedray.compare_runs(made, trace).answer
+    assert answer.startswith("4 of 60 rounds were trained (starved). tree is best")
+    assert made[0].rows()[0][1].startswith("4 of 60, ")
+    page = made[0].page()
+    assert "Trained on 4 of 60 rounds." in page
+    whole = trained_of("whole", trace, {"accuracy": 0.3})
+    assert (whole.short, "Trained on" in whole.page()) == ("", False)
+
+
+def test_the_ceiling_of_a_task_is_told_where_it_is_reached(trace, trained_of) -> None:
+    made = [
+        trained_of(f"{name}-{best}", trace, {"accuracy": final}, *keys, optimum={"accuracy": best})
+        for best in (0.48, 0.6)
+        for name, final, keys in (("blt", 0.3, ()), ("tree", 0.47, (TREE,)))
+    ]
+    reached, below = fedray.compare_runs(made[:2]), fedray.compare_runs(made[2:])
+    assert "accuracy 0.4700 (within the errors its ceiling, 0.4800)" in reached.answer
+    assert "ceiling" not in below.answer
+    assert "the best of any model 0.4800, reached within the errors" in str(made[1].rows())
+    assert "reached" not in str([made[place].rows() for place in (0, 2, 3)])

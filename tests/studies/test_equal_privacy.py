@@ -85,9 +85,10 @@ def test_a_single_mechanism_with_noise_has_the_epsilon_that_it_was_calibrated_to
     traces, tmp_path
 ) -> None:
     """Its enforced epsilon is larger here, and equal to itself, which does not make it the basis."""
-    found = fedray.compare_mechanisms(
-        traces["observed"], ["tree", "none"], tmp_path, epsilon=2.0, seeds=1, placement=HERE
-    )
+    # Steps so small that even noisy ones are better than none.
+    slow = scenario_of(traces["observed"]).with_overrides("training.server.learning_rate=0.01")
+    given = {"epsilon": 2.0, "seeds": 1, "placement": HERE, "scenario": slow}
+    found = fedray.compare_mechanisms(traces["observed"], ["tree", "none"], tmp_path, **given)
     assert found.groups[0].epsilon["enforced"] > 2.1
     assert found.basis == "observed"
     assert "at epsilon 2 (observed)" in found.answer

@@ -58,7 +58,7 @@ def audited(
     from fedray.runs.design import mechanism_over
     from fedray.trace.learned_from import is_trained_run, opened_training
 
-    scenario = None
+    scenario = trained = None
     if is_trained_run(trace):
         trained, found, scenario = opened_training(trace)
         trace = found.path
@@ -68,7 +68,7 @@ def audited(
     strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
     result = audit_trace(
-        opened, noise_multiplier, delta, strategies, claimed, show_devices, scenario
+        opened, noise_multiplier, delta, strategies, claimed, show_devices, scenario, trained
     )
     return opened, result
 

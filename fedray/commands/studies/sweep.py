@@ -20,6 +20,7 @@ from fedray.commands.frame.output import (
 )
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
+from fedray.commands.studies.compare import print_comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,13 @@ def sweep(
             from fedray.studies.sweep.run import result_files
 
             write_directory(out, result_files(result, result.page()))
-    written = write_shown(result, None, figures)
-    print_result(result, as_json)
-    if not as_json:
-        print_files(written)
+    if value.trace is None:
+        written = write_shown(result, None, figures)
+        print_result(result, as_json)
+        if not as_json:
+            print_files(written)
+    else:
+        print_comparison(result, None, figures, as_json)
     if out is not None and not as_json:
         print_line(f"report  {out / 'report.html'}", f"table   {out / 'results.parquet'}")
 

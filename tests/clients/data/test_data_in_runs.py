@@ -14,16 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.audit.audit import audit_trace
+from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.errors import InputError, ScenarioError
+from fedray.base.rounding import up
 from fedray.clients.data import cache as data_cache
 from fedray.clients.data import factory
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples
 from fedray.clients.latency import LatencyModel, work_seconds
+from fedray.report.page import trace_page
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, data_file
+from fedray.wire.members import are_members
 from fedray.wire.messages import DataProgress, Progress
 
 HERE = Placement(1, "in-process")
@@ -60,8 +64,8 @@ def feature(name: bytes, value: bytes) -> bytes:
 TABLE = {"kind": "tff_sqlite", "file": "d.sqlite", "targets": ""}
 
 
-def written(path: Path, inputs: Callable[[int, int], Any]) -> dict[str, Any]:
-    """A Parquet file of 40 clients with three examples each, and its table."""
+def written(path: Path, inputs: Callable[[int, int], Any], clients: int = 40) -> dict[str, Any]:
+    """A Parquet file of clients with three examples each, and its table."""
     draws = np.random.default_rng(0)
     rows = [
         {
@@ -69,7 +73,7 @@ def written(path: Path, inputs: Callable[[int, int], Any]) -> dict[str, Any]:
             "inputs": inputs(client, example),
             "targets": int(draws.integers(2)),
         }
-        for client in range(40)
+        for client in range(clients)
         for example in range(3)
     ]
     pq.write_table(pa.Table.from_pylist(rows), path)
@@ -282,3 +286,73 @@ def test_ones_own_data_travels_with_the_trace_and_needs_trust(
         known.demand_trust()
     assert len(pickle.dumps(scenario.for_shards().data)) > len(code)
     assert len(pickle.dumps(scenario.for_aggregator().data)) < 5_000
+
+
+def test_clients_on_several_devices_are_told_with_the_figure_of_all_their_devices(
+    tmp_path: Path, scenario_of, fedray_command
+) -> None:
+    """Of 40 clients 36 train; 1,000 devices are 27 or 28 of each. mu of 28 devices is 28 times that of one."""
+    table = written(tmp_path / "d.parquet", lambda client, example: float(client - example))
+    scenario = scenario_of(table, **TRAINED)
+    trace = run_scenario(scenario, HERE, out=tmp_path / "t")
+    people = {"clients": 36, "most_devices": 28}
+    assert trace.trained is not None
+    assert trace.trained.document["people"] == people
+    audit = audit_trace(trace)
+    enforced = audit.mechanisms[0].enforced
+    assert audit.clients is not None
+    of_client = next(each for each in audit.clients.guarantees if each.name == "enforced")
+    assert of_client.mu == pytest.approx(28 * enforced.mu, rel=1e-12)
+    assert of_client.sensitivity is not None
+    assert of_client.sensitivity.is_exact
+    told = f"on up to 28 devices each; for a client with all of these, epsilon is {up(of_client.epsilon)} (enforced, exact)."
+    assert f"36 clients of the data are {told}" in audit.verdict
+    assert audit.to_json()["clients"]["most_devices"] == 28
+    # Beside the device's epsilon in every place: run's page, train with its page, and the audit of it.
+    out = tmp_path / "again"
+    texts = [trace_page(trace)]
+    for arguments in (
+        ["audit", str(trace.path)],
+        ["train", str(trace.path), "--out", str(out)],
+        ["audit", str(out)],
+    ):
+        texts.append(fedray_command(*arguments)[1])
+    texts.append((out / "report.html").read_text())
+    assert all("28 devices each; for a client" in " ".join(each.split()) for each in texts)
+    statement = privacy_statement(audit)
+    assert any("28 devices each" in line.says for line in statement.lines)
+
+
+@pytest.mark.parametrize(
+    ("keys", "clients", "devices"), [({}, 1200, 1000), ({"kind": "source_code"}, 0, 1000)], ids=["enough clients", "no people"]
+)  # fmt: skip
+def test_of_a_healthy_use_of_data_nothing_is_told(
+    tmp_path: Path, scenario_of, keys: dict, clients: int, devices: int
+) -> None:
+    """A device for each client at most; and modules of source code, who are no people."""
+    made = written(tmp_path / "d.parquet", lambda client, example: float(client), clients or 1)
+    table = keys or made
+    task = {"training": {**TRAINED["training"], "task": {"kind": "keyboard_lstm"}}} if keys else {}
+    scenario = scenario_of(table, **{**TRAINED, **task}, population={"devices": devices})
+    trace = run_scenario(scenario, HERE, out=tmp_path / "t")
+    audit = audit_trace(trace)
+    assert audit.clients is None
+    assert "clients" not in audit.to_json()
+    assert "client" not in audit.verdict
+
+
+@pytest.mark.parametrize("tie", ["none", "speed"])
+def test_the_most_devices_of_a_client_are_counted_as_the_data_is_assigned(
+    tmp_path: Path, scenario_of, tie: str
+) -> None:
+    table = written(tmp_path / "d.parquet", lambda client, example: float(client))
+    members = {"participation": {"members": [0.0, 0.5]}}
+    scenario = scenario_of({**table, "tie": tie, "scale": 1.0}, **members)
+    source: Any = source_of(scenario)
+    ids = np.arange(1000, dtype=np.uint64)
+    ids = ids[are_members(scenario, ids)]
+    # Every client's examples are its number, by which devices are counted here.
+    held = source.examples(ids, np.zeros((ids.size, 1), np.int64))["inputs"].ravel()
+    found = source.people(scenario)
+    most = int(np.unique(held, return_counts=True)[1].max())
+    assert found == {"clients": 36, "most_devices": most}

@@ -1,0 +1,52 @@
+"""What the noise of a training will do to its mean updates, known before it begins.
+
+No clipped update is longer than the clip norm S, and so neither is their mean. The noise on the
+mean of m devices has about the norm z S sqrt(d) / m for d parameters, times the error of the
+mechanism beside independent noise by the workload of the server (fedray/runs/workloads.py). That a
+model learns where this is at most LEARNABLE times S is a rule of thumb, not a theorem.
+"""
+
+import math
+
+from fedray.base.rounding import counted
+from fedray.mechanisms.identity import Identity
+from fedray.mechanisms.loss import errors
+from fedray.runs.workloads import workload_of_server
+from fedray.scenario import Scenario
+from fedray.server.learning.estimator import estimator_of
+from fedray.wire.messages import TrainReport
+
+LEARNABLE, MOST_LOST, ABOVE = 1.0, 3.5, 45
+"""Noise on a mean update, in clip norms, up to which models lost at most MOST_LOST points of
+accuracy to no noise, and beyond it up to ABOVE, on three data sets (docs/published.md)."""
+ROUNDS = 200
+"""Rounds over which errors are compared, those of the studies: later ones hardly change them."""
+
+
+def noise_ahead(scenario: Scenario, parameters: int) -> float:
+    """Returns the norm of the noise on a mean update of a model, in clip norms; 0 without noise."""
+    strategy, goal = scenario.privacy.strategy, scenario.rounds.report_goal
+    if strategy is None:
+        return 0.0
+    rounds = min(strategy.most_rounds or ROUNDS, ROUNDS)
+    workload = workload_of_server(scenario.training, rounds)
+    error = errors(strategy, rounds, workload)[1] / errors(Identity(), rounds, workload)[1]
+    whole = TrainReport(round_index=0, devices=goal, accepted=goal)
+    estimator = estimator_of(scenario)
+    share = estimator.noise_share(whole) / estimator.divisor(whole)
+    return scenario.update_noise_multiplier * math.sqrt(parameters) * share * error
+
+
+def told_ahead(ratio: float, goal: int, parameters: int) -> str:
+    """Returns this noise in a sentence, with remedies in figures if it is too much for learning."""
+    text = f"The noise on a mean update is in effect {ratio:.2g} times the clip norm"
+    if ratio <= LEARNABLE:
+        return f"{text}, which no update exceeds."
+    needed = goal * ratio / LEARNABLE
+    step = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+    return (
+        f"{text}; up to {LEARNABLE:g}, models lost at most {MOST_LOST} points of accuracy to no "
+        f"noise in three studies, and beyond it up to {ABOVE}: raise rounds.report_goal to "
+        f"{math.ceil(needed / step) * step:,}, or train at most "
+        f"{counted(max(1, int(parameters / ratio**2)), 'parameter')} instead of {parameters:,}."
+    )

@@ -1,0 +1,94 @@
+"""What the noise of a training is said to do before it begins, and that healthy trainings are not warned of."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedray
+from fedray.clients.data.factory import source_of
+from fedray.clients.tasks.factory import task_of
+from fedray.clients.tasks.layout import size_of
+from fedray.mechanisms import Tree
+from fedray.runs.noise_ahead import noise_ahead, told_ahead
+from fedray.scenario import Scenario
+from fedray.scenario.several_tasks import read_scenario, tasks_of
+from fedray.scenario.shipped import find_scenario, shipped_scenario_files
+
+STUDIES = ("language", "source_code")
+HERE = ("--place", "backend=in-process")
+
+
+def ratio_of(scenario: Scenario, *overrides: str) -> float:
+    shapes = task_of(scenario, source_of(scenario).fields).shapes
+    return noise_ahead(scenario.with_overrides(*overrides), size_of(shapes))
+
+
+def test_independent_noise_on_a_mean_has_its_norm(small) -> None:
+    """z sqrt(d) / goal, in clip norms."""
+    scenario = small("privacy.noise_multiplier=5", 'privacy.mechanism={kind="identity"}')
+    expected = 5 * 100 / scenario.rounds.report_goal
+    assert noise_ahead(scenario, 10_000) == pytest.approx(expected)
+    assert noise_ahead(small("privacy.mechanism=none"), 10_000) == 0
+
+
+def test_correlated_noise_counts_by_what_the_server_makes_of_it(small) -> None:
+    """The model's noise by the matrix of the tree's noise and the server's steps, beside that of independent draws."""
+    rounds, momentum = 200, small().training.server.momentum
+    found, plain = (
+        noise_ahead(small(f'privacy.mechanism={{kind="{kind}"}}'), 10_000)
+        for kind in ("tree", "identity")
+    )
+    A = np.zeros((rounds, rounds))
+    for start in range(rounds):
+        velocity = model = 0.0
+        for t in range(start, rounds):
+            velocity = momentum * velocity + (1 - momentum) * (t == start)
+            model = 0.95 * model + velocity
+            A[t, start] = model
+    _, noise = next(Tree().noise_blocks(rounds))
+    ratio = np.linalg.norm(A @ noise) / np.linalg.norm(A)
+    assert found / plain == pytest.approx(ratio, rel=1e-9)
+
+
+def test_too_much_noise_is_told_with_remedies_that_suffice() -> None:
+    """A goal of 40 with noise of 92 clip norms: 3,680 devices, or 1 / 92^2 of the parameters."""
+    told = told_ahead(92.0, 40, 541_696)
+    assert "in effect 92 times the clip norm; up to 1, models lost at most 3.5 points" in told
+    assert told.endswith(
+        "raise rounds.report_goal to 3,700, or train at most 64 parameters instead of 541,696."
+    )
+    assert told_ahead(1.0, 40, 9).endswith("1 times the clip norm, which no update exceeds.")
+
+
+@pytest.mark.parametrize(
+    ("name", "ratios"), [("language", (2.44, 1.82)), ("source_code", (1.672, 1.25))]
+)
+def test_the_studies_behind_the_threshold_have_the_figures_of_their_page(name, ratios) -> None:
+    """docs/published.md: of independent noise, and of the tree with the noise for the same rho, which is 47.818 beside 14 on both traces."""
+    own = Scenario.from_toml(find_scenario(name))
+    z = 47.818 / 14 * own.privacy.noise_multiplier
+    tree = ratio_of(own, 'privacy.mechanism={kind="tree"}', f"privacy.noise_multiplier={z}")
+    assert (ratio_of(own), tree) == pytest.approx(ratios, abs=0.01)
+
+
+@pytest.mark.parametrize("name", sorted({*shipped_scenario_files()} - {*STUDIES}))
+def test_no_scenario_that_ships_with_a_training_is_warned_of(name: str) -> None:
+    for task in tasks_of(read_scenario(find_scenario(name))):
+        if task.scenario.training.enabled:
+            assert ratio_of(task.scenario) <= 1
+
+
+@pytest.mark.slow  # 5 s: two trainings
+def test_run_and_train_tell_it_once_at_the_start(tmp_path: Path, fedray_command) -> None:
+    options = ("--set", "rounds.count=2", "--out", str(tmp_path / "t"), *HERE)
+    code, _, told = fedray_command("run", "small", *options)
+    assert code == 0
+    assert told.count("noise   The noise on a mean update is in effect") == 1
+    assert "warning" not in told
+    more = ("--set", "privacy.noise_multiplier=500", "--out", str(tmp_path / "m"), *HERE)
+    code, _, told = fedray_command("train", str(tmp_path / "t"), *more)
+    assert code == 0
+    assert told.count("fedray: warning: The noise on a mean update is in effect") == 1
+    notes = fedray.TrainedRun.open(tmp_path / "m").document["notes"]
+    assert sum("raise rounds.report_goal to" in each for each in notes) == 1
