@@ -791,7 +791,12 @@ class _Watched:
         self._encoding.add(self._total, total)
         self._aggregator.add(total)
 
-    def commit(self, report: TrainReport) -> tuple[Clip, Float32Array]:
+    def commit(
+        self, report: TrainReport, last: Int64Array | None = None
+    ) -> tuple[Clip, Float32Array]:
+        # The tested aggregator gets every sum by `add`.
+        if last is not None:
+            self.add(last)
         decoded = self._encoding.decode(self._total, 1.0, report.round_index)
         self.sum = decoded.astype(np.float64)
         self._total = self._encoding.zero_sum()

@@ -65,10 +65,12 @@ def command_of(who: str, setting: str, rounds: int) -> list[str]:
 
 def run(who: str, setting: str, rounds: int) -> tuple[float, float, int]:
     """CPU seconds of all processes, seconds of the training loop, device updates."""
+    # Making a peer's environment is none of its work.
+    command = command_of(who, setting, rounds)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command_of(who, setting, rounds),
+        command,
         env=environment,
         capture_output=True,
         text=True,
