@@ -147,7 +147,9 @@ def test_every_group_can_be_scheduled_and_mounts_what_it_has(job: dict[str, Any]
 
 
 @of_each_job
-def test_all_containers_have_one_image_which_may_be_on_the_node_already(job: dict[str, Any]) -> None:
+def test_all_containers_have_one_image_which_may_be_on_the_node_already(
+    job: dict[str, Any],
+) -> None:
     containers = list(containers_of(job))
     assert {container["image"] for container in containers} == {"fedray:latest"}
     assert {container["imagePullPolicy"] for container in containers} == {"IfNotPresent"}

@@ -302,18 +302,21 @@ from ray.cluster_utils import Cluster
 store = {"object_store_memory": 90 * 2**20}
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **store})
 ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-def grow():
-    cluster.add_node(num_cpus=1, **store)
-    time.sleep(3)
-    cluster.add_node(num_cpus=3, **store)
 def work(job):
     import time
     begun = time.time()
-    # The first ones are over when the second node is there.
     time.sleep(2)
     return begun, time.time()
-threading.Thread(target=grow).start()
-found = list(dict(fedray.run_jobs(work, list(range(12)))).values())
+found = []
+def tasks():
+    found.extend(times for _, times in fedray.run_jobs(work, list(range(12))))
+# Ray adds nodes in the main thread only.
+thread = threading.Thread(target=tasks)
+thread.start()
+for cpus in (1, 3):
+    time.sleep(3)
+    cluster.add_node(num_cpus=cpus, **store)
+thread.join()
 at_once = max(sum(begun <= at < end for begun, end in found) for at, _ in found)
 print("RESULT", json.dumps([len(found), at_once]))
 ray.shutdown()
