@@ -134,8 +134,8 @@ def run_jobs(
             under_way[named.remote(source_digest(), work, jobs[place])] = place
 
         def fill() -> None:
-            # Two tasks per CPU, so that the next one is ready when one ends, and that a cluster that
-            # can grow sees what to grow for.
+            # Two tasks per CPU, so that the next one is ready when one ends, and a cluster that can
+            # grow sees what for.
             at_once = 2 * max(1, int(_cluster_cpus() - others))
             for place in itertools.islice(waiting, max(0, at_once - len(under_way))):
                 begin(place)
