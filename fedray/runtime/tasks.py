@@ -21,6 +21,8 @@ from fedray.runtime.session import (
     wait_for_cpus,
 )
 
+GROWTH_SECONDS = 5.0
+"""Time without a result after which the cluster may have grown."""
 _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
 
@@ -116,6 +118,8 @@ def run_jobs(
         wait_for_cpus(probed, 1.0, placement)
         _value(probed)
         waiting = iter(range(len(jobs)))
+        # Of a cluster that others use, its free CPUs and those of nodes that join.
+        others = max(0.0, _cluster_cpus() - cpus)
         under_way: dict[Any, int] = {}
 
         def begin(place: int) -> None:
@@ -129,15 +133,22 @@ def run_jobs(
             )
             under_way[named.remote(source_digest(), work, jobs[place])] = place
 
+        def fill() -> None:
+            # Two tasks per CPU, so that the next one is ready when one ends, and a cluster that can
+            # grow sees what for.
+            at_once = 2 * max(1, int(_cluster_cpus() - others))
+            for place in itertools.islice(waiting, max(0, at_once - len(under_way))):
+                begin(place)
+
         losses = [0] * len(jobs)
-        # Two tasks per CPU, so that the next one is ready when one ends.
-        at_once = 2 * max(1, int(cpus))
-        for place in itertools.islice(waiting, at_once):
-            begin(place)
+        fill()
         try:
             while under_way:
                 # One at a time, so that each result is yielded immediately.
-                ready, _ = ray.wait(list(under_way), num_returns=1)
+                ready, _ = ray.wait(list(under_way), num_returns=1, timeout=GROWTH_SECONDS)
+                if not ready:
+                    fill()
+                    continue
                 place = under_way.pop(ready[0])
                 try:
                     result = _value(ready[0])
@@ -171,15 +182,19 @@ def run_jobs(
                         raise error from None
                     result = on_error(place, error)
                 done += 1
-                # One job is started for each that ends.
-                for next_place in itertools.islice(waiting, 1):
-                    begin(next_place)
+                fill()
                 report(len(under_way))
                 yield place, result
         finally:
             # After an error, an interruption, or if the caller wants no more results.
             for reference in under_way:
                 ray.cancel(reference, force=True)
+
+
+def _cluster_cpus() -> float:
+    import ray
+
+    return ray.cluster_resources().get("CPU", 0.0)
 
 
 def _work(source: str, work: Callable[[_Job], _Done], job: _Job) -> _Done:

@@ -1,4 +1,4 @@
-"""What KubeRay and Kubernetes take, as far as deploy/rayjob.yaml uses it: schemas in which a key
+"""What KubeRay and Kubernetes take, as far as the jobs of deploy/ use it: schemas in which a key
 that is not named here is a mistake.
 
 The keys and types are those of the API references of KubeRay 1.6 (`ray.io/v1`: RayJob, RayCluster)
@@ -54,6 +54,7 @@ CONTAINER = table(
     image=TEXT,
     imagePullPolicy=one_of("Always", "IfNotPresent", "Never"),
     workingDir=PATH,
+    env=list_of(table("name value", name=TEXT, value=TEXT)),
     resources=table("requests limits", requests=AMOUNTS, limits=AMOUNTS),
     volumeMounts=list_of(table("name mountPath", name=NAME, mountPath=PATH, readOnly=YES_OR_NO)),
 )
@@ -76,6 +77,7 @@ CLAIMED = table("claimName", claimName=NAME, readOnly=YES_OR_NO)
 POD = table(
     "containers",
     containers=list_of(CONTAINER, least=1),
+    restartPolicy=one_of("Always", "OnFailure", "Never"),
     securityContext=POD_SECURITY,
     tolerations=list_of(TOLERATION),
     volumes=list_of(table("name", name=NAME, persistentVolumeClaim=CLAIMED)),
@@ -96,6 +98,8 @@ CLUSTER = table(
     "headGroupSpec",
     rayVersion=TEXT,
     authOptions=table("", mode=one_of("disabled", "token")),
+    enableInTreeAutoscaling=YES_OR_NO,
+    autoscalerOptions=table("", idleTimeoutSeconds=COUNT),
     headGroupSpec=table("rayStartParams template", rayStartParams=START, template=TEMPLATE),
     workerGroupSpecs=list_of(WORKERS),
 )
@@ -121,6 +125,7 @@ RAY_JOB = resource(
         shutdownAfterJobFinishes=YES_OR_NO,
         ttlSecondsAfterFinished=COUNT,
         backoffLimit=COUNT,
+        activeDeadlineSeconds=COUNT,
         rayClusterSpec=CLUSTER,
     ),
 )

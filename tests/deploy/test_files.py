@@ -20,6 +20,7 @@ from shown import commands_of
 from fedray.clients.host import ShardHost
 from fedray.runtime.gauges import OF_A_RUN, RUN
 from fedray.scenario import Scenario
+from fedray.studies.sweep.sweep import Sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -46,9 +47,13 @@ def test_the_job_runs_the_quickstart_on_the_cluster_it_is_given() -> None:
     ].startswith(mounted)
 
 
-def documents() -> list[dict[str, Any]]:
-    """The job and the claim of rayjob.yaml."""
-    return list(yaml.safe_load_all((DEPLOY / "rayjob.yaml").read_text()))
+def documents(name: str = "rayjob.yaml") -> list[dict[str, Any]]:
+    """The job of a file, and of rayjob.yaml the claim too."""
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+JOBS = {name: documents(name)[0] for name in ("rayjob.yaml", "rayjob-sweep.yaml")}
+of_each_job = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 
 
 def groups_of(job: dict[str, Any]) -> list[dict[str, Any]]:
@@ -62,10 +67,31 @@ def containers_of(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from group["template"]["spec"]["containers"]
 
 
-def test_the_job_has_only_keys_that_kuberay_and_kubernetes_know() -> None:
-    job, claim = documents()
+@of_each_job
+def test_a_job_has_only_keys_that_kuberay_and_kubernetes_know(job: dict[str, Any]) -> None:
     jsonschema.validate(job, RAY_JOB)
-    jsonschema.validate(claim, CLAIM)
+
+
+def test_the_claim_has_only_keys_that_kubernetes_knows() -> None:
+    jsonschema.validate(documents()[1], CLAIM)
+
+
+def test_the_sweep_runs_a_shipped_one_on_a_cluster_that_may_have_no_workers() -> None:
+    job = JOBS["rayjob-sweep.yaml"]
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert words[:4] == ["python", "-m", "fedray", "sweep"]
+    sweep, scenario = Sweep.from_toml(ROOT / words[4])
+    assert scenario is not None
+    assert len(sweep.cells()) >= 8
+    head, workers = groups_of(job)
+    mounted = [mount["mountPath"] for mount in next(containers_of(job))["volumeMounts"]]
+    kept = {each["name"]: each["value"] for each in next(containers_of(job))["env"]}
+    out = words[words.index("--out") + 1]
+    assert all(path.startswith(f"{mounted[0]}/") for path in (out, kept["XDG_CACHE_HOME"]))
+    volume = head["template"]["spec"]["volumes"][0]["persistentVolumeClaim"]
+    assert volume["claimName"] == documents()[1]["metadata"]["name"]
+    assert head["rayStartParams"]["num-cpus"] == "0"
+    assert (workers["minReplicas"], workers["template"]["spec"]["restartPolicy"]) == (0, "Never")
 
 
 def a_key_in_the_wrong_place(job: dict[str, Any]) -> None:
@@ -100,9 +126,9 @@ def test_the_schema_finds_mistakes(mistake: Callable[[dict[str, Any]], None]) ->
         jsonschema.validate(job, RAY_JOB)
 
 
-def test_every_group_can_be_scheduled_and_mounts_what_it_has() -> None:
+@of_each_job
+def test_every_group_can_be_scheduled_and_mounts_what_it_has(job: dict[str, Any]) -> None:
     """What an operator or a scheduler refuses although every key is right."""
-    job, _ = documents()
     groups = groups_of(job)
     names = [group["groupName"] for group in groups[1:]]
     assert len(set(names)) == len(names)
@@ -120,15 +146,19 @@ def test_every_group_can_be_scheduled_and_mounts_what_it_has() -> None:
             assert requests.get("nvidia.com/gpu") == limits.get("nvidia.com/gpu")
 
 
-def test_all_containers_have_one_image_which_may_be_on_the_node_already() -> None:
-    containers = list(containers_of(documents()[0]))
+@of_each_job
+def test_all_containers_have_one_image_which_may_be_on_the_node_already(
+    job: dict[str, Any],
+) -> None:
+    containers = list(containers_of(job))
     assert {container["image"] for container in containers} == {"fedray:latest"}
     assert {container["imagePullPolicy"] for container in containers} == {"IfNotPresent"}
 
 
-def test_the_volume_can_be_written_by_the_image_s_user() -> None:
+@of_each_job
+def test_the_volume_can_be_written_by_the_image_s_user(job: dict[str, Any]) -> None:
     """Ray's images have the user 1000 in the group 100; a new volume belongs to root."""
-    pods = [group["template"]["spec"] for group in groups_of(documents()[0])]
+    pods = [group["template"]["spec"] for group in groups_of(job)]
     for pod in pods:
         security = pod["securityContext"]
         assert (security["runAsNonRoot"], security["runAsUser"]) == (True, 1000)
@@ -162,8 +192,8 @@ def test_one_ray_everywhere() -> None:
     """Driver and nodes must run the same Ray."""
     pinned = re.search(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
     assert pinned is not None
-    job, _ = documents()
-    assert job["spec"]["rayClusterSpec"]["rayVersion"] == pinned[1]
+    versions = {job["spec"]["rayClusterSpec"]["rayVersion"] for job in JOBS.values()}
+    assert versions == {pinned[1]}
     assert f"rayproject/ray:{pinned[1]}-py311" in (DEPLOY / "Dockerfile").read_text()
 
 
@@ -211,7 +241,8 @@ def test_the_dashboard_asks_for_every_gauge_and_for_no_other(small) -> None:
 
 def test_every_file_that_a_shown_command_names_exists() -> None:
     named = {word for line in SHOWN for word in shlex.split(line) if word.startswith("deploy/")}
-    assert named == {"deploy/Dockerfile", "deploy/ray-cluster.yaml", "deploy/rayjob.yaml"}
+    files = {"Dockerfile", "ray-cluster.yaml", "rayjob.yaml", "rayjob-sweep.yaml"}
+    assert named == {f"deploy/{name}" for name in files}
     assert all((ROOT / name).is_file() for name in named)
 
 
@@ -239,5 +270,5 @@ def test_no_port_is_open_to_those_without_the_token() -> None:
     assert all(line.startswith("RAY_AUTH_MODE=token ray start ") for line in starts)
     assert "--dashboard-host=127.0.0.1" in starts[0]
     assert list(cluster["file_mounts"]) == ["/home/ray/.ray/auth_token"]
-    job, _ = documents()
-    assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    for job in JOBS.values():
+        assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}

@@ -296,6 +296,44 @@ def test_tasks_move_from_a_node_with_a_full_disk_and_end_where_all_are_full(tmp_
     assert lost == 2
 
 
+GROWING = """
+import json, logging, threading, time, ray, fedray
+from ray.cluster_utils import Cluster
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **store})
+ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+def work(job):
+    import time
+    begun = time.time()
+    time.sleep(2)
+    return begun, time.time()
+found = []
+def tasks():
+    found.extend(times for _, times in fedray.run_jobs(work, list(range(12))))
+# Ray adds nodes in the main thread only.
+thread = threading.Thread(target=tasks)
+thread.start()
+for cpus in (1, 3):
+    time.sleep(3)
+    cluster.add_node(num_cpus=cpus, **store)
+thread.join()
+at_once = max(sum(begun <= at < end for begun, end in found) for at, _ in found)
+print("RESULT", json.dumps([len(found), at_once]))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_tasks_fill_nodes_that_join_a_cluster_without_any(tmp_path: Path) -> None:
+    """Two tasks wait for a CPU, so that a cluster that can grow does; more follow as it does."""
+    done = run(GROWING, tmp_path)
+    line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
+    assert line is not None, done.stdout + done.stderr
+    assert json.loads(line.removeprefix("RESULT ")) == [12, 4]
+
+
 def test_only_directories_of_this_process_are_searched_by_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
