@@ -82,6 +82,11 @@ class Assignment:
         sample_ids = np.arange(devices, dtype=np.uint64)
         self._sample = np.sort(self._traits.of(sample_ids))
 
+    @property
+    def is_tied(self) -> bool:
+        """Whether clients depend on traits of devices."""
+        return self._strength > 0
+
     def places(self, device_ids: Ids) -> Integers:
         """Returns the places [G] of the clients of devices [G]; N and more for held-out devices.
 

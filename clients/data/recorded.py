@@ -38,6 +38,8 @@ from .source import (
 
 DECODED_BYTES = 128 << 20
 """Memory for decoded clients, which are likely to be needed again, bytes."""
+MOST_COUNTED = 1 << 28
+"""Largest population of which the devices of each client are counted, in seconds or a minute."""
 COUNTED_AT_ONCE = 1 << 20
 """Number of devices whose clients are counted together."""
 # Version of entries in the cache.
@@ -113,16 +115,23 @@ class RecordedExamples:
 
     def people(self, scenario: Scenario) -> dict[str, int]:
         """Returns the number of `clients` that train and `most_devices` of one, counted over all
-        ids of a scenario; empty if they are no people, as modules of source code."""
+        ids of a scenario; of more than MOST_COUNTED ids a bound, or nothing if data is tied to
+        traits. Empty if clients are no people, as modules of source code."""
         if isinstance(self._table, SourceCodeData):
             return {}
-        devices = np.zeros(self._split.trained.size, np.int64)
+        clients = self._split.trained.size
+        if scenario.device_ids > MOST_COUNTED:
+            if self._assignment.is_tied:
+                return {}
+            # Ids take turns; some of them may be no members.
+            return {"clients": clients, "most_devices": -(-scenario.device_ids // clients)}
+        devices = np.zeros(clients, np.int64)
         for first in range(0, scenario.device_ids, COUNTED_AT_ONCE):
             last = min(first + COUNTED_AT_ONCE, scenario.device_ids)
             ids = np.arange(first, last, dtype=np.uint64)
             places = self._assignment.places(ids[are_members(scenario, ids)])
             devices += np.bincount(places, minlength=devices.size)
-        return {"clients": devices.size, "most_devices": int(devices.max())}
+        return {"clients": clients, "most_devices": int(devices.max())}
 
     def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         places = self._places[self._assignment.places(device_ids)]

@@ -191,8 +191,18 @@ class Clients(Document):
         """Returns them, given what training.json records of people, and guarantees of a device."""
         most = people["most_devices"]
         text = f"A client of the data is on at most {most:,} devices."
-        guarantees = (_of_group(each, most, "client", text) for each in by_rules)
-        return cls(people["clients"], most, tuple(guarantees))
+
+        def bounded(device: Guarantee) -> Guarantee:
+            found = _of_group(device, most, "client", text)
+            if device.sensitivity is None or found.sensitivity is None:
+                return found
+            # A round may have fewer reports than a client has devices.
+            own = replace(
+                found.sensitivity, is_exact=False, lower_bound=device.sensitivity.lower_bound
+            )
+            return replace(found, sensitivity=own)
+
+        return cls(people["clients"], most, tuple(map(bounded, by_rules)))
 
     @property
     def text(self) -> InJson[str]:
@@ -201,10 +211,9 @@ class Clients(Document):
         has = "no guarantee may rest on any figure"
         if known:
             least = min(known, key=lambda each: each.epsilon or 0.0)
-            has = f"epsilon is {up(least.epsilon or 0.0)} ({least.name}, "
-            has += "exact)" if least.sensitivity and least.sensitivity.is_exact else "a bound)"
+            has = f"epsilon is at most {up(least.epsilon or 0.0)} ({least.name})"
         return (
-            "Epsilon is that of a device of the deployment imagined, and of nobody whose data "
-            f"trained this model: {counted(self.clients, 'client')} of the data are on up to "
+            "Epsilon is that of a device of the deployment imagined, and not of a person whose "
+            f"data is on several: {counted(self.clients, 'client')} of the data are on up to "
             f"{self.most_devices:,} devices each; for a client with all of these, {has}."
         )

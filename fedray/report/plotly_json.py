@@ -178,7 +178,9 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
     else:
         drawn["rangemode"] = "tozero" if axis.starts_at_zero and which == "y" else "normal"
-        values = np.concatenate([getattr(each, which) for each in figure.series] or [np.zeros(0)])
+        names = ("y", "low", "high") if which == "y" else ("x",)
+        found = [getattr(each, name) for each in figure.series for name in names]
+        values = np.concatenate([np.zeros(0), *(each for each in found if each is not None)])
         known = values[np.isfinite(values)]
         # No number of the axis may stand between two whole ones.
         if known.size and np.array_equal(known, np.round(known)) and np.ptp(known) <= 10:

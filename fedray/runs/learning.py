@@ -580,7 +580,9 @@ class _Training:
         self._untrained = trainers[-1].evaluate(trainers[-1].initial_parameters().result())
         parameters = sum(math.prod(shape) for shape in self._description.shapes.values())
         if ratio := noise_ahead(scenario, parameters):
-            told = told_ahead(ratio, scenario.rounds.report_goal, parameters)
+            told = told_ahead(
+                ratio, scenario.rounds.report_goal, parameters, scenario.population.devices
+            )
             if ratio > LEARNABLE:
                 self._notes.append(told)
                 logging.getLogger("fedray").warning("fedray: warning: %s", told)

@@ -37,16 +37,20 @@ def noise_ahead(scenario: Scenario, parameters: int) -> float:
     return scenario.update_noise_multiplier * math.sqrt(parameters) * share * error
 
 
-def told_ahead(ratio: float, goal: int, parameters: int) -> str:
-    """Returns this noise in a sentence, with remedies in figures if it is too much for learning."""
+def told_ahead(ratio: float, goal: int, parameters: int, devices: float = math.inf) -> str:
+    """Returns this noise in a sentence, with remedies in figures if it is too much for learning:
+    a goal of fewer than all devices, or a model of some parameters."""
     text = f"The noise on a mean update is in effect {ratio:.2g} times the clip norm"
     if ratio <= LEARNABLE:
         return f"{text}, which no update exceeds."
     needed = goal * ratio / LEARNABLE
     step = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+    larger, fewer = math.ceil(needed / step) * step, int(parameters / ratio**2)
+    remedies = [f"raise rounds.report_goal to {larger:,}"] if larger < devices else []
+    if fewer:
+        remedies.append(f"train at most {counted(fewer, 'parameter')} instead of {parameters:,}")
     return (
         f"{text}; up to {LEARNABLE:g}, models lost at most {MOST_LOST} points of accuracy to no "
-        f"noise in three studies, and beyond it up to {ABOVE}: raise rounds.report_goal to "
-        f"{math.ceil(needed / step) * step:,}, or train at most "
-        f"{counted(max(1, int(parameters / ratio**2)), 'parameter')} instead of {parameters:,}."
+        f"noise in three studies, and beyond it up to {ABOVE}: "
+        f"{', or '.join(remedies or ['lower privacy.noise_multiplier'])}."
     )

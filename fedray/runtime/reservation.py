@@ -142,7 +142,6 @@ def reserved(
         parts = "fedray", about["scenario"], about["digest"][:8], group.id.hex()[:6]
         run = "-".join(parts)
         own = Reservation(nodes, trainers, group, run, Gauges(RUN, {"run": run}))
-        own.show(restarts=0, waiting_cpus=0)
         token = _RESERVED.set(own)
 
         def say(waits: str) -> None:
@@ -150,6 +149,7 @@ def reserved(
             on_wait(waits)
 
         try:
+            own.show(restarts=0, waiting_cpus=0)
             with own.gauges.kept():
                 wait_for_cpus(group.ready(), own.cpus, placement, say)
                 own.show(waiting_cpus=0)

@@ -110,6 +110,9 @@ def run_jobs(
         import ray
         from ray.exceptions import RayError, RayTaskError
 
+        # Of a cluster that others use, its free CPUs and those of nodes that join, which the first
+        # may do while the probe waits.
+        others = max(0.0, _cluster_cpus() - cpus)
         remote: Any = ray.remote(_work)
         kind = getattr(work, "__qualname__", "job")
         full: set[str] = set()
@@ -118,8 +121,6 @@ def run_jobs(
         wait_for_cpus(probed, 1.0, placement)
         _value(probed)
         waiting = iter(range(len(jobs)))
-        # Of a cluster that others use, its free CPUs and those of nodes that join.
-        others = max(0.0, _cluster_cpus() - cpus)
         under_way: dict[Any, int] = {}
 
         def begin(place: int) -> None:

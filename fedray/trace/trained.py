@@ -442,7 +442,9 @@ class TrainedRun(DrawnResult):
             if not math.isfinite(after.value):
                 return f"{said}not finite"
             loss = (after.value - before) * (1 if metric.better == "lower" else -1)
-            if metric == metric_of_answer(known) and loss > ERRORS * after.standard_error:
+            # A share of 0 or 1 has no error of its own, and says nothing of that of the start.
+            is_due = metric == metric_of_answer(known) and after.standard_error > 0
+            if is_due and loss > ERRORS * after.standard_error:
                 return f"{said}{after.value:.4f}"
         return ""
 
@@ -481,12 +483,13 @@ class TrainedRun(DrawnResult):
         return rows
 
     def has_reached(self, metric: Metric) -> bool:
-        """Whether a metric is, within two standard errors, the best that any model can have."""
+        """Whether a metric is, within two standard errors, the best that any model can have, and
+        these are at most a tenth of that best."""
         found, best = self.last_evaluation()[metric.name], self.document["optimum"].get(metric.name)
         gap = ((math.nan if best is None else best) - found.value) * (
             1 if metric.better == "higher" else -1
         )
-        return gap <= 2 * found.standard_error
+        return gap <= 2 * found.standard_error <= abs(best or 0.0) / 10
 
     def _devices_of_a_round(self) -> str:
         # Only scenarios with stored uploads have the table, and only groups draw a fixed number.

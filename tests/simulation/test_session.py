@@ -307,18 +307,18 @@ def work(job):
     begun = time.time()
     time.sleep(2)
     return begun, time.time()
-found = []
+found, counts = [], []
 def tasks():
-    found.extend(times for _, times in fedray.run_jobs(work, list(range(12))))
+    found.extend(times for _, times in fedray.run_jobs(work, list(range(12)), None, counts.append))
 # Ray adds nodes in the main thread only.
 thread = threading.Thread(target=tasks)
 thread.start()
-for cpus in (1, 3):
+for _ in range(2):
     time.sleep(3)
-    cluster.add_node(num_cpus=cpus, **store)
+    cluster.add_node(num_cpus=2, **store)
 thread.join()
 at_once = max(sum(begun <= at < end for begun, end in found) for at, _ in found)
-print("RESULT", json.dumps([len(found), at_once]))
+print("RESULT", json.dumps([len(found), at_once, counts[0].running]))
 ray.shutdown()
 cluster.shutdown()
 """
@@ -327,11 +327,11 @@ cluster.shutdown()
 @pytest.mark.slow
 @pytest.mark.ray
 def test_tasks_fill_nodes_that_join_a_cluster_without_any(tmp_path: Path) -> None:
-    """Two tasks wait for a CPU, so that a cluster that can grow does; more follow as it does."""
+    """Beside two that run on the first node two wait, so that a cluster that can grow does."""
     done = run(GROWING, tmp_path)
     line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
     assert line is not None, done.stdout + done.stderr
-    assert json.loads(line.removeprefix("RESULT ")) == [12, 4]
+    assert json.loads(line.removeprefix("RESULT ")) == [12, 4, 4]
 
 
 def test_only_directories_of_this_process_are_searched_by_workers(

@@ -457,7 +457,7 @@ def test_a_trained_run_reads_back_and_names_what_was_left_out(tmp_path: Path, sm
         "1 without examples, 2 with damaged data, 3 with an update that is not finite"
     )
     assert rows["held-out accuracy"] == (
-        "0.5000 share, standard error 0.2500; the best of any model 0.7500, reached within the errors"
+        "0.5000 share, standard error 0.2500; the best of any model 0.7500"
     )
 
 

@@ -172,7 +172,7 @@ def _means_table(result: SweepResult) -> Table:
         z = shown_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
         rows.append((*place, z, runs, *texts))
     title = f"{result.sweep.name}: {_title(result.sweep)} over seeds"
-    note = "The interval of the mean is Student's; a run that starved has no figure."
+    note = "The interval of the mean is Student's; runs without a figure are left out."
     return Table(title, (*keys, *heads), tuple(rows), (note,))
 
 

@@ -164,8 +164,10 @@ class SweepResult(DrawnResult):
         }
 
     def crossings(self) -> list[Crossing]:
-        """Changes of the better of two mechanisms at equal other values."""
-        if self.sweep.y in OF_THE_CELL:
+        """Changes of the better of two mechanisms at equal other values. No mechanism is better for
+        an epsilon that it was calibrated to."""
+        is_target = self.sweep.y == "epsilon" and self.sweep.target_epsilon is not None
+        if self.sweep.y in OF_THE_CELL or is_target:
             return []
         found = []
         for (first, points), (second, other) in itertools.combinations(self._lines().items(), 2):

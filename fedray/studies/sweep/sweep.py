@@ -227,6 +227,8 @@ class Sweep(Table):
             raise ValueError("seeds: are of runs; add a scenario or a trace, or leave them out")
         if self.trace is None and self.runs is not None:
             raise ValueError("runs: are of trainings; add a trace, or leave them out")
+        if ESTIMATED in self.vary:
+            raise ValueError(f"vary: {ESTIMATED} takes its list in the table estimate")
         if self.seeds is not None and "seed" in self.vary:
             raise ValueError("seeds and vary.seed: give one of them")
         cells = math.prod(map(len, self.varied.values()))
@@ -382,7 +384,7 @@ class Sweep(Table):
         if sweep.scenario is None:
             return sweep, None
         beside = Path(path).parent / sweep.scenario
-        is_file = beside.suffix or beside.exists()
+        is_file = beside.suffix or beside.is_file()
         scenario = Scenario.from_toml(beside if is_file else find_scenario(sweep.scenario))
         for cell in sweep.cells():
             cell.scenario_of(scenario)
