@@ -116,7 +116,12 @@ class Killer:
         )
         if self._moments and done_by(progress, kind) == self._moments[0]:
             self._moments.pop(0)
-            for process in children_named(self._actor) - self._before:
+            # At work, a process has the title of its task; nothing new is asked of it meanwhile.
+            end = time.monotonic() + 20.0
+            while not (found := children_named(self._actor) - self._before):
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            for process in found:
                 os.kill(process, self._signal)
 
 

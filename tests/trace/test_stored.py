@@ -241,6 +241,8 @@ def test_a_run_without_its_network_keeps_its_files_and_says_where(
         own.stop()
 
     monkeypatch.setattr(StoredRun, "_copy_changed", once)
+    # The run may take less than the two seconds between copies.
+    monkeypatch.setattr("fedray.trace.stored.SECONDS_BETWEEN", 0.1)
     often = [*IN_PROCESS, "--place", "checkpoint_seconds=0.05"]
     code, out, err = fedray_command("run", str(scenario), "--out", uri, *often)
     assert code == 1
