@@ -140,20 +140,22 @@ def audited_person(
     found = trace_sensitivity(strategy, patterns)
     own = observed(found, rounds, participation, strategy, noise, delta, "person")
     most, said = persons.most_devices, persons.assumption.text
-    guarantees = (own, *(_of_group(each, most, "person", said) for each in of_rules))
+    guarantees = (own, *(_of_group(each, most, most, "person", said) for each in of_rules))
     return PersonAudit(found, name_of(found.device_id), guarantees)
 
 
-def _of_group(guarantee: Guarantee, m: int, unit: str, assumption: str) -> Guarantee:
-    """Returns the guarantee of a unit with m devices from the guarantee of each device."""
+def _of_group(guarantee: Guarantee, m: int, together: int, unit: str, assumption: str) -> Guarantee:
+    """Returns the guarantee of a unit with m devices from the guarantee of each device; `together`
+    is the number of devices that can share the rounds of the worst pattern."""
     one = guarantee.sensitivity
     if one is None:
         return guarantee
     sensitivity = replace(
         one,
         value=m * one.value,
-        # Attained if all m devices have the worst pattern, with the same contributions.
-        lower_bound=m * one.lower_bound,
+        # Attained if these devices have the worst pattern, with the same contributions.
+        is_exact=one.is_exact and together == m,
+        lower_bound=together * one.lower_bound,
         theorem=f"{counted(m, 'device')} of a {unit} (group privacy), each: {one.theorem}",
     )
     event = None if guarantee.event is None else _scaled(guarantee.event, sensitivity, m)
@@ -191,18 +193,9 @@ class Clients(Document):
         """Returns them, given what training.json records of people, and guarantees of a device."""
         most = people["most_devices"]
         text = f"A client of the data is on at most {most:,} devices."
-
-        def bounded(device: Guarantee) -> Guarantee:
-            found = _of_group(device, most, "client", text)
-            if device.sensitivity is None or found.sensitivity is None:
-                return found
-            # A round may have fewer reports than a client has devices.
-            own = replace(
-                found.sensitivity, is_exact=False, lower_bound=device.sensitivity.lower_bound
-            )
-            return replace(found, sensitivity=own)
-
-        return cls(people["clients"], most, tuple(map(bounded, by_rules)))
+        # A round may have fewer reports than a client has devices.
+        guarantees = (_of_group(each, most, 1, "client", text) for each in by_rules)
+        return cls(people["clients"], most, tuple(guarantees))
 
     @property
     def text(self) -> InJson[str]:

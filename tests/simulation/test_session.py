@@ -35,6 +35,13 @@ def run(
     )  # fmt: skip
 
 
+def result_of(done: subprocess.CompletedProcess) -> Any:
+    """What a program printed after RESULT, as JSON."""
+    line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
+    assert line is not None, done.stdout + done.stderr
+    return json.loads(line.removeprefix("RESULT "))
+
+
 COMMAND = "from fedray.cli import main\nmain()"
 
 
@@ -284,9 +291,7 @@ cluster.shutdown()
 @pytest.mark.ray
 def test_tasks_move_from_a_node_with_a_full_disk_and_end_where_all_are_full(tmp_path: Path) -> None:
     done = run(FULL, tmp_path)
-    line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
-    assert line is not None, done.stdout + done.stderr
-    places, is_on_head, count, warning, reason, lost = json.loads(line.removeprefix("RESULT "))
+    places, is_on_head, count, warning, reason, lost = result_of(done)
     assert sorted(places) == list(range(6))
     assert not is_on_head
     # Once for a node of each batch: one in the first, two in the second.
@@ -329,9 +334,7 @@ cluster.shutdown()
 def test_tasks_fill_nodes_that_join_a_cluster_without_any(tmp_path: Path) -> None:
     """Beside two that run on the first node two wait, so that a cluster that can grow does."""
     done = run(GROWING, tmp_path)
-    line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
-    assert line is not None, done.stdout + done.stderr
-    assert json.loads(line.removeprefix("RESULT ")) == [12, 4, 4]
+    assert result_of(done) == [12, 4, 4]
 
 
 def test_only_directories_of_this_process_are_searched_by_workers(
@@ -405,9 +408,7 @@ def test_a_run_reserves_its_cpus_and_leaves_a_head_without_any_alone(small, tmp_
     )  # fmt: skip
     (tmp_path / "s.toml").write_text(scenario.to_toml())
     done = run(RESERVED, tmp_path, tmp_path / "s.toml", tmp_path)
-    line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
-    assert line is not None, done.stdout + done.stderr
-    seen, digests = json.loads(line.removeprefix("RESULT "))
+    seen, digests = result_of(done)
     names = {
         "names": ["workers-0", "workers-1"],
         "namespaces": [f"fedray-{scenario.name}-{scenario.digest[:8]}"],

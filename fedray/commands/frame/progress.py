@@ -110,12 +110,11 @@ def _bound_text(scenario: Any, rounds: Mapping[str, Sequence[float]]) -> str:
     try:
         bound = bound_so_far(scenario, RoundsSoFar.of(rounds))
         epsilon, rho = finite_or_none(bound.epsilon), finite_or_none(bound.rho)
-        if epsilon is not None:
-            show(epsilon=epsilon)
+        if epsilon is None:
+            return ""
+        show(epsilon=epsilon)
     # A line of progress must not end a run; without a bound, the audit will say why.
     except Exception:
-        return ""
-    if epsilon is None:
         return ""
     after = f"after {len(rounds['opened']):,} rounds"
     of_rho = "" if rho is None else f", rho {fine(rho)}"
