@@ -318,9 +318,11 @@ def tasks():
 # Ray adds nodes in the main thread only.
 thread = threading.Thread(target=tasks)
 thread.start()
-for _ in range(2):
-    time.sleep(3)
-    cluster.add_node(num_cpus=2, **store)
+time.sleep(3)
+cluster.add_node(num_cpus=2, **store)
+while not counts:
+    time.sleep(0.1)
+cluster.add_node(num_cpus=2, **store)
 thread.join()
 at_once = max(sum(begun <= at < end for begun, end in found) for at, _ in found)
 print("RESULT", json.dumps([len(found), at_once, counts[0].running]))
