@@ -1,230 +1,255 @@
-"""Gboard's published runs, predicted: every parameter is fitted on the runs of other locales.
+"""Published runs of both papers and what models say of them: min-seps fitted, and predicted without
+the row, without its locale, and without its paper.
 
-Each run is simulated at a fraction of its size and at a few reaches, which give a `Curve`; every
-fit is arithmetic on these curves. A prediction for a locale has one reach, chosen by the runs of
-all other locales (leave one locale out). Beside it stand a formula, fitted in the same way, and the
-reach of the locale's other row.
+`gboard_surfaces` simulates every configuration on a coarse grid of population, pace and timer; all
+fits are arithmetic on these surfaces (`gboard_fits`). Repeats of a configuration count as one.
 """
 
-import bisect
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
-from scipy import special
+import numpy as np
 
 import fedray
-from fedray import InputError
-from .gboard_rows import PublishedRun, Rows, published_runs, select
+from .gboard_fits import (
+    LEVEL,
+    MODELS,
+    REPEAT_SD,
+    TASK_SD,
+    Coverage,
+    Interval,
+    Likelihoods,
+    Point,
+    locale_likelihood,
+    log_likelihood,
+    predicted,
+    profiles,
+    recovery,
+)
+from .gboard_rows import PublishedRun, Rows, later_runs, published_runs, select
+from .gboard_surfaces import SHARES, Surface, simulated_surfaces
 from .reproduction import Document, Progress, Reproduced, Reproduction, Table
-from .small_runs import SCALE, Outcome, outcomes_of
+from .small_runs import SCALE
 
-REACHES = (0.25, 0.5, 1.0)
-"""Reaches that are simulated; values at other reaches are interpolated."""
-LOG_REACHES = tuple(math.log(0.05) * step / 300 for step in range(301))
-"""Reaches that fits choose from: logarithms of 1 to 0.05, in steps of one per cent."""
-CONFIDENCE = 0.9
-"""Confidence of the intervals of predicted min-seps."""
-
-
-PACE = "rounds.min_minutes_between=7.0"
-"""Key set in every scenario. Of no limit and this one, the other locales choose this one for each
-locale (docs/published.md)."""
+NOTHING = "nothing"
+LEFT_OUT: Mapping[str, Callable[[PublishedRun], object]] = {
+    NOTHING: lambda run: None,
+    "row": lambda run: run.configuration,
+    "locale": lambda run: run.locale,
+    "paper": lambda run: run.earlier is None,
+}
+"""Rows that a fit leaves out before it predicts a row: those that share this with it."""
+TODAY, RENEWAL = "shipped today", "renewal formula"
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Min-sep and days of a run by the reach, means over seeds.
+class Said(Document):
+    """Min-seps of a run by a model."""
 
-    Both are nearly powers of the reach, and level where rounds cannot come faster; so they are
-    interpolated in logarithms, and continued below the least reach that was simulated.
-    """
-
-    log_reaches: tuple[float, ...]
-    """[R] logs of the simulated reaches, rising to 0."""
-    log_min_seps: tuple[float, ...]
-    """[R] logs of the min-seps."""
-    log_days: tuple[float, ...]
-    """[R] logs of the days."""
-    seed_variance: float
-    """Variance of log min-sep between seeds; 0 if there was one seed."""
-
-    def min_sep(self, log_reach: float) -> float:
-        """Returns the log of the min-sep at a reach."""
-        return _interpolated(self.log_reaches, self.log_min_seps, log_reach)
-
-    def days(self, log_reach: float) -> float:
-        """Returns the log of the days at a reach."""
-        return _interpolated(self.log_reaches, self.log_days, log_reach)
-
-    def needed_log_reach(self, min_sep: float) -> float | None:
-        """Returns the log of the smallest reach at which a run has this min-sep; None if the whole
-        population is too small for it."""
-        wanted = math.log(min_sep)
-        # The last value is at reach 1, the whole population.
-        if wanted > self.log_min_seps[-1]:
-            return None
-        # Min-seps rise up to the first piece that reaches this high.
-        right = max(1, bisect.bisect_left(self.log_min_seps, wanted))
-        piece = slice(right - 1, right + 1)
-        return _interpolated(self.log_min_seps[piece], self.log_reaches[piece], wanted)
+    model: str
+    """Name of the model."""
+    min_seps: dict[str, float]
+    """Min-sep by what was left out in the fit: `nothing`; this `row` and its repeats; the rows of
+    its `locale`; its `paper`. Only the first for the shipped scenarios."""
+    max_participations: int | None
+    """k fitted without this run, an estimate: number of timers that began in its days. None for the
+    renewal formula."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction(Document):
-    """One run as predicted by the runs of other locales, and as published."""
+class RowStudy(Document):
+    """A published run, and what each model says of it."""
 
     name: str
     """Name of the row."""
-    reach: float
-    """The reach that fits the other locales best."""
-    min_sep: float
-    """Predicted gap."""
-    low: float
-    """Lower end of the interval of the min-sep, an estimate that assumes the same log-normal
-    scatter in all locales, and in all seeds."""
-    high: float
-    """Upper end of that interval."""
-    days: float
-    """Predicted length of the run, in days."""
-    max_participations: int
-    """Predicted k, an estimate: number of timers that began in these days."""
-    transferred: float | None
-    """Min-sep at the reach that the locale's other row needs; None without another row."""
-    renewal: float
-    """Min-sep by the renewal formula, fitted on other locales."""
     published_min_sep: int
-    """The published gap."""
+    """The published gap; the number of rounds if it is censored."""
+    is_censored: bool
+    """Whether no device came back, so that the min-sep is at least the number of rounds."""
     published_max_participations: int
     """The published k."""
-    published_days: tuple[float, float]
-    """Smallest and largest number of days of the published run, as implied by its k."""
+    said: tuple[Said, ...]
+    """The models, in the order of the scores."""
+
+    def error(self, min_sep: float) -> float:
+        """Returns the absolute error of log min-sep; 0 above a censored one."""
+        error = math.log(min_sep / self.published_min_sep)
+        return max(0.0, -error) if self.is_censored else abs(error)
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """Errors of a method over the published runs."""
+class Score(Document):
+    """Mean absolute errors of log min-sep of a model over the configurations; 0.1 is about ten
+    per cent."""
 
-    method: str
-    """Name of the method."""
-    runs: int
-    """Number of runs that it predicts."""
-    error: float
-    """Mean absolute error of log min-sep; 0.1 is about ten per cent."""
-    median_error: float
-    """Median absolute error of log min-sep."""
+    model: str
+    """Name of the model."""
+    errors: dict[str, float]
+    """Errors by what was left out; the keys are those of `Said.min_seps`."""
     participations_right: int | None
-    """Number of runs whose predicted k is the published one; None for methods without one."""
+    """Number of configurations whose k, predicted without the run, is the published one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocaleProfile(Document):
+    """Interval of a parameter of a locale, with the other parameters free."""
+
+    locale: str
+    """The locale."""
+    parameter: str
+    """reach, pace (minutes) or timer (factor of the later paper's timer on the earlier one's)."""
+    interval: Interval
+    """Profile-likelihood interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoalRatio(Document):
+    """Ratio of a locale's min-seps at two report goals in the later paper."""
+
+    locale: str
+    """The locale."""
+    goals: tuple[int, int]
+    """The report goals."""
+    published: float
+    """Published ratio; a lower bound if the first run is censored."""
+    by_model: dict[str, float]
+    """Ratio by model, fitted on all runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionStudy(Document):
-    """Predictions of runs, and the scores of methods on all published runs."""
+    """Published runs of both papers, and what models say of them."""
 
-    predictions: tuple[Prediction, ...]
-    """Predictions of the requested runs."""
+    rows: tuple[RowStudy, ...]
+    """The requested runs."""
     scores: tuple[Score, ...]
-    """A line per method, over all published runs."""
-    renewal: tuple[float, float]
-    """(e, w hours) of the renewal formula, fitted on all published runs."""
+    """A line per model, over the configurations of all runs."""
+    profiles: tuple[LocaleProfile, ...]
+    """Parameters of each locale, if reach, pace and later timer are all free."""
+    ratios: tuple[GoalRatio, ...]
+    """Ratios of min-seps between goals."""
+    recovery: tuple[Coverage, ...]
+    """Intervals of synthetic runs, by parameter."""
     scale: float
     """Size of the simulations, as a share of population and report goal."""
-    seeds: int
-    """Number of runs of each case."""
 
 
 def run(
     rows: Rows = None,
     scale: Annotated[float, "Size of the simulations."] = SCALE,
-    seeds: Annotated[int, "Runs of each case; their spread is part of the intervals."] = 2,
+    sets: Annotated[int, "Synthetic sets of runs, for the coverage of the intervals."] = 20,
     overrides: Sequence[str] = (),
     placement: "fedray.Placement | None" = None,
     on_progress: Progress = lambda _: None,
 ) -> Iterator[Reproduced]:
-    """Predicts runs from the published runs of other locales, and scores the predictions.
+    """Predicts published runs from others, and scores the predictions.
 
     Args:
         rows: runs to show, as `gboard_rows.select` takes them; all published runs are simulated
             in any case, since parameters are fitted on them.
         scale: share of population and report goal that is simulated.
-        seeds: runs of each case.
+        sets: synthetic sets of runs.
         overrides: keys set in every scenario.
         placement: place of the simulations, a task each.
         on_progress: listener.
 
     Raises:
-        InputError: if a row is unknown, or seeds are not 1 to 100.
+        InputError: if a row is unknown, or `sets` is not 1 to 1000.
     """
-    if not 1 <= seeds <= 100:
-        raise InputError.of("seeds", seeds, "must be from 1 to 100", "the number of runs per case")
-    wanted = select(rows)
-    published = published_runs()
-    curves = _simulated_curves(published, overrides, scale, seeds, placement, on_progress)
-    by_row = {each: predict(each, published, curves) for each in published}
-    study = PredictionStudy(
-        predictions=tuple(by_row[each] for each in wanted),
-        scores=scores_of([*by_row.values()]),
-        renewal=fit_renewal(published),
-        scale=scale,
-        seeds=seeds,
+    if not 1 <= sets <= 1000:
+        rule = "must be from 1 to 1000"
+        raise fedray.InputError.of("sets", sets, rule, "200 give coverages to 2 per cent")
+    published = [*published_runs(), *later_runs()]
+    wanted = select(rows, published)
+    surfaces = simulated_surfaces(published, overrides, scale, placement, on_progress)
+    study = study_of(published, surfaces, sets)
+    names = {each.name for each in wanted}
+    shown = tuple(each for each in study.rows if each.name in names)
+    yield _reproduced(replace(study, rows=shown, scale=scale))
+
+
+def study_of(
+    published: Sequence[PublishedRun], surfaces: Mapping[str, Surface], sets: int
+) -> PredictionStudy:
+    """Fits all models to published runs on their surfaces, and leaves runs out in turn."""
+    repeats: dict[str, list[PublishedRun]] = {}
+    for each in published:
+        repeats.setdefault(each.configuration, []).append(each)
+    runs = {name: found[0] for name, found in repeats.items()}
+    likelihoods = {name: log_likelihood(found, surfaces[name]) for name, found in repeats.items()}
+    said = {name: _said(run, runs, surfaces, likelihoods) for name, run in runs.items()}
+    rows = tuple(
+        RowStudy(
+            each.name,
+            each.min_sep,
+            each.is_censored,
+            each.max_participations,
+            said[each.configuration],
+        )
+        for each in published
     )
-    yield reproduced(study)
-
-
-Curves = dict[PublishedRun, Curve]
-
-
-def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Curves) -> Prediction:
-    """Predicts a run from the published runs of all other locales.
-
-    Args:
-        run: a run of any locale.
-        published: runs to fit parameters on; runs of the same locale are left out.
-        curves: curves of all runs.
-    """
-    # Another row of the same locale would give away its reach.
-    others = [other for other in published if other.locale != run.locale]
-    log_reach = _best_reach(others, curves)
-    own = curves[run]
-    residuals = [math.log(other.min_sep) - curves[other].min_sep(log_reach) for other in others]
-    # One parameter was fitted; the prediction for a new locale scatters as the others do.
-    freedom = len(residuals) - 1
-    between = sum(each**2 for each in residuals) / freedom
-    deviation = math.sqrt(between * (1 + 1 / len(residuals)) + own.seed_variance)
-    half_width = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * deviation
-    center = own.min_sep(log_reach)
-    e, wait_hours = fit_renewal(others)
-    days = math.exp(own.days(log_reach))
-    siblings = [each for each in published if each.locale == run.locale and each.name != run.name]
-    return Prediction(
-        name=run.name,
-        reach=math.exp(log_reach),
-        min_sep=math.exp(center),
-        low=math.exp(center - half_width),
-        high=math.exp(center + half_width),
-        days=days,
-        max_participations=_timers_begun(days, run),
-        transferred=_transferred(run, siblings, curves),
-        renewal=_renewal(run, e, wait_hours),
-        published_min_sep=run.min_sep,
-        published_max_participations=run.max_participations,
-        published_days=run.days,
+    # Of the repeats of a configuration the first is scored.
+    scored = [row for row, each in zip(rows, published, strict=True) if each in runs.values()]
+    locales = list(dict.fromkeys(each.locale for each in published))
+    return PredictionStudy(
+        rows=rows,
+        scores=tuple(_score(place, scored) for place in range(len(scored[0].said))),
+        profiles=tuple(
+            LocaleProfile(locale, parameter, interval)
+            for locale in locales
+            for parameter, interval in profiles(
+                *locale_likelihood(locale, runs, likelihoods)
+            ).items()
+        ),
+        ratios=tuple(_ratios(runs, said)),
+        recovery=recovery(runs, surfaces, sets),
+        scale=1.0,
     )
 
 
-def scores_of(predictions: Sequence[Prediction]) -> tuple[Score, ...]:
-    """Scores all methods on the predictions of the same published runs."""
-    right = sum(
-        each.max_participations == each.published_max_participations for each in predictions
-    )
-    return (
-        _score("renewal formula, fitted on other locales", predictions, "renewal"),
-        _score("one reach, fitted on other locales", predictions, "min_sep", right),
-        _score("reach of the locale's other task", predictions, "transferred"),
-    )
+def _said(
+    run: PublishedRun,
+    runs: Mapping[str, PublishedRun],
+    surfaces: Mapping[str, Surface],
+    likelihoods: Likelihoods,
+) -> tuple[Said, ...]:
+    surface = surfaces[run.configuration]
+
+    def min_sep(point: Point) -> float:
+        return math.exp(point.of(run, surface.log_min_seps))
+
+    def timers_begun(point: Point) -> int:
+        # A device takes part at the start, and once more after every timer.
+        timer_hours = run.timer_hours * point.timer_factor(run)
+        return math.floor(math.exp(point.of(run, surface.log_days)) * 24.0 / timer_hours) + 1
+
+    shipped = run.scenario().population.reach
+    today = Point(int(np.argmin(np.abs(np.log(SHARES / shipped)))), 0)
+    rest = {
+        kind: [
+            name for name, other in runs.items() if kind == NOTHING or shared(other) != shared(run)
+        ]
+        for kind, shared in LEFT_OUT.items()
+    }
+    by_formula = {
+        kind: renewal(run, *fit_renewal([runs[name] for name in names]))
+        for kind, names in rest.items()
+    }
+    result = [
+        Said(TODAY, {NOTHING: min_sep(today)}, timers_begun(today)),
+        Said(RENEWAL, by_formula, None),
+    ]
+    for model in MODELS:
+        points = {
+            kind: predicted(model, run, runs, {name: likelihoods[name] for name in names})
+            for kind, names in rest.items()
+        }
+        gaps = {kind: min_sep(point) for kind, point in points.items()}
+        result.append(Said(model.name, gaps, timers_begun(points["row"])))
+    return tuple(result)
 
 
 def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
@@ -232,15 +257,16 @@ def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
     and it has waited w hours more, so that min-sep = e N / goal T / (T + w).
 
     Args:
-        runs: runs to fit, at least one.
+        runs: runs to fit, at least one; those that are censored are left out.
 
     Returns:
         (e, w), with the least absolute errors of log min-sep; w from 0 to 30 days.
     """
+    known = [run for run in runs if not run.is_censored]
     best = (math.inf, 0.0, 0.0)
     # For each wait the best share has a closed form, so that only waits are searched.
     for wait_hours in range(0, 721, 4):
-        errors = [math.log(run.min_sep / _renewal(run, 1.0, wait_hours)) for run in runs]
+        errors = [math.log(run.min_sep / renewal(run, 1.0, wait_hours)) for run in known]
         # The median is the constant with the least absolute errors.
         log_share = statistics.median(errors)
         error = sum(abs(each - log_share) for each in errors)
@@ -248,182 +274,151 @@ def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
     return best[1], best[2]
 
 
-def _renewal(run: PublishedRun, share: float, wait_hours: float) -> float:
+def renewal(run: PublishedRun, share: float, wait_hours: float) -> float:
+    """Returns the min-sep of a run by the renewal formula."""
     timers_share = run.timer_hours / (run.timer_hours + wait_hours)
     return share * run.population / run.report_goal * timers_share
 
 
-def _best_reach(runs: Sequence[PublishedRun], curves: Curves) -> float:
-    """Returns the log reach with the least absolute errors of log min-sep, and of log days outside
-    the range that k implies."""
-
-    def loss(log_reach: float) -> float:
-        total = 0.0
-        for run in runs:
-            total += abs(math.log(run.min_sep) - curves[run].min_sep(log_reach))
-            total += _days_off(run, curves[run], log_reach)
-        return total
-
-    return min(LOG_REACHES, key=loss)
-
-
-def _days_off(run: PublishedRun, curve: Curve, log_reach: float) -> float:
-    """Returns the distance of log days from the range that the published k implies."""
-    least, most = (math.log(each) for each in run.days)
-    days = curve.days(log_reach)
-    return max(0.0, least - days, days - most)
-
-
-def _score(
-    method: str,
-    predictions: Sequence[Prediction],
-    field: str,
-    participations_right: int | None = None,
-) -> Score:
-    errors = []
-    for each in predictions:
-        value = getattr(each, field)
-        # A locale with one row has no other row whose reach could be used.
-        if value is not None:
-            errors.append(abs(math.log(value / each.published_min_sep)))
-    return Score(
-        method=method,
-        runs=len(errors),
-        error=statistics.fmean(errors),
-        median_error=statistics.median(errors),
-        participations_right=participations_right,
-    )
-
-
-def _transferred(
-    run: PublishedRun, siblings: Sequence[PublishedRun], curves: Curves
-) -> float | None:
-    if not siblings:
-        return None
-    needed = [curves[each].needed_log_reach(each.min_sep) for each in siblings]
-    # If the whole population was too small, it is the nearest choice.
-    log_reach = statistics.fmean(each or 0.0 for each in needed)
-    return math.exp(curves[run].min_sep(log_reach))
-
-
-def _timers_begun(days: float, run: PublishedRun) -> int:
-    # A device takes part at the start, and once more after every timer.
-    return math.floor(days * 24.0 / run.timer_hours) + 1
-
-
-def _simulated_curves(
-    runs: Sequence[PublishedRun],
-    overrides: Sequence[str],
-    scale: float,
-    seeds: int,
-    placement: "fedray.Placement | None",
-    on_progress: Progress,
-) -> Curves:
-    cases = list(itertools.product(runs, REACHES, range(1, seeds + 1)))
-    scenarios = []
-    for run, reach, seed in cases:
-        # Set last, so that no override changes the comparison.
-        keys = (*overrides, PACE, f"population.reach={reach}", f"seed={seed}")
-        scenarios.append(run.scenario(keys).scaled(scale))
-    by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_progress), strict=True))
-    return {
-        run: curve_through(
-            [[by_case[run, reach, seed] for seed in range(1, seeds + 1)] for reach in REACHES]
+def _score(place: int, rows: Sequence[RowStudy]) -> Score:
+    said = [row.said[place] for row in rows]
+    errors = {
+        kind: statistics.fmean(
+            row.error(each.min_seps[kind]) for row, each in zip(rows, said, strict=True)
         )
-        for run in runs
+        for kind in said[0].min_seps
     }
+    ks = [each.max_participations for each in said]
+    right = sum(k == row.published_max_participations for k, row in zip(ks, rows, strict=True))
+    return Score(said[0].model, errors, None if ks[0] is None else right)
 
 
-def curve_through(outcomes: Sequence[Sequence[Outcome]]) -> Curve:
-    """Returns the curve through simulated runs, given a list with a run per seed for each of
-    `REACHES`."""
-    min_seps = [[math.log(each.min_sep) for each in runs] for runs in outcomes]
-    days = [[math.log(each.days) for each in runs] for runs in outcomes]
-    variances = [statistics.variance(each) for each in min_seps if len(each) > 1]
-    return Curve(
-        log_reaches=tuple(math.log(reach) for reach in REACHES),
-        log_min_seps=tuple(statistics.fmean(each) for each in min_seps),
-        log_days=tuple(statistics.fmean(each) for each in days),
-        seed_variance=statistics.fmean(variances) if variances else 0.0,
+def _ratios(
+    runs: Mapping[str, PublishedRun], said: Mapping[str, tuple[Said, ...]]
+) -> Iterator[GoalRatio]:
+    later = [run for run in runs.values() if run.earlier]
+    for one in later:
+        for two in later:
+            if one.locale == two.locale and one.report_goal < two.report_goal:
+                pairs = zip(said[one.configuration], said[two.configuration], strict=True)
+                yield GoalRatio(
+                    one.locale,
+                    (one.report_goal, two.report_goal),
+                    one.min_sep / two.min_sep,
+                    {
+                        low.model: low.min_seps[NOTHING] / high.min_seps[NOTHING]
+                        for low, high in pairs
+                    },
+                )
+
+
+def _reproduced(study: PredictionStudy) -> Reproduced:
+    """Returns the tables and the verdict of a study."""
+    best = min(study.scores, key=lambda each: each.errors.get("row", math.inf))
+    said = [next(each for each in row.said if each.model == best.model) for row in study.rows]
+    near = sum(
+        row.error(each.min_seps["row"]) <= math.log1p(TASK_SD)
+        for row, each in zip(study.rows, said, strict=True)
     )
-
-
-def _interpolated(places: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Returns the value of a piecewise linear function, continued beyond its ends."""
-    # The piece that contains `at`, or the first or last one if it lies beyond the ends.
-    right = min(max(bisect.bisect_left(places, at), 1), len(places) - 1)
-    left = right - 1
-    slope = (values[right] - values[left]) / (places[right] - places[left])
-    return values[left] + slope * (at - places[left])
-
-
-def reproduced(study: PredictionStudy) -> Reproduced:
-    """Returns the tables, the figure and the verdict of a study."""
-    runs = study.predictions
-    inside = sum(each.low <= each.published_min_sep <= each.high for each in runs)
-    right = sum(each.max_participations == each.published_max_participations for each in runs)
     return Reproduced(
         title="Gboard runs, predicted",
         document=study.to_json(),
-        shown=_tables(study),
-        notes=_notes(study),
-        verdict=f"Of {len(runs)} runs, {inside} have the published min-sep in the "
-        f"{CONFIDENCE:.0%} interval, and {right} the published max participations.",
+        shown=_tables(study, best.model),
+        notes=(*_NOTES, f"Simulated at {study.scale:g} of population and report goal."),
+        verdict="On rows left out, the least mean error of log min-sep is "
+        f'{best.errors["row"]:.3f}, by "{best.model}": of {len(said)} runs, {near} are within '
+        f"{TASK_SD:.0%}.",
     )
 
 
-def _tables(study: PredictionStudy) -> list[Table]:
-    predicted = "Min-sep, predicted by the runs of other locales; k and days / published"
+_NOTES = (
+    "Rows of McMahan, Xu, Zhang 2024 have the population and timer of the locale's first row in Xu "
+    "et al. 2023, unless a model gives the later runs a timer or population of their own. Where no "
+    "device came back, the min-sep is at least (>=) the number of rounds.",
+    f"Errors are those of log min-sep, with a scatter of {TASK_SD:.0%} between tasks and "
+    f"{REPEAT_SD:.1%} between repeats; repeats of a configuration are fitted, left out and scored "
+    "as one. k is the number of timers that began in the predicted days. Where all runs of a "
+    "locale are left out, its parameters are those that fit the other locales.",
+    f"Intervals are profile likelihoods at {LEVEL:.0%}. An open end is one that no row refutes. "
+    "Synthetic runs have known parameters and the assumed scatter.",
+)
+
+
+def _tables(study: PredictionStudy, best: str) -> list[Table]:
+    names = [each.model for each in study.rows[0].said]
+    place = names.index(best)
+
+    def value(row: RowStudy, model: int, left_out: str) -> str:
+        return f"{row.said[model].min_seps[left_out]:.0f}"
+
+    rows: dict[str, Callable[[RowStudy], str]] = {
+        "run": lambda row: row.name,
+        "printed": lambda row: f"{'>= ' * row.is_censored}{row.published_min_sep}",
+        "today": lambda row: value(row, 0, NOTHING),
+        "fitted": lambda row: value(row, place, NOTHING),
+        "without row": lambda row: value(row, place, "row"),
+        "without locale": lambda row: value(row, place, "locale"),
+        "without paper": lambda row: value(row, place, "paper"),
+        "k": lambda row: (
+            f"{row.said[place].max_participations} / {row.published_max_participations}"
+        ),
+    }
+    models: dict[str, Callable[[RowStudy], str]] = {
+        "run": lambda row: row.name,
+        **{
+            f"{number}": lambda row, at=number: value(row, at, "row")
+            for number in range(1, len(names))
+        },
+    }
+    key = ", ".join(f"{number} {name}" for number, name in enumerate(names) if number)
+    scores: dict[str, Callable[[Score], str]] = {
+        "model": lambda score: score.model,
+        "fitted": lambda score: _error(score, NOTHING),
+        "without row": lambda score: _error(score, "row"),
+        "without locale": lambda score: _error(score, "locale"),
+        "without paper": lambda score: _error(score, "paper"),
+        "k right": lambda score: str(score.participations_right or "-"),
+    }
+    found: dict[str, Callable[[LocaleProfile], str]] = {
+        "locale": lambda each: each.locale,
+        "parameter": lambda each: each.parameter,
+        "best": lambda each: f"{each.interval.best:.3g}",
+        f"{LEVEL:.0%}": lambda each: each.interval.text,
+    }
+    ratios: dict[str, Callable[[GoalRatio], str]] = {
+        "locale": lambda each: each.locale,
+        "goals": lambda each: f"{each.goals[0]} / {each.goals[1]}",
+        "printed": lambda each: f"{each.published:.2f}",
+        **{
+            f"{number}": lambda each, at=name: f"{each.by_model[at]:.2f}"
+            for number, name in enumerate(names)
+        },
+    }
+    recovered: dict[str, Callable[[Coverage], str]] = {
+        "parameter": lambda each: each.parameter,
+        "intervals": lambda each: f"{each.intervals}",
+        "contain the truth": lambda each: f"{each.covered / each.intervals:.1%}",
+        "not identifiable": lambda each: f"{each.not_identifiable}",
+        "called so": lambda each: f"{each.called_so}",
+    }
     return [
-        Table.of(predicted, study.predictions, _PREDICTED),
-        Table.of("Errors of log min-sep over the published runs", study.scores, _SCORES),
+        Table.of(f"Min-seps by {best}; k without the row / printed", study.rows, rows),
+        Table.of(f"Min-seps without the row, by model: {key}", study.rows, models),
+        Table.of(
+            "Mean absolute errors of log min-sep over the configurations", study.scores, scores
+        ),
+        Table.of("Parameters of each locale, the other two free", study.profiles, found),
+        Table.of(f"Ratios of min-seps between goals; 0 {TODAY}", study.ratios, ratios),
+        Table.of("Intervals of synthetic runs", study.recovery, recovered),
     ]
 
 
-def _notes(study: PredictionStudy) -> list[str]:
-    share, wait_hours = study.renewal
-    return [
-        "Leave one locale out: the reach of a prediction is the one that fits the published runs "
-        "of all other locales best, by absolute errors of log min-sep and of log days outside "
-        "those that k implies. There is at most one round per 7 minutes. Intervals are estimates: "
-        "they hold if locales scatter log-normally, and so do seeds. k is the number of timers "
-        "that began in the predicted days.",
-        "Other task: min-sep by the reach that the locale's other row needs.",
-        f"Renewal formula: min-sep = e N / goal T / (T + w), with timer T; over all published runs "
-        f"e = {share:.3f} and w = {wait_hours:.0f} h.",
-        f"Simulated at {study.scale:g} of population and report goal, {study.seeds} seeds of each "
-        "case.",
-    ]
+def _error(score: Score, left_out: str) -> str:
+    return f"{score.errors[left_out]:.3f}" if left_out in score.errors else "-"
 
-
-def _days(run: Prediction) -> str:
-    low, high = run.published_days
-    return f"{run.days:.1f} / {low:.0f} to {high:.0f}"
-
-
-def _whole(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
-
-
-_PREDICTED: Mapping[str, Callable[[Prediction], str]] = {
-    "run": lambda run: run.name,
-    "predicted": lambda run: _whole(run.min_sep),
-    "90 %": lambda run: f"{run.low:.0f} to {run.high:.0f}",
-    "published": lambda run: f"{run.published_min_sep}",
-    "k": lambda run: f"{run.max_participations} / {run.published_max_participations}",
-    "days": _days,
-    "reach": lambda run: f"{run.reach:.2f}",
-    "renewal": lambda run: _whole(run.renewal),
-    "other task": lambda run: _whole(run.transferred),
-}
-_SCORES: Mapping[str, Callable[[Score], str]] = {
-    "method": lambda score: score.method,
-    "runs": lambda score: f"{score.runs}",
-    "mean error": lambda score: f"{score.error:.3f}",
-    "median": lambda score: f"{score.median_error:.3f}",
-    "k right": lambda score: _whole(score.participations_right),
-}
 
 REPRODUCTION = Reproduction(
-    "Runs of Xu et al. 2023, each predicted from the runs of other locales (78 small runs).", run
+    "Runs of Xu et al. 2023 and McMahan, Xu, Zhang 2024, each predicted from others (396 small "
+    "runs).",
+    run,
 )

@@ -77,7 +77,8 @@ def test_table_4_but_for_its_contradictory_rows() -> None:
 @pytest.mark.usefixtures("few")
 def test_a_contradictory_row_cannot_make_up_for_another(monkeypatch) -> None:
     banded, blt_400, *rest = blt.TABLE_4
-    rows = [(*banded[:6], "0.26", "4.51"), (*blt_400[:6], "0.15", "3.46"), *rest]
+    banded = banded._replace(rho="0.26", epsilon="4.51")
+    rows = [banded, blt_400._replace(rho="0.15"), *rest]
     monkeypatch.setattr(blt, "TABLE_4", rows)
     last = list(blt.run())[-1]
     assert [each["agrees"] for each in last.document["privacy"][:2]] == [True, False]

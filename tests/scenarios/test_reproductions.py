@@ -31,7 +31,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "blt": {},
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
-    "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
+    "gboard-predict": {"rows": "en-GB", "sets": 1, "placement": HERE},
     "gboard-privacy": {"rows": "en-GB"},
     "shakespeare": {
         "data": written_roles,
