@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 import fedray
 from fedray.mechanisms import Identity, Tree, TreeFull
-from .gboard_rows import TABLE_4, TableRow
+from .gboard_rows import table_rows
 from .reproduction import (
     Document,
     InJson,
@@ -203,7 +203,7 @@ def run(
         on_progress(PartDone(row.name, done, work))
         losses.append(_loss_of(row, make))
         done += row.work
-    yield _reproduced(losses, [_privacy_of(each) for each in TABLE_4])
+    yield _reproduced(losses, [_privacy_of(each) for each in table_rows("later")])
 
 
 def _loss_of(row: _Printed, make: _Maker) -> PrintedLoss:
@@ -215,19 +215,20 @@ def _loss_of(row: _Printed, make: _Maker) -> PrintedLoss:
     )
 
 
-def _privacy_of(row: TableRow) -> PrintedPrivacy:
-    n, k, z, mechanism = row.rounds, row.max_participations, row.noise_multiplier, row.mechanism
-    # A device that takes part once is as far from itself as the run is long.
-    b = min(row.rounds_between + 1, n)
-    # A matrix of sensitivity 1 is accounted as one release of one Gaussian.
-    setting = fedray.MinSep(1, 1, 1) if mechanism == "banded" else fedray.MinSep(n, b, k)
+def _privacy_of(row: dict[str, str]) -> PrintedPrivacy:
+    mechanism, z, n = row["mechanism"], float(row["noise_multiplier"]), int(row["rounds"])
+    gap, k = int(row["rounds_between"]) + 1, int(row["max_participations"])
+    # A device that takes part once is as far from itself as the run is long, and a matrix of
+    # sensitivity 1 is accounted as one release of one Gaussian.
+    once = mechanism == "banded"
+    setting = fedray.MinSep(1, 1, 1) if once else fedray.MinSep(n, min(gap, n), k)
     made = {"banded": Identity(), "tree": Tree()}
     strategy = made.get(mechanism) or fedray.read_strategy(mechanism)
     found = fedray.mechanism_figures(strategy, setting, z, DELTA)
     assert found.rho is not None  # a noise multiplier is given
     assert found.epsilon is not None
-    figures = (found.rho, row.rho, found.epsilon, row.epsilon)
-    return PrintedPrivacy(row.locale, mechanism, z, n, row.rounds_between + 1, k, *figures)
+    figures = (found.rho, row["zcdp"], found.epsilon, row["epsilon_at_delta_1e-10"])
+    return PrintedPrivacy(row["locale"], mechanism, z, n, gap, k, *figures)
 
 
 def _reproduced(losses: list[PrintedLoss], runs: list[PrintedPrivacy]) -> Reproduced:

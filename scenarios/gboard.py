@@ -122,15 +122,22 @@ def run(
     wanted = select(rows, [*published_runs(), *later_runs()])
     known: dict[str, ReproducedRun] = {}
     for published in wanted:
-        repeated = known.get(published.configuration)
-        if repeated is not None:
-            results.append(_compared(repeated, published))
-        else:
+        # Repeats of a configuration share a simulation.
+        if published.configuration not in known:
             # Traces of full size are large, so one that is not kept is removed after its row.
             with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
                 trace_path = (out or Path(folder)) / published.name
-                results.append(_reproduce(published, overrides, trace_path, place))
-            known[published.configuration] = results[-1]
+                known[published.configuration] = _reproduce(published, overrides, trace_path, place)
+        found = known[published.configuration]
+        gap, k = found.min_sep.observed, found.max_participations.observed
+        results.append(
+            replace(
+                found,
+                name=published.name,
+                min_sep=Compared(gap, published.min_sep),
+                max_participations=Compared(k, published.max_participations),
+            )
+        )
         on_progress(PartDone(f"{published.name} done", len(results), len(wanted)))
         yield _reproduced(results)
 
@@ -162,18 +169,6 @@ def _reproduce(
         ended=trace.run["ended"],
         digest=trace.digest,
         wall_seconds=trace.run["wall_seconds"],
-    )
-
-
-def _compared(repeated: ReproducedRun, published: PublishedRun) -> ReproducedRun:
-    """Returns the run of a repeat: the same simulation beside the repeat's printed figures."""
-    return replace(
-        repeated,
-        name=published.name,
-        min_sep=Compared(repeated.min_sep.observed, published.min_sep),
-        max_participations=Compared(
-            repeated.max_participations.observed, published.max_participations
-        ),
     )
 
 

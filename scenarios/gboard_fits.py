@@ -1,15 +1,15 @@
 """Which population, pace and timer explain published min-seps: likelihoods on surfaces, models that
-share parameters between runs, profiles, predictions of runs left out, and synthetic runs.
+share parameters between runs, and profiles.
 
 The likelihood of a configuration has two terms. The log min-sep is normal around that of the
-surface, with the published scatter; without a device that came back it is only known to be at least
-the log of the rounds. The log days are known to be within the range that k implies, with the same
-scatter; that range is an estimate (`PublishedRun.days`).
+surface, with the published scatter; if no device came back, it is only known to be at least the log
+of the rounds. The log days are in the range that k implies, with the same scatter; that range is an
+estimate (`PublishedRun.days`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -29,9 +29,6 @@ LEVEL = 0.9
 DROP = float(special.chdtri(1, 1.0 - LEVEL)) / 2.0
 """Fall of the log-likelihood at the ends of a profile's interval (Wilks)."""
 
-Scope = Literal["default", "one", "locale"]
-"""Whether a parameter keeps its default, has one value for all locales, or one per locale."""
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -39,305 +36,178 @@ class Model:
 
     name: str
     """Name in tables."""
-    share: Scope
-    """Share of the population that takes part; by default the whole."""
-    pace: Scope
-    """Least time between rounds; by default less than a round takes."""
+    has_reach: bool = False
+    """Whether a share of the population takes part, instead of the whole."""
+    has_pace: bool = False
+    """Whether rounds have a least time between them, longer than a round takes."""
+    is_pooled: bool = False
+    """Whether all locales share the values."""
     later: Literal["same", "timer", "timer and population"] = "same"
-    """What the later paper's runs of a locale have of their own: a factor on the timer, or also
-    another population, which may have grown."""
+    """Parameters that the later paper's runs of a locale have of their own: a factor on the timer,
+    or also another population, which may have grown."""
 
 
 MODELS = (
-    Model("one reach", "one", "default"),
-    Model("one pace", "default", "one"),
-    Model("one reach and one pace", "one", "one"),
-    Model("reach per locale", "locale", "default"),
-    Model("pace per locale", "default", "locale"),
-    Model("reach per locale, one pace", "locale", "one"),
-    Model("reach and pace per locale", "locale", "locale"),
-    Model("reach per locale, later timer", "locale", "default", "timer"),
-    Model("pace per locale, later timer", "default", "locale", "timer"),
-    Model("reach and pace per locale, later timer", "locale", "locale", "timer"),
-    Model(
-        "reach per locale, later timer and population", "locale", "default", "timer and population"
-    ),
+    Model("one reach", has_reach=True, is_pooled=True),
+    Model("one pace", has_pace=True, is_pooled=True),
+    Model("one reach and one pace", has_reach=True, has_pace=True, is_pooled=True),
+    Model("reach per locale", has_reach=True),
+    Model("pace per locale", has_pace=True),
+    Model("reach and pace per locale", has_reach=True, has_pace=True),
+    Model("pace per locale, later timer", has_pace=True, later="timer"),
+    Model("reach and pace per locale, later timer", True, True, later="timer"),
+    Model("reach per locale, later timer, population", True, later="timer and population"),
 )
-"""Models that are compared; the last four make assumptions on the later paper explicit."""
+"""Models that are compared. The last three make assumptions on the later paper explicit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Places of a locale's parameters on the grid."""
+    """Places of parameters on the grid."""
 
     share: int
-    pace: int
+    pace: int = 0
     timer: int = SAME_TIMER
     later_share: int | None = None
     """Share in the later paper, if it is another one."""
 
-    def timer_factor(self, run: PublishedRun) -> float:
-        """Returns the factor on the printed or assumed timer of a run."""
-        return float(TIMERS[self.timer]) if run.earlier else 1.0
-
     def of(self, run: PublishedRun, values: Array) -> float:
         """Returns the value of a surface of a run."""
-        share = self.share
-        if run.earlier and self.later_share is not None:
-            share = self.later_share
-        return float(values[self.timer if run.earlier else 0, share, self.pace])
+        if run.earlier is None:
+            return float(values[0, self.share, self.pace])
+        share = self.share if self.later_share is None else self.later_share
+        return float(values[self.timer, share, self.pace])
+
+    def timer_hours(self, run: PublishedRun) -> float:
+        """Returns the timer of a run, in hours."""
+        return run.timer_hours * (float(TIMERS[self.timer]) if run.earlier else 1.0)
 
 
-Likelihoods = Mapping[str, Array]
-"""Log-likelihoods [T, S, P] by configuration."""
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A configuration on its surface [T, S, P]."""
+
+    run: PublishedRun
+    """The first of its repeats."""
+    surface: Surface
+    """Its min-seps and days."""
+    likelihood: Array
+    """[T, S, P] log-likelihood of the published figures."""
+    loss: Array
+    """[T, S, P] absolute error of log min-sep, and of log days outside those that k implies."""
 
 
-def log_likelihood(repeats: Sequence[PublishedRun], surface: Surface) -> Array:
-    """Returns the log-likelihood [T, S, P] of repeats of one configuration."""
+def evidence_of(repeats: Sequence[PublishedRun], surface: Surface) -> Evidence:
+    """Returns the evidence of repeats of one configuration."""
     run = repeats[0]
     sd = math.hypot(TASK_SD, REPEAT_SD / math.sqrt(len(repeats)))
+    off = surface.log_min_seps - np.mean([math.log(each.min_sep) for each in repeats])
     if run.is_censored:
-        return special.log_ndtr((surface.log_min_seps - math.log(run.min_sep)) / sd)
-    seen = np.mean([math.log(each.min_sep) for each in repeats])
-    # The slowest timer-long window and the whole run are those of one task, with one scatter.
-    low, high = (math.log(run_days) for run_days in run.days)
-    timer = np.log(TIMERS if run.earlier else np.ones(1))[:, None, None]
-    within = _log_within(
-        (low + timer - surface.log_days) / sd, (high + timer - surface.log_days) / sd
-    )
-    return -0.5 * ((surface.log_min_seps - seen) / sd) ** 2 + within
+        return Evidence(run, surface, special.log_ndtr(off / sd), np.maximum(0.0, -off))
+    least, most = np.log(run.days)
+    timers = np.log(TIMERS if run.earlier else np.ones(1))[:, None, None]
+    below, above = least + timers - surface.log_days, most + timers - surface.log_days
+    within = log_probability(below / sd, above / sd)
+    loss = np.abs(off) + np.maximum(0.0, np.maximum(below, -above))
+    return Evidence(run, surface, within - 0.5 * (off / sd) ** 2, loss)
 
 
-def _log_within(low: Array, high: Array) -> Array:
-    """Returns the log probability of a standard normal variable between two bounds."""
+def log_probability(low: Array, high: Array) -> Array:
+    """Returns the log probability that a standard normal variable is between two bounds."""
     # In the upper tail both probabilities round to 1, so it is mirrored.
-    mirrored = low > 0
-    low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
+    low, high = np.where(low > 0, -high, low), np.where(low > 0, -low, high)
     top = special.log_ndtr(high)
     return top + np.log1p(-np.exp(np.minimum(special.log_ndtr(low) - top, -1e-12)))
 
 
-def fit(
-    model: Model, runs: Mapping[str, PublishedRun], likelihoods: Likelihoods
-) -> dict[str, Point]:
-    """Fits a model by maximum likelihood.
+def predicted(model: Model, run: PublishedRun, evidence: Sequence[Evidence]) -> Point:
+    """Returns the point by which a model predicts a run.
 
     Args:
-        model: the model.
-        runs: runs by configuration.
-        likelihoods: log-likelihoods of the configurations to fit.
-
-    Returns:
-        The point of each locale with such a configuration, and that of "": one for all locales.
+        model: the model. Parameters per locale are fitted by likelihood on the run's locale;
+            pooled ones, and those of a locale without evidence, on all evidence by least loss.
+        run: the run.
+        evidence: configurations to fit.
     """
-    locales = list(dict.fromkeys(runs[name].locale for name in likelihoods))
-    sums = {each: locale_likelihood(each, runs, likelihoods) for each in locales}
-    own = {each: _joined(model, *sums[each]) for each in locales}
-    share, pace = _shared(model, own)
-    points = {}
-    for locale in locales:
-        within = own[locale][share, pace]
-        s, p = np.unravel_index(int(np.argmax(within)), within.shape)
-        s, p = int(s) + (share.start or 0), int(p) + (pace.start or 0)
-        later = sums[locale][1]
-        shares = later[:, :, p] if model.later == "timer and population" else later[:, s : s + 1, p]
-        t, later_s = np.unravel_index(int(np.argmax(shares)), shares.shape)
-        if model.later == "same" or not later.any():
-            points[locale] = Point(s, p)
-        elif model.later == "timer":
-            points[locale] = Point(s, p, int(t))
-        else:
-            points[locale] = Point(s, p, int(t), int(later_s))
-    scopes: list[Scope] = [
-        each if each == "default" else "one" for each in (model.share, model.pace)
-    ]
-    pooled = Model("", scopes[0], scopes[1])
-    share, pace = _shared(pooled, {each: _joined(pooled, *sums[each]) for each in locales})
-    points[""] = Point(share.start or 0, pace.start or 0)
-    return points
+    own = [each for each in evidence if each.run.locale == run.locale]
+    shares = slice(0 if model.has_reach else WHOLE, WHOLE + 1)
+    paces = slice(None if model.has_pace else 1)
+    if model.is_pooled or not own:
+        loss = sum(each.loss[SAME_TIMER if each.run.earlier else 0] for each in evidence)
+        share, pace = _place_of_most(-np.asarray(loss)[shares, paces])
+        return Point(shares.start + share, pace)
+    earlier, later = sums(own)
+    at_timer = later[SAME_TIMER] if model.later == "same" else later.max(axis=0)
+    if model.later == "timer and population":
+        at_timer = np.broadcast_to(at_timer.max(axis=0), earlier.shape)
+    share, pace = _place_of_most((earlier + at_timer)[shares, paces])
+    share += shares.start
+    if model.later == "same" or not later.any():
+        return Point(share, pace)
+    if model.later == "timer":
+        return Point(share, pace, int(np.argmax(later[:, share, pace])))
+    return Point(share, pace, *_place_of_most(later[:, :, pace]))
 
 
-def locale_likelihood(
-    locale: str, runs: Mapping[str, PublishedRun], likelihoods: Likelihoods
-) -> tuple[Array, Array]:
-    """Returns the sums of log-likelihoods over a locale's runs: [S, P] of the earlier paper, and
-    [T, S, P] of the later one."""
+def _place_of_most(values: Array) -> tuple[int, int]:
+    first, second = np.unravel_index(int(np.argmax(values)), values.shape)
+    return int(first), int(second)
+
+
+def sums(evidence: Sequence[Evidence]) -> tuple[Array, Array]:
+    """Returns the sums of log-likelihoods of a locale's configurations: [S, P] of the earlier
+    paper, and [T, S, P] of the later one."""
     earlier = np.zeros((len(SHARES), len(PACES)))
-    later = np.zeros((len(TIMERS), len(SHARES), len(PACES)))
-    for name, values in likelihoods.items():
-        if runs[name].locale == locale:
-            if runs[name].earlier:
-                later += values
-            else:
-                earlier += values[0]
+    later = np.zeros((len(TIMERS), *earlier.shape))
+    for each in evidence:
+        if each.run.earlier:
+            later += each.likelihood
+        else:
+            earlier += each.likelihood[0]
     # The printed population is an upper bound in its own paper.
     earlier[WHOLE + 1 :] = -np.inf
     return earlier, later
 
 
-def _joined(model: Model, earlier: Array, later: Array) -> Array:
-    if model.later == "same":
-        return earlier + later[SAME_TIMER]
-    if model.later == "timer":
-        return earlier + later.max(axis=0)
-    return earlier + later.max(axis=(0, 1))
-
-
-def _shared(model: Model, own: Mapping[str, Array]) -> tuple[slice, slice]:
-    """Returns the places of shares and paces that a locale may have, once the values that all
-    locales share are fitted."""
-    share = slice(WHOLE, WHOLE + 1) if model.share == "default" else slice(None)
-    pace = slice(1) if model.pace == "default" else slice(None)
-    total = 0.0
-    for values in own.values():
-        allowed = values[share, pace]
-        if model.share == "locale":
-            allowed = allowed.max(axis=0, keepdims=True)
-        if model.pace == "locale":
-            allowed = allowed.max(axis=1, keepdims=True)
-        total = total + allowed
-    s, p = np.unravel_index(int(np.argmax(total)), np.shape(total))
-    if model.share == "one":
-        share = slice(int(s), int(s) + 1)
-    if model.pace == "one":
-        pace = slice(int(p), int(p) + 1)
-    return share, pace
-
-
-def predicted(
-    model: Model, run: PublishedRun, runs: Mapping[str, PublishedRun], likelihoods: Likelihoods
-) -> Point:
-    """Returns the point by which a model predicts a run from other configurations.
-
-    Parameters of a locale without such a configuration are those that fit all other locales.
-    """
-    points = fit(model, runs, likelihoods)
-    return points.get(run.locale, points[""])
-
-
 @dataclass(frozen=True, slots=True)
 class Interval(Document):
-    """Profile-likelihood interval of a parameter."""
+    """Profile-likelihood interval of a parameter of a locale, with the others free."""
 
+    locale: str
+    """The locale."""
+    parameter: str
+    """reach, pace (minutes) or timer (factor of the later paper's timer on the earlier one's)."""
     best: float
     """Value of the largest likelihood."""
-    low: float
-    """Lower end."""
-    high: float
-    """Upper end."""
-    is_open_below: bool
-    """Whether the smallest value of the grid is inside, so that there is no lower end."""
-    is_open_above: bool
-    """Whether the largest value of the grid is inside."""
-
-    @property
-    def is_identified(self) -> bool:
-        """Whether the interval has two ends inside the grid."""
-        return not (self.is_open_below or self.is_open_above)
+    low: float | None
+    """Lower end; None if the smallest value of the grid is inside."""
+    high: float | None
+    """Upper end; None if the largest value of the grid is inside."""
 
     @property
     def text(self) -> str:
         """The interval as text, or that the parameter is not identified."""
-        if self.is_open_below and self.is_open_above:
-            return "not identified"
-        if self.is_open_below:
-            return f"at most {self.high:.3g}"
-        if self.is_open_above:
-            return f"at least {self.low:.3g}"
-        return f"{self.low:.3g} to {self.high:.3g}"
+        ends = [f"at least {self.low:.3g}"] if self.low is not None else []
+        ends += [f"at most {self.high:.3g}"] if self.high is not None else []
+        return ", ".join(ends) or "not identified"
 
 
-def profiles(earlier: Array, later: Array) -> dict[str, Interval]:
-    """Returns the intervals of share, pace and timer of one locale, each with the other two free.
-
-    Args:
-        earlier, later: sums of `locale_likelihood`.
-    """
+def intervals(evidence: Sequence[Evidence]) -> list[Interval]:
+    """Returns the intervals of reach, pace and later timer of the locale of the evidence."""
+    earlier, later = sums(evidence)
     total = later + earlier
-    shares, paces = total.max(axis=(0, 2))[: WHOLE + 1], total.max(axis=(0, 1))
-    found = {
-        "reach": _interval(SHARES[: WHOLE + 1], shares),
-        "pace": _interval(PACES, paces),
+    profiles = {
+        "reach": (SHARES[: WHOLE + 1], total.max(axis=(0, 2))[: WHOLE + 1]),
+        "pace": (PACES, total.max(axis=(0, 1))),
     }
     # The earlier paper prints its timers.
     if later.any():
-        found["timer"] = _interval(TIMERS, total.max(axis=(1, 2)))
+        profiles["timer"] = (TIMERS, total.max(axis=(1, 2)))
+    found = []
+    for name, (values, profile) in profiles.items():
+        inside = np.flatnonzero(profile >= profile.max() - DROP)
+        low = None if inside[0] == 0 else float(values[inside[0]])
+        high = None if inside[-1] == len(values) - 1 else float(values[inside[-1]])
+        best = float(values[int(np.argmax(profile))])
+        found.append(Interval(evidence[0].run.locale, name, best, low, high))
     return found
-
-
-def _interval(values: Array, profile: Array) -> Interval:
-    best = int(np.argmax(profile))
-    inside = np.flatnonzero(profile >= profile[best] - DROP)
-    first, last = int(inside[0]), int(inside[-1])
-    low, high = float(values[first]), float(values[last])
-    return Interval(float(values[best]), low, high, first == 0, last == len(values) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage(Document):
-    """Intervals of one parameter over locales of synthetic runs."""
-
-    parameter: str
-    """reach, pace or timer."""
-    intervals: int
-    """Number of intervals."""
-    covered: int
-    """Number of intervals that contain the value that made the runs."""
-    not_identifiable: int
-    """Number of intervals that are open for runs without scatter too."""
-    called_so: int
-    """Number of these that are open for the runs with scatter."""
-
-
-def recovery(
-    runs: Mapping[str, PublishedRun], surfaces: Mapping[str, Surface], sets: int
-) -> tuple[Coverage, ...]:
-    """Fits synthetic runs whose parameters are drawn from the grid, and counts what is recovered.
-
-    Args:
-        runs: runs whose rounds, goals and timers the synthetic ones have, by configuration.
-        surfaces: surfaces of the configurations, which make the runs and fit them.
-        sets: sets of runs.
-    """
-    draws = np.random.default_rng(2024)
-    counts: dict[str, list[int]] = {}
-    for _ in range(sets):
-        truths = {
-            locale: Point(
-                *map(int, draws.integers((0, 0, 0), (WHOLE + 1, len(PACES), len(TIMERS))))
-            )
-            for locale in dict.fromkeys(each.locale for each in runs.values())
-        }
-        exact, drawn = (
-            {
-                name: log_likelihood([synthetic], surfaces[name])
-                for name, run in runs.items()
-                for synthetic in [_synthetic(run, truths[run.locale], surfaces[name], scatter)]
-            }
-            for scatter in (None, draws)
-        )
-        for locale, truth in truths.items():
-            sharp = profiles(*locale_likelihood(locale, runs, exact))
-            values = {"reach": SHARES[truth.share], "pace": PACES[truth.pace]}
-            values["timer"] = TIMERS[truth.timer]
-            for name, each in profiles(*locale_likelihood(locale, runs, drawn)).items():
-                is_open = not sharp[name].is_identified
-                found = (1, each.low <= values[name] <= each.high, is_open)
-                found += (is_open and not each.is_identified,)
-                counts[name] = [
-                    a + b for a, b in zip(counts.get(name, [0] * 4), found, strict=True)
-                ]
-    return tuple(Coverage(name, *found) for name, found in counts.items())
-
-
-def _synthetic(
-    run: PublishedRun, truth: Point, surface: Surface, draws: np.random.Generator | None
-) -> PublishedRun:
-    """Returns a run with the min-sep and k of a point, with scatter if there is a generator."""
-    sd = math.hypot(TASK_SD, REPEAT_SD)
-    gap, length = (0.0, 0.0) if draws is None else draws.normal(0.0, sd, 2)
-    min_sep = round(math.exp(truth.of(run, surface.log_min_seps) + gap))
-    hours = 24.0 * math.exp(truth.of(run, surface.log_days) + length)
-    timers = math.ceil(hours / (run.timer_hours * truth.timer_factor(run)))
-    k = 1 if min_sep >= run.rounds else max(2, timers)
-    return replace(run, rounds_between=max(1, min_sep) - 1, max_participations=k)

@@ -1,72 +1,28 @@
 """Published runs of Gboard's language models: of Xu et al. 2023 a row of `gboard/published.csv` and
-a scenario file each, and of McMahan, Xu, Zhang 2024 the rows of `TABLE_4`.
+a scenario file each, and of McMahan, Xu, Zhang 2024 (arXiv 2408.08868) the rows of table 4 in
+`gboard/later.csv`.
 
 NWP rows are next-word prediction (table 1), OTF rows on-the-fly rescoring (table 2). Files bear
 their row's name (`nwp_pt_br.toml`). `reach`, the share of a locale's devices that the task can use,
-is not published: each locale has one value, fitted by `fedray fit-min-sep` on the row that
-`FITTED_ROWS` names; 1 where the plain availability model comes near.
+and the pace, `rounds.min_minutes_between`, are not published: each locale has one value of each,
+fitted on the rows that `is_fitted` names, or the default where that comes near.
 """
 
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import fedray
 from fedray import InputError
 
 FOLDER = Path(__file__).resolve().parent / "gboard"
-FITTED_ROWS = (
-    "nwp-de-DE",
-    "nwp-pt-PT",
-    "nwp-en-US",
-    "nwp-pt-BR",
-    "nwp-en-IN",
-    "nwp-es-AR",
-    "otf-es-ES",
-)
-"""Rows whose own min-sep was used to fit the reach of their locale. The min-seps of all other rows
-are predictions: nothing was fitted on them."""
-
-
-class TableRow(NamedTuple):
-    """A row of table 4 of McMahan, Xu, Zhang 2024 (arXiv 2408.08868)."""
-
-    locale: str
-    """Language and country of the keyboard."""
-    mechanism: str
-    """Mechanism of the run, or its name."""
-    noise_multiplier: float
-    """z, as printed."""
-    rounds: int
-    """n: rounds of the run."""
-    rounds_between: int
-    """The printed min-sep: rounds strictly between two participations of a device."""
-    max_participations: int
-    """The printed k."""
-    rho: str
-    """zCDP, as printed."""
-    epsilon: str
-    """Epsilon at delta 1e-10, as printed."""
-    report_goal: int
-    """Number of reports that closed a round, by section 5."""
-
-
-TABLE_4 = (
-    TableRow("es-ES", "banded", 1.411, 1280, 296, 4, "0.29", "4.82", 6500),
-    TableRow("es-ES", "blt-400", 7.379, 1280, 300, 4, "0.16", "3.46", 6500),
-    TableRow("id-ID", "tree", 7.0, 2350, 437, 5, "0.94", "9.29", 6500),
-    TableRow("id-ID", "blt-400", 7.379, 2350, 447, 5, "0.20", "3.93", 6500),
-    TableRow("pt-BR", "banded", 4.523, 2000, 2001, 1, "0.0245", "1.32", 6500),
-    TableRow("pt-BR", "blt-1000", 8.681, 2000, 2001, 1, "0.0223", "1.25", 6500),
-    TableRow("pt-BR", "blt-1000", 16.1, 2000, 1181, 2, "0.0140", "0.98", 12000),
-    TableRow("pt-PT", "tree", 7.0, 430, 91, 4, "1.33", "11.27", 3000),
-    TableRow("pt-PT", "blt-100", 3.12, 430, 92, 4, "1.11", "10.19", 3000),
-    TableRow("pt-PT", "blt-100", 5.5, 320, 49, 6, "0.75", "8.19", 6000),
-)
-"""Rows of table 4. Where k is 1 no device came back, and the printed 2001 is the number of rounds
-and one."""
+FITTED_ROWS = ("nwp-de-DE", "nwp-pt-PT", "nwp-en-US", "nwp-en-IN", "nwp-es-AR")
+"""Rows whose own min-sep was used to fit the reach of their locale, by `fedray fit-min-sep`."""
+FITTED_LOCALES = ("es-ES", "pt-BR")
+"""Locales whose reach and pace were fitted on their rows of both papers, which contradict a fit on
+one row (`gboard_fits`)."""
 Rows = Annotated[str | None, "Locales or rows, comma-separated, such as en-GB,otf-de-DE."]
 """The option `rows` of every reproduction of these runs."""
 
@@ -105,8 +61,8 @@ class PublishedRun:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the reach was fitted on this row's own min-sep."""
-        return self.name in FITTED_ROWS
+        """Whether the reach or pace was fitted on this row's own min-sep; else it is predicted."""
+        return self.name in FITTED_ROWS or self.locale in FITTED_LOCALES
 
     @property
     def name(self) -> str:
@@ -156,34 +112,39 @@ class PublishedRun:
         return fedray.Scenario.from_toml(self.file, (*keys, *overrides))
 
 
+def table_rows(name: str) -> list[dict[str, str]]:
+    """Returns the rows of `gboard/NAME.csv`, as printed."""
+    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def published_runs() -> list[PublishedRun]:
     """Returns all rows of `gboard/published.csv` as printed by Xu et al. 2023, in the order of
     their tables."""
-    with (FOLDER / "published.csv").open(encoding="utf-8", newline="") as file:
-        return [_run_of(row) for row in csv.DictReader(file)]
+    return [_run_of(row) for row in table_rows("published")]
 
 
 def later_runs() -> list[PublishedRun]:
-    """Returns the rows of `TABLE_4` whose locales the earlier paper has too: all but those of
-    id-ID, whose population is not printed."""
-    runs = []
-    for row in TABLE_4:
-        earlier = next((each for each in published_runs() if each.locale == row.locale), None)
-        if earlier is not None:
-            own = replace(
-                earlier,
-                task=f"{row.mechanism}-{row.report_goal}",
-                rounds=row.rounds,
-                report_goal=row.report_goal,
-                rounds_between=row.rounds_between,
-                max_participations=row.max_participations,
-                noise_multiplier=row.noise_multiplier,
-                rho=None,
-                epsilon=None,
-                earlier=earlier,
-            )
-            runs.append(own)
-    return runs
+    """Returns the rows of `gboard/later.csv` whose locales the earlier paper has too: all but those
+    of id-ID, whose population is not printed."""
+    # The first row of a locale is the one that stays.
+    by_locale = {run.locale: run for run in reversed(published_runs())}
+    return [
+        replace(
+            by_locale[row["locale"]],
+            task=f"{row['mechanism']}-{row['report_goal']}",
+            rounds=int(row["rounds"]),
+            report_goal=int(row["report_goal"]),
+            rounds_between=int(row["rounds_between"]),
+            max_participations=int(row["max_participations"]),
+            noise_multiplier=float(row["noise_multiplier"]),
+            rho=None,
+            epsilon=None,
+            earlier=by_locale[row["locale"]],
+        )
+        for row in table_rows("later")
+        if row["locale"] in by_locale
+    ]
 
 
 def select(names: str | None, runs: Sequence[PublishedRun]) -> list[PublishedRun]:

@@ -6,17 +6,17 @@ The pace is the smallest number of minutes between rounds (`rounds.min_minutes_b
 """
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
 import fedray
+from fedray import InputError
 from .gboard_rows import PublishedRun
-from .reproduction import Progress
-from .small_runs import Outcome, outcomes_of
+from .reproduction import PartDone, Progress, simulated
 
 Array = npt.NDArray[np.float64]
 
@@ -34,6 +34,18 @@ PACES = np.geomspace(3.0, 90.0, 59)
 first in any case."""
 TIMERS = np.geomspace(0.5, 4.0, 13)
 """[T] factors on timers that fits choose from; entry 4 is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Figures of a run that published tables state or imply."""
+
+    min_sep: int
+    """The gap; the number of rounds if no device took part twice."""
+    max_participations: int
+    """k."""
+    days: float
+    """Simulated time to the last commit, in days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +84,30 @@ def simulated_surfaces(
     scenarios = [
         _scenario(configurations[name], *case, overrides).scaled(scale) for name, case in cases
     ]
+    outcomes: dict[int, Outcome] = {}
+    # Tasks end in any order.
+    for place, outcome in fedray.run_jobs(outcome_of, scenarios, placement):
+        outcomes[place] = outcome
+        done = f"{len(outcomes)} of {len(cases)} runs simulated"
+        on_progress(PartDone(done, len(outcomes), len(cases)))
     found: dict[str, list[Outcome]] = {name: [] for name in configurations}
-    for (name, _), outcome in zip(
-        cases, outcomes_of(scenarios, placement, on_progress), strict=True
-    ):
-        found[name].append(outcome)
+    for place, (name, _) in enumerate(cases):
+        found[name].append(outcomes[place])
     return {name: surface_through(run, found[name]) for name, run in configurations.items()}
+
+
+def outcome_of(scenario: "fedray.Scenario") -> Outcome:
+    """Runs an untrained scenario in this process.
+
+    Raises:
+        InputError: if the run starves or ends early.
+    """
+    truth = simulated(scenario)
+    found = truth.participation
+    # A run that ended early cannot be compared with published ones of all rounds.
+    if truth.note or found is None or truth.days is None:
+        raise InputError(f"{scenario.name}: {truth.note}")
+    return Outcome(truth.min_sep or found.rounds, found.max_participations, truth.days)
 
 
 def surface_through(run: PublishedRun, outcomes: Sequence[Outcome]) -> Surface:
@@ -92,42 +122,41 @@ def surface_through(run: PublishedRun, outcomes: Sequence[Outcome]) -> Surface:
         run: the published run.
         outcomes: runs for `_timers` x `SIMULATED_SHARES` x `SIMULATED_LOADS`, in this order.
     """
-    timers = _timers(run)
-    shape = (len(timers), len(SIMULATED_SHARES), len(SIMULATED_LOADS))
-    filled = run.population / run.report_goal * np.array(SIMULATED_SHARES)[:, None]
-    hours = run.timer_hours * np.array(timers)[:, None, None]
+    simulated_timers = _timers(run)
+    shape = (len(simulated_timers), len(SIMULATED_SHARES), len(SIMULATED_LOADS))
     # A run in which no device came twice says that the min-sep is larger than its rounds.
     gaps = [2 * run.rounds if each.max_participations == 1 else each.min_sep for each in outcomes]
-    used = np.log(np.reshape(gaps, shape) / filled)
-    lasted = np.log(np.reshape([24.0 * each.days for each in outcomes], shape) * filled / hours)
-    wanted = TIMERS if run.earlier else np.ones(1)
-    fill_S1 = run.population / run.report_goal * SHARES[:, None]
-    log_min_seps, log_days = [], []
-    for factor in wanted:
-        timer_hours = run.timer_hours * factor
-        loads = np.log(PACES * fill_S1 / (60.0 * timer_hours))
-        gap = _on_grid(used, loads, timers, factor) + np.log(fill_S1)
-        most = np.minimum(60.0 * timer_hours / PACES, fill_S1) + 1.0
-        log_min_seps.append(np.minimum(gap, np.log(most)))
-        length = _on_grid(lasted, loads, timers, factor) + np.log(timer_hours / 24.0 / fill_S1)
-        log_days.append(np.maximum(length, np.log(run.rounds * PACES / 1440.0)))
-    return Surface(np.stack(log_min_seps), np.stack(log_days))
+    turns = run.population / run.report_goal * np.array(SIMULATED_SHARES)[:, None]
+    hours = run.timer_hours * np.array(simulated_timers)[:, None, None]
+    used = np.log(np.reshape(gaps, shape) / turns)
+    lasted = np.log(np.reshape([24.0 * each.days for each in outcomes], shape) * turns / hours)
 
-
-def _on_grid(values: Array, loads: Array, timers: Sequence[float], factor: float) -> Array:
-    """Returns values [T', S', P'] of simulated runs at a timer's factor on the grid [S, P], where
-    `loads` has the log load of each place; all axes are interpolated in logarithms."""
-    log_timers, log_loads = np.log(timers), np.log(SIMULATED_LOADS)
-    columns = values.reshape(len(timers), -1).T
-    at_timer = np.array([np.interp(math.log(factor), log_timers, each) for each in columns])
-    by_share = np.array(
-        [np.interp(loads, log_loads, each) for each in at_timer.reshape(values.shape[1:])]
+    timers_T11 = (TIMERS if run.earlier else np.ones(1))[:, None, None]
+    turns_S1 = run.population / run.report_goal * SHARES[:, None]
+    hours_T11 = run.timer_hours * timers_T11
+    loads_TSP = PACES * turns_S1 / (60.0 * hours_T11)
+    places = (
+        _places(timers_T11, simulated_timers),
+        _places(SHARES[:, None], SIMULATED_SHARES),
+        np.interp(loads_TSP, SIMULATED_LOADS, range(len(SIMULATED_LOADS))),
     )
-    places = np.interp(np.log(SHARES), np.log(SIMULATED_SHARES), range(len(SIMULATED_SHARES)))
-    left = np.minimum(places.astype(int), len(SIMULATED_SHARES) - 2)
-    weight = (places - left)[:, None]
-    rows = np.arange(len(SHARES))
-    return (1.0 - weight) * by_share[left, rows] + weight * by_share[left + 1, rows]
+    at = np.stack(np.broadcast_arrays(*places))
+    gap = ndimage.map_coordinates(used, at, order=1, mode="nearest") + np.log(turns_S1)
+    most = np.minimum(60.0 * hours_T11 / PACES, turns_S1) + 1.0
+    length = ndimage.map_coordinates(lasted, at, order=1, mode="nearest")
+    length += np.log(hours_T11 / 24.0 / turns_S1)
+    least = np.log(run.rounds * PACES / 1440.0)
+    return Surface(np.minimum(gap, np.log(most)), np.maximum(length, least))
+
+
+def place_in(grid: Array, value: float) -> int:
+    """Returns the place of the grid's value that is nearest, in logarithms."""
+    return int(np.argmin(np.abs(np.log(grid / value))))
+
+
+def _places(values: Array, simulated_values: Sequence[float]) -> Array:
+    """Returns places between simulated values, in logarithms."""
+    return np.interp(np.log(values), np.log(simulated_values), range(len(simulated_values)))
 
 
 def _timers(run: PublishedRun) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 import math
 
 from fedray.scenario import Scenario
-from fedray.scenarios.small_runs import Outcome
+from fedray.scenarios.gboard_surfaces import Outcome
 
 USABLE = 0.6
 """Share of the population that takes part in a timer's length in the made-up law below."""

@@ -4,6 +4,7 @@ that is left out reaches its prediction."""
 import itertools
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,26 +12,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lawful_runs import USABLE, lawful
+from recovered import recovery, synthetic
 from scipy import stats
 
 from fedray.base.errors import InputError
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.scenarios import gboard_fits, gboard_predict, gboard_surfaces, small_runs
+from fedray.scenarios import gboard_fits, gboard_predict, gboard_surfaces
 from fedray.scenarios.gboard_fits import (
     MODELS,
     WHOLE,
+    Evidence,
     Model,
     Point,
-    fit,
-    locale_likelihood,
-    log_likelihood,
+    evidence_of,
+    intervals,
     predicted,
-    profiles,
-    recovery,
 )
-from fedray.scenarios.gboard_predict import fit_renewal, renewal, study_of
-from fedray.scenarios.gboard_rows import FITTED_ROWS, PublishedRun, later_runs, published_runs
+from fedray.scenarios.gboard_predict import LEFT_OUT, NOTHING, fit_renewal, renewal, study_of
+from fedray.scenarios.gboard_rows import FITTED_LOCALES, PublishedRun, later_runs, published_runs
 from fedray.scenarios.gboard_surfaces import (
     PACES,
     SHARES,
@@ -38,33 +38,29 @@ from fedray.scenarios.gboard_surfaces import (
     SIMULATED_SHARES,
     TIMERS,
     Surface,
+    outcome_of,
+    place_in,
     surface_through,
 )
-from fedray.scenarios.small_runs import outcome_of
 
 ALL = [*published_runs(), *later_runs()]
-REACH = Model("reach per locale", "locale", "default")
+CONFIGURATIONS = {run.configuration: run for run in reversed(ALL)}
 
 
 @cache
 def surface_of(configuration: str) -> Surface:
     """The surface of the made-up law."""
-    run = next(each for each in ALL if each.configuration == configuration)
+    run = CONFIGURATIONS[configuration]
     cases = itertools.product(gboard_surfaces._timers(run), SIMULATED_SHARES, SIMULATED_LOADS)
     return surface_through(
         run, [lawful(gboard_surfaces._scenario(run, *case, ()).scaled(0.01)) for case in cases]
     )
 
 
-def by_configuration(runs: list[PublishedRun]) -> dict[str, PublishedRun]:
-    return {run.configuration: run for run in reversed(runs)}
-
-
-def likelihoods_of(runs: list[PublishedRun]):
-    return {
-        name: log_likelihood([run], surface_of(name))
-        for name, run in by_configuration(runs).items()
-    }
+def evidence_for(runs: Iterable[PublishedRun]) -> list[Evidence]:
+    """Evidence of runs on the made-up law's surfaces, one repeat of each configuration."""
+    first = {run.configuration: run for run in runs}
+    return [evidence_of([run], surface_of(name)) for name, run in first.items()]
 
 
 def test_a_surface_follows_the_law_that_made_its_runs() -> None:
@@ -90,19 +86,22 @@ def test_a_later_surface_has_the_timer_of_each_factor() -> None:
 
 def test_the_grids_have_the_values_that_models_keep() -> None:
     assert SHARES[WHOLE] == pytest.approx(1.0, abs=1e-3)
+    assert place_in(SHARES, 1.0) == WHOLE
     assert TIMERS[gboard_fits.SAME_TIMER] == pytest.approx(1.0)
 
 
 def test_a_run_in_which_no_device_came_back_says_more_than_its_rounds() -> None:
     """And in the likelihood of such a published row, no larger min-sep is worse."""
-    run = next(each for each in ALL if each.is_censored)
+    run = CONFIGURATIONS["pt-BR-6500"]
+    assert run.is_censored
     assert run.min_sep == run.rounds == 2000
     surface = surface_of(run.configuration)
-    values = log_likelihood([run], surface)
+    found = evidence_of([run], surface)
     order = np.argsort(surface.log_min_seps, axis=None)
-    assert (np.diff(values.ravel()[order]) >= 0).all()
-    assert values.max() > -0.01
-    assert values.min() < -10
+    assert (np.diff(found.likelihood.ravel()[order]) >= 0).all()
+    assert found.likelihood.max() > -0.01
+    assert found.likelihood.min() < -10
+    assert (found.loss == np.maximum(0.0, math.log(2000) - surface.log_min_seps)).all()
 
 
 def test_the_probability_between_two_bounds_is_right_far_out_too() -> None:
@@ -112,7 +111,7 @@ def test_the_probability_between_two_bounds_is_right_far_out_too() -> None:
         wanted = stats.norm.logcdf(b) + math.log1p(
             -math.exp(stats.norm.logcdf(a) - stats.norm.logcdf(b))
         )
-        found = gboard_fits._log_within(np.array(low), np.array(high))
+        found = gboard_fits.log_probability(np.array(low), np.array(high))
         assert float(found) == pytest.approx(wanted, rel=1e-6)
 
 
@@ -120,52 +119,43 @@ def test_the_probability_between_two_bounds_is_right_far_out_too() -> None:
 def test_a_model_finds_rows_that_it_made(model: Model) -> None:
     """Rows by a point of the grid are fitted; those of models without a parameter per locale are
     predicted without themselves too, since all rows have the same parameters."""
-    truth = Point(30 if model.share != "default" else WHOLE, 45 if model.pace != "default" else 0)
-    made = [
-        gboard_fits._synthetic(run, truth, surface_of(name), None)
-        for name, run in by_configuration(ALL).items()
-    ]
-    runs, likelihoods = by_configuration(made), likelihoods_of(made)
-    points = fit(model, runs, likelihoods)
-    for name, run in runs.items():
-        values = surface_of(name).log_min_seps
-        wanted = truth.of(run, values)
-        found = points[run.locale].of(run, values)
-        rest = {other: each for other, each in likelihoods.items() if other != name}
-        without = predicted(model, run, runs, rest).of(run, values)
+    truth = Point(30 if model.has_reach else WHOLE, 45 if model.has_pace else 0)
+    evidence = evidence_for(
+        synthetic(run, truth, surface_of(name), None) for name, run in CONFIGURATIONS.items()
+    )
+    for each in evidence:
         # A censored row has no upper end.
-        if not run.is_censored:
-            assert found == pytest.approx(wanted, abs=0.05)
-            if "locale" not in (model.share, model.pace):
-                assert without == pytest.approx(wanted, abs=0.05)
+        if not each.run.is_censored:
+            values = each.surface.log_min_seps
+            wanted = truth.of(each.run, values)
+            fitted = predicted(model, each.run, evidence)
+            assert fitted.of(each.run, values) == pytest.approx(wanted, abs=0.05)
+            if model.is_pooled:
+                rest = [other for other in evidence if other is not each]
+                without = predicted(model, each.run, rest)
+                assert without.of(each.run, values) == pytest.approx(wanted, abs=0.05)
 
 
 def test_nothing_of_rows_left_out_changes_a_prediction() -> None:
-    for left_out, shared in gboard_predict.LEFT_OUT.items():
-        if left_out == gboard_predict.NOTHING:
-            continue
-        for run in by_configuration(ALL).values():
-            changed = [
-                replace(each, rounds_between=2 * each.rounds_between, max_participations=3)
-                if shared(each) == shared(run)
-                else each
-                for each in ALL
-            ]
-            for model in (MODELS[0], MODELS[-1]):
-                one, two = (
-                    predicted(
-                        model,
-                        run,
-                        by_configuration(runs),
-                        {
-                            name: each
-                            for name, each in likelihoods_of(runs).items()
-                            if shared(by_configuration(runs)[name]) != shared(run)
-                        },
-                    )
-                    for runs in (ALL, changed)
-                )
-                assert one == two
+    """Wrong figures in the rows that are left out change none of the predictions without them, and
+    they do change fits."""
+    surfaces = {name: surface_of(name) for name in CONFIGURATIONS}
+    true = {row.name: row for row in study_of(ALL, surfaces, 0.01).rows}
+    fits_moved = 0
+    for left_out, name in (("row", "nwp-de-DE"), ("locale", "otf-pt-PT"), ("paper", "nwp-en-US")):
+        shared = LEFT_OUT[left_out]
+        (run,) = (each for each in ALL if each.name == name)
+        changed = [
+            replace(each, rounds_between=2 * each.rounds_between, max_participations=3)
+            if shared(each) == shared(run)
+            else each
+            for each in ALL
+        ]
+        (row,) = (each for each in study_of(changed, surfaces, 0.01).rows if each.name == name)
+        for one, two in zip(row.said[1:], true[name].said[1:], strict=True):
+            assert one.min_seps[left_out] == two.min_seps[left_out]
+            fits_moved += one.min_seps[NOTHING] != two.min_seps[NOTHING]
+    assert fits_moved > 20
 
 
 def test_what_rows_do_not_determine_is_called_so() -> None:
@@ -174,49 +164,42 @@ def test_what_rows_do_not_determine_is_called_so() -> None:
     same min-sep."""
 
     def found(locale: str, share: int, pace: int):
-        runs = {name: run for name, run in by_configuration(ALL).items() if run.locale == locale}
-        likelihoods = {}
-        for name, run in runs.items():
-            made = gboard_fits._synthetic(run, Point(share, pace), surface_of(name), None)
-            likelihoods[name] = log_likelihood([made], surface_of(name))
-        return profiles(*locale_likelihood(locale, runs, likelihoods))
+        runs = [run for run in CONFIGURATIONS.values() if run.locale == locale]
+        made = [
+            synthetic(run, Point(share, pace), surface_of(run.configuration), None) for run in runs
+        ]
+        return {each.parameter: each for each in intervals(evidence_for(made))}
 
     single = found("es-AR", 20, 0)
     assert single["reach"].text.startswith("at least")
     assert single["pace"].text.startswith("at most")
     assert "timer" not in single
     assert found("es-AR", WHOLE, 50)["reach"].text.startswith("at least")
-    two_goals = found("pt-PT", 20, 0)
-    assert two_goals["reach"].is_identified
-    assert two_goals["reach"].low <= SHARES[20] <= two_goals["reach"].high
+    reach = found("pt-PT", 20, 0)["reach"]
+    assert reach.low is not None
+    assert reach.high is not None
+    assert reach.low <= SHARES[20] <= reach.high
 
 
 def test_intervals_of_synthetic_runs_contain_their_parameters() -> None:
-    """Ten sets of 30 intervals and more: 90 per cent, or more where an end of the grid helps; fewer
-    than 80 per cent of 90 would happen once in a thousand."""
-    runs = by_configuration(ALL)
-    surfaces = {name: surface_of(name) for name in runs}
-    found = recovery(runs, surfaces, 10)
-    assert [each.parameter for each in found] == ["reach", "pace", "timer"]
-    for each in found:
-        assert each.intervals == (30 if each.parameter == "timer" else 90)
-        assert each.covered >= stats.binom.ppf(0.001, each.intervals, 0.9)
-        assert 0 < each.called_so <= each.not_identifiable
-    assert found == recovery(runs, surfaces, 10)
+    """Ten sets: 90 per cent, or more where an end of the grid helps; fewer than the quantile would
+    happen once in a thousand."""
+    surfaces = {name: surface_of(name) for name in CONFIGURATIONS}
+    found = recovery(CONFIGURATIONS, surfaces, 10)
+    for parameter, count in found.items():
+        assert count.intervals == (30 if parameter == "timer" else 90)
+        assert count.covered >= stats.binom.ppf(0.001, count.intervals, 0.9)
+        assert 0 < count.called_so <= count.not_identifiable
+    assert list(found) == ["reach", "pace", "timer"]
 
 
 def test_repeats_count_as_one_configuration() -> None:
-    study = study_of(ALL, {name: surface_of(name) for name in by_configuration(ALL)}, 1)
+    study = study_of(ALL, {name: surface_of(name) for name in CONFIGURATIONS}, 0.01)
     assert len(study.rows) == 21
     rows = {row.name: row for row in study.rows}
     assert rows["tree-3000-pt-PT"].said == rows["blt-100-3000-pt-PT"].said
-    assert {(each.locale, each.goals) for each in study.ratios} == {
-        ("pt-BR", (6500, 12000)),
-        ("pt-PT", (3000, 6000)),
-    }
-    printed = {each.locale: each.published for each in study.ratios}
-    assert printed["pt-PT"] == pytest.approx(92 / 50)
-    assert printed["pt-BR"] == pytest.approx(2000 / 1182)
+    assert len(study.scores) == len(MODELS) + 2
+    assert {each.locale for each in study.intervals} == {run.locale for run in ALL}
 
 
 def test_the_renewal_formula_is_recovered() -> None:
@@ -236,20 +219,23 @@ def test_the_renewal_formula_is_recovered() -> None:
     assert renewal(runs[0], share, wait_hours) == pytest.approx(runs[0].min_sep, rel=0.03)
 
 
-def test_rows_say_whether_their_reach_was_fitted_on_them() -> None:
-    runs = published_runs()
-    assert {run.name for run in ALL if run.is_fitted} == set(FITTED_ROWS)
-    for run in runs:
-        # A locale with reach 1 was not fitted, and at most one row of a locale was.
-        reach = run.scenario().population.reach
-        rows = [other.is_fitted for other in runs if other.locale == run.locale]
-        assert sum(rows) == (reach < 1)
+def test_rows_say_whether_reach_or_pace_was_fitted_on_them() -> None:
+    """A locale with a reach below 1 or a pace was fitted on one of its rows, or on all of both
+    papers; a locale with neither on none."""
+    for locale in dict.fromkeys(run.locale for run in ALL):
+        rows = [run for run in ALL if run.locale == locale]
+        scenario = rows[0].scenario()
+        pace = scenario.rounds.min_minutes_between
+        is_default = scenario.population.reach == 1.0 and pace is None
+        fitted = sum(run.is_fitted for run in rows)
+        allowed = (len(rows),) if locale in FITTED_LOCALES else (0 if is_default else 1,)
+        assert fitted in allowed
 
 
 @pytest.mark.slow
 def test_the_command_predicts_published_rows(tmp_path: Path, fedray_command, monkeypatch) -> None:
-    monkeypatch.setattr(small_runs, "outcome_of", lawful)
-    given = ("--place", "backend=in-process", "--sets", "1", "--rows", "nwp-es-AR,pt-PT")
+    monkeypatch.setattr(gboard_surfaces, "outcome_of", lawful)
+    given = ("--place", "backend=in-process", "--rows", "nwp-es-AR,pt-PT")
     code, out, err = fedray_command(
         "reproduce", "gboard-predict", *given, "--out", str(tmp_path / "o"), "--json"
     )
@@ -262,14 +248,12 @@ def test_the_command_predicts_published_rows(tmp_path: Path, fedray_command, mon
     assert len(document["scores"]) == len(MODELS) + 2
     page = (tmp_path / "o" / "report.html").read_text()
     assert "blt-100-6000-pt-PT" in page
-    (result,) = gboard_predict.run(
-        "nwp-es-AR,pt-PT", sets=1, placement=Placement(backend="in-process")
-    )
+    (result,) = gboard_predict.run("nwp-es-AR,pt-PT", placement=Placement(backend="in-process"))
     assert json.loads(json.dumps(result.to_json())) == document
     # No column is lost, and the first table fits 100 columns.
     for table in result.tables():
         assert {len(row) for row in table.rows} == {len(table.columns)}
-    assert "without paper" in result.tables()[0].text(100)
+    assert "without row" in result.tables()[0].text(100)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +261,7 @@ def test_the_command_predicts_published_rows(tmp_path: Path, fedray_command, mon
     [
         ("gboard-privacy", "--set", "seed=1"),
         ("gboard-privacy", "--place", "shards=2"),
-        ("gboard-privacy", "--sets", "3"),
-        ("gboard-predict", "--sets", "0"),
+        ("gboard-privacy", "--scale", "0.1"),
         ("gboard-predict", "--seeds", "2"),
         ("gboard-predict", "--scale", "2"),
         ("gboard", "--scale", "0.1"),
