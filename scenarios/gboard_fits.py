@@ -1,10 +1,9 @@
 """Which population, pace and timer explain published min-seps: likelihoods on surfaces, models that
 share parameters between runs, and profiles.
 
-The likelihood of a configuration has two terms. The log min-sep is normal around that of the
-surface, with the published scatter; if no device came back, it is only known to be at least the log
-of the rounds. The log days are in the range that k implies, with the same scatter; that range is an
-estimate (`PublishedRun.days`).
+In the likelihood of a configuration, log min-sep is normal around that of the surface with the
+published scatter, and at least the log of the rounds if no device came back. Log days are in the
+range that k implies, with the same scatter; that range is an estimate (`PublishedRun.days`).
 """
 
 import math
@@ -94,13 +93,14 @@ class Evidence:
     likelihood: Array
     """[T, S, P] log-likelihood of the published figures."""
     loss: Array
-    """[T, S, P] absolute error of log min-sep, and of log days outside those that k implies."""
+    """[T, S, P] absolute error of log min-sep, and of log days outside the range of k."""
 
 
 def evidence_of(repeats: Sequence[PublishedRun], surface: Surface) -> Evidence:
     """Returns the evidence of repeats of one configuration."""
     run = repeats[0]
     sd = math.hypot(TASK_SD, REPEAT_SD / math.sqrt(len(repeats)))
+    # Repeats share the deviation of their task.
     off = surface.log_min_seps - np.mean([math.log(each.min_sep) for each in repeats])
     if run.is_censored:
         return Evidence(run, surface, special.log_ndtr(off / sd), np.maximum(0.0, -off))
@@ -125,7 +125,7 @@ def predicted(model: Model, run: PublishedRun, evidence: Sequence[Evidence]) -> 
 
     Args:
         model: the model. Parameters per locale are fitted by likelihood on the run's locale;
-            pooled ones, and those of a locale without evidence, on all evidence by least loss.
+            pooled ones, and all of a locale without evidence, on all evidence by least loss.
         run: the run.
         evidence: configurations to fit.
     """
@@ -133,10 +133,12 @@ def predicted(model: Model, run: PublishedRun, evidence: Sequence[Evidence]) -> 
     shares = slice(0 if model.has_reach else WHOLE, WHOLE + 1)
     paces = slice(None if model.has_pace else 1)
     if model.is_pooled or not own:
+        # Locales differ by more than the scatter, and absolute errors do not follow the farthest.
         loss = sum(each.loss[SAME_TIMER if each.run.earlier else 0] for each in evidence)
         share, pace = _place_of_most(-np.asarray(loss)[shares, paces])
         return Point(shares.start + share, pace)
     earlier, later = sums(own)
+    # Parameters of the later paper only are maximised first, those of both papers then.
     at_timer = later[SAME_TIMER] if model.later == "same" else later.max(axis=0)
     if model.later == "timer and population":
         at_timer = np.broadcast_to(at_timer.max(axis=0), earlier.shape)

@@ -113,10 +113,9 @@ def outcome_of(scenario: "fedray.Scenario") -> Outcome:
 def surface_through(run: PublishedRun, outcomes: Sequence[Outcome]) -> Surface:
     """Returns the surface through simulated runs.
 
-    Interpolated are the min-sep over the most rounds that the population can fill once, and the
-    days over those that this many rounds per timer would take: both change slowly with all three
-    variables. Two laws then bound them: no two rounds are closer than the pace, and a population
-    fills no more rounds than it has devices for.
+    Min-seps are interpolated relative to the most rounds that the population can fill once, and
+    days relative to a run with this many rounds per timer: both ratios change slowly. Two laws then
+    bound them: no two rounds are closer than the pace, and each round needs its devices.
 
     Args:
         run: the published run.
@@ -138,6 +137,7 @@ def surface_through(run: PublishedRun, outcomes: Sequence[Outcome]) -> Surface:
     places = (
         _places(timers_T11, simulated_timers),
         _places(SHARES[:, None], SIMULATED_SHARES),
+        # Linear, since a pace acts only near a load of 1.
         np.interp(loads_TSP, SIMULATED_LOADS, range(len(SIMULATED_LOADS))),
     )
     at = np.stack(np.broadcast_arrays(*places))
