@@ -81,7 +81,7 @@ bench-audit: .venv/.tests  ## Import and audit of large logs, sweeps of 200 cell
 bench-wheel: .venv/.tests  ## Sizes and start-up times of an installation, for the core and each extra (ten minutes, 6 GB)
 	$(BIN)/python tests/benchmarks/bench_wheel.py
 
-predict: .venv/.runs  ## The published runs of Gboard, predicted from other locales (a quarter of an hour)
+predict: .venv/.runs  ## The published runs of Gboard, predicted from others (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard-predict --out runs/gboard-predicted
 
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 
 import fedray
 from fedray.mechanisms import Identity, Tree, TreeFull
+from .gboard_rows import table_rows
 from .reproduction import (
     Document,
     InJson,
@@ -122,20 +123,6 @@ class LossesOfBLTs(TypedDict):
     """Runs of Table 4."""
 
 
-TABLE_4 = (
-    ("es-ES", "banded", 1.411, 1280, 296, 4, "0.29", "4.82"),
-    ("es-ES", "blt-400", 7.379, 1280, 300, 4, "0.16", "3.46"),
-    ("id-ID", "tree", 7.0, 2350, 437, 5, "0.94", "9.29"),
-    ("id-ID", "blt-400", 7.379, 2350, 447, 5, "0.20", "3.93"),
-    ("pt-BR", "banded", 4.523, 2000, 2001, 1, "0.0245", "1.32"),
-    ("pt-BR", "blt-1000", 8.681, 2000, 2001, 1, "0.0223", "1.25"),
-    ("pt-BR", "blt-1000", 16.1, 2000, 1181, 2, "0.0140", "0.98"),
-    ("pt-PT", "tree", 7.0, 430, 91, 4, "1.33", "11.27"),
-    ("pt-PT", "blt-100", 3.12, 430, 92, 4, "1.11", "10.19"),
-    ("pt-PT", "blt-100", 5.5, 320, 49, 6, "0.75", "8.19"),
-)
-"""Runs of Table 4: locale, mechanism, noise multiplier, rounds, rounds between participations,
-participations, rho and epsilon."""
 CONTRADICTORY = {("es-ES", "banded"), ("pt-PT", "tree")}
 """Rows of Table 4 whose figures contradict one another (see NOTES)."""
 
@@ -216,7 +203,7 @@ def run(
         on_progress(PartDone(row.name, done, work))
         losses.append(_loss_of(row, make))
         done += row.work
-    yield _reproduced(losses, [_privacy_of(*each) for each in TABLE_4])
+    yield _reproduced(losses, [_privacy_of(each) for each in table_rows("later")])
 
 
 def _loss_of(row: _Printed, make: _Maker) -> PrintedLoss:
@@ -228,20 +215,20 @@ def _loss_of(row: _Printed, make: _Maker) -> PrintedLoss:
     )
 
 
-def _privacy_of(
-    locale: str, mechanism: str, z: float, n: int, between: int, k: int, *printed: str
-) -> PrintedPrivacy:
-    # A device that takes part once is as far from itself as the run is long.
-    b = min(between + 1, n)
-    # A matrix of sensitivity 1 is accounted as one release of one Gaussian.
-    setting = fedray.MinSep(1, 1, 1) if mechanism == "banded" else fedray.MinSep(n, b, k)
+def _privacy_of(row: dict[str, str]) -> PrintedPrivacy:
+    mechanism, z, n = row["mechanism"], float(row["noise_multiplier"]), int(row["rounds"])
+    gap, k = int(row["rounds_between"]) + 1, int(row["max_participations"])
+    # A device that takes part once is as far from itself as the run is long, and a matrix of
+    # sensitivity 1 is accounted as one release of one Gaussian.
+    once = mechanism == "banded"
+    setting = fedray.MinSep(1, 1, 1) if once else fedray.MinSep(n, min(gap, n), k)
     made = {"banded": Identity(), "tree": Tree()}
     strategy = made.get(mechanism) or fedray.read_strategy(mechanism)
     found = fedray.mechanism_figures(strategy, setting, z, DELTA)
     assert found.rho is not None  # a noise multiplier is given
     assert found.epsilon is not None
-    figures = (found.rho, printed[0], found.epsilon, printed[1])
-    return PrintedPrivacy(locale, mechanism, z, n, between + 1, k, *figures)
+    figures = (found.rho, row["zcdp"], found.epsilon, row["epsilon_at_delta_1e-10"])
+    return PrintedPrivacy(row["locale"], mechanism, z, n, gap, k, *figures)
 
 
 def _reproduced(losses: list[PrintedLoss], runs: list[PrintedPrivacy]) -> Reproduced:

@@ -1,246 +1,202 @@
-"""Gboard's published runs, predicted: every parameter is fitted on the runs of other locales.
+"""Published runs of both papers and predictions by models, fitted on all rows, without the row,
+without its locale, and without its paper.
 
-Each run is simulated at a fraction of its size and at a few reaches, which give a `Curve`; every
-fit is arithmetic on these curves. A prediction for a locale has one reach, chosen by the runs of
-all other locales (leave one locale out). Beside it stand a formula, fitted in the same way, and the
-reach of the locale's other row.
+`gboard_surfaces` simulates every configuration on a coarse grid of population, pace and timer; all
+fits are arithmetic on these surfaces (`gboard_fits`). Repeats of a configuration count as one.
 """
 
-import bisect
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
-from scipy import special
-
 import fedray
-from fedray import InputError
-from .gboard_rows import PublishedRun, Rows, published_runs, select
+from .gboard_fits import (
+    LEVEL,
+    MODELS,
+    REPEAT_SD,
+    TASK_SD,
+    Evidence,
+    Interval,
+    Point,
+    evidence_of,
+    intervals,
+    predicted,
+)
+from .gboard_rows import PublishedRun, Rows, later_runs, published_runs, select
+from .gboard_surfaces import PACES, SHARES, Surface, place_in, simulated_surfaces
 from .reproduction import Document, Progress, Reproduced, Reproduction, Table
-from .small_runs import SCALE, Outcome, outcomes_of
 
-REACHES = (0.25, 0.5, 1.0)
-"""Reaches that are simulated; values at other reaches are interpolated."""
-LOG_REACHES = tuple(math.log(0.05) * step / 300 for step in range(301))
-"""Reaches that fits choose from: logarithms of 1 to 0.05, in steps of one per cent."""
-CONFIDENCE = 0.9
-"""Confidence of the intervals of predicted min-seps."""
-
-
-PACE = "rounds.min_minutes_between=7.0"
-"""Key set in every scenario. Of no limit and this one, the other locales choose this one for each
-locale (docs/published.md)."""
+NOTHING = "nothing"
+LEFT_OUT: Mapping[str, Callable[[PublishedRun], object]] = {
+    NOTHING: lambda run: None,
+    "row": lambda run: run.configuration,
+    "locale": lambda run: run.locale,
+    "paper": lambda run: run.earlier is None,
+}
+"""Rows that a fit leaves out before it predicts a row: the rows with the same value of this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Min-sep and days of a run by the reach, means over seeds.
+class Said(Document):
+    """Predictions of a run by a model."""
 
-    Both are nearly powers of the reach, and level where rounds cannot come faster; so they are
-    interpolated in logarithms, and continued below the least reach that was simulated.
-    """
-
-    log_reaches: tuple[float, ...]
-    """[R] logs of the simulated reaches, rising to 0."""
-    log_min_seps: tuple[float, ...]
-    """[R] logs of the min-seps."""
-    log_days: tuple[float, ...]
-    """[R] logs of the days."""
-    seed_variance: float
-    """Variance of log min-sep between seeds; 0 if there was one seed."""
-
-    def min_sep(self, log_reach: float) -> float:
-        """Returns the log of the min-sep at a reach."""
-        return _interpolated(self.log_reaches, self.log_min_seps, log_reach)
-
-    def days(self, log_reach: float) -> float:
-        """Returns the log of the days at a reach."""
-        return _interpolated(self.log_reaches, self.log_days, log_reach)
-
-    def needed_log_reach(self, min_sep: float) -> float | None:
-        """Returns the log of the smallest reach at which a run has this min-sep; None if the whole
-        population is too small for it."""
-        wanted = math.log(min_sep)
-        # The last value is at reach 1, the whole population.
-        if wanted > self.log_min_seps[-1]:
-            return None
-        # Min-seps rise up to the first piece that reaches this high.
-        right = max(1, bisect.bisect_left(self.log_min_seps, wanted))
-        piece = slice(right - 1, right + 1)
-        return _interpolated(self.log_min_seps[piece], self.log_reaches[piece], wanted)
+    model: str
+    """Name of the model."""
+    min_seps: dict[str, float]
+    """Min-sep by the rows that the fit left out: `nothing`; this `row` and its repeats; the rows of
+    its `locale`; its `paper`. Only the first for the shipped scenarios."""
+    max_participations: int | None
+    """k without this row, an estimate: number of timers that began in the predicted days. None for
+    the renewal formula."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction(Document):
-    """One run as predicted by the runs of other locales, and as published."""
+class RowStudy(Document):
+    """A published run, and the predictions of each model."""
 
     name: str
     """Name of the row."""
-    reach: float
-    """The reach that fits the other locales best."""
-    min_sep: float
-    """Predicted gap."""
-    low: float
-    """Lower end of the interval of the min-sep, an estimate that assumes the same log-normal
-    scatter in all locales, and in all seeds."""
-    high: float
-    """Upper end of that interval."""
-    days: float
-    """Predicted length of the run, in days."""
-    max_participations: int
-    """Predicted k, an estimate: number of timers that began in these days."""
-    transferred: float | None
-    """Min-sep at the reach that the locale's other row needs; None without another row."""
-    renewal: float
-    """Min-sep by the renewal formula, fitted on other locales."""
     published_min_sep: int
-    """The published gap."""
+    """The published gap; the number of rounds if it is censored."""
+    is_censored: bool
+    """Whether no device came back, so that the min-sep is at least the number of rounds."""
     published_max_participations: int
     """The published k."""
-    published_days: tuple[float, float]
-    """Smallest and largest number of days of the published run, as implied by its k."""
+    said: tuple[Said, ...]
+    """Predictions, in the order of the scores."""
+
+    def error(self, min_sep: float) -> float:
+        """Returns the absolute error of log min-sep; 0 above a censored one."""
+        error = math.log(min_sep / self.published_min_sep)
+        return max(0.0, -error) if self.is_censored else abs(error)
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """Errors of a method over the published runs."""
+class Score(Document):
+    """Mean absolute errors of log min-sep of a model over the configurations; 0.1 is about ten
+    per cent."""
 
-    method: str
-    """Name of the method."""
-    runs: int
-    """Number of runs that it predicts."""
-    error: float
-    """Mean absolute error of log min-sep; 0.1 is about ten per cent."""
-    median_error: float
-    """Median absolute error of log min-sep."""
-    participations_right: int | None
-    """Number of runs whose predicted k is the published one; None for methods without one."""
+    model: str
+    """Name of the model."""
+    errors: dict[str, float]
+    """Errors by the rows that the fit left out, with the keys of `Said.min_seps`."""
+    participations_right: int
+    """Number of configurations whose k, predicted without the row, is the published one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionStudy(Document):
-    """Predictions of runs, and the scores of methods on all published runs."""
+    """Published runs of both papers, and predictions by models."""
 
-    predictions: tuple[Prediction, ...]
-    """Predictions of the requested runs."""
+    rows: tuple[RowStudy, ...]
+    """The requested runs."""
     scores: tuple[Score, ...]
-    """A line per method, over all published runs."""
-    renewal: tuple[float, float]
-    """(e, w hours) of the renewal formula, fitted on all published runs."""
+    """A line per model, over the configurations of all runs."""
+    intervals: tuple[Interval, ...]
+    """Parameters of each locale, if reach, pace and later timer are all free."""
     scale: float
     """Size of the simulations, as a share of population and report goal."""
-    seeds: int
-    """Number of runs of each case."""
 
 
 def run(
     rows: Rows = None,
-    scale: Annotated[float, "Size of the simulations."] = SCALE,
-    seeds: Annotated[int, "Runs of each case; their spread is part of the intervals."] = 2,
+    scale: Annotated[float, "Size of the simulations."] = 0.01,
     overrides: Sequence[str] = (),
     placement: "fedray.Placement | None" = None,
     on_progress: Progress = lambda _: None,
 ) -> Iterator[Reproduced]:
-    """Predicts runs from the published runs of other locales, and scores the predictions.
+    """Predicts published runs from others, and scores the predictions.
 
     Args:
         rows: runs to show, as `gboard_rows.select` takes them; all published runs are simulated
             in any case, since parameters are fitted on them.
         scale: share of population and report goal that is simulated.
-        seeds: runs of each case.
         overrides: keys set in every scenario.
         placement: place of the simulations, a task each.
         on_progress: listener.
 
     Raises:
-        InputError: if a row is unknown, or seeds are not 1 to 100.
+        InputError: if a row is unknown.
     """
-    if not 1 <= seeds <= 100:
-        raise InputError.of("seeds", seeds, "must be from 1 to 100", "the number of runs per case")
-    wanted = select(rows)
-    published = published_runs()
-    curves = _simulated_curves(published, overrides, scale, seeds, placement, on_progress)
-    by_row = {each: predict(each, published, curves) for each in published}
-    study = PredictionStudy(
-        predictions=tuple(by_row[each] for each in wanted),
-        scores=scores_of([*by_row.values()]),
-        renewal=fit_renewal(published),
-        scale=scale,
-        seeds=seeds,
-    )
-    yield reproduced(study)
+    published = [*published_runs(), *later_runs()]
+    names = {each.name for each in select(rows, published)}
+    surfaces = simulated_surfaces(published, overrides, scale, placement, on_progress)
+    study = study_of(published, surfaces, scale)
+    shown = tuple(each for each in study.rows if each.name in names)
+    yield _reproduced(replace(study, rows=shown))
 
 
-Curves = dict[PublishedRun, Curve]
+def study_of(
+    published: Sequence[PublishedRun], surfaces: Mapping[str, Surface], scale: float
+) -> PredictionStudy:
+    """Fits all models to published runs on their surfaces, and leaves rows out in turn."""
+    repeats: dict[str, list[PublishedRun]] = {}
+    for each in published:
+        repeats.setdefault(each.configuration, []).append(each)
+    evidence = [evidence_of(found, surfaces[name]) for name, found in repeats.items()]
+    said = {each.run.configuration: _said(each, evidence) for each in evidence}
+    rows = [
+        RowStudy(
+            *(each.name, each.min_sep, each.is_censored, each.max_participations),
+            said[each.configuration],
+        )
+        for each in published
+    ]
+    # One of the repeats of a configuration is scored.
+    names = [each.configuration for each in published]
+    scored = list(dict(zip(names, rows, strict=True)).values())
+    found = [
+        interval
+        for locale in dict.fromkeys(each.locale for each in published)
+        for interval in intervals([each for each in evidence if each.run.locale == locale])
+    ]
+    scores = [_score(place, scored) for place in range(len(scored[0].said))]
+    return PredictionStudy(tuple(rows), tuple(scores), tuple(found), scale)
 
 
-def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Curves) -> Prediction:
-    """Predicts a run from the published runs of all other locales.
+def _said(own: Evidence, evidence: Sequence[Evidence]) -> tuple[Said, ...]:
+    run = own.run
 
-    Args:
-        run: a run of any locale.
-        published: runs to fit parameters on; runs of the same locale are left out.
-        curves: curves of all runs.
-    """
-    # Another row of the same locale would give away its reach.
-    others = [other for other in published if other.locale != run.locale]
-    log_reach = _best_reach(others, curves)
-    own = curves[run]
-    residuals = [math.log(other.min_sep) - curves[other].min_sep(log_reach) for other in others]
-    # One parameter was fitted; the prediction for a new locale scatters as the others do.
-    freedom = len(residuals) - 1
-    between = sum(each**2 for each in residuals) / freedom
-    deviation = math.sqrt(between * (1 + 1 / len(residuals)) + own.seed_variance)
-    half_width = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * deviation
-    center = own.min_sep(log_reach)
-    e, wait_hours = fit_renewal(others)
-    days = math.exp(own.days(log_reach))
-    siblings = [each for each in published if each.locale == run.locale and each.name != run.name]
-    return Prediction(
-        name=run.name,
-        reach=math.exp(log_reach),
-        min_sep=math.exp(center),
-        low=math.exp(center - half_width),
-        high=math.exp(center + half_width),
-        days=days,
-        max_participations=_timers_begun(days, run),
-        transferred=_transferred(run, siblings, curves),
-        renewal=_renewal(run, e, wait_hours),
-        published_min_sep=run.min_sep,
-        published_max_participations=run.max_participations,
-        published_days=run.days,
-    )
+    def min_sep(point: Point) -> float:
+        return math.exp(point.of(run, own.surface.log_min_seps))
 
+    def timers_begun(point: Point) -> int:
+        # A device takes part at the start, and once more after every timer.
+        hours = 24.0 * math.exp(point.of(run, own.surface.log_days))
+        return math.floor(hours / point.timer_hours(run)) + 1
 
-def scores_of(predictions: Sequence[Prediction]) -> tuple[Score, ...]:
-    """Scores all methods on the predictions of the same published runs."""
-    right = sum(
-        each.max_participations == each.published_max_participations for each in predictions
-    )
-    return (
-        _score("renewal formula, fitted on other locales", predictions, "renewal"),
-        _score("one reach, fitted on other locales", predictions, "min_sep", right),
-        _score("reach of the locale's other task", predictions, "transferred"),
-    )
+    rest = {
+        kind: [each for each in evidence if kind == NOTHING or shared(each.run) != shared(run)]
+        for kind, shared in LEFT_OUT.items()
+    }
+    scenario = run.scenario()
+    pace = scenario.rounds.min_minutes_between or PACES[0]
+    today = Point(place_in(SHARES, scenario.population.reach), place_in(PACES, pace))
+    by_formula = {
+        kind: renewal(run, *fit_renewal([each.run for each in others]))
+        for kind, others in rest.items()
+    }
+    result = [
+        Said("shipped today", {NOTHING: min_sep(today)}, timers_begun(today)),
+        Said("renewal formula", by_formula, None),
+    ]
+    for model in MODELS:
+        points = {kind: predicted(model, run, others) for kind, others in rest.items()}
+        min_seps = {kind: min_sep(point) for kind, point in points.items()}
+        result.append(Said(model.name, min_seps, timers_begun(points["row"])))
+    return tuple(result)
 
 
 def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
-    """Fits the renewal formula: a share e of the devices takes part whenever its timer T is over
-    and it has waited w hours more, so that min-sep = e N / goal T / (T + w).
-
-    Args:
-        runs: runs to fit, at least one.
-
-    Returns:
-        (e, w), with the least absolute errors of log min-sep; w from 0 to 30 days.
-    """
+    """Returns (e, w) with the least absolute errors of log min-sep by the renewal formula, w up to
+    30 days; censored runs are not used."""
+    known = [run for run in runs if not run.is_censored]
     best = (math.inf, 0.0, 0.0)
     # For each wait the best share has a closed form, so that only waits are searched.
     for wait_hours in range(0, 721, 4):
-        errors = [math.log(run.min_sep / _renewal(run, 1.0, wait_hours)) for run in runs]
+        errors = [math.log(run.min_sep / renewal(run, 1.0, wait_hours)) for run in known]
         # The median is the constant with the least absolute errors.
         log_share = statistics.median(errors)
         error = sum(abs(each - log_share) for each in errors)
@@ -248,182 +204,92 @@ def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
     return best[1], best[2]
 
 
-def _renewal(run: PublishedRun, share: float, wait_hours: float) -> float:
+def renewal(run: PublishedRun, share: float, wait_hours: float) -> float:
+    """Returns the min-sep of a run by the renewal formula: a share e of the devices takes part
+    whenever its timer T is over and it has waited w hours more: e N / goal T / (T + w)."""
     timers_share = run.timer_hours / (run.timer_hours + wait_hours)
     return share * run.population / run.report_goal * timers_share
 
 
-def _best_reach(runs: Sequence[PublishedRun], curves: Curves) -> float:
-    """Returns the log reach with the least absolute errors of log min-sep, and of log days outside
-    the range that k implies."""
-
-    def loss(log_reach: float) -> float:
-        total = 0.0
-        for run in runs:
-            total += abs(math.log(run.min_sep) - curves[run].min_sep(log_reach))
-            total += _days_off(run, curves[run], log_reach)
-        return total
-
-    return min(LOG_REACHES, key=loss)
-
-
-def _days_off(run: PublishedRun, curve: Curve, log_reach: float) -> float:
-    """Returns the distance of log days from the range that the published k implies."""
-    least, most = (math.log(each) for each in run.days)
-    days = curve.days(log_reach)
-    return max(0.0, least - days, days - most)
-
-
-def _score(
-    method: str,
-    predictions: Sequence[Prediction],
-    field: str,
-    participations_right: int | None = None,
-) -> Score:
-    errors = []
-    for each in predictions:
-        value = getattr(each, field)
-        # A locale with one row has no other row whose reach could be used.
-        if value is not None:
-            errors.append(abs(math.log(value / each.published_min_sep)))
-    return Score(
-        method=method,
-        runs=len(errors),
-        error=statistics.fmean(errors),
-        median_error=statistics.median(errors),
-        participations_right=participations_right,
-    )
-
-
-def _transferred(
-    run: PublishedRun, siblings: Sequence[PublishedRun], curves: Curves
-) -> float | None:
-    if not siblings:
-        return None
-    needed = [curves[each].needed_log_reach(each.min_sep) for each in siblings]
-    # If the whole population was too small, it is the nearest choice.
-    log_reach = statistics.fmean(each or 0.0 for each in needed)
-    return math.exp(curves[run].min_sep(log_reach))
-
-
-def _timers_begun(days: float, run: PublishedRun) -> int:
-    # A device takes part at the start, and once more after every timer.
-    return math.floor(days * 24.0 / run.timer_hours) + 1
-
-
-def _simulated_curves(
-    runs: Sequence[PublishedRun],
-    overrides: Sequence[str],
-    scale: float,
-    seeds: int,
-    placement: "fedray.Placement | None",
-    on_progress: Progress,
-) -> Curves:
-    cases = list(itertools.product(runs, REACHES, range(1, seeds + 1)))
-    scenarios = []
-    for run, reach, seed in cases:
-        # Set last, so that no override changes the comparison.
-        keys = (*overrides, PACE, f"population.reach={reach}", f"seed={seed}")
-        scenarios.append(run.scenario(keys).scaled(scale))
-    by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_progress), strict=True))
-    return {
-        run: curve_through(
-            [[by_case[run, reach, seed] for seed in range(1, seeds + 1)] for reach in REACHES]
-        )
-        for run in runs
+def _score(place: int, rows: Sequence[RowStudy]) -> Score:
+    said = [row.said[place] for row in rows]
+    pairs = list(zip(rows, said, strict=True))
+    errors = {
+        kind: statistics.fmean(row.error(each.min_seps[kind]) for row, each in pairs)
+        for kind in said[0].min_seps
     }
+    right = sum(each.max_participations == row.published_max_participations for row, each in pairs)
+    return Score(said[0].model, errors, right)
 
 
-def curve_through(outcomes: Sequence[Sequence[Outcome]]) -> Curve:
-    """Returns the curve through simulated runs, given a list with a run per seed for each of
-    `REACHES`."""
-    min_seps = [[math.log(each.min_sep) for each in runs] for runs in outcomes]
-    days = [[math.log(each.days) for each in runs] for runs in outcomes]
-    variances = [statistics.variance(each) for each in min_seps if len(each) > 1]
-    return Curve(
-        log_reaches=tuple(math.log(reach) for reach in REACHES),
-        log_min_seps=tuple(statistics.fmean(each) for each in min_seps),
-        log_days=tuple(statistics.fmean(each) for each in days),
-        seed_variance=statistics.fmean(variances) if variances else 0.0,
-    )
-
-
-def _interpolated(places: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Returns the value of a piecewise linear function, continued beyond its ends."""
-    # The piece that contains `at`, or the first or last one if it lies beyond the ends.
-    right = min(max(bisect.bisect_left(places, at), 1), len(places) - 1)
-    left = right - 1
-    slope = (values[right] - values[left]) / (places[right] - places[left])
-    return values[left] + slope * (at - places[left])
-
-
-def reproduced(study: PredictionStudy) -> Reproduced:
-    """Returns the tables, the figure and the verdict of a study."""
-    runs = study.predictions
-    inside = sum(each.low <= each.published_min_sep <= each.high for each in runs)
-    right = sum(each.max_participations == each.published_max_participations for each in runs)
+def _reproduced(study: PredictionStudy) -> Reproduced:
+    """Returns the tables and the verdict of a study."""
+    left_out = [score.errors.get("row", math.inf) for score in study.scores]
+    best = left_out.index(min(left_out))
     return Reproduced(
         title="Gboard runs, predicted",
         document=study.to_json(),
-        shown=_tables(study),
-        notes=_notes(study),
-        verdict=f"Of {len(runs)} runs, {inside} have the published min-sep in the "
-        f"{CONFIDENCE:.0%} interval, and {right} the published max participations.",
+        shown=_tables(study, best),
+        notes=(*_NOTES, f"Simulated at {study.scale:g} of population and report goal."),
+        verdict=f'Without the row, "{study.scores[best].model}" has the least mean error of log '
+        f"min-sep, {left_out[best]:.3f}.",
     )
 
 
-def _tables(study: PredictionStudy) -> list[Table]:
-    predicted = "Min-sep, predicted by the runs of other locales; k and days / published"
+_NOTES = (
+    "Rows of McMahan, Xu, Zhang 2024 have the population and timer of the locale's first row in Xu "
+    "et al. 2023, unless a model gives the later runs a timer or population of their own. Where no "
+    "device came back, the min-sep is at least (>=) the number of rounds.",
+    "Without: the row and its repeats, its locale, or its paper was left out of the fit. Where all "
+    "rows of a locale are left out, its parameters are those that fit all others best, by absolute "
+    "errors of log min-sep and of log days outside those that k implies. k, without the row, is "
+    "the number of timers that began in the predicted days.",
+    f"Intervals are profile likelihoods at {LEVEL:.0%}, with a scatter of {TASK_SD:.0%} between "
+    f"tasks and {REPEAT_SD:.1%} between repeats. No row refutes the values beyond an open end.",
+)
+
+
+def _tables(study: PredictionStudy, best: int) -> list[Table]:
+    def min_sep(at: int, left_out: str) -> Callable[[RowStudy], str]:
+        return lambda row: f"{row.said[at].min_seps[left_out]:.0f}"
+
+    def error(left_out: str) -> Callable[[Score], str]:
+        return lambda score: f"{score.errors[left_out]:.3f}" if left_out in score.errors else "-"
+
+    shown = dict(zip(("fitted", "without row", "locale", "paper"), LEFT_OUT, strict=True))
+    rows: dict[str, Callable[[RowStudy], str]] = {
+        "run": lambda row: row.name,
+        "printed": lambda row: f"{'>= ' * row.is_censored}{row.published_min_sep}",
+        "today": min_sep(0, NOTHING),
+        **{heading: min_sep(best, kind) for heading, kind in shown.items()},
+        "k": lambda row: (
+            f"{row.said[best].max_participations} / {row.published_max_participations}"
+        ),
+    }
+    numbers = range(1, len(study.scores))
+    by_model: dict[str, Callable[[RowStudy], str]] = {"run": lambda row: row.name}
+    by_model |= {f"{at}": min_sep(at, "row") for at in numbers}
+    scores: dict[str, Callable[[Score], str]] = {
+        "model": lambda score: score.model,
+        **{heading: error(kind) for heading, kind in shown.items()},
+        "k right": lambda score: str(score.participations_right or "-"),
+    }
+    found: dict[str, Callable[[Interval], str]] = {
+        "locale": lambda each: each.locale,
+        "parameter": lambda each: each.parameter,
+        "best": lambda each: f"{each.best:.3g}",
+        f"{LEVEL:.0%}": lambda each: each.text,
+    }
+    key = ", ".join(f"{at} {study.scores[at].model}" for at in numbers)
     return [
-        Table.of(predicted, study.predictions, _PREDICTED),
-        Table.of("Errors of log min-sep over the published runs", study.scores, _SCORES),
+        Table.of(f"Min-seps by {study.scores[best].model}; k / printed", study.rows, rows),
+        Table.of(f"Min-seps without the row, by model: {key}", study.rows, by_model),
+        Table.of("Mean absolute errors of log min-sep", study.scores, scores),
+        Table.of("Parameters of each locale, the others free", study.intervals, found),
     ]
 
-
-def _notes(study: PredictionStudy) -> list[str]:
-    share, wait_hours = study.renewal
-    return [
-        "Leave one locale out: the reach of a prediction is the one that fits the published runs "
-        "of all other locales best, by absolute errors of log min-sep and of log days outside "
-        "those that k implies. There is at most one round per 7 minutes. Intervals are estimates: "
-        "they hold if locales scatter log-normally, and so do seeds. k is the number of timers "
-        "that began in the predicted days.",
-        "Other task: min-sep by the reach that the locale's other row needs.",
-        f"Renewal formula: min-sep = e N / goal T / (T + w), with timer T; over all published runs "
-        f"e = {share:.3f} and w = {wait_hours:.0f} h.",
-        f"Simulated at {study.scale:g} of population and report goal, {study.seeds} seeds of each "
-        "case.",
-    ]
-
-
-def _days(run: Prediction) -> str:
-    low, high = run.published_days
-    return f"{run.days:.1f} / {low:.0f} to {high:.0f}"
-
-
-def _whole(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
-
-
-_PREDICTED: Mapping[str, Callable[[Prediction], str]] = {
-    "run": lambda run: run.name,
-    "predicted": lambda run: _whole(run.min_sep),
-    "90 %": lambda run: f"{run.low:.0f} to {run.high:.0f}",
-    "published": lambda run: f"{run.published_min_sep}",
-    "k": lambda run: f"{run.max_participations} / {run.published_max_participations}",
-    "days": _days,
-    "reach": lambda run: f"{run.reach:.2f}",
-    "renewal": lambda run: _whole(run.renewal),
-    "other task": lambda run: _whole(run.transferred),
-}
-_SCORES: Mapping[str, Callable[[Score], str]] = {
-    "method": lambda score: score.method,
-    "runs": lambda score: f"{score.runs}",
-    "mean error": lambda score: f"{score.error:.3f}",
-    "median": lambda score: f"{score.median_error:.3f}",
-    "k right": lambda score: _whole(score.participations_right),
-}
 
 REPRODUCTION = Reproduction(
-    "Runs of Xu et al. 2023, each predicted from the runs of other locales (78 small runs).", run
+    "Runs of Xu et al. 2023 and McMahan, Xu, Zhang 2024, predicted from others (198 small runs).",
+    run,
 )

@@ -1,15 +1,16 @@
-"""Published runs of Gboard's language models (Xu et al. 2023): a row of `gboard/published.csv` and
-a scenario file each.
+"""Published runs of Gboard's language models: of Xu et al. 2023 a row of `gboard/published.csv` and
+a scenario file each, and of McMahan, Xu, Zhang 2024 (arXiv 2408.08868) the rows of table 4 in
+`gboard/later.csv`.
 
 NWP rows are next-word prediction (table 1), OTF rows on-the-fly rescoring (table 2). Files bear
 their row's name (`nwp_pt_br.toml`). `reach`, the share of a locale's devices that the task can use,
-is not published: each locale has one value, fitted by `fedray fit-min-sep` on the row that
-`FITTED_ROWS` names; 1 where the plain availability model comes near.
+and the pace, `rounds.min_minutes_between`, are not published: each locale has one value of each,
+fitted on the rows that `is_fitted` names, or the default where that comes near.
 """
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,17 +18,11 @@ import fedray
 from fedray import InputError
 
 FOLDER = Path(__file__).resolve().parent / "gboard"
-FITTED_ROWS = (
-    "nwp-de-DE",
-    "nwp-pt-PT",
-    "nwp-en-US",
-    "nwp-pt-BR",
-    "nwp-en-IN",
-    "nwp-es-AR",
-    "otf-es-ES",
-)
-"""Rows whose own min-sep was used to fit the reach of their locale. The min-seps of all other rows
-are predictions: nothing was fitted on them."""
+FITTED_ROWS = ("nwp-de-DE", "nwp-pt-PT", "nwp-en-US", "nwp-en-IN", "nwp-es-AR")
+"""Rows whose own min-sep was used to fit the reach of their locale, by `fedray fit-min-sep`."""
+FITTED_LOCALES = ("es-ES", "pt-BR")
+"""Locales whose reach and pace were fitted on their rows of both papers, which contradict a fit on
+one row (`gboard_fits`)."""
 Rows = Annotated[str | None, "Locales or rows, comma-separated, such as en-GB,otf-de-DE."]
 """The option `rows` of every reproduction of these runs."""
 
@@ -37,7 +32,8 @@ class PublishedRun:
     """A row of the tables: how a model was trained, and its privacy as printed."""
 
     task: str
-    """NWP (next-word prediction) or OTF (on-the-fly rescoring)."""
+    """NWP (next-word prediction) or OTF (on-the-fly rescoring); of the later paper, the mechanism
+    and report goal."""
     locale: str
     """Language and country of the keyboard, such as en-GB."""
     population: int
@@ -54,15 +50,19 @@ class PublishedRun:
     """The printed MaxP: k."""
     noise_multiplier: float
     """z of tree aggregation."""
-    rho: float
-    """The printed zCDP of online tree aggregation at the noise multiplier."""
+    rho: float | None
+    """The printed zCDP of online tree aggregation at the noise multiplier; None for the later
+    paper, whose rows `fedray reproduce blt` recomputes."""
     epsilon: float | None
     """The printed epsilon of online tree aggregation at delta 1e-10, or None."""
+    earlier: "PublishedRun | None" = None
+    """Earlier paper's first row of the locale, for a row of the later paper, which prints neither
+    population nor timer: both are taken from this row, as is the scenario. Else None."""
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the reach was fitted on this row's own min-sep."""
-        return self.name in FITTED_ROWS
+        """Whether the reach or pace was fitted on this row's own min-sep; else it is predicted."""
+        return self.name in FITTED_ROWS or self.locale in FITTED_LOCALES
 
     @property
     def name(self) -> str:
@@ -72,8 +72,8 @@ class PublishedRun:
     @property
     def min_sep(self) -> int:
         """The min-sep that a simulated run should have: the gap, one more than the printed rounds
-        between."""
-        return self.rounds_between + 1
+        between; the number of rounds, which it is at least, if no device came back."""
+        return min(self.rounds_between + 1, self.rounds)
 
     @property
     def days(self) -> tuple[float, float]:
@@ -87,8 +87,19 @@ class PublishedRun:
 
     @property
     def file(self) -> Path:
-        """The scenario file of this run, named after its row."""
-        return FOLDER / f"{self.name.lower().replace('-', '_')}.toml"
+        """The scenario file of this run, named after its row in the earlier paper."""
+        name = (self.earlier or self).name
+        return FOLDER / f"{name.lower().replace('-', '_')}.toml"
+
+    @property
+    def configuration(self) -> str:
+        """Name of the configuration, which repeats of the run with other mechanisms share."""
+        return f"{self.locale}-{self.report_goal}" if self.earlier else self.name
+
+    @property
+    def is_censored(self) -> bool:
+        """Whether no device came back, so that the min-sep is at least the number of rounds."""
+        return self.max_participations == 1
 
     def scenario(self, overrides: Sequence[str] = ()) -> "fedray.Scenario":
         """Returns the scenario of the run.
@@ -96,28 +107,58 @@ class PublishedRun:
         Args:
             overrides: keys to set in it, as "table.key=value".
         """
-        return fedray.Scenario.from_toml(self.file, overrides)
+        own = (f"rounds.count={self.rounds}", f"rounds.report_goal={self.report_goal}")
+        keys = own if self.earlier else ()
+        return fedray.Scenario.from_toml(self.file, (*keys, *overrides))
+
+
+def table_rows(name: str) -> list[dict[str, str]]:
+    """Returns the rows of `gboard/NAME.csv`, as printed."""
+    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def published_runs() -> list[PublishedRun]:
     """Returns all rows of `gboard/published.csv` as printed by Xu et al. 2023, in the order of
     their tables."""
-    with (FOLDER / "published.csv").open(encoding="utf-8", newline="") as file:
-        return [_run_of(row) for row in csv.DictReader(file)]
+    return [_run_of(row) for row in table_rows("published")]
 
 
-def select(names: str | None) -> list[PublishedRun]:
-    """Selects published runs, in the order of their tables.
+def later_runs() -> list[PublishedRun]:
+    """Returns the rows of `gboard/later.csv` whose locales the earlier paper has too: all but those
+    of id-ID, whose population is not printed."""
+    # The first row of a locale is the one that stays.
+    by_locale = {run.locale: run for run in reversed(published_runs())}
+    return [
+        replace(
+            by_locale[row["locale"]],
+            task=f"{row['mechanism']}-{row['report_goal']}",
+            rounds=int(row["rounds"]),
+            report_goal=int(row["report_goal"]),
+            rounds_between=int(row["rounds_between"]),
+            max_participations=int(row["max_participations"]),
+            noise_multiplier=float(row["noise_multiplier"]),
+            rho=None,
+            epsilon=None,
+            earlier=by_locale[row["locale"]],
+        )
+        for row in table_rows("later")
+        if row["locale"] in by_locale
+    ]
+
+
+def select(names: str | None, runs: Sequence[PublishedRun]) -> list[PublishedRun]:
+    """Selects published runs, in their order.
 
     Args:
-        names: comma-separated names or locales, in any letter case; None for all published runs.
+        names: comma-separated names or locales, in any letter case; None for all runs.
+        runs: runs to select from.
 
     Raises:
         InputError: a name is unknown, or the list is empty.
     """
-    runs = published_runs()
     if names is None:
-        return runs
+        return list(runs)
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:
         if not any(_is_called(run, name) for run in runs):

@@ -21,6 +21,8 @@ REMOVED = {
     "banded --bands 128` or `fedray optimize dense`, and judge it by `fedray mechanism`",
     "fedray reproduce coverage": "run scenarios/coverage.toml once for each "
     "rounds.uploads.window_hours",
+    "fedray reproduce gboard-predict --seeds": "leave it out: its runs of one seed are compared "
+    "with a scatter of 10 % between tasks",
     "fedray reproduce gboard-sensitivity": "run `fedray stress nwp_en_gb`, with --what-if for each "
     "key to change",
     "fedray reproduce learning": "compare mechanisms on any trace by `fedray compare-mechanisms`",

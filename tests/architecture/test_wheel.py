@@ -80,6 +80,7 @@ def test_a_wheel_has_one_top_level_name(site: Path) -> None:
         "fedray/server/rounds/coordinator.py",
         "fedray/mechanisms/blt.py",
         "fedray/scenarios/quickstart.toml",
+        "fedray/scenarios/gboard/later.csv",
         "fedray/scenarios/gboard/published.csv",
         "fedray/report/page.html.j2",
     ):

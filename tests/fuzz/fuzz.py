@@ -48,7 +48,7 @@ from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.registry import Tree
 from fedray.runs.design import evaluate_mechanisms, read_request
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenarios.gboard_rows import select
+from fedray.scenarios.gboard_rows import published_runs, select
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.imported import ImportedTrace, open_trace
@@ -1027,7 +1027,7 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
         texts / "r.csv",
         [(root / "scenarios/gboard/published.csv").read_text()],
         ",",
-        lambda file: [run.scenario() for run in select(str(file))],
+        lambda file: [run.scenario() for run in select(str(file), published_runs())],
     )
     yield "rows", 0.01, rows
     yield "matrix", 0.03, Matrices(places["matrices"])

@@ -3,21 +3,20 @@
 import math
 
 from fedray.scenario import Scenario
-from fedray.scenarios.small_runs import Outcome
+from fedray.scenarios.gboard_surfaces import Outcome
 
 USABLE = 0.6
 """Share of the population that takes part in a timer's length in the made-up law below."""
 
 
 def lawful(scenario: Scenario) -> Outcome:
-    """A made-up law: min-sep is proportional to the reach, and all rounds come at one pace.
-
-    A run with a least time between rounds takes a fifth longer.
-    """
+    """A made-up law: min-sep is proportional to the population, or what the pace lets into a timer,
+    and rounds take the same time but for a faster start of a fifth."""
     goal, timer_hours = scenario.rounds.report_goal, scenario.participation.timer_hours
     devices = scenario.population.devices * scenario.population.reach
-    min_sep = USABLE * devices / goal
-    pace = 1.2
-    pace -= 0.2 if scenario.rounds.min_minutes_between is not None else 0.0
-    timers = scenario.rounds.count / (pace * min_sep)
-    return Outcome(max(1, round(min_sep)), math.ceil(timers), timers * timer_hours / 24.0)
+    minutes = scenario.rounds.min_minutes_between or 1.0
+    min_sep = min(USABLE * devices / goal, 60.0 * timer_hours / minutes)
+    timers = scenario.rounds.count / (1.2 * min_sep)
+    k = math.ceil(timers)
+    days = max(timers * timer_hours / 24.0, scenario.rounds.count * minutes / 1440.0)
+    return Outcome(scenario.rounds.count if k == 1 else max(1, round(min_sep)), k, days)

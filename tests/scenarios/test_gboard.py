@@ -9,7 +9,7 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenarios import gboard
 from fedray.scenarios.gboard import Compared, ReproducedRun
-from fedray.scenarios.gboard_rows import published_runs, select
+from fedray.scenarios.gboard_rows import later_runs, published_runs, select, table_rows
 
 
 def test_every_published_run_has_its_scenario() -> None:
@@ -29,7 +29,7 @@ def test_every_published_run_has_its_scenario() -> None:
             if other.locale == run.locale
         ]
         assert set(same_locale) == {scenario.population.reach}
-    assert [run.name for run in select("en-gb,nwp-de-DE")] == [
+    assert [run.name for run in select("en-gb,nwp-de-DE", runs)] == [
         "nwp-de-DE",
         "nwp-en-GB",
         "otf-en-GB",
@@ -49,9 +49,27 @@ def test_a_published_min_sep_is_a_gap_of_one_more() -> None:
         )
 
 
+def test_rows_of_the_later_paper_have_its_rounds_and_goals_and_the_population_of_the_earlier() -> (
+    None
+):
+    """All but id-ID, whose population is not printed; repeats share a configuration."""
+    runs = later_runs()
+    locales = [row["locale"] for row in table_rows("later")]
+    assert [run.locale for run in runs] == [each for each in locales if each != "id-ID"]
+    assert len({run.name for run in (*published_runs(), *runs)}) == 21
+    assert len({run.configuration for run in runs}) == 5
+    for run in runs:
+        scenario = run.scenario(["seed=5"])
+        assert (scenario.rounds.count, scenario.rounds.report_goal) == (run.rounds, run.report_goal)
+        assert scenario.population.devices == run.population
+        assert scenario.seed == 5
+    # 2000 rounds without a device that came back: a min-sep of at least 2000.
+    assert [run.min_sep for run in runs if run.is_censored] == [2000, 2000]
+
+
 def test_k_says_between_how_many_days_a_published_run_took() -> None:
     """pt-BR: k = 3 and a timer of 6 days."""
-    (run,) = select("nwp-pt-BR")
+    (run,) = select("nwp-pt-BR", published_runs())
     assert run.days == (12.0, 18.0)
 
 
@@ -77,6 +95,17 @@ def test_a_run_in_which_no_device_comes_twice_is_compared_with_nothing() -> None
     assert "none (k = 1) / 227" in result.tables()[0].rows[0]
     assert not result.figures()[0].series[1].x.size
     assert result.verdict.startswith("Of 1 runs, 0 have a min-sep within 10% of the published")
+
+
+def test_repeats_of_a_configuration_share_a_run_and_have_their_own_printed_figures() -> None:
+    small = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
+    rows = "tree-3000-pt-PT,blt-100-3000-pt-PT"
+    *_, last = gboard.run(rows, overrides=small, placement=Placement(1, "in-process"))
+    one, two = last.to_json()["runs"]
+    assert one["digest"] == two["digest"]
+    assert [each["min_sep"]["published"] for each in (one, two)] == [92, 93]
+    assert one["min_sep"]["observed"] == two["min_sep"]["observed"]
+    assert one["rho"]["published"] is None
 
 
 @pytest.mark.ray

@@ -20,7 +20,7 @@ from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import amplified, blt, dp_lstm, flash, small_runs, tree_patterns
+from fedray.scenarios import amplified, blt, dp_lstm, flash, gboard_surfaces, tree_patterns
 from fedray.scenarios.reproduction import Reproduced, Reproduction, agreement_figure
 
 HERE = Placement(backend="in-process")
@@ -31,7 +31,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "blt": {},
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
-    "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
+    "gboard-predict": {"rows": "en-GB", "placement": HERE},
     "gboard-privacy": {"rows": "en-GB"},
     "shakespeare": {
         "data": written_roles,
@@ -51,7 +51,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     name: str, monkeypatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(small_runs, "outcome_of", lawful)
+    monkeypatch.setattr(gboard_surfaces, "outcome_of", lawful)
     # The other mechanisms of the BLT paper take a minute.
     monkeypatch.setattr(blt, "PRINTED", (*blt.PRINTED[:3], blt.PRINTED[8]))
     # The slow fits are those of test_flash.py.
