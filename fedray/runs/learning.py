@@ -43,7 +43,7 @@ from fedray.runs.evaluations import Evaluations
 from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
 from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import reserved, show
+from fedray.runtime.reservation import Node, Reservation, looks, reserved, show
 from fedray.runtime.tasks import run_jobs
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
@@ -539,13 +539,16 @@ class _Training:
     def __init__(
         self,
         start: _Start,
-        trainers: Sequence[TrainerWorker],
+        trainers: list[TrainerWorker],
         aggregator: AggregatorWorker,
         writer: TrainedRunWriter,
         checkpoints: Checkpoints,
         state: dict[str, NDArray],
+        reservation: Reservation | None,
     ) -> None:
         scenario, placement = start.scenario, start.placement
+        self._reservation = reservation
+        self._nodes_now = looks(reservation)
         self._start = start
         self._state = state
         self.writer = writer
@@ -612,6 +615,8 @@ class _Training:
         if round_index < self._loop.next_round:
             return
         # A live training also waits for rounds, so each round is timed by itself.
+        if nodes := next(self._nodes_now):
+            self._follow(nodes)
         before = time.monotonic()
         self._evaluate()
         self._loop.train(round_index, cohort)
@@ -621,6 +626,21 @@ class _Training:
             of_devices = self._evaluations.state() if self._evaluations is not None else {}
             self._checkpoints.save({**self._loop.state(), **prefixed("evaluations.", of_devices)})
             self._last_checkpoint = time.monotonic()
+
+    def _follow(self, nodes: Sequence[Node]) -> None:
+        """Moves workers off nodes that are being drained, and trains on nodes that have joined."""
+        for each in self._trainers:
+            if each.worker.must_move(nodes):
+                each.worker.restart()
+        if self._aggregator.worker.must_move(nodes):
+            self._loop.move_aggregator()
+        placement = self._placement
+        if self._reservation is None or placement.trainers or placement.trainer_gpus:
+            return
+        for joined in self._reservation.joined(nodes, placement):
+            found = start_trainers(self._scenario.for_trainers(), placement, joined)
+            # The loop has the same list.
+            self._trainers += found
 
     def _evaluate(self) -> None:
         if self._evaluations is not None:
@@ -752,12 +772,12 @@ def _training(start: _Start) -> Iterator[_Training]:
         aggregator = start_aggregator(scenario.for_aggregator(), placement, reservation)
         stack.callback(aggregator.worker.close)
         trainers = start_trainers(scenario.for_trainers(), placement, reservation)
-        for trainer in trainers:
-            stack.callback(trainer.worker.close)
+        # The list grows while nodes join.
+        stack.callback(lambda: [each.worker.close() for each in trainers])
         # A user's code may fail at once, and held-out data be damaged; other code is tested.
         if scenario.training_files or isinstance(scenario.data, FormedData):
             _rehearse(trainers[-1])
-        yield _Training(start, trainers, aggregator, writer, checkpoints, state)
+        yield _Training(start, trainers, aggregator, writer, checkpoints, state, reservation)
 
 
 def _estimate(

@@ -22,7 +22,7 @@ from fedray.clients.workers import ShardWorker, shard_count, start_shards
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import Reservation, reserved, show, where
+from fedray.runtime.reservation import Reservation, looks, reserved, show, where
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
@@ -325,7 +325,7 @@ class _Simulation:
             if state:
                 self._take_up(state, coordinator, shards)
             try:
-                self._to_the_end(coordinator)
+                self._to_the_end(coordinator, shards, own)
                 if isinstance(self._writer, TraceWriter):
                     return self._write_trace(self._writer, 0, coordinator, shards)
                 return self._write_traces(self._writer, coordinator, shards)
@@ -363,13 +363,16 @@ class _Simulation:
             coordinator.remember(settlement.task, accepted)
             self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
 
-    def _to_the_end(self, coordinator: RoundLoop) -> None:
+    def _to_the_end(
+        self, coordinator: RoundLoop, shards: Sequence[ShardWorker], own: Reservation | None
+    ) -> None:
         """Runs until, for every task, all rounds are committed, the privacy budget is spent, or the
         days are over."""
         committed = sum(task.round_index for task in coordinator.tasks)
         self._writer.progress.begin("simulation", committed, self._count)
         # From now on, an interruption leaves a run that can be resumed.
         self._journal.save_if_due(coordinator.state, math.inf)
+        nodes_now = looks(own)
         for event in coordinator.events():
             # A restarted shard needs every settlement.
             for settlement in event.settlements:
@@ -378,6 +381,10 @@ class _Simulation:
                 # Between two windows the state includes all settlements so far.
                 self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
                 self._tell(coordinator, event.end_time)
+                if nodes := next(nodes_now):
+                    for shard in shards:
+                        if shard.worker.must_move(nodes):
+                            shard.worker.restart()
             elif isinstance(event, ClosedRound):
                 if event.record.is_committed:
                     versions = _versions_of(event.settlements[0])

@@ -21,7 +21,7 @@ from fedray.base.errors import RunFailed
 from fedray.base.source import source_digest
 from fedray.runtime.gauges import Gauges
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import FEW_CPUS, Reservation, cluster_nodes
+from fedray.runtime.reservation import FEW_CPUS, Node, Reservation, cluster_nodes
 from fedray.runtime.session import (
     NodeFull,
     another_source,
@@ -84,8 +84,14 @@ class Worker(Protocol):
         """
         ...
 
+    def must_move(self, nodes: Sequence[Node]) -> bool:
+        """Whether the worker is on none of these nodes, because its own is being drained or lost;
+        `restart` then moves it. Asked while no answer is awaited."""
+        ...
+
     def restart(self) -> None:
-        """Starts the worker again, without its state.
+        """Starts the worker again, on another node if there is one, without a state that only its
+        caller knows.
 
         Raises:
             RunFailed: the worker was restarted too often; the class is that of its `lost` error.
@@ -145,6 +151,9 @@ class InProcessWorker:
         first, second = self.call(method, *arguments).result()
         # The handle is a copy, because others may read it on their threads while this object works.
         return Ready((first, second.copy()))
+
+    def must_move(self, nodes: Sequence[Node]) -> bool:
+        return False
 
     def restart(self) -> None:
         # The next call makes the object again.
@@ -289,6 +298,14 @@ class RayWorker:
         reference, kept = remote.remote(self._thread, method, *arguments)
         return self._answer(reference, kept, method, arguments)
 
+    def must_move(self, nodes: Sequence[Node]) -> bool:
+        own = self._started.node
+        # A GPU can only be in the run's group.
+        if not own or self._spec.gpus or any(node.name == own for node in nodes):
+            return False
+        self._loss = f"{self._started.where}leaves its node, which is being drained or lost"
+        return True
+
     def restart(self) -> None:
         spec = self._spec
         # An actor that dies at every start would otherwise be started for ever.
@@ -302,6 +319,8 @@ class RayWorker:
         logging.getLogger("fedray").warning("fedray: %s %s; it is restarted", spec.who, self._loss)
         self._process.replace(self._actor)
         self._load()
+        if self._catch_up is not None:
+            self._catch_up()
 
     def close(self) -> None:
         # Before another worker may have the thread.
@@ -325,7 +344,6 @@ class RayWorker:
             if self._catch_up is None:
                 raise self._spec.lost(f"{self._spec.who} {loss}")
             self.restart()
-            self._catch_up()
         call = self.call if lost.kept is None else self.call_and_keep
         return call(lost.method, *lost.arguments)
 
@@ -477,9 +495,9 @@ class _ActorBody:
         titles: tuple[str, dict[str, str]],
         make: Callable[..., Any],
         *arguments: Any,
-    ) -> str:
-        """Makes an object, and returns the address of the node. If that fails, the first call tries
-        again and raises the error.
+    ) -> tuple[str, str]:
+        """Makes an object, and returns the name and the address of the node. If that fails, the
+        first call tries again and raises the error.
 
         Args:
             thread: thread of the worker.
@@ -489,9 +507,10 @@ class _ActorBody:
         """
         hosted = self._hosted[thread] = _Hosted(titles, partial(self._made, make, *arguments))
         hosted.load()
+        import ray
         from ray.util import get_node_ip_address
 
-        return get_node_ip_address()
+        return ray.get_runtime_context().get_node_id(), get_node_ip_address()
 
     def call(self, thread: str, method: str, *arguments: Any) -> Any:
         with node_of_full_disk():
@@ -531,12 +550,14 @@ class _Hosted:
 class _Start:
     """Start of an actor.
 
-    loaded: ObjectRef of the address of its node, when its object is made; None once that was waited
-        for.
+    loaded: ObjectRef of the name and the address of its node, when its object is made; None once
+        that was waited for.
+    node: name of its node; empty if it is unknown.
     where: its node in messages, such as "on 10.0.0.3 "; empty if it is unknown.
     """
 
     loaded: Any
+    node: str = ""
     where: str = ""
 
     def wait(self) -> None:
@@ -547,7 +568,8 @@ class _Start:
         if self.loaded is not None:
             # The first call meets the same error, and raises it.
             with contextlib.suppress(ray.exceptions.RayError):
-                self.where = f"on {ray.get(self.loaded, timeout=START_SECONDS)} "
+                self.node, address = ray.get(self.loaded, timeout=START_SECONDS)
+                self.where = f"on {address} "
             self.loaded = None
 
 

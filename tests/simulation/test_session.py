@@ -418,3 +418,57 @@ def test_a_run_reserves_its_cpus_and_leaves_a_head_without_any_alone(small, tmp_
     assert digests == dict.fromkeys(("first", "second", "third"), reference.digest)
     where = "Ray, local cluster, 4 CPUs: 2 shards, 2 trainers, aggregator on CPU"
     assert done.stdout.splitlines().count(where) == 3
+
+
+EMPTY = """
+import json, logging, threading, time, ray
+from ray.cluster_utils import Cluster
+from fedray.base.errors import RunFailed
+from fedray.runs.pipeline import run_scenario
+from fedray.runtime import session as sessions
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+sessions.SECONDS_OF_SILENCE = 0.5
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **store})
+ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+told = []
+logging.getLogger("fedray").addFilter(lambda record: told.append(record.getMessage()) or True)
+scenario, digests = Scenario.from_toml(sys.argv[1]), []
+try:
+    run_scenario(scenario, Placement(backend="ray", worker_timeout_seconds=2.0), f"{sys.argv[2]}/never")
+except RunFailed as error:
+    told.append(str(error))
+def run():
+    digests.append(run_scenario(scenario, Placement(2, "ray", trainers=1), f"{sys.argv[2]}/soon").digest)
+# Ray adds nodes in the main thread only.
+thread = threading.Thread(target=run)
+thread.start()
+time.sleep(3)
+cluster.add_node(num_cpus=2, **store)
+time.sleep(3)
+early = list(digests)
+cluster.add_node(num_cpus=2, **store)
+thread.join()
+print("RESULT", json.dumps([told, early, digests]))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_run_waits_for_the_first_nodes_of_a_cluster_and_not_for_ever(
+    small, tmp_path: Path
+) -> None:
+    """Two shards and a trainer take three CPUs, which the second node brings."""
+    scenario = small(
+        "population.devices=150000", "rounds.count=3", "training.enabled=true", "training.cohort_sample=4"
+    )  # fmt: skip
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    told, early, digests = result_of(run(EMPTY, tmp_path, tmp_path / "s.toml", tmp_path))
+    assert told[0] == "fedray: waiting for 1 CPU: 0 of 0 are free (`ray status`)"
+    assert told[1].startswith("waited 2 s for 1 CPU: 0 of 0 are free; end other programs")
+    assert told[2] == "fedray: waiting for 3 CPUs: 0 of 0 are free (`ray status`)"
+    reference = simulate(scenario, Placement(1, "in-process"), tmp_path / "reference")
+    assert (early, digests) == ([], [reference.digest])
