@@ -533,32 +533,23 @@ class _Start:
     shards: Callable[[float], int] = lambda _: 0
 
 
+@dataclass
 class _Training:
     """A training: its loop, its checkpoints and its directory."""
 
-    def __init__(
-        self,
-        start: _Start,
-        trainers: list[TrainerWorker],
-        aggregator: AggregatorWorker,
-        writer: TrainedRunWriter,
-        checkpoints: Checkpoints,
-        state: dict[str, NDArray],
-        reservation: Reservation | None,
-    ) -> None:
-        scenario, placement = start.scenario, start.placement
-        self._reservation = reservation
-        self._nodes_now = looks(reservation)
-        self._start = start
-        self._state = state
-        self.writer = writer
-        self._evaluations = start.evaluations
-        self._scenario = scenario
-        self._placement = placement
-        self._trainers = trainers
-        self._aggregator = aggregator
-        self._checkpoints = checkpoints
-        self._on_progress = start.on_progress or (lambda progress: None)
+    _start: _Start
+    _trainers: list[TrainerWorker]
+    _aggregator: AggregatorWorker
+    writer: TrainedRunWriter
+    _checkpoints: Checkpoints
+    _state: dict[str, NDArray]
+    _reservation: Reservation | None
+
+    def __post_init__(self) -> None:
+        self._scenario, self._placement = self._start.scenario, self._start.placement
+        self._evaluations = self._start.evaluations
+        self._on_progress = self._start.on_progress or (lambda progress: None)
+        self._nodes_now = looks(self._reservation)
         self._seconds_of_rounds: list[float] = []
         """Seconds of each round since the training began or was resumed."""
 
@@ -629,11 +620,15 @@ class _Training:
 
     def _follow(self, nodes: Sequence[Node]) -> None:
         """Moves workers off nodes that are being drained, and trains on nodes that have joined."""
+        if self._aggregator.worker.must_move(nodes):
+            # So that no round is trained again; if the aggregator is lost, it moves here.
+            self._loop.state()
+        if self._aggregator.worker.must_move(nodes):
+            self._loop.restart_aggregator()
+        # After the aggregator, whose process some may share.
         for each in self._trainers:
             if each.worker.must_move(nodes):
                 each.worker.restart()
-        if self._aggregator.worker.must_move(nodes):
-            self._loop.move_aggregator()
         placement = self._placement
         if self._reservation is None or placement.trainers or placement.trainer_gpus:
             return

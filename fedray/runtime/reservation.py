@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedray.base.errors import InputError, RunFailed
+from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.runtime.gauges import OF_A_RUN, RUN, Gauges
 from fedray.runtime.placement import Placement, has_ray
@@ -154,10 +154,9 @@ def reserved(
         import ray
         import ray.util
 
-        if not _nodes():
+        while not (candidates := _candidates(free)):
             _wait_for_nodes(placement, trains, on_wait)
             free = math.inf
-        candidates = _candidates(free)
         gpus = ray.cluster_resources().get("GPU", 0.0)
         cpus = sum(node.cpus for node in candidates)
         trainers = _trainer_count(placement, cpus, gpus) if trains else 0
@@ -242,18 +241,9 @@ def _demand(
 
 
 def cluster_nodes() -> list[Node]:
-    """Lists the nodes with CPUs that are not being drained, in a fixed order.
-
-    Raises:
-        RunFailed: there is no such node.
-    """
-    if not (found := _nodes()):
-        raise RunFailed("the cluster has no node with a CPU; start one with `ray start`")
-    return found
-
-
-def _nodes() -> list[Node]:
+    """Lists the nodes with CPUs that are not being drained, in a fixed order."""
     import ray
+    import ray.exceptions
     from ray._private.state import state
 
     drained: Collection[str] = ()
@@ -277,7 +267,7 @@ def looks(reservation: Reservation | None) -> Iterator[Sequence[Node]]:
             yield ()
         else:
             last = time.monotonic()
-            yield _nodes()
+            yield cluster_nodes()
 
 
 def _candidates(free: float) -> list[Node]:

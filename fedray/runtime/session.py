@@ -27,8 +27,6 @@ from fedray.runtime.placement import Placement
 
 SECONDS_OF_SILENCE = 10.0
 """Time to wait for a free CPU before saying so."""
-PROBE_SECONDS = 60.0
-"""Longest wait for a node to say which fedray it has."""
 
 WITH_MESSAGES = {
     "max_direct_call_object_size": 4 << 20,
@@ -154,6 +152,7 @@ def _join(address: str, about: Mapping[str, str] | None) -> None:
 def have_source(nodes: Iterable[str]) -> bool:
     """Whether nodes have the fedray of this process, given their names."""
     import ray
+    import ray.exceptions
 
     probe: Any = ray.remote(num_cpus=0)(check_source)
     asked = [
@@ -161,7 +160,7 @@ def have_source(nodes: Iterable[str]) -> bool:
         for node in nodes
     ]
     try:
-        ray.get(asked, timeout=PROBE_SECONDS)
+        ray.get(asked, timeout=60.0)
     except ray.exceptions.RayError:
         return False
     return True

@@ -280,7 +280,7 @@ class RayWorker:
     ) -> None:
         self.restarts = 0
         self._spec = spec
-        self._placement = placement
+        self.placement = placement
         self._catch_up = catch_up
         self._loss = ""
         self._process = _process_of(spec)
@@ -290,13 +290,13 @@ class RayWorker:
     def call(self, method: str, *arguments: Any) -> "RayAnswer":
         remote = self._remote("call", name=f"{self._spec.name}.{method}")
         reference = remote.remote(self._thread, method, *arguments)
-        return self._answer(reference, None, method, arguments)
+        return RayAnswer(self, self.restarts, self._started, method, arguments, reference)
 
     def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
         # Each part of the pair has a reference of its own: the second is the handle.
         remote = self._remote("call", name=f"{self._spec.name}.{method}", num_returns=2)
         reference, kept = remote.remote(self._thread, method, *arguments)
-        return self._answer(reference, kept, method, arguments)
+        return RayAnswer(self, self.restarts, self._started, method, arguments, reference, kept)
 
     def must_move(self, nodes: Sequence[Node]) -> bool:
         own = self._started.node
@@ -309,7 +309,7 @@ class RayWorker:
     def restart(self) -> None:
         spec = self._spec
         # An actor that dies at every start would otherwise be started for ever.
-        if self.restarts >= self._placement.most_restarts:
+        if self.restarts >= self.placement.most_restarts:
             raise spec.lost(
                 f"{spec.who} {self._loss}, after {self.restarts} restarts; run again with more "
                 "memory, more shards or a longer worker timeout"
@@ -358,20 +358,6 @@ class RayWorker:
 
     def _remote(self, method: str, **options: Any) -> Any:
         return getattr(self._actor, method).options(concurrency_group=self._thread, **options)
-
-    def _answer(
-        self, reference: Any, kept: Any, method: str, arguments: tuple[Any, ...]
-    ) -> "RayAnswer":
-        return RayAnswer(
-            reference=reference,
-            kept=kept,
-            start=self._started,
-            timeout_seconds=self._placement.worker_timeout_seconds,
-            worker=self,
-            restarts=self.restarts,
-            method=method,
-            arguments=arguments,
-        )
 
 
 def _process_of(spec: ActorSpec) -> "_Process":
@@ -441,22 +427,22 @@ class _Process:
             # bundle.
             self._start(self._in_bundle(-1) if self._spec.gpus else self._on_another_node())
 
-    def _in_bundle(self, bundle: int) -> Any:
+    def _in_bundle(self, bundle: int) -> dict[str, Any]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        return PlacementGroupSchedulingStrategy(self._spec.reservation.group, bundle)
+        group = self._spec.reservation.group
+        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, bundle)}
 
-    def _on_another_node(self) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        # Nodes that have no CPU, such as many heads, have no worker of a run.
+    def _on_another_node(self) -> dict[str, Any]:
+        # Nodes that have no CPU, such as many heads, have no worker of a run. Ray takes an affinity
+        # to a node as a hint for actors that reserve none, and a label as a rule.
         nodes = [node.name for node in cluster_nodes()]
-        reserved = self._spec.reservation.nodes
-        first = reserved[self._spec.bundle].name
-        others = [name for name in nodes if name != first] or nodes
-        return NodeAffinitySchedulingStrategy(others[self._restarts % len(others)], soft=True)
+        first = self._spec.reservation.nodes[self._spec.bundle].name
+        if not (others := [name for name in nodes if name != first] or nodes):
+            raise RunFailed("the cluster has no node with a CPU left; add one, and resume the run")
+        return {"label_selector": {"ray.io/node-id": f"in({','.join(others)})"}}
 
-    def _start(self, where: Any) -> None:
+    def _start(self, where: dict[str, Any]) -> None:
         import ray
 
         # The class has a name of its own, because Ray titles the process by it.
@@ -469,9 +455,9 @@ class _Process:
             namespace=self._spec.reservation.namespace,
             num_cpus=0,
             num_gpus=self._spec.gpus,
-            scheduling_strategy=where,
             # Ray must not restart actors, because that would lose their state without a message.
             max_restarts=0,
+            **where,
         )
         self.actor: Any = options.remote(source_digest(), self._spec.gpus)
 
@@ -577,22 +563,20 @@ class _Start:
 class RayAnswer:
     """Pending answer of an actor.
 
-    reference: Ray's ObjectRef of the answer.
-    kept: ObjectRef of the part that stays with the actor, or None.
-    start: start of the actor.
-    timeout_seconds: time after which an actor that has not answered is assumed to hang.
     worker, method, arguments: the call.
     restarts: number of restarts of the worker when the call was made.
+    start: start of the actor.
+    reference: Ray's ObjectRef of the answer.
+    kept: ObjectRef of the part that stays with the actor, or None.
     """
 
-    reference: Any
-    kept: Any
-    start: _Start
-    timeout_seconds: float
     worker: RayWorker
     restarts: int
+    start: _Start
     method: str
     arguments: tuple[Any, ...]
+    reference: Any
+    kept: Any = None
 
     def result(self) -> Any:
         """Waits for the answer, and repeats the call if the actor is lost.
@@ -605,13 +589,14 @@ class RayAnswer:
         import ray
         import ray.exceptions
 
+        timeout = self.worker.placement.worker_timeout_seconds
         # The start has its own time limit, so that a slow start is not mistaken for a hang.
         self.start.wait()
         try:
-            value = fetched(self.reference, self.timeout_seconds)
+            value = fetched(self.reference, timeout)
             return value if self.kept is None else (value, self.kept)
         except ray.exceptions.GetTimeoutError:
-            loss = f"{self.start.where}did not answer within {self.timeout_seconds:g} s"
+            loss = f"{self.start.where}did not answer within {timeout:g} s"
         except ray.exceptions.RayTaskError as error:
             # The actor is fine: its argument was lost with another machine.
             if isinstance(error.cause, ray.exceptions.ObjectLostError):

@@ -202,10 +202,8 @@ class TrainingLoop:
             if row.evaluation is not None:
                 self.last_evaluation, self.evaluated = row.evaluation, row.round_index + 1
 
-    def move_aggregator(self) -> None:
-        """Restarts the aggregator, elsewhere if its node is being drained, from its present
-        state."""
-        self._steadily(self._fetch_state)
+    def restart_aggregator(self) -> None:
+        """Restarts the aggregator, from its last known state."""
         self._is_aggregator_up = False
         self._aggregator.restart()
 

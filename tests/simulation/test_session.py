@@ -21,6 +21,7 @@ from fedray.runtime.gauges import OF_A_RUN, RUN
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
 from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
 
 HERE = Path(__file__).resolve()
 MARKER = 'import os\nopen(os.environ["MARKER"], "a").write("code of the working directory ran")\nraise ImportError\n'
@@ -472,3 +473,81 @@ def test_a_run_waits_for_the_first_nodes_of_a_cluster_and_not_for_ever(
     assert told[2] == "fedray: waiting for 3 CPUs: 0 of 0 are free (`ray status`)"
     reference = simulate(scenario, Placement(1, "in-process"), tmp_path / "reference")
     assert (early, digests) == ([], [reference.digest])
+
+
+CHANGING = """
+import json, logging, time, ray
+from ray._raylet import GcsClient
+from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
+from fedray.runs.learning import train
+from fedray.runs.simulation import simulate
+from fedray.runtime import reservation
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+from fedray.wire.messages import TrainingProgress
+reservation.SECONDS_BETWEEN_LOOKS = 0.0
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **store})
+for _ in range(2):
+    cluster.add_node(num_cpus=1, **store)
+ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+cluster.wait_for_nodes()
+told = []
+logging.getLogger("fedray").addFilter(lambda record: told.append(record.getMessage()) or True)
+scenario, left, where = Scenario.from_toml(sys.argv[1]), [], []
+def drain(name):
+    (node,) = {each["Address"]["NodeID"] for each in ray._private.state.actors().values() if each["State"] == "ALIVE" and each["Name"] == name}
+    reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    assert GcsClient(address=cluster.address).drain_node(node, reason, "test", 0)[0]
+    left.append(node)
+def nodes():
+    actors = [each for each in ray._private.state.actors().values() if each["State"] == "ALIVE"]
+    where.append(sorted({each["Address"]["NodeID"] for each in actors}))
+def simulated(progress):
+    if progress.committed == 3 and not left:
+        drain("shards-1")
+    if progress.committed == scenario.rounds.count and len(where) == 0:
+        nodes()
+trace = simulate(scenario, Placement(2, "ray"), f"{sys.argv[2]}/trace", simulated)
+cluster.add_node(num_cpus=1, **store)
+def trained(progress):
+    if not isinstance(progress, TrainingProgress):
+        return
+    if progress.trained == 2 and len(left) == 1:
+        cluster.add_node(num_cpus=2, **store)
+    if progress.trained == 6 and len(left) == 1:
+        drain("workers-0")
+    if progress.trained == 9:
+        nodes()
+run = train(trace, scenario, Placement(backend="ray"), f"{sys.argv[2]}/model", trained)
+of_training = [run.document[each] for each in ("trainers", "restarts")]
+print("RESULT", json.dumps([trace.digest, trace.run["restarts"], of_training, left, where, told]))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_run_leaves_drained_nodes_and_trains_on_joined_ones(small, tmp_path: Path) -> None:
+    """A simulation on two nodes loses one. Its training, on the other and a third, gets a fourth of
+    two CPUs, and then leaves the node of its aggregator. Trace and model stay the same."""
+    scenario = small(
+        "population.devices=150000", "training.enabled=true", "training.cohort_sample=8"
+    )
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    found = result_of(run(CHANGING, tmp_path, tmp_path / "s.toml", tmp_path))
+    digest, restarts, of_training, left, (simulated, trained), told = found
+    here = run_scenario(scenario, Placement(1, "in-process"), tmp_path / "here")
+    assert (digest, restarts) == (here.digest, 1)
+    assert here.trained is not None
+    model = TrainedRun.open(tmp_path / "model")
+    assert (model.parameters() == here.trained.parameters()).all()
+    # Of the first two nodes; then of the third, the fourth and the one that stayed.
+    assert of_training == [4, 2]
+    assert len(simulated) == 1
+    assert len(trained) == 2
+    assert left[0] not in simulated
+    assert left[1] not in trained
+    assert sum("leaves its node, which is being drained or lost" in each for each in told) == 3
