@@ -551,3 +551,43 @@ def test_a_run_leaves_drained_nodes_and_trains_on_joined_ones(small, tmp_path: P
     assert left[0] not in simulated
     assert left[1] not in trained
     assert sum("leaves its node, which is being drained or lost" in each for each in told) == 3
+
+
+SENT = """
+import json, logging, ray
+from ray.cluster_utils import Cluster
+from fedray.base.source import source_digest
+from fedray.runtime import session as sessions
+from fedray.runtime.placement import Placement
+# Directories of the driver are on its machine only.
+sessions._DriverPaths.extend = lambda *_: None
+joined, join = [], ray.init
+ray.init = lambda *arguments, **options: joined.append(options) or join(*arguments, **options)
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **store})
+def copies():
+    with sessions.session(Placement(address=cluster.address)):
+        nodes = {each["NodeID"] for each in ray.nodes() if each["Alive"]}
+        probe = ray.remote(num_cpus=0)(own)
+        asked = [probe.options(label_selector={"ray.io/node-id": each}).remote() for each in nodes]
+        return sum("runtime_env" in each for each in joined), len(nodes), len({*ray.get(asked)} | {source_digest()})
+def own():
+    from fedray.base.source import source_digest
+    return source_digest()
+found = [copies()]
+# A node whose fedray is of no use.
+cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": sys.argv[1]}, **store)
+found.append(copies())
+print("RESULT", json.dumps(found))
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_code_is_sent_only_if_a_node_has_another(tmp_path: Path) -> None:
+    (tmp_path / "fedray").mkdir()
+    (tmp_path / "fedray" / "__init__.py").write_text("raise ImportError")
+    found = result_of(run(SENT, tmp_path, tmp_path))
+    # Copies sent, nodes, and distinct sources, of the driver and all nodes.
+    assert found == [[0, 1, 1], [1, 2, 1]]
