@@ -195,7 +195,7 @@ def reserved(
 
 
 def _wait_for_nodes(placement: Placement, trains: bool, on_wait: Callable[[str], None]) -> None:
-    """Waits until a cluster without CPUs has those that the placement asks for, at least one. Its
+    """Waits until a cluster without CPUs has as many as the placement names, at least one. Its
     autoscaler sees them as a group. Raises RunFailed."""
     import ray.util
 

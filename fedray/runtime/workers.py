@@ -85,7 +85,7 @@ class Worker(Protocol):
         ...
 
     def must_move(self, nodes: Sequence[Node]) -> bool:
-        """Whether the worker is on none of these nodes, because its own is being drained or lost;
+        """Whether the worker's node is another than these, because it is being drained or lost;
         `restart` then moves it. Asked while no answer is awaited."""
         ...
 
