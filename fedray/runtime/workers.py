@@ -299,6 +299,8 @@ class RayWorker:
         return RayAnswer(self, self.restarts, self._started, method, arguments, reference, kept)
 
     def must_move(self, nodes: Sequence[Node]) -> bool:
+        # A worker may not have been called yet.
+        self._started.wait()
         own = self._started.node
         # A GPU can only be in the run's group.
         if not own or self._spec.gpus or any(node.name == own for node in nodes):
@@ -357,7 +359,7 @@ class RayWorker:
         self._started = _Start(load)
 
     def _remote(self, method: str, **options: Any) -> Any:
-        return getattr(self._actor, method).options(concurrency_group=self._thread, **options)
+        return getattr(self._actor, f"{method}_{self._thread}").options(**options)
 
 
 def _process_of(spec: ActorSpec) -> "_Process":
@@ -391,7 +393,7 @@ class _Process:
 
     def __init__(self, spec: ActorSpec, title: str, label: str, threads: int) -> None:
         self._spec, self._title, self._label = spec, title, label
-        self._threads = [f"thread-{number}" for number in range(threads)]
+        self._threads = [f"thread_{number}" for number in range(threads)]
         self._free = set(self._threads)
         self._restarts = 0
         # Simulation and training, which may share an actor, are threads of the driver.
@@ -447,7 +449,13 @@ class _Process:
 
         # The class has a name of its own, because Ray titles the process by it.
         threads = dict.fromkeys(self._threads, 1)
-        titled = type(self._title, (_ActorBody,), {})
+        # A client of Ray cannot name the thread of a call, but a method that has one.
+        methods = {
+            f"{method}_{thread}": ray.method(concurrency_group=thread)(_calling(method))
+            for thread in threads
+            for method in ("load", "call", "drop")
+        }
+        titled = type(self._title, (_ActorBody,), methods)
         remote: Any = cast(Any, ray.remote)(concurrency_groups=threads)(titled)
         suffix = f"-restart-{self._restarts}" if self._restarts else ""
         options = remote.options(
@@ -460,6 +468,10 @@ class _Process:
             **where,
         )
         self.actor: Any = options.remote(source_digest(), self._spec.gpus)
+
+
+def _calling(method: str) -> Callable[..., Any]:
+    return lambda body, *arguments: getattr(body, method)(*arguments)
 
 
 class _ActorBody:
