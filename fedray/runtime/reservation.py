@@ -100,8 +100,8 @@ class Reservation:
             group = ray.util.placement_group([{"CPU": node.cpus}], bundle_label_selector=[own])
             self.groups.append(group)
             if not have_source([node.name]) or not ray.wait([group.ready()], timeout=5.0)[0]:
-                reason = "it has another fedray, or no free CPUs"
-                logging.getLogger("fedray").warning("fedray: a new node is not used: %s", reason)
+                log = logging.getLogger("fedray")
+                log.warning("fedray: a new node has another fedray or no free CPUs; it is not used")
                 continue
             trainers = _trainer_count(placement, node.cpus, 0.0)
             # Names of actors are unique in a namespace.

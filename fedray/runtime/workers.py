@@ -178,7 +178,8 @@ class ThreadWorker(InProcessWorker):
 
     def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
         super().__init__(make, *arguments)
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...], Future[Any]] | None]
+        self._calls = queue.SimpleQueue()
         self._is_closed = False
         # A daemon thread does not keep alive a process that is being ended.
         self._thread = threading.Thread(target=self._work, name="worker", daemon=True)
@@ -186,7 +187,7 @@ class ThreadWorker(InProcessWorker):
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
         answer: Future[Any] = Future()
-        self._calls.put(_Call(method, arguments, answer))
+        self._calls.put((method, arguments, answer))
         return answer
 
     def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
@@ -207,20 +208,12 @@ class ThreadWorker(InProcessWorker):
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None and not self._is_closed:
+            method, arguments, answer = call
             try:
-                call.answer.set_result(self._answer(call.method, call.arguments))
+                answer.set_result(self._answer(method, arguments))
             except BaseException as error:
                 # `result` raises the error.
-                call.answer.set_exception(error)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Call that waits for its thread."""
-
-    method: str
-    arguments: tuple[Any, ...]
-    answer: Future[Any]
+                answer.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +444,9 @@ class _Process:
         threads = dict.fromkeys(self._threads, 1)
         # A client of Ray cannot name the thread of a call, but a method that has one.
         methods = {
-            f"{method}_{thread}": ray.method(concurrency_group=thread)(_calling(method))
+            f"{method}_{thread}": ray.method(concurrency_group=thread)(
+                lambda body, *given, method=method: getattr(body, method)(*given)
+            )
             for thread in threads
             for method in ("load", "call", "drop")
         }
@@ -468,10 +463,6 @@ class _Process:
             **where,
         )
         self.actor: Any = options.remote(source_digest(), self._spec.gpus)
-
-
-def _calling(method: str) -> Callable[..., Any]:
-    return lambda body, *arguments: getattr(body, method)(*arguments)
 
 
 class _ActorBody:
