@@ -591,3 +591,33 @@ def test_the_code_is_sent_only_if_a_node_has_another(tmp_path: Path) -> None:
     found = result_of(run(SENT, tmp_path, tmp_path))
     # Copies sent, nodes, and distinct sources, of the driver and all nodes.
     assert found == [[0, 1, 1], [1, 2, 1]]
+
+
+CLIENT = """
+import json, logging, socket, subprocess, ray
+from ray.util.client.server.server import init_and_serve, shutdown_with_server
+from fedray.trace.reader import Trace
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+options = {"num_cpus": 2, "object_store_memory": 90 * 2**20, "include_dashboard": False, "log_to_driver": False}
+server = init_and_serve("127.0.0.1", port, address="local", logging_level=logging.ERROR, **options)
+command = [sys.executable, "-m", "fedray", "run", sys.argv[1], "--out", sys.argv[2], "--place", f"address=ray://127.0.0.1:{port}"]
+done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+trace = Trace.open(sys.argv[2]) if done.returncode == 0 else None
+print("RESULT", json.dumps([done.stderr[-2000:]] if trace is None else [trace.digest, trace.trained.document["model_sha256"], trace.trained.document["trainers"]]))
+shutdown_with_server(server.grpc_server)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_client_of_ray_runs_the_same(small, tmp_path: Path) -> None:
+    scenario = small(
+        "population.devices=150000", "rounds.count=3", "training.enabled=true", "training.cohort_sample=4"
+    )  # fmt: skip
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    here = run_scenario(scenario, Placement(1, "in-process"), tmp_path / "here")
+    assert here.trained is not None
+    found = result_of(run(CLIENT, tmp_path, tmp_path / "s.toml", tmp_path / "there"))
+    assert found == [here.digest, here.trained.document["model_sha256"], 2]
