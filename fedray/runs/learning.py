@@ -633,9 +633,8 @@ class _Training:
         if self._reservation is None or placement.trainers or placement.trainer_gpus:
             return
         for joined in self._reservation.joined(nodes, placement):
-            found = start_trainers(self._scenario.for_trainers(), placement, joined)
             # The loop has the same list.
-            self._trainers += found
+            self._trainers += start_trainers(self._scenario.for_trainers(), placement, joined)
 
     def _evaluate(self) -> None:
         if self._evaluations is not None:

@@ -257,10 +257,8 @@ def cluster_nodes() -> list[Node]:
 
 
 def looks(reservation: Reservation | None) -> Iterator[Sequence[Node]]:
-    """Yields, every few seconds, the nodes that a run may use now, and otherwise none.
-
-    reservation: reservation of the run; None in-process.
-    """
+    """Yields, every few seconds, the nodes that a run may use now; otherwise, and in-process, where
+    it has no reservation, an empty sequence."""
     last = time.monotonic()
     while True:
         if reservation is None or time.monotonic() - last < SECONDS_BETWEEN_LOOKS:

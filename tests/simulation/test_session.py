@@ -495,9 +495,9 @@ ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERR
 cluster.wait_for_nodes()
 told = []
 logging.getLogger("fedray").addFilter(lambda record: told.append(record.getMessage()) or True)
-scenario, left, where = Scenario.from_toml(sys.argv[1]), [], []
+scenario, left, where, new = Scenario.from_toml(sys.argv[1]), [], [], []
 def drain(name):
-    (node,) = {each["Address"]["NodeID"] for each in ray._private.state.actors().values() if each["State"] == "ALIVE" and each["Name"] == name}
+    (node,) = {each["Address"]["NodeID"] for each in ray._private.state.actors().values() if each["State"] == "ALIVE" and each["Name"] == name} - {*new}
     reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     assert GcsClient(address=cluster.address).drain_node(node, reason, "test", 0)[0]
     left.append(node)
@@ -515,7 +515,7 @@ def trained(progress):
     if not isinstance(progress, TrainingProgress):
         return
     if progress.trained == 2 and len(left) == 1:
-        cluster.add_node(num_cpus=2, **store)
+        new.append(cluster.add_node(num_cpus=2, **store).node_id)
     if progress.trained == 6 and len(left) == 1:
         drain("workers-0")
     if progress.trained == 9:
