@@ -321,3 +321,42 @@ def test_tasks_are_resumed_from_a_bucket_while_their_models_are_trained(
     assert {each.split("/")[1] for each in objects()} == {"x"}
     code, out, err = fedray_command("audit", uri, "--json")
     assert (code, json.loads(out)["digest"]) == (0, whole.digest), err
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_to_a_bucket_and_another_machine_finds_its_cells_there(
+    fedray_command, bucket, small, tmp_path: Path, monkeypatch
+) -> None:
+    (tmp_path / "small.toml").write_text(small().to_toml())
+    (tmp_path / "sweep.toml").write_text(
+        'name = "seeds"\nscenario = "small.toml"\nx = "seed"\nvary = {seed = [1, 2]}\n'
+        '[[mechanisms]]\nkind = "identity"\n'
+    )
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    command = ["sweep", str(tmp_path / "sweep.toml"), "--out", bucket("x"), *IN_PROCESS]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
+    with monkeypatch.context() as patch:
+        patch.setattr("fedray.studies.sweep.run.result_files", interrupted)
+        code, _, err = fedray_command(*command)
+        assert code == 130, err
+    kept = [each for each in objects() if each.startswith("runs/x/cells/")]
+    assert len(kept) == 4
+    assert objects() == kept
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second"))
+    (tmp_path / "second").mkdir()
+    code, out, err = fedray_command(*command)
+    assert code == 0, err
+    assert "2 of 2 runs simulated, 2 of them earlier" in err
+    assert f"report  {bucket('x')}/report.html\n" in out
+    results = {f"runs/x/{each}" for each in ("results.parquet", "results.json", "report.html")}
+    assert {*objects()} == {*kept, *results}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "third"))
+    code, here, _ = fedray_command(*command[:2], "--json", "--no-cache", *IN_PROCESS)
+    files, _ = pyarrow.fs.FileSystem.from_uri("s3://runs")
+    assert code == 0
+    assert json.loads(files.open_input_stream("runs/x/results.json").read()) == json.loads(here)
+    code, _, err = fedray_command(*command)
+    assert (code, "exists already; name a new one" in err) == (2, True)
