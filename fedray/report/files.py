@@ -373,7 +373,8 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
     else:
         x, y = series.path()[:2] if series.kind == "steps" else (series.x, series.y)
         if series.low is not None and series.high is not None:
-            band = {"facecolor": (color, BAND_OPACITY), "edgecolor": color, "linewidth": 0.6}
+            # An outline would hide the dashes of a line in a thin band.
+            band = {"facecolor": (color, BAND_OPACITY), "linewidth": 0}
             axes.fill_between(series.x, series.low, series.high, **band)
         style["marker"] = marker if series.has_markers else None
         axes.plot(x, y, solid_joinstyle="miter", label=label, **style)
