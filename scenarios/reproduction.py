@@ -36,7 +36,6 @@ from fedray.studies.compare import comparison_of as comparison_of
 from fedray.studies.habits.observed import on_grid as on_grid
 from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval
-from fedray.studies.reach import Reach as Reach
 from fedray.studies.simulated import simulated as simulated
 
 Progress = Callable[[str], None]

@@ -276,7 +276,8 @@ def _draw_mark(axes: Any, mark: Mark, size: float) -> _Label:
     across = axes.get_xaxis_transform() if is_x else axes.get_yaxis_transform()
     style = {"ha": "center", "va": "bottom"} if is_x else {"ha": "left", "va": "center"}
     style |= {"xycoords": across, "textcoords": "offset points", "annotation_clip": False}
-    at = (mark.at, 1.0) if is_x else (1.0, mark.at)
+    middle = mark.at if mark.until is None else (mark.at + mark.until) / 2.0
+    at = (middle, 1.0) if is_x else (1.0, middle)
     rows = [1.2 * size * row for row in range(20)]
     offsets = [(0.0, 2.0 + row) if is_x else (3.0, row) for row in rows]
     return axes.annotate(_math(mark.text), at, offsets[0], fontsize=size, **style), offsets

@@ -33,6 +33,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
     "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
     "gboard-privacy": {"rows": "en-GB"},
+    "gboard-recipes": {"placement": HERE},
     "shakespeare": {
         "data": written_roles,
         "rounds": 2,
