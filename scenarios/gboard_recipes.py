@@ -31,13 +31,17 @@ NOISE_PER_REPORT = 0.0087
 """z over the goal: noise of 1.67 clip norms, as 7 at 6,500 reports and 2.4 million parameters."""
 ROUNDS, REACH, EQUAL = 200, 0.40, 1.0
 """Rounds of a training; accuracy to reach; points within which accuracies are equal."""
-LANGUAGE = Path(fedray.__file__).parent / "scenarios" / "learning" / "language.toml"
+SCENARIOS = Path(fedray.__file__).parent / "scenarios"
+LANGUAGE = SCENARIOS / "learning" / "language.toml"
 KEYS = (
     "training.task={kind='keyboard_lstm',hidden=48,embedding=32}",
     # A tenth of the paper's rounds 128 and 1,152.
     "privacy.mechanism={kind='tree',restarts=[13,115]}",
 )
-PUBLIC = [f"data={{kind='custom',file='{__file__}'}}", "privacy.mechanism=none"]
+PUBLIC = [
+    f"data={{kind='custom',file='{SCENARIOS / 'gboard_recipes.py'}'}}",
+    "privacy.mechanism=none",
+]
 RATES = {f"rate {rate:g}": [f"training.server.learning_rate={rate}"] for rate in (0.3, 1.0, 3.0)}
 NOTE = (
     "One seed; printed statements are of sections 2.1 to 2.3. Public text has another grammar for "
@@ -130,10 +134,10 @@ def _reproduced(
     agrees = all(good for *_, good in rows)
     cells = tuple((*texts, "yes" if good else "NO") for *texts, good in rows)
     first = Table("Recipes", ("recipe", "printed", "obtained", "agrees"), cells)
-    document = Recipes(recipes=recipes, small=small, large=large)
+    found = [each.to_json() for each in (recipes, small, large)]
     return Reproduced(
         "Recipes of Gboard's models",
-        {name: each.to_json() for name, each in document.items()},
+        dict(zip(Recipes.__annotations__, found, strict=True)),
         [first, *recipes.tables(), small.tables()[0], large.tables()[0]],
         [NOTE],
         f"The printed statements {'hold' if agrees else 'do not all hold'} for a small model.",
