@@ -43,6 +43,8 @@ PUBLIC = [
     "privacy.mechanism=none",
 ]
 RATES = {f"rate {rate:g}": [f"training.server.learning_rate={rate}"] for rate in (0.3, 1.0, 3.0)}
+SHOWN = ("Accuracy", "Rounds", "Privacy")
+"""Beginnings of the titles of the comparison's tables that are shown."""
 NOTE = (
     "One seed; printed statements are of sections 2.1 to 2.3. Public text has another grammar for "
     "every second word. Epsilon is that of one private training; choosing among several costs more."
@@ -129,20 +131,22 @@ def _reproduced(
         ("adaptive clip norm", "1,000 rounds of no progress", f"loses {lost:.1f} points", lost > 0),
         ("larger goal", "as good, or a little better", f"{gain:+.1f} points", gain > -EQUAL),
         ("best rate", "tuned on small runs", f"{best}, {larger_best}", best == larger_best),
-        ("tied embeddings", "no figure", f"{tied:+d} rounds saved", True),
+        ("tied embeddings", "no figure", f"{-tied:+d} rounds", True),
     )
     agrees = all(good for *_, good in rows)
     cells = tuple((*texts, "yes" if good else "NO") for *texts, good in rows)
     first = Table("Recipes", ("recipe", "printed", "obtained", "agrees"), cells)
+    goals = tuple((name, f"{tuned[name]:.1f}", f"{larger[name]:.1f}") for name in tuned)
+    rates = Table("Accuracy, %", ("server rate", f"goal {SMALL}", f"goal {LARGE}"), goals)
     found = [each.to_json() for each in (recipes, small, large)]
     return Reproduced(
         "Recipes of Gboard's models",
         dict(zip(Recipes.__annotations__, found, strict=True)),
-        [first, *recipes.tables(), small.tables()[0], large.tables()[0]],
+        [first, rates, *(each for each in recipes.tables() if each.title.startswith(SHOWN))],
         [NOTE],
         f"The printed statements {'hold' if agrees else 'do not all hold'} for a small model.",
         agrees,
-        recipes.figures()[:1],
+        [each for each in recipes.figures() if each.name == "accuracy"],
     )
 
 
