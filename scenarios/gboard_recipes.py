@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedray
-
-# This file is also the public data, which is imported by its path.
-from fedray.scenarios.reproduction import (
+from .reproduction import (
     Language,
     Progress,
     Reproduced,
@@ -31,17 +29,14 @@ NOISE_PER_REPORT = 0.0087
 """z over the goal: noise of 1.67 clip norms, as 7 at 6,500 reports and 2.4 million parameters."""
 ROUNDS, REACH, EQUAL = 200, 0.40, 1.0
 """Rounds of a training; accuracy to reach; points within which accuracies are equal."""
-SCENARIOS = Path(fedray.__file__).parent / "scenarios"
-LANGUAGE = SCENARIOS / "learning" / "language.toml"
+LANGUAGE = Path(__file__).parent / "learning" / "language.toml"
 KEYS = (
     "training.task={kind='keyboard_lstm',hidden=48,embedding=32}",
     # A tenth of the paper's rounds 128 and 1,152.
     "privacy.mechanism={kind='tree',restarts=[13,115]}",
 )
-PUBLIC = [
-    f"data={{kind='custom',file='{SCENARIOS / 'gboard_recipes.py'}'}}",
-    "privacy.mechanism=none",
-]
+PUBLIC = f"from {__name__} import PublicText as data\n"
+"""Python file of the public data."""
 RATES = {f"rate {rate:g}": [f"training.server.learning_rate={rate}"] for rate in (0.3, 1.0, 3.0)}
 SHOWN = ("Accuracy", "Rounds", "Privacy")
 """Beginnings of the titles of the comparison's tables that are shown."""
@@ -74,9 +69,6 @@ class PublicText(Language):
         return super().examples(device_ids | np.uint64(1 << 39), positions)
 
 
-data = PublicText
-
-
 def run(
     placement: "fedray.Placement | None" = None,
     out: Path | None = None,
@@ -103,7 +95,10 @@ def run(
 
     with tempfile.TemporaryDirectory(prefix="fedray-recipes-") as temporary:
         folder = (out or Path(temporary)).absolute()
-        compared(GOAL, {"public": PUBLIC})
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "public.py").write_text(PUBLIC, encoding="utf-8")
+        data = f"data={{kind='custom',file='{folder}/public.py'}}"
+        compared(GOAL, {"public": [data, "privacy.mechanism=none"]})
         recipes = {
             "fixed": [],
             "adaptive": ["privacy.clipping.kind=adaptive"],

@@ -23,7 +23,7 @@ def test_public_text_shares_half_of_the_grammar_and_no_client_with_the_populatio
     ids, positions = np.arange(50, dtype=np.uint64), np.zeros((50, 1), np.int64)
     first = [each.examples(ids, positions)["tokens"][:, 0, 1] for each in (public, private)]
     assert (first[0] != first[1]).mean() > 0.8
-    fedray.check_task(lambda seed: (None, gboard_recipes.data(seed)))
+    fedray.check_task(lambda seed: (None, PublicText(seed)))
 
 
 def compared(ends: dict[str, float], rounds: dict[str, int | None] | None = None) -> Any:
