@@ -817,5 +817,6 @@ def test_a_plan_in_which_nobody_came_twice_says_that_timers_do_not_differ(
     target = PlanTarget(epsilon=1e4, noise_per_report=0.005, buffers=1)
     plan = make_plan(small(), target, [1.0, 2.0], 2, 0.5, HERE)
     assert sum("No device took part twice" in each for each in plan.warnings) == count
-    said = "for one participation of each" if most == 1 else "and at most 2 participations."
+    # Six rounds are 2 apart among 12.
+    said = "for one participation of each" if most == 1 else "min-sep 2 and at most 6"
     assert said in plan_sentences(plan)[0]
