@@ -14,14 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedray
-from .reproduction import (
-    Language,
-    Progress,
-    Reproduced,
-    Reproduction,
-    Table,
-    comparison_of,
-)
+from .reproduction import Language, Progress, Reproduced, Reproduction, Table, comparison_of
 
 GOAL, SMALL, LARGE = 1000, 10, 130
 """Report goals: of the recipes, of tuning, and 13 times that, as 6,500 and 500."""
