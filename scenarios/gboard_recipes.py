@@ -2,7 +2,7 @@
 
 Fixed and adaptive clip norms, a start from public text, and tied embeddings share the rounds of one
 trace; server rates are tuned at a small report goal, and compared at a larger one with the same
-noise on the mean update. OUT has traces and trained runs, with which an interrupted study goes on.
+noise on the mean update. An interrupted study continues from the traces and trained runs in OUT.
 """
 
 import tempfile
@@ -17,7 +17,7 @@ import fedray
 from .reproduction import Language, Progress, Reproduced, Reproduction, Table, comparison_of
 
 GOAL, SMALL, LARGE = 1000, 10, 130
-"""Report goals: of the recipes, of tuning, and 13 times that, as 6,500 and 500."""
+"""Report goal of the recipes; that of tuning; 13 times that, as 6,500 is of 500."""
 NOISE_PER_REPORT = 0.0087
 """z over the goal: noise of 1.67 clip norms, as 7 at 6,500 reports and 2.4 million parameters."""
 ROUNDS, REACH, EQUAL = 200, 0.40, 1.0
