@@ -754,8 +754,8 @@ def limits_of_runs(
     deviation: float | None = None,
 ) -> LimitsOfRuns:
     """Plans the limits: a lower prediction bound of one more run's min-sep (Student's t), and the
-    most participations that have room at it, which runs with fewer do not refute; or what the
-    scenario's rules ensure.
+    most participations that have room at it, which runs with fewer do not refute; or the limits
+    that the scenario's rules ensure.
 
     Args:
         rounds: rounds of every run.
