@@ -32,7 +32,7 @@ MOST_MARKED = 20
 """Points of a line up to which they are marked."""
 GREY = "#8a8f94"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
-"""Opacity of areas; they also have an outline, because they hardly differ from the background."""
+"""Opacity of areas; on pages they have an outline too, because they hardly differ from paper."""
 LEGEND_CHARACTERS = 38
 """Largest number of characters in a line of the legend, so that it fits a telephone's screen."""
 

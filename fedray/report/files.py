@@ -276,7 +276,8 @@ def _draw_mark(axes: Any, mark: Mark, size: float) -> _Label:
     across = axes.get_xaxis_transform() if is_x else axes.get_yaxis_transform()
     style = {"ha": "center", "va": "bottom"} if is_x else {"ha": "left", "va": "center"}
     style |= {"xycoords": across, "textcoords": "offset points", "annotation_clip": False}
-    at = (mark.at, 1.0) if is_x else (1.0, mark.at)
+    middle = mark.at if mark.until is None else (mark.at + mark.until) / 2.0
+    at = (middle, 1.0) if is_x else (1.0, middle)
     rows = [1.2 * size * row for row in range(20)]
     offsets = [(0.0, 2.0 + row) if is_x else (3.0, row) for row in rows]
     return axes.annotate(_math(mark.text), at, offsets[0], fontsize=size, **style), offsets
@@ -373,7 +374,8 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
     else:
         x, y = series.path()[:2] if series.kind == "steps" else (series.x, series.y)
         if series.low is not None and series.high is not None:
-            band = {"facecolor": (color, BAND_OPACITY), "edgecolor": color, "linewidth": 0.6}
+            # An outline would hide the dashes of a line in a thin band.
+            band = {"facecolor": (color, BAND_OPACITY), "linewidth": 0}
             axes.fill_between(series.x, series.low, series.high, **band)
         style["marker"] = marker if series.has_markers else None
         axes.plot(x, y, solid_joinstyle="miter", label=label, **style)

@@ -13,15 +13,15 @@ gap is a little larger; hence a run of the full size confirms the plan, and corr
 falls short.
 
 The scenario of a plan makes rules of its planned limits: devices keep the planned min-sep as a
-round separation, and the planned participations as a cap. So the planned epsilon rests on enforced
-rules. Devices seldom meet these rules, because they lie below the devices' own behaviour; a second
-run of the full size, with the rules, shows their cost.
+round separation, which also limits their participations, and a cap if fewer are planned. So the
+planned epsilon rests on enforced rules. Devices seldom meet these rules, because they lie below the
+devices' own behaviour; a second run of the full size, with the rules, shows their cost.
 """
 
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.audit.calibration import check_only_models
+from fedray.audit.rules import rules_of
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
@@ -135,8 +136,8 @@ class Candidate:
     planned_min_sep: int | None = None
     """Min-sep of the plan: the seeds' less a margin; None if no device takes part twice."""
     planned_max_participations: int | None = None
-    """Most participations of the plan: the seeds', plus one if they differ; None if a run starves.
-    """
+    """Most participations of the plan: the most that its min-sep or the scenario's rules permit;
+    None if a run starves."""
     deviation: float | None = None
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
@@ -178,6 +179,13 @@ class Candidate:
     def is_full_size(self) -> bool:
         """Whether the whole population was simulated, and not a smaller one."""
         return self.scale == 1.0
+
+    @property
+    def cap(self) -> int | None:
+        """The planned participations, as a rule; None if the planned min-sep ensures them."""
+        most = self.planned_max_participations
+        ensured = -(-self.rounds // (self.planned_min_sep or 1))
+        return most if most is not None and most < ensured else None
 
     @property
     def planned_limits(self) -> MinSep:
@@ -432,11 +440,13 @@ def planned_scenario(
     sample = min(scenario.training.cohort_sample, best.report_goal)
     # If no device comes twice there is nothing to enforce, and the user's own rule stays.
     separation = best.planned_min_sep or scenario.participation.round_separation
+    # The separation ensures its k by itself, and reports of abandoned rounds count toward a cap.
+    cap = [f"participation.max_participations={best.cap}"] if best.cap else []
     planned = scenario.with_overrides(
         f"rounds.report_goal={best.report_goal}",
         f"participation.timer_hours={best.timer_hours!r}",
         f"participation.round_separation={separation}",
-        f"participation.max_participations={best.planned_max_participations}",
+        *cap,
         f"privacy.noise_multiplier={best.noise_multiplier!r}",
         f"privacy.delta={best.target.delta!r}",
         f"privacy.mechanism={{{table}}}",
@@ -548,8 +558,8 @@ class _Planner:
         if truth.note:
             note = (
                 f"only with the planned limits as rules, {truth.note}; reports of abandoned rounds "
-                "count toward participation.max_participations too, so raise rounds.over_selection "
-                "or rounds.report_timeout_minutes, or take a larger cap with `fedray mechanism`"
+                "count toward them too, so raise rounds.over_selection or "
+                "rounds.report_timeout_minutes"
             )
             judged = replace(full, note=note, rho=None, epsilon=None)
         else:
@@ -714,10 +724,9 @@ def with_limits(
     candidate: Candidate, seeds: int, before: Candidate | None, rules: Participation | None = None
 ) -> Candidate:
     """Plans the limits of a candidate; see `limits_of_runs`."""
-    seen = (*candidate.max_participations, *(before.max_participations if before else ()))
     # One run at full size has no spread of its own; that of the smaller ones stands for it.
     deviation = before.deviation if before is not None else None
-    found = limits_of_runs(candidate.rounds, candidate.min_seps, seen, seeds, rules, deviation)
+    found = limits_of_runs(candidate.rounds, candidate.min_seps, seeds, rules, deviation)
     return replace(
         candidate,
         planned_min_sep=found.min_sep,
@@ -732,7 +741,7 @@ class LimitsOfRuns(NamedTuple):
     min_sep: int | None
     """Smallest min-sep to expect; None if no device is to come twice."""
     max_participations: int
-    """Most participations to expect."""
+    """Most participations at that min-sep."""
     deviation: float
     """Standard deviation of the min-sep over its mean."""
 
@@ -740,18 +749,17 @@ class LimitsOfRuns(NamedTuple):
 def limits_of_runs(
     rounds: int,
     min_seps: Sequence[int | None],
-    max_participations: Iterable[int],
     seeds: int,
     rules: Participation | None = None,
     deviation: float | None = None,
 ) -> LimitsOfRuns:
     """Plans the limits: a lower prediction bound of one more run's min-sep (Student's t), and the
-    most participations seen, plus one if runs differ; no further than the scenario's rules.
+    most participations that have room at it, which runs with fewer do not refute; or the limits
+    that the scenario's rules ensure.
 
     Args:
         rounds: rounds of every run.
         min_seps: min-seps seen; None where no device came twice.
-        max_participations: participations seen.
         seeds: runs on which the deviation rests.
         rules: participation rules of the scenario.
         deviation: standard deviation over the mean, if known; by default that of `min_seps`.
@@ -765,19 +773,15 @@ def limits_of_runs(
     # A prediction interval: one more run deviates by itself, and the mean of the seen runs does.
     quantile = float(stats.t.ppf(1.0 - MISS_PROBABILITY, seeds - 1))
     factor = quantile * math.sqrt(1.0 + 1.0 / known.size)
-    seen = set(max_participations)
-    if seen == {1}:
+    if not any(min_seps):
         return LimitsOfRuns(None, 1, deviation)
     predicted = known.mean() * (1.0 - factor * deviation)
     # The plan is never above a min-sep that was seen, however small the spread.
     min_sep = max(1, math.floor(min(predicted, known.min())))
-    most = max(seen) + (len(seen) > 1)
     # Limits that the rules ensure anyway need no plan.
-    if rules is not None:
-        min_sep = max(min_sep, rules.round_separation)
-        most = min(most, rules.max_participations or most)
-    # No more participations than have room at that separation.
-    most = min(most, -(-rounds // min_sep))
+    kept = [each for each in rules_of(rules) if not each.unkept] if rules is not None else []
+    min_sep = max([min_sep, *(each.separation for each in kept)])
+    most = min([-(-rounds // min_sep), *(each.most for each in kept if each.most is not None)])
     return LimitsOfRuns(min_sep, most, deviation)
 
 

@@ -128,9 +128,8 @@ def plan_sentences(plan: Plan) -> list[str]:
 
 
 def _rules_words(best: Candidate) -> str:
-    keys = f"participation.max_participations = {best.planned_max_participations}"
-    if best.planned_min_sep is not None:
-        keys = f"participation.round_separation = {best.planned_min_sep} and {keys}"
+    rules = {"round_separation": best.planned_min_sep, "max_participations": best.cap}
+    keys = " and ".join(f"participation.{name} = {each}" for name, each in rules.items() if each)
     said = f"Epsilon rests on rules that devices keep: the scenario has {keys}."
     if best.enforced_days is None:
         return said
@@ -242,8 +241,8 @@ def _candidates_table(plan: Plan) -> Table:
     least = sorted(impossible, key=lambda each: each.report_goal)[:1]
     how = (
         f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
-        "spread, that one more run falls short of once in twenty times. Size 1 is the whole "
-        "population."
+        "spread, that one more run falls short of once in twenty times. k: the most that have room "
+        "at the planned min-sep, or that a rule permits. Size 1 is the whole population."
     )
     cells = {
         "verdict": lambda each: _verdict(plan, each),

@@ -107,9 +107,11 @@ def sweep_notes(result: SweepResult) -> list[str]:
     )
     notes.append(NOT_COMPARABLE)
     if result.sweep.target_epsilon is not None:
+        goal = result.sweep.estimate and result.sweep.estimate.report_goal
+        scaled = f" at report goal {goal:,}, and in proportion at others" if goal else ""
         notes.append(
-            "Each mechanism has the least noise for the target under its estimate, or under the "
-            "truth if it is made for that; epsilon is what was spent."
+            f"Each mechanism has the least noise for the target under its estimate{scaled}, or "
+            "under the truth if it is made for that; epsilon is what was spent."
         )
     names = _short(result)
     if any(full != short for full, short in names.items()):
