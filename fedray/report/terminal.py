@@ -81,7 +81,8 @@ def _verdict(audit: Audit) -> Iterator[Paragraph]:
         return
     epsilon, delta = epsilon_text(audit.supported_epsilon), given(audit.claim.delta)
     value = "none:" if audit.supported_epsilon is None else f"{epsilon} at delta {delta},"
-    yield Paragraph("", f"Epsilon that may be published: {value} {audit.supported_by}.")
+    said = f"Epsilon that may be published: {value} {audit.supported_by}. {audit.would_do}"
+    yield Paragraph("", said.rstrip())
 
 
 def end_of_run(audit: Audit) -> Iterator[Paragraph]:
