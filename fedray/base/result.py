@@ -46,6 +46,8 @@ class Result(Document):
 
     TABLES: ClassVar[str]
     """Function that makes the tables of a result, as "module:name"."""
+    verdict = ""
+    """The answer in a sentence or two, above the tables; empty without one."""
 
     def tables(self) -> list[Any]:
         """Returns the result as tables (`fedray.report.table.Table`)."""
@@ -54,7 +56,8 @@ class Result(Document):
     def _repr_html_(self) -> str:
         """The summary line of the result and its tables, as HTML that loads nothing."""
         tables = [each.brief() for each in self.tables()]
-        return resolve_name("fedray.report.page:render_fragment")(repr(self), tables)
+        line = self.verdict or repr(self)
+        return resolve_name("fedray.report.page:render_fragment")(line, tables)
 
 
 class DrawnResult(Result):

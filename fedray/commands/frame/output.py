@@ -95,11 +95,12 @@ def print_line(*lines: str, err: bool = False) -> None:
 
 
 def print_result(result: Any, as_json: bool, **more: Any) -> None:
-    """Prints a result as its tables, or as its JSON document with more keys."""
+    """Prints a result as its verdict and tables, or as its JSON document with more keys."""
     if as_json:
         print_json({**result.to_json(), **more})
     else:
-        print_pieces(result.tables())
+        verdict = [Paragraph("", result.verdict), ""] if result.verdict else []
+        print_pieces([*verdict, *result.tables()])
 
 
 def print_files(written: dict[str, str]) -> None:

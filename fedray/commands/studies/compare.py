@@ -45,7 +45,7 @@ def print_comparison(result: Any, page: Path | None, figures: Path | None, as_js
     written = write_shown(result, page, figures)
     if not as_json:
         warnings = (Paragraph("WARNING: ", each) for each in result.warnings)
-        print_pieces([Paragraph("", result.answer), *warnings, ""])
-    print_result(result, as_json, **written)
-    if not as_json:
+        print_pieces([Paragraph("", result.answer), *warnings, "", *result.tables()])
         print_files(written)
+    else:
+        print_result(result, as_json, **written)
