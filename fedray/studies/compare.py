@@ -261,8 +261,7 @@ class Comparison(DrawnResult):
         return f"{self.ended}{first}{mean}.{further}"
 
     @property
-    def verdict(self) -> str:
-        """The same sentence, above the tables."""
+    def headline(self) -> str:
         return self.answer
 
     def _from_silent(self, group: Group, unit: str) -> str:

@@ -476,7 +476,7 @@ def test_mechanisms_of_a_cell_are_compared_at_one_rho_and_sorted_by_their_error(
         for place, row in enumerate(result.cells[0].rows)
     )
     assert "cannot be compared" in sweep_page(result)
-    assert "cannot be compared" in result._repr_html_()
+    assert "cannot be compared" in result.page()
     assert list(result.plot().svgs) == [each.name for each in sweep_figures(result)]
 
 

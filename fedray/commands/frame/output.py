@@ -99,7 +99,7 @@ def print_result(result: Any, as_json: bool, **more: Any) -> None:
     if as_json:
         print_json({**result.to_json(), **more})
     else:
-        verdict = [Paragraph("", result.verdict), ""] if result.verdict else []
+        verdict = [Paragraph("", result.headline), ""] if result.headline else []
         print_pieces([*verdict, *result.tables()])
 
 
