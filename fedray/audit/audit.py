@@ -73,7 +73,7 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
-from fedray.audit.statements.frontier import frontier_of, shown_pairs, tightened
+from fedray.audit.statements.frontier import shown_pairs
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
@@ -490,17 +490,15 @@ class Audit(DrawnResult):
             said = f"min_sep = {self.patterns.min_sep} and max_participations = "
             said += f"{self.max_participations}, if enforced, "
             return said + gives.format(up(limits.epsilon))
-        pairs = frontier_of(self.patterns)
         # Each pair of a matrix takes as long as the audit.
-        if supported is None or len(pairs) < 2 or isinstance(used.strategy, TriangularStrategy):
+        is_matrix = isinstance(used.strategy, TriangularStrategy)
+        if supported is None or is_matrix or (found := self.frontier) is None:
             return ""
-        own = Limits(limits.participation, "", pairs=tightened(pairs, limits.participation))
-        found = of_limits(
-            "claimed", own, used.strategy, used.permitted, limits.delta, False
-        ).epsilon
-        if found is None or found > (1 - WORTH_A_CLAIM) * supported:
+        less = epsilon_of(released(used.permitted, found.sensitivity), limits.delta).epsilon
+        if less > (1 - WORTH_A_CLAIM) * supported:
             return ""
-        return f"A claim of frontier = {shown_pairs(pairs)}, if enforced, {gives.format(up(found))}"
+        pairs = shown_pairs([(each.min_sep, each.max_participations) for each in found.entries])
+        return f"A claim of frontier = {pairs}, if enforced, {gives.format(up(less))}"
 
     @property
     def rounds(self) -> InJson[int]:

@@ -7,12 +7,12 @@ from typing import Any
 
 from fedray.audit.claimed import claimed_limits, joined
 from fedray.audit.claims import STATEMENTS, Claim
+from fedray.audit.distribution import frontier_of
 from fedray.audit.findings import SPENT_STATEMENTS, Finding, Verdict
 from fedray.audit.guarantees import REPEATED, Guarantee, Limits, of_limits
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
-from fedray.audit.statements.frontier import frontier_of
 from fedray.audit.statements.noise import check_noise
 from fedray.audit.statements.sampling import check_sampling
 from fedray.audit.statements.spent import SpentStatement

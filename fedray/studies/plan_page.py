@@ -188,7 +188,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
         *(title, note, figures, tables, results, OF_EVERY_AUDIT),
         tiles=None if plan.best is None else _answer(plan),
         verdict=plan.headline,
-        warnings=() if plan.best is not None else plan.warnings,
+        warnings=plan.warnings,
     )
 
 
@@ -207,7 +207,6 @@ def _answer(plan: Plan) -> Table:
     best = plan.best
     assert best is not None
     columns = ("report goal", "timer", "noise multiplier z", "epsilon", "days", "rounds a day")
-    warnings = (f"WARNING: {each}" for each in plan.warnings)
     days = _days(best)
     cells = (
         f"{best.report_goal:,}",
@@ -223,7 +222,7 @@ def _answer(plan: Plan) -> Table:
         "against your own devices before you rely on them. Epsilon rests on rules that devices "
         f"keep: {described(best.planned_limits)}."
     )
-    return Table("", columns, (cells,), (loud, *warnings))
+    return Table("", columns, (cells,), (loud,))
 
 
 def _days(candidate: Candidate) -> float | None:

@@ -711,9 +711,9 @@ def test_rounds_that_are_missing_stand_first_with_the_reason(
     assert answer.startswith("4 of 60 rounds were trained (starved). tree is better")
     assert made[0].rows()[0][1].startswith("4 of 60, ")
     page = made[0].page()
-    assert "Trained on 4 of 60 rounds." in page
+    assert "Accuracy 0.3000 after 4 of 60 rounds. " in page
     whole = trained_of("whole", trace, {"accuracy": 0.3})
-    assert (whole.short, "Trained on" in whole.page()) == ("", False)
+    assert (whole.short, "0.3000 after 4 rounds. " in whole.page()) == ("", True)
 
 
 def test_the_ceiling_of_a_task_is_told_where_it_is_reached(trace, trained_of) -> None:

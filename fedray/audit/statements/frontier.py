@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedray.audit.distribution import MOST_ENTRIES
+from fedray.audit.distribution import frontier_of
 from fedray.audit.findings import Finding, verdict_of
 from fedray.audit.guarantees import fitting
 from fedray.audit.participation import Patterns
@@ -80,19 +80,6 @@ class FrontierStatement(Statement):
         """Limits that every pair keeps: looser than the frontier."""
         b, k = min(b for b, _ in claimed), max(k for _, k in claimed)
         return fitting(rounds, min(b, rounds), k)
-
-
-def frontier_of(patterns: Patterns) -> tuple[tuple[int, int], ...]:
-    """Returns pairs (min-sep, participations) of which each device keeps one, the most
-    participations first; at most as many as the frontier of an audit has entries."""
-    counts, pairs = np.flatnonzero(np.bincount(patterns.counts)), []
-    for group in reversed(np.array_split(counts, min(MOST_ENTRIES, counts.size))):
-        is_in_group = (patterns.counts >= group[0]) & (patterns.counts <= group[-1])
-        least = int(patterns.least_gaps[is_in_group].min())
-        # A pair of no smaller gap and no more participations adds nothing.
-        if not pairs or least < pairs[-1][0]:
-            pairs.append((least, int(group[-1])))
-    return tuple(pairs)
 
 
 def tightened(pairs: Pairs, limits: MinSep) -> tuple[MinSep, ...]:
