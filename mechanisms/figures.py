@@ -26,6 +26,8 @@ from .strategy import Strategy
 from .triangular import MatrixFile
 from .workload import PREFIX, Workload, workload_of
 
+DELTA = 1e-10
+"""Delta of epsilon, unless another is given."""
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
 )
@@ -213,8 +215,8 @@ class Mechanisms(DrawnResult):
 def mechanism_figures(
     strategy: Strategy,
     participation: MinSep,
-    noise_multiplier: float | None,
-    delta: float,
+    noise_multiplier: float | None = None,
+    delta: float = DELTA,
     sampling: PoissonSampling | None = None,
     workload: Workload | str = PREFIX,
 ) -> Figures:

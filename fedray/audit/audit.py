@@ -477,15 +477,15 @@ class Audit(DrawnResult):
         return f"{noise}{self.for_all_rows}, which the trace cannot show: {limits}"
 
     @property
-    def would_do(self) -> InJson[str]:
+    def would_do(self) -> IfAny[str]:
         """A claim of limits that gives a smaller epsilon than may be published, or one where none
-        may be, in a sentence; empty without one, and for a run, whose rules are known."""
+        may be, in a sentence; absent without one, and for a run, whose rules are known."""
         if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
-            return ""
+            return None
         used, supported = self.mechanisms[0], self.supported_epsilon
         limits, gives = used.observed_limits, f"would give epsilon {{}}{self.for_all_rows}."
         if limits.participation is None or used.permitted is None:
-            return ""
+            return None
         if supported is None and limits.epsilon is not None:
             said = f"min_sep = {self.patterns.min_sep} and max_participations = "
             said += f"{self.max_participations}, if enforced, "
@@ -493,10 +493,10 @@ class Audit(DrawnResult):
         # Each pair of a matrix takes as long as the audit.
         is_matrix = isinstance(used.strategy, TriangularStrategy)
         if supported is None or is_matrix or (found := self.frontier) is None:
-            return ""
+            return None
         less = epsilon_of(released(used.permitted, found.sensitivity), limits.delta).epsilon
         if less > (1 - WORTH_A_CLAIM) * supported:
-            return ""
+            return None
         pairs = shown_pairs([(each.min_sep, each.max_participations) for each in found.entries])
         return f"A claim of frontier = {pairs}, if enforced, {gives.format(up(less))}"
 

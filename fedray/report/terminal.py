@@ -81,7 +81,7 @@ def _verdict(audit: Audit) -> Iterator[Paragraph]:
         return
     epsilon, delta = epsilon_text(audit.supported_epsilon), given(audit.claim.delta)
     value = "none:" if audit.supported_epsilon is None else f"{epsilon} at delta {delta},"
-    said = f"Epsilon that may be published: {value} {audit.supported_by}. {audit.would_do}"
+    said = f"Epsilon that may be published: {value} {audit.supported_by}. {audit.would_do or ''}"
     yield Paragraph("", said.rstrip())
 
 

@@ -436,8 +436,8 @@ class Comparison(DrawnResult):
         return math.hypot(*errors) / math.sqrt(max(1, len(common)))
 
     def to_arrow(self) -> pa.Table:
-        """The runs, a row each: its group, the varied values of a sweep, its seed, and every metric
-        after the last round."""
+        """The runs, a row each: its group, the varied values of a sweep, its seed, mechanism, noise
+        and epsilons, and every metric after the last round."""
         rows = []
         varied = {key: key in self.axes[:2] for key in self.axes if key in self.differing_keys}
         for group in self.groups:
@@ -451,7 +451,13 @@ class Comparison(DrawnResult):
                     else str(group.settings.get(key))
                     for key, is_axis in varied.items()
                 }
-                rows.append({"group": group.label, **cell, "seed": seed, **values})
+                own = {name: getattr(group, name) for name in ("mechanism", "noise_multiplier")}
+                spent = {
+                    f"epsilon_{kind}": (group.epsilon or {}).get(kind)
+                    for kind in ("observed", "enforced")
+                }
+                own |= {"delta": self.delta, **spent}
+                rows.append({"group": group.label, **cell, "seed": seed, **own, **values})
         return pa.Table.from_pylist(rows)
 
     def __repr__(self) -> str:

@@ -269,8 +269,10 @@ class Plan(DrawnResult):
         return min(left, key=lambda each: (not each.is_full_size, each.report_goal), default=None)
 
     def to_arrow(self) -> pa.Table:
-        """The candidates, a row each, with the keys of `to_json`."""
-        return pa.Table.from_pylist(self.to_json()["candidates"])
+        """The candidates, a row each, with the keys of `to_json` and the target."""
+        target = {"target_epsilon": self.target.epsilon, "delta": self.target.delta}
+        rows = [{**each, **target} for each in self.to_json()["candidates"]]
+        return pa.Table.from_pylist(rows)
 
 
 def make_plan(
