@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import given, up
 from .accounting.accountants import epsilon_of
 from .accounting.calibration import (
     check_one_target,
@@ -89,16 +88,7 @@ class Figures(DrawnResult):
     """Workload that the mechanism's file was made for; absent if it is that of the errors."""
 
     def __repr__(self) -> str:
-        setting = self.participation
-        order = " in a fixed order" if setting.is_fixed_order else ""
-        spent = (
-            "" if self.epsilon is None else f", epsilon {up(self.epsilon)} at {given(self.delta)}"
-        )
-        return (
-            f"<Figures of {self.strategy.kind}, rounds {setting.rounds:,}, min-sep "
-            f"{setting.min_sep:,}, participations {setting.max_participations:,}{order}: "
-            f"sensitivity {up(self.loss.sensitivity.value, 6)}{spent}>"
-        )
+        return f"<Figures of {self.headline.rstrip('.')}>"
 
     @property
     def event(self) -> Event | None:

@@ -482,23 +482,23 @@ class Audit(DrawnResult):
         may be, in a sentence; absent without one, and for a run, whose rules are known."""
         if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
             return None
-        used, supported = self.mechanisms[0], self.supported_epsilon
-        limits, gives = used.observed_limits, f"would give epsilon {{}}{self.for_all_rows}."
-        if limits.participation is None or used.permitted is None:
-            return None
-        if supported is None and limits.epsilon is not None:
-            said = f"min_sep = {self.patterns.min_sep} and max_participations = "
-            said += f"{self.max_participations}, if enforced, "
-            return said + gives.format(up(limits.epsilon))
+        used, most = self.mechanisms[0], self.supported_epsilon
+        found, gives = used.observed_limits.epsilon, f"if enforced{self.for_all_rows}, would give"
+        if most is None:
+            limits = f"min_sep = {self.patterns.min_sep} and max_participations = "
+            limits += f"{self.max_participations}"
         # Each pair of a matrix takes as long as the audit.
-        is_matrix = isinstance(used.strategy, TriangularStrategy)
-        if supported is None or is_matrix or (found := self.frontier) is None:
+        elif isinstance(used.strategy, TriangularStrategy) or self.frontier is None:
             return None
-        less = epsilon_of(released(used.permitted, found.sensitivity), limits.delta).epsilon
-        if less > (1 - WORTH_A_CLAIM) * supported:
+        else:
+            entries = self.frontier.entries
+            pairs = shown_pairs([(each.min_sep, each.max_participations) for each in entries])
+            event = used.permitted and released(used.permitted, self.frontier.sensitivity)
+            found = event and epsilon_of(event, used.observed.delta).epsilon
+            limits, most = f"frontier = {pairs}", (1 - WORTH_A_CLAIM) * most
+        if found is None or (most is not None and found > most):
             return None
-        pairs = shown_pairs([(each.min_sep, each.max_participations) for each in found.entries])
-        return f"A claim of frontier = {pairs}, if enforced, {gives.format(up(less))}"
+        return f"A claim of {limits}, {gives} epsilon {up(found)}."
 
     @property
     def rounds(self) -> InJson[int]:

@@ -9,7 +9,6 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.audit.guarantees import described
 from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, significant, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
@@ -82,7 +81,7 @@ def _remedy(plan: Plan, remedy: Remedy) -> str:
     took = "" if days is None else f", in {days:.1f} days"
     if remedy.key == "noise_per_report":
         times = remedy.value / plan.target.noise_per_report
-        return f"--noise-per-report {up(remedy.value, 6)}, {up(times, 2)} times the noise"
+        return f"noise_per_report {up(remedy.value, 6)}, {up(times, 2)} times the noise"
     if remedy.key == "timer_hours":
         return f"a timer of {remedy.value:.0f} h{took} instead of {near.days or 0.0:.1f}"
     unit = "round" if remedy.key == "rounds.count" else "device"
@@ -219,8 +218,7 @@ def _answer(plan: Plan) -> Table:
     model = plan.scenario.availability.model
     loud = (
         f"Days and min-sep are simulated and rest on the availability model {model!r}: check it "
-        "against your own devices before you rely on them. Epsilon rests on rules that devices "
-        f"keep: {described(best.planned_limits)}."
+        "against your own devices before you rely on them."
     )
     return Table("", columns, (cells,), (loud,))
 

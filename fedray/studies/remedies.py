@@ -8,16 +8,13 @@ about proportional to both; the proposal is then simulated as the plan's own can
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fedray.audit.guarantees import fitting
 from fedray.base.document import Document
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.participation import MinSep
 from fedray.studies.what_ifs import epsilon_of
-
-if TYPE_CHECKING:
-    from fedray.studies.plan import Candidate
 
 PRECISION = 0.01
 """Relative distance at which a bisection ends."""
@@ -41,15 +38,15 @@ class Remedy(Document):
 
 
 def remedies(
-    near: "Candidate",
+    near: Any,
     devices: int,
     sensitivity_of: Callable[[MinSep], float],
-    simulate: Callable[[int, float], "Candidate"],
+    simulate: Callable[[int, float], Any],
 ) -> tuple[Remedy, ...]:
     """Returns the changes that would do.
 
     Args:
-        near: candidate of the least epsilon, with planned limits.
+        near: candidate of a plan with the least epsilon, and planned limits.
         devices: devices of its population.
         sensitivity_of: sensitivity of the mechanism made for limits, under them.
         simulate: returns the candidate with its goal and other devices or timer.

@@ -112,7 +112,10 @@ def test_a_frontier_gives_less_than_limits_that_never_meet_in_a_device(audited) 
     assert of_pairs.claim_holds
     assert of_pairs.supported_epsilon < 0.85 * of_limits.supported_epsilon
     # The audit of the limits proposes the frontier, with its epsilon; that of the frontier has no better one.
-    assert "frontier = [[45, 7], [22, 2]], if enforced, would give epsilon" in of_limits.would_do
+    assert (
+        "A claim of frontier = [[45, 7], [22, 2]], if enforced, would give epsilon"
+        in of_limits.would_do
+    )
     assert f"{of_pairs.supported_epsilon:.2f}"[:4] in of_limits.would_do
     assert of_pairs.would_do is None
     assert "frontier = [[45, 7], [22, 2]]" in of_pairs.supported_by

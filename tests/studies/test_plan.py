@@ -692,7 +692,7 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
         assert epsilon(MinSep(n, less, -(-n // less))) > 2.0
     assert found["timer_hours"].days == found["timer_hours"].value / 4.0
     page = plan_page(plan)
-    assert "Instead would do: --noise-per-report" in plan.headline
+    assert "Instead would do: noise_per_report" in plan.headline
     assert f" {rounds:,} rounds; or " in plan.headline
     assert plan.headline in html.unescape(page)
     assert "nearest miss" in page

@@ -18,7 +18,7 @@ from fedray.audit.statements.statement import (
     Breaches,
     Statement,
     Subject,
-    in_parts,
+    of_devices,
 )
 from fedray.base.arrays import BoolArray
 from fedray.base.rounding import counted
@@ -59,11 +59,7 @@ class FrontierStatement(Statement):
         )
 
     def breaches(self, claimed: Pairs, subject: Subject) -> Iterator[Breaches]:
-        patterns = subject.patterns
-        for chosen in in_parts(self._is_beyond(claimed, patterns)):
-            first, counts = patterns.starts[chosen], patterns.counts[chosen]
-            rounds = np.column_stack([patterns.rounds[first], patterns.rounds[first + counts - 1]])
-            yield Breaches(patterns.device_ids[chosen], rounds, counts)
+        yield from of_devices(subject.patterns, self._is_beyond(claimed, subject.patterns))
 
     def _is_beyond(self, claimed: Pairs, patterns: Patterns) -> BoolArray:
         beyond = np.ones(patterns.counts.size, np.bool_)

@@ -67,7 +67,7 @@ _BRIEF = (
 )
 """Columns that terminals have room for."""
 MOST_NAMED = 3
-"""Mechanisms, and changes of the better one, that the verdict names."""
+"""Mechanisms that the verdict names."""
 _BRIEF_AT_A_TARGET = ("min_sep", "noise_multiplier", "epsilon", "rms_error")
 """The same where each mechanism has noise of its own."""
 _TITLES = {
@@ -152,8 +152,8 @@ def sweep_page(result: SweepResult) -> str:
 
 
 def sweep_verdict(result: SweepResult) -> str:
-    """Returns the mechanism that is the best in most cells, and where that changes; of a figure
-    that mechanisms share, or that they were calibrated to, its range."""
+    """Returns the mechanisms that are the best in most cells; of a figure that mechanisms share, or
+    that they were calibrated to, its range."""
     sweep = result.sweep
     starved = sum(any(row.is_starved for row in each.rows) for each in result.cells)
     end = f"; {starved:,} of {counted(len(result.cells), 'cell')} starve." if starved else "."
@@ -165,12 +165,7 @@ def sweep_verdict(result: SweepResult) -> str:
         best.update([min(known)[1]] if len(known) > 1 else [])
     if best:
         said = [f"{name} in {count:,}" for name, count in best.most_common(MOST_NAMED)]
-        at = "; ".join(
-            f"{each.after} overtakes {each.before} at {short_key(sweep.x)} {each.at:.3g}"
-            for each in result.crossings()[:MOST_NAMED]
-        )
-        cells = counted(best.total(), "cell")
-        return f"Least {_title(sweep)} of {cells}: {', '.join(said)}{at and f'; {at}'}{end}"
+        return f"Least {_title(sweep)} of {counted(best.total(), 'cell')}: {', '.join(said)}{end}"
     cells = [
         (float(value), str(each.cell.get(sweep.x)))
         for each in result.cells
