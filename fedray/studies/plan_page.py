@@ -194,7 +194,8 @@ def plan_page(plan: Plan, command: str = "") -> str:
 def plan_tables(plan: Plan) -> list[Table]:
     """The answer, least goals by timer, what-ifs, candidates, and caveats, which have only notes;
     if nothing meets the target, the candidates, the nearest miss first."""
-    tables = [_timers_table(plan), _what_ifs_table(plan), _candidates_table(plan)]
+    timers = [_timers_table(plan)] if any(each.least for each in plan.timers) else []
+    tables = [*timers, _what_ifs_table(plan), _candidates_table(plan)]
     # A table without rows says nothing.
     tables = [each for each in tables if each.rows]
     if plan.best is None:
