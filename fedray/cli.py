@@ -42,12 +42,13 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
 REPRODUCE = "Published results"
 """Heading of `fedray reproduce`."""
 
+# Click keeps these lines as they are, and the README explains them.
 FIRST = """\
 fedray init mine.toml                                # a scenario with comments
 fedray run mine.toml --out mine                      # simulates, trains and audits it
 fedray run quickstart --place address=auto --out en  # on a Ray cluster
 fedray import log.csv --inspect                      # your log, before an audit
-fedray stress mine --estimated 90 --epsilon 6        # what a wrong min-sep costs"""
+fedray stress mine --estimated 90 --epsilon 6        # the cost of a wrong min-sep"""
 """The first commands of a new user, which the README has too."""
 
 app = typer.Typer(

@@ -212,7 +212,7 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
 
 
 def frontier_of(patterns: Patterns, most: int = MOST_ENTRIES) -> tuple[tuple[int, int], ...]:
-    """Returns at most so many pairs (min-sep, participations) of which each device keeps one, the
+    """Returns at most `most` pairs (min-sep, participations), of which each device keeps one, the
     most participations first."""
     counts, pairs = np.flatnonzero(np.bincount(patterns.counts)), []
     # Groups split the counts evenly, not the devices: the few devices with many participations

@@ -60,14 +60,14 @@ class Explained(BaseModel):
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Yields the values that differ from the defaults, which are what a reader looks for."""
+        """Yields the values that differ from the defaults, so that a reader sees only these."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if field.is_required() or value != field.get_default(call_default_factory=True):
                 yield name, value
 
     def __dir__(self) -> list[str]:
-        """Names for completion, without those of pydantic."""
+        """Names for completion, without the names of pydantic."""
         return sorted({*super().__dir__()} - ({*dir(BaseModel)} - {*dir(object)}))
 
     @classmethod

@@ -67,7 +67,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
 
 
 def _of_rows(figure: Figure) -> int:
-    """Returns pixels to add for rows beyond those that a plot holds."""
+    """Returns the pixels to add for more rows than a plot holds."""
     return sum(24 * max(0, each.x.size - 8) for each in figure.series if each.kind == "rows")
 
 

@@ -184,7 +184,7 @@ class Table:
 
     def _fitted(self, most: int) -> list[int]:
         """Returns widths of the columns that `most` characters hold together, the widest columns
-        wrapped; empty if there are none. Numbers and short cells stay whole."""
+        wrapped; empty if they are too many. Numbers and short cells stay whole."""
         widths, least = self._widths(), []
         for kind, head, *cells in zip(self.kinds, self.columns, *self.rows, strict=True):
             whole = [each for each in cells if kind == "number" or len(each) <= WHOLE]

@@ -134,7 +134,7 @@ def _answers_table(found: Answers) -> Table:
     note = (
         ("" if is_single else several)
         + "Error: distance (root mean square over rows) from the exact answer of the devices that "
-        "came, with their contributions bounded; stated: what the mechanism promises."
+        "came, with their contributions bounded; stated: the mechanism's own error."
     )
     title = f"Answers to the question {found.analytics.question.kind}"
     return Table.of(title, rows, cells, details=("mechanism",), method=[note]).varied()

@@ -228,9 +228,8 @@ class Comparison(DrawnResult):
 
     @property
     def answer(self) -> InJson[str]:
-        """The paired differences of the best group from one without noise, from those that it is
-        better than and from those that the runs do not tell apart from it, in a sentence; then its
-        figures."""
+        """Paired differences of the best group in a sentence: from training without noise, from worse
+        groups and from groups that the runs do not distinguish from it; then its figures."""
         (best, *others), metric = self.ranked, self.metric
         silent = [each for each in self.groups if each not in self.ranked]
         if none := self.none_is_best:
@@ -265,7 +264,7 @@ class Comparison(DrawnResult):
         return self.answer
 
     def _from_silent(self, group: Group, unit: str) -> str:
-        """Returns the cost of privacy: what the best group loses to one without noise."""
+        """Returns the cost of privacy: the loss of the best group to one without noise."""
         name, best = f"no noise{group.name.removeprefix('none')}", self.ranked[0]
         lost = self._loss_text(group, unit)
         if self.may_be_chance(group, best):
@@ -403,7 +402,7 @@ class Comparison(DrawnResult):
         self, group: Group, base: Group | None = None, metric: Metric | None = None
     ) -> MeanInterval:
         """Difference of a metric, by default the answer's, from another group, by default the best,
-        with the interval that tells them apart: of a single pair, within the errors of its two
+        with the interval that decides between them: of a single pair, within the errors of its two
         evaluations, since its devices are the sample."""
         base, metric = base or self.ranked[0], metric or self.metric
         found = self.difference(group, metric.name, base)

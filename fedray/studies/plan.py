@@ -239,7 +239,7 @@ class Plan(DrawnResult):
 
     @property
     def nearest(self) -> Candidate | None:
-        """The candidate of the least epsilon among those that miss the target; None without one."""
+        """The candidate of the least epsilon that misses the target, or None."""
         return nearest_of(self.candidates)
 
     def __repr__(self) -> str:

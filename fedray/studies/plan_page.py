@@ -100,8 +100,7 @@ def _starved_at_full_size(plan: Plan) -> list[str]:
 
 
 def plan_verdict(plan: Plan) -> str:
-    """Returns the goal, timer, noise and epsilon of a plan, or that nothing meets the target, and
-    what would."""
+    """Returns the goal, timer, noise and epsilon of a plan; or its nearest miss, and remedies."""
     return plan_sentences(plan)[0]
 
 

@@ -34,7 +34,7 @@ class Remedy(Document):
     epsilon: float
     """Epsilon with it."""
     days: float | None = None
-    """Days of the slowest simulated run; None where none was simulated."""
+    """Days of the slowest simulated run; None without simulations."""
 
 
 def remedies(
@@ -59,6 +59,7 @@ def remedies(
         found = epsilon_of(sensitivity, near.noise_multiplier, target.delta)
         return float("inf") if found is None else found
 
+    # Without sampling the noise for an epsilon has a closed form.
     z = noise_multiplier_for(sensitivity_of(limits), target.delta, epsilon=target.epsilon)
     found = [Remedy("noise_per_report", z / near.report_goal, target.epsilon)]
     if (rounds := _bisected(lambda each: epsilon(each, b) <= target.epsilon, n, 1)) is not None:
