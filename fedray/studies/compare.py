@@ -228,8 +228,8 @@ class Comparison(DrawnResult):
 
     @property
     def answer(self) -> InJson[str]:
-        """Paired differences of the best group in a sentence: from training without noise, from worse
-        groups and from groups that the runs do not distinguish from it; then its figures."""
+        """Paired differences of the best group in a sentence: from training without noise, from
+        worse groups, and from groups that the runs do not distinguish from it; then its mean."""
         (best, *others), metric = self.ranked, self.metric
         silent = [each for each in self.groups if each not in self.ranked]
         if none := self.none_is_best:
