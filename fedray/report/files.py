@@ -370,7 +370,8 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
     elif series.kind == "rows":
         axes.plot(series.x, series.y, "s", color=color)
-        axes.hlines(series.y, series.low, series.high, color=color)
+        if series.low is not None and series.high is not None:
+            axes.hlines(series.y, series.low, series.high, color=color)
         axes.set_yticks(series.y, [_math(fill(each, 24)) for each in series.labels])
         axes.set_ylim(0.5 - series.y.size, 0.5)
     elif series.kind == "points":
