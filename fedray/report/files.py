@@ -238,7 +238,8 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
         _draw_series(axes, series, place)
     drawn = [each for each in figure.series if each.x.size]
     _scale(axes.xaxis, axes.set_xscale, figure.x, [each.x for each in drawn])
-    _scale(axes.yaxis, axes.set_yscale, figure.y, [each.y for each in drawn])
+    if not any(each.kind == "rows" for each in drawn):
+        _scale(axes.yaxis, axes.set_yscale, figure.y, [each.y for each in drawn])
     if any(each.kind == "bars" for each in figure.series):
         # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
@@ -249,7 +250,8 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
     # The legend stands beside the plot, whose layout leaves room for both.
     if sum(not each.is_reference for each in figure.series) > 1:
         _add_legend(canvas, axes)
-    named = [label for each in drawn for label in _names(axes, each, size)]
+    pointed = [each for each in drawn if each.kind != "rows"]
+    named = [label for each in pointed for label in _names(axes, each, size)]
     _place(canvas, named, drawn)
 
 
@@ -367,6 +369,12 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         axes.bar(middles, series.y, width=widths, color=color, label=label)
     elif series.kind == "stars":
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
+    elif series.kind == "rows":
+        axes.plot(series.x, series.y, "s", color=color)
+        if series.low is not None and series.high is not None:
+            axes.hlines(series.y, series.low, series.high, color=color)
+        axes.set_yticks(series.y, [_math(fill(each, 24)) for each in series.labels])
+        axes.set_ylim(0.5 - series.y.size, 0.5)
     elif series.kind == "points":
         axes.plot(series.x, series.y, marker, color=color, label=label, fillstyle="none")
         if series.low is not None and series.high is not None:

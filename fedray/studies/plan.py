@@ -52,6 +52,7 @@ from fedray.runtime.tasks import TaskCounts
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.studies.goal_search import GoalSearch
+from fedray.studies.remedies import Remedy, remedies
 from fedray.studies.simulated import (
     StudyCache,
     Truth,
@@ -213,6 +214,7 @@ class Plan(DrawnResult):
     TABLES: ClassVar[str] = "fedray.studies.plan_page:plan_tables"
     FIGURES: ClassVar[str] = "fedray.studies.plan_page:plan_figures"
     PAGE: ClassVar[str] = "fedray.studies.plan_page:plan_page"
+    HEADLINE: ClassVar[str] = "fedray.studies.plan_page:plan_verdict"
 
     target: PlanTarget
     """The requested privacy."""
@@ -240,6 +242,13 @@ class Plan(DrawnResult):
     """The plan as simulated at the search's scale, then the same if assumptions fail."""
     least: Least = "updates"
     """Cost by which the answer is the least."""
+    remedies: tuple[Remedy, ...] = ()
+    """Changes that would meet the target, each by itself, if nothing meets it."""
+
+    @property
+    def nearest(self) -> Candidate | None:
+        """The candidate of the least epsilon that misses the target, or None."""
+        return nearest_of(self.candidates)
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -268,8 +277,10 @@ class Plan(DrawnResult):
         return min(left, key=lambda each: (not each.is_full_size, each.report_goal), default=None)
 
     def to_arrow(self) -> pa.Table:
-        """The candidates, a row each, with the keys of `to_json`."""
-        return pa.Table.from_pylist(self.to_json()["candidates"])
+        """The candidates, a row each, with the keys of `to_json` and the target."""
+        target = {"target_epsilon": self.target.epsilon, "delta": self.target.delta}
+        rows = [{**each, **target} for each in self.to_json()["candidates"]]
+        return pa.Table.from_pylist(rows)
 
 
 def make_plan(
@@ -329,6 +340,7 @@ def make_plan(
         planner.search(searches)
         best = planner.confirm(searches, least)
         rows = () if best is None else planner.what_ifs(best)
+        fixes = planner.remedies() if best is None else ()
     candidates = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
@@ -338,7 +350,16 @@ def make_plan(
         *cache.warnings,
     )
     found = tuple(candidates)
-    return Plan(target, scenario, seeds, scale, best, found, warnings, has_cache, rows, least)
+    return Plan(
+        target, scenario, seeds, scale, best, found, warnings, has_cache, rows, least, fixes
+    )
+
+
+def nearest_of(candidates: Iterable[Candidate]) -> Candidate | None:
+    """Returns the candidate of the least known epsilon that misses the target; None without one."""
+    # Runs of full size have refuted the candidates that met the target in smaller ones.
+    known = [each for each in candidates if not each.meets_target and each.epsilon is not None]
+    return min(known, key=lambda each: each.epsilon or 0.0, default=None)
 
 
 def _possible_goals(scenario: Scenario, target: PlanTarget) -> tuple[int, int]:
@@ -547,6 +568,25 @@ class _Planner:
             return self._truths(runs, "what-ifs", simulated)
 
         return what_ifs(planned, strategy, scale_of(best.report_goal, self.scale), simulate_all)
+
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Changes that would meet the target, from the nearest miss, at the search's scale."""
+        near = nearest_of(self.candidates)
+        if near is None:
+            return ()
+
+        def simulate(devices: int, hours: float) -> Candidate:
+            changed = self.scenario.with_overrides(f"population.devices={devices}")
+            other, goal = replace(self, scenario=changed, candidates=[]), near.report_goal
+            runs = [other._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
+            truths = other._truths(runs, "remedies")
+            return other._judged(goal, hours, scale_of(goal, self.scale), truths, None)
+
+        def sensitivity_of(limits: MinSep) -> float:
+            return _sensitivity(limits, self.target, self.has_cache)
+
+        devices = self.scenario.population.devices
+        return remedies(near, devices, sensitivity_of, simulate)
 
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""

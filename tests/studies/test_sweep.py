@@ -477,7 +477,7 @@ def test_mechanisms_of_a_cell_are_compared_at_one_rho_and_sorted_by_their_error(
         for place, row in enumerate(result.cells[0].rows)
     )
     assert "cannot be compared" in sweep_page(result)
-    assert "cannot be compared" in result._repr_html_()
+    assert "cannot be compared" in result.page()
     assert list(result.plot().svgs) == [each.name for each in sweep_figures(result)]
 
 
@@ -555,9 +555,13 @@ def test_a_changed_digit_in_the_cache_is_computed_anew_with_a_warning(
     assert any(one.name in warning for warning in again.warnings)  # in order of cells, not of names
     assert run_sweep(sweep, scenario, HERE).warnings == ()
     one.write_bytes(content[:-9])
-    code, _, stderr = fedray_command("sweep", str(tmp_path / "sweep.toml"))
+    code, out, _ = fedray_command("sweep", str(tmp_path / "sweep.toml"))
     assert code == 0
+    assert f"WARNING: cache entry {one.name} is not what" in " ".join(out.split())
+    one.write_bytes(content[:-9])
+    code, out, stderr = fedray_command("sweep", str(tmp_path / "sweep.toml"), "--json")
     assert f"fedray: warning: cache entry {one.name} is not what was written" in stderr
+    assert json.loads(out)
 
 
 def test_without_a_cache_nothing_is_read_or_written(tmp_path: Path, monkeypatch) -> None:

@@ -97,7 +97,7 @@ def sweep(
         result = run(on_progress=show)
     if value.trace is None:
         # Warnings go to stderr, so that stdout has only JSON.
-        for warning in result.warnings:
+        for warning in result.warnings if as_json else ():
             print_line(f"fedray: warning: {warning}", err=True)
         if out is not None:
             from fedray.studies.sweep.run import result_files

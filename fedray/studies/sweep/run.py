@@ -78,6 +78,7 @@ class SweepResult(DrawnResult):
     TABLES: ClassVar[str] = "fedray.studies.sweep.page:sweep_tables"
     FIGURES: ClassVar[str] = "fedray.studies.sweep.page:sweep_figures"
     PAGE: ClassVar[str] = "fedray.studies.sweep.page:sweep_page"
+    HEADLINE: ClassVar[str] = "fedray.studies.sweep.page:sweep_verdict"
 
     sweep: NotInJson[Sweep]
     """The requested sweep."""
