@@ -79,13 +79,9 @@ class KeyboardLstm(TextModel):
         by_step = tokens.transpose(1, 2)
         states = embedded(parameters["embedding"], by_step)
         for suffix in self._suffixes:
-            inputs = states.flatten(1, 2)
-            flat_gates = dense(
-                inputs, parameters[f"input{suffix}"], parameters[f"gate_bias{suffix}"]
-            )
-            gates = flat_gates.view(devices, steps, batch, -1)
+            own = [parameters[f"{name}{suffix}"] for name in ("input", "gate_bias", "recurrent")]
             projection = parameters[f"projection{suffix}"] if self._is_coupled else None
-            states = recur(gates, parameters[f"recurrent{suffix}"], projection)
+            states = recur(states, *own, projection)
         if not self._is_coupled and self._is_projected:
             projection, bias = parameters["projection"], parameters["projection_bias"]
             flat = dense(states.flatten(1, 2), projection, bias)

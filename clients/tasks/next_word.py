@@ -18,6 +18,7 @@ from .initial import Draw, DrawnModel, Parameter, zeros
 from .layers import dense, embedded
 from .recurrence import recur
 from .task import Batch, Measures, Parameters
+from .text import OutputLoss
 
 EMBEDDING, HIDDEN = 32, 48
 
@@ -71,14 +72,19 @@ class NextWord(DrawnModel):
         super().__init__(_PARAMETERS, seed)
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        nats, _ = _nats_and_logits(parameters, batch["tokens"])
-        return nats.mean(dim=(1, 2))
+        inputs, targets = _by_step(batch["tokens"])
+        projected, words, biases = _before_logits(parameters, inputs)
+        nats = OutputLoss.apply(projected, words, biases, targets.flatten(1))
+        return nats.mean(dim=1)
 
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
         tokens = batch["tokens"]
-        nats, logits = _nats_and_logits(parameters, tokens)
-        likeliest = logits.argmax(dim=1).view_as(nats)
-        is_found = likeliest == tokens.transpose(1, 2)[:, 1:]
+        inputs, targets = _by_step(tokens)
+        projected, table, biases = _before_logits(parameters, inputs)
+        logits = dense(projected, table.transpose(1, 2), biases).flatten(0, 1)
+        nats = functional.cross_entropy(logits, targets.flatten(), reduction="none")
+        nats = nats.view(targets.shape)
+        is_found = logits.argmax(dim=1).view_as(targets) == targets
         words = float(nats.shape[1])
         weights = torch.full(tokens.shape[:2], words, device=tokens.device)
         return {
@@ -87,23 +93,18 @@ class NextWord(DrawnModel):
         }
 
 
-def _nats_and_logits(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns cross-entropies [G, T, B] and logits [G * T * B, WORDS] of tokens [G, B, T + 1]."""
+def _by_step(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns inputs and targets [G, T, B] of tokens [G, B, T + 1]."""
     # Steps precede sentences, so that one step of the recurrence reads contiguous memory.
     by_step = tokens.transpose(1, 2)
-    logits = _logits(parameters, by_step[:, :-1]).view(-1, WORDS)
-    targets = by_step[:, 1:]
-    nats = functional.cross_entropy(logits, targets.reshape(-1), reduction="none")
-    return nats.view(targets.shape), logits
+    return by_step[:, :-1], by_step[:, 1:]
 
 
-def _logits(parameters: Parameters, tokens: Tensor) -> Tensor:
-    """Returns logits [G, T * B, WORDS] of tokens [G, T, B]."""
+def _before_logits(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the states [G, T B, E] before the output layer, and its weights and biases."""
     table = parameters["embedding"]
-    inputs = embedded(table, tokens.flatten(1))
-    gates = dense(inputs, parameters["input"], parameters["gate_bias"])
-    states = recur(gates.view(*tokens.shape, -1), parameters["recurrent"], None)
+    own = [parameters[name] for name in ("input", "gate_bias", "recurrent")]
+    states = recur(embedded(table, tokens), *own, None)
     projected = torch.bmm(states.flatten(1, 2), parameters["projection"])
     # The embedding is the output layer too, without START, which is never predicted.
-    words = table[:, :WORDS].transpose(1, 2)
-    return dense(projected, words, parameters["word_bias"])
+    return projected, table[:, :WORDS], parameters["word_bias"]
