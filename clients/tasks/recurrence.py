@@ -103,12 +103,15 @@ class _Recurrence(torch.autograd.Function):
         from_state = torch.zeros_like(gates[:, 0], memory_format=torch.contiguous_format)
         added, bias = from_state.numpy(), biases.detach().numpy()
         written = gates.numpy(), cells.numpy(), tanhs.numpy(), outputs.numpy()
+        # Views of all steps at once: made at each step, they take as long as a small model's
+        # products.
+        state, output = states.unbind(1), outputs.unbind(1)
         for t in range(steps):
             if t > 0:
-                torch.bmm(states[:, t - 1], recurrent, out=from_state)
+                torch.bmm(state[t - 1], recurrent, out=from_state)
             _step(added, bias, *written, t)
             if projection is not None:
-                states[:, t] = torch.bmm(outputs[:, t], projection)
+                state[t].copy_(torch.bmm(output[t], projection))
         ctx.save_for_backward(
             inputs, weights, recurrent, projection, gates, cells, tanhs, outputs, states
         )
@@ -123,21 +126,24 @@ class _Recurrence(torch.autograd.Function):
             ctx.saved_tensors
         )
         slopes = torch.empty_like(gates)
-        state_slopes = None if projection is None else torch.empty_like(states)
+        state_slopes = torch.empty_like(states)
         output_slope, cell_slope = torch.zeros_like(cells[:, :2]).transpose(0, 1).contiguous()
-        from_next = gradient.new_zeros(gradient[:, 0].shape)
+        from_next = torch.zeros_like(states[:, 0])
         read = gates.numpy(), cells.numpy(), tanhs.numpy(), output_slope.numpy()
         written = cell_slope.numpy(), slopes.numpy()
-        steps = gates.shape[1]
+        back = recurrent.transpose(1, 2)
+        unproject = None if projection is None else projection.transpose(1, 2)
+        slope, state_slope, own = slopes.unbind(1), state_slopes.unbind(1), gradient.unbind(1)
+        steps = len(slope)
         for t in reversed(range(steps)):
             # The state of this step also entered the gates of the next one.
             if t + 1 < steps:
-                torch.bmm(slopes[:, t + 1], recurrent.transpose(1, 2), out=from_next)
-            if state_slopes is None:
-                torch.add(gradient[:, t], from_next, out=output_slope)
+                torch.bmm(slope[t + 1], back, out=from_next)
+            if unproject is None:
+                torch.add(own[t], from_next, out=output_slope)
             else:
-                state_slope = torch.add(gradient[:, t], from_next, out=state_slopes[:, t])
-                torch.bmm(state_slope, projection.transpose(1, 2), out=output_slope)
+                torch.add(own[t], from_next, out=state_slope[t])
+                torch.bmm(state_slope[t], unproject, out=output_slope)
             _step_back(*read, *written, t)
         flat = slopes.flatten(1, 2)
         return (
@@ -146,7 +152,7 @@ class _Recurrence(torch.autograd.Function):
             flat.sum(dim=1),
             # The state of step t meets the recurrent weights at step t + 1.
             _product_over_steps(states[:, :-1], slopes[:, 1:]),
-            None if state_slopes is None else _product_over_steps(outputs, state_slopes),
+            None if unproject is None else _product_over_steps(outputs, state_slopes),
         )
 
 

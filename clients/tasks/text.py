@@ -76,16 +76,18 @@ class TextModel(DrawnModel, ABC):
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         states, targets = self._before_output(parameters, batch)
+        weights, biases = self.output(parameters)
+        if self._tokens.padding is None:
+            return OutputLoss.apply(states, weights, biases, targets).mean(dim=1)
         is_word = self._is_word(targets)
         # A batch of only padding has loss zero, not 0 / 0.
         counts = is_word.sum(dim=1).clamp(min=1)
-        if len(states) == 1 and states.is_cpu and self._tokens.padding is not None:
+        if len(states) == 1 and states.is_cpu:
             # A third of real text is padding, and the output layer is most of the work. Another
             # device would have to wait until the number of words is known.
             states = states[is_word][None]
             targets = targets[is_word][None]
             is_word = is_word[is_word][None]
-        weights, biases = self.output(parameters)
         nats = OutputLoss.apply(states, weights, biases, targets)
         return (nats * is_word).sum(dim=1) / counts
 
