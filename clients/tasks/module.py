@@ -90,7 +90,8 @@ class FunctionSource:
 
     def examples(self, device_ids: Ids, positions: Integers) -> dict[str, NDArray]:
         chosen: list[Examples] = []
-        for device, wanted in zip(device_ids.tolist(), positions.tolist(), strict=True):
+        wanted_by_device = torch.from_numpy(positions)
+        for device, wanted in zip(device_ids.tolist(), wanted_by_device, strict=True):
             inputs, targets = self._of(device)
             chosen.append((inputs[wanted], targets[wanted]))
         columns = zip(("inputs", "targets"), zip(*chosen, strict=True), strict=True)
@@ -267,7 +268,8 @@ class ModuleTask:
         own = list(self._trained.values())
         losses: list[Tensor] = []
         slopes: list[tuple[Tensor, ...]] = []
-        for inputs, targets, *values in zip(*_pair(batch), *parameters.values(), strict=True):
+        rows = (part.unbind() for part in (*_pair(batch), *parameters.values()))
+        for inputs, targets, *values in zip(*rows, strict=True):
             self._prepare(parameters)
             with filled(own, values), torch.enable_grad():
                 loss = self._loss_value(self._module(inputs), targets)
@@ -394,7 +396,7 @@ def _pair(batch: Batch) -> tuple[Tensor, Tensor]:
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     # Of a single device it is a view.
-    return parts[0][None] if len(parts) == 1 else torch.stack(list(parts))
+    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts))
 
 
 def _of_device(parameters: Parameters, g: int) -> Named:
