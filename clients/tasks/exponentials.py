@@ -50,7 +50,7 @@ def tanh(x):
     return minus_one / (minus_one + _TWO)
 
 
-def _parts(x):
+def _parts(x: float) -> tuple[float, float]:
     """Returns a power p of 2 and a number r such that e^x = p + p r."""
     raise NotImplementedError
 

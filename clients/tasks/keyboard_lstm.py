@@ -79,9 +79,13 @@ class KeyboardLstm(TextModel):
         by_step = tokens.transpose(1, 2)
         states = embedded(parameters["embedding"], by_step)
         for suffix in self._suffixes:
-            own = [parameters[f"{name}{suffix}"] for name in ("input", "gate_bias", "recurrent")]
-            projection = parameters[f"projection{suffix}"] if self._is_coupled else None
-            states = recur(states, *own, projection)
+            states = recur(
+                states,
+                parameters[f"input{suffix}"],
+                parameters[f"gate_bias{suffix}"],
+                parameters[f"recurrent{suffix}"],
+                parameters[f"projection{suffix}"] if self._is_coupled else None,
+            )
         if not self._is_coupled and self._is_projected:
             projection, bias = parameters["projection"], parameters["projection_bias"]
             flat = dense(states.flatten(1, 2), projection, bias)

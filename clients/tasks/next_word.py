@@ -103,8 +103,8 @@ def _by_step(tokens: Tensor) -> tuple[Tensor, Tensor]:
 def _before_logits(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the states [G, T B, E] before the output layer, and its weights and biases."""
     table = parameters["embedding"]
-    own = [parameters[name] for name in ("input", "gate_bias", "recurrent")]
-    states = recur(embedded(table, tokens), *own, None)
+    weights, biases = parameters["input"], parameters["gate_bias"]
+    states = recur(embedded(table, tokens), weights, biases, parameters["recurrent"], None)
     projected = torch.bmm(states.flatten(1, 2), parameters["projection"])
     # The embedding is the output layer too, without START, which is never predicted.
     return projected, table[:, :WORDS], parameters["word_bias"]

@@ -180,16 +180,11 @@ def _step(added, biases, gates, cells, tanhs, outputs, t):
                 candidate[unit] = tanh(candidate[unit] + own_bias[unit] + own_share[unit])
             before = cells[device, t, row]
             after = cells[device, t + 1, row]
-            # Coupled: the input gate is one minus the forget gate.
-            if is_coupled:
-                for unit in range(units):
-                    admitted = (one - keep[unit]) * candidate[unit]
-                    after[unit] = admitted + keep[unit] * before[unit]
-            else:
-                admit = gate[units : 2 * units]
-                for unit in range(units):
-                    admitted = admit[unit] * candidate[unit]
-                    after[unit] = admitted + keep[unit] * before[unit]
+            admit = gate[units : 2 * units]
+            for unit in range(units):
+                # Coupled: the input gate is one minus the forget gate.
+                share_in = one - keep[unit] if is_coupled else admit[unit]
+                after[unit] = share_in * candidate[unit] + keep[unit] * before[unit]
             own = tanhs[device, t, row]
             output = outputs[device, t, row]
             for unit in range(units):
@@ -206,7 +201,7 @@ def _step_back(gates, cells, tanhs, output_slope, cell_slope, slopes, t):
     """
     units = tanhs.shape[3]
     is_coupled = gates.shape[3] == 3 * units
-    one = gates.dtype.type(1.0)
+    zero, one = gates.dtype.type(0.0), gates.dtype.type(1.0)
     for device in range(gates.shape[0]):
         for row in range(gates.shape[2]):
             gate = gates[device, t, row]
@@ -226,27 +221,20 @@ def _step_back(gates, cells, tanhs, output_slope, cell_slope, slopes, t):
                 by_cell[unit] += by_output[unit] * emit[unit] * tanh_slope
             for unit in range(units):
                 by_emit[unit] = by_output[unit] * tanh[unit] * emit[unit] * (one - emit[unit])
-            if is_coupled:
-                for unit in range(units):
-                    by_gate = by_cell[unit] * (before[unit] - candidate[unit])
-                    by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
-                for unit in range(units):
-                    by_gate = by_cell[unit] * (one - keep[unit])
-                    tanh_slope = one - candidate[unit] * candidate[unit]
-                    by_candidate[unit] = by_gate * tanh_slope
-            else:
-                admit = gate[units : 2 * units]
+            admit = gate[units : 2 * units]
+            for unit in range(units):
+                instead = candidate[unit] if is_coupled else zero
+                by_gate = by_cell[unit] * (before[unit] - instead)
+                by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
+            for unit in range(units):
+                share_in = one - keep[unit] if is_coupled else admit[unit]
+                tanh_slope = one - candidate[unit] * candidate[unit]
+                by_candidate[unit] = by_cell[unit] * share_in * tanh_slope
+            if not is_coupled:
                 by_admit = slope[units : 2 * units]
                 for unit in range(units):
                     by_gate = by_cell[unit] * candidate[unit]
                     by_admit[unit] = by_gate * admit[unit] * (one - admit[unit])
-                for unit in range(units):
-                    by_gate = by_cell[unit] * before[unit]
-                    by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
-                for unit in range(units):
-                    by_gate = by_cell[unit] * admit[unit]
-                    tanh_slope = one - candidate[unit] * candidate[unit]
-                    by_candidate[unit] = by_gate * tanh_slope
             # The forget gate carried the cell of the step before.
             for unit in range(units):
                 by_cell[unit] *= keep[unit]

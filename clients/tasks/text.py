@@ -7,12 +7,10 @@ in the loss and in every metric.
 Shape suffixes: G devices, B texts, T words, V tokens of the vocabulary, E numbers of an embedding.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -27,7 +25,6 @@ from .task import Batch, Measures, Parameters, misfit
 
 SCORES_AT_ONCE = 1 << 23
 """Largest number of logits in memory during a measurement: 32 MiB of float32."""
-_LANES = 64
 
 
 def tokens_of(kind: str, fields: Fields) -> Field:
@@ -157,27 +154,20 @@ class OutputLoss(torch.autograd.Function):
         biases: Tensor | None,
         targets: Tensor,
     ) -> Tensor:
-        targets = targets.contiguous()
-        ctx.has_biases = biases is not None
-        if states.is_cpu:
-            exponentials = torch.bmm(states, weights.transpose(1, 2))
-            nats, sums = exponentials.new_empty(2, *targets.shape).unbind()
-            written = exponentials.numpy(), nats.numpy(), sums.numpy()
-            if biases is None:
-                biases = weights.new_zeros(weights.shape[:2])
-            _exponentiate(biases.detach().numpy(), targets.numpy(), *written)
+        scores = _scores(states, weights, biases)
+        own = scores.gather(2, targets[..., None])[..., 0]
+        # Exponentials cannot overflow after the greatest score is subtracted.
+        greatest = scores.amax(dim=2)
+        if scores.is_cpu:
+            _exponentiate(scores.numpy(), greatest.numpy())
         else:
-            scores = _scores(states, weights, biases)
-            own = scores.gather(2, targets[..., None])[..., 0]
-            # Exponentials cannot overflow after the greatest score is subtracted.
-            greatest = scores.amax(dim=2)
-            exponentials = scores.sub_(greatest[..., None]).exp_()
-            sums = exponentials.sum(dim=2)
-            nats = sums.log() + greatest - own
+            scores.sub_(greatest[..., None]).exp_()
+        sums = scores.sum(dim=2)
         if any(ctx.needs_input_grad):
-            ctx.exponentials = exponentials
+            ctx.exponentials = scores
+            ctx.has_biases = biases is not None
             ctx.save_for_backward(states, weights, targets, sums)
-        return nats
+        return sums.log() + greatest - own
 
     @staticmethod
     @once_differentiable
@@ -201,42 +191,13 @@ class OutputLoss(torch.autograd.Function):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _exponentiate(biases, targets, scores, nats, sums):
-    """Adds biases [G, V] to scores [G, N, V], and turns them into exponentials of what they are
-    below the greatest of their row; writes cross-entropies and sums of exponentials, both [G, N].
-    """
-    words = scores.shape[2]
-    in_lanes = words // _LANES * _LANES
-    # Parallel maxima and sums. One would wait for every operation.
-    lanes = np.empty(_LANES, scores.dtype)
+def _exponentiate(scores, greatest):
+    """Turns scores [G, N, V] into exponentials of their distance to the greatest [G, N]."""
     for device in range(scores.shape[0]):
-        bias = biases[device]
         for place in range(scores.shape[1]):
             row = scores[device, place]
-            for word in range(words):
-                row[word] += bias[word]
-            lanes[:] = row[0]
-            for first in range(0, in_lanes, _LANES):
-                some = row[first : first + _LANES]
-                for lane in range(_LANES):
-                    lanes[lane] = max(lanes[lane], some[lane])
-            greatest = lanes[0]
-            for value in lanes:
-                greatest = max(greatest, value)
-            for value in row[in_lanes:]:
-                greatest = max(greatest, value)
-            below = greatest - row[targets[device, place]]
-            # Exponentials cannot overflow after the greatest score is subtracted.
-            for word in range(words):
-                row[word] = exp(row[word] - greatest)
-            lanes[:] = 0.0
-            for first in range(0, in_lanes, _LANES):
-                some = row[first : first + _LANES]
-                for lane in range(_LANES):
-                    lanes[lane] += some[lane]
-            total = lanes.sum() + row[in_lanes:].sum()
-            sums[device, place] = total
-            nats[device, place] = math.log(total) + below
+            for word in range(row.size):
+                row[word] = exp(row[word] - greatest[device, place])
 
 
 def _scores(states: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
