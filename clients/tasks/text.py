@@ -75,7 +75,7 @@ class TextModel(DrawnModel, ABC):
         states, targets = self._before_output(parameters, batch)
         weights, biases = self.output(parameters)
         if self._tokens.padding is None:
-            return OutputLoss.apply(states, weights, biases, targets).mean(dim=1)
+            return _OutputLoss.apply(states, weights, biases, targets).mean(dim=1)
         is_word = self._is_word(targets)
         # A batch of only padding has loss zero, not 0 / 0.
         counts = is_word.sum(dim=1).clamp(min=1)
@@ -85,7 +85,7 @@ class TextModel(DrawnModel, ABC):
             states = states[is_word][None]
             targets = targets[is_word][None]
             is_word = is_word[is_word][None]
-        nats = OutputLoss.apply(states, weights, biases, targets)
+        nats = _OutputLoss.apply(states, weights, biases, targets)
         return (nats * is_word).sum(dim=1) / counts
 
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
@@ -138,7 +138,7 @@ class TextModel(DrawnModel, ABC):
         return targets != self._tokens.padding
 
 
-class OutputLoss(torch.autograd.Function):
+class _OutputLoss(torch.autograd.Function):
     """Cross-entropies [G, N] (nats) of states [G, N, E] under weights [G, V, E] and biases [G, V]
     or None, for targets [G, N].
 

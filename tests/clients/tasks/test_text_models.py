@@ -222,7 +222,7 @@ def test_the_loss_may_be_differentiated_once() -> None:
 def test_large_logits_neither_overflow_nor_lose_a_rare_word() -> None:
     states = torch.tensor([[[1.0], [-1.0]]])
     weights = torch.tensor([[[200.0], [-200.0], [0.0]]])
-    nats = text.OutputLoss.apply(states, weights, None, torch.tensor([[1, 1]]))
+    nats = text._OutputLoss.apply(states, weights, None, torch.tensor([[1, 1]]))
     assert nats.tolist() == [[400.0, 0.0]]
 
 
