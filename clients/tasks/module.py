@@ -259,8 +259,8 @@ class ModuleTask:
             return vmap(self._loss_of)(dict(parameters), inputs, targets)
 
     def gradients(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named] | None:
-        """Returns losses [G] and gradients [G, *shape] of devices that train one at a time; None
-        if devices train together."""
+        """Returns losses [G] and gradients [G, *shape] of devices that train one at a time, whose
+        `losses` have no graph; None if devices train together."""
         if not self._is_chosen:
             self.choose(batch)
         if not self.alone:
