@@ -21,7 +21,7 @@ devices' own behaviour; a second run of the full size, with the rules, shows the
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
