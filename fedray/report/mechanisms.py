@@ -37,8 +37,8 @@ def mechanisms_verdict(several: Mechanisms) -> str:
         return figures_verdict(several.first)
     losses = {name: each.loss.rms_loss for name, each in several.by_name.items()}
     (best, least), *others = sorted(losses.items(), key=lambda pair: pair[1])
-    more = ", ".join(f"{name} {100 * (each / least - 1):.1f} %" for name, each in others)
-    return f"{best} has the least RmsLoss, {significant(least)}; more have {more}."
+    more = ", ".join(f"{100 * (each / least - 1):.1f} % for {name}" for name, each in others)
+    return f"{best} has the least RmsLoss, {significant(least)}; it is larger by {more}."
 
 
 def figures_tables(figures: Figures) -> list[Table]:

@@ -94,16 +94,16 @@ class StudyCache:
 
     Args:
         is_used: whether results are kept, and read.
-        bucket: place of copies in its folder `cells`, for other machines.
+        bucket: URI of a folder of copies in a bucket, for other machines.
     """
 
-    def __init__(self, is_used: bool, bucket: Bucket | None = None) -> None:
+    def __init__(self, is_used: bool, bucket: str | None = None) -> None:
         self._folder = cache_folder("stress") if is_used else None
-        self._bucket = bucket
+        self._bucket = Bucket(bucket) if bucket is not None else None
         self.warnings: list[str] = []
-        if bucket is not None and self._folder is not None:
-            kept = {each: self._folder / Path(each).name for each in bucket.files("/cells")}
-            bucket.fetch({each: file for each, file in kept.items() if not file.exists()})
+        if self._bucket is not None and self._folder is not None:
+            kept = {each: self._folder / Path(each).name for each in self._bucket.files("/cells")}
+            self._bucket.fetch({each: file for each, file in kept.items() if not file.exists()})
 
     @property
     def hint(self) -> str:

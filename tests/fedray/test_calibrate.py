@@ -59,7 +59,8 @@ def test_several_mechanisms_at_one_epsilon_have_a_noise_multiplier_each(
     code, out, _ = fedray_command(*given)
     assert code == 0
     for name, each in figures.items():
-        (line,) = (line for line in out.splitlines() if line.split()[:1] == [name])
+        # The first line is a sentence.
+        (line,) = (line for line in out.splitlines()[1:] if line.split()[:1] == [name])
         assert f"{each['noise_multiplier']!r}" in line.split()
 
 

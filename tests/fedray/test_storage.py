@@ -55,11 +55,13 @@ def test_functions_make_no_folder_of_a_uri(uri: str, tmp_path: Path, small, monk
     from fedray.runs.pipeline import run_scenario
     from fedray.runs.simulation import simulate
 
+    # A run goes to a bucket.
+    scheme = uri.replace("s3:", "ftp:")
     monkeypatch.chdir(tmp_path)
     for make in (
         lambda: simulate(small(), out=uri),
         lambda: simulate(small(), out=Path(uri)),
-        lambda: run_scenario(small("training.enabled=true"), out=uri),
+        lambda: run_scenario(small("training.enabled=true"), out=scheme),
         lambda: Ledger.create(uri, 1.0, 1e-6, "quarter"),
         lambda: write_page("", uri),
         lambda: write_directory(Path(uri), {"a": b""}),

@@ -2,6 +2,7 @@
 
 import os
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -309,6 +310,9 @@ def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) ->
         scenario = small("training.enabled=true")
         body.load("a", ("Aggregator", {}), ModelAggregator, scenario, device)
 
+    # Ray would start a cluster to name the node.
+    node = SimpleNamespace(get_node_id=lambda: "node")
+    monkeypatch.setattr("ray.get_runtime_context", lambda: node)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     body = _ActorBody(source_digest(), gpus=1.0)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"

@@ -76,7 +76,8 @@ def sweep(
     value, scenario = find_sweep(sweep)
     placement = placement_of(place)
     run: Any
-    bucket = Bucket(out) if out is not None and is_of_bucket(out) else None
+    uri = str(out) if out is not None and is_of_bucket(out) else None
+    bucket = None if uri is None else Bucket(uri)
     if value.trace is not None:
         from fedray.studies.grid import run_grid
 
@@ -92,7 +93,7 @@ def sweep(
         # Modules that load slowly are imported once the request is known to be possible.
         from fedray.studies.sweep.run import run_sweep
 
-        run = partial(run_sweep, value, scenario, placement, has_cache, bucket=bucket)
+        run = partial(run_sweep, value, scenario, placement, has_cache, bucket=uri)
     with progress_line(f"sweeping {value.name}") as show, contextlib.redirect_stdout(sys.stderr):
         result = run(on_progress=show)
     if value.trace is None:

@@ -17,7 +17,6 @@ from fedray.base.document import InJson, InPlace, Key, NotInJson, json_of
 from fedray.base.errors import InputError, Unsustainable, one_line, shown
 from fedray.base.kept import cache_folder
 from fedray.base.result import DrawnResult
-from fedray.base.storage import Bucket
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
@@ -186,7 +185,7 @@ def run_sweep(
     placement: Placement | None = None,
     has_cache: bool = True,
     on_progress: Progress | None = None,
-    bucket: Bucket | None = None,
+    bucket: str | None = None,
 ) -> SweepResult:
     """Simulates or assumes the outcome of every cell of a sweep, then judges the mechanisms.
 
@@ -196,7 +195,7 @@ def run_sweep(
         placement: where the tasks run.
         has_cache: whether to keep cells and mechanisms, and to use kept ones.
         on_progress: called with the number of finished cells.
-        bucket: place in a bucket where the cache is kept too.
+        bucket: URI of a folder in a bucket, where the cache is kept too.
 
     Returns:
         The rows of every cell, in the sweep's order.
