@@ -181,7 +181,8 @@ class LocalTrainer(GroupTrainer):
         alone = getattr(self._task, "alone", "")
         recorded, optimum = self._recorded, dict(self._examples.optimum)
         people = {} if recorded is None else recorded.people(self._scenario)
-        return TaskDescription(shapes, metrics, optimum, kind, alone, people)
+        words = () if recorded is None else recorded.words
+        return TaskDescription(shapes, metrics, optimum, kind, alone, people, words)
 
     @property
     def examples(self) -> ExampleSource:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from fedray.base.rounding import given, shown_noise
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.scenario import Scenario
+from fedray.scenario.data import FormedData
 from fedray.trace.imported import Assumption, ImportedTrace
 
 UNSEEN = "cannot be seen in a trace"
@@ -55,6 +56,11 @@ _OF_COUNTS = {
 INITIAL = (
     "The training starts from a given model. If data of these devices made or chose that model, it "
     "spent privacy that is not accounted for."
+)
+COUNTED = (
+    "The words, tokens or classes that a model knows were counted over the data of the training "
+    "clients without noise, which epsilon does not cover; data.vocabulary_file or data.values "
+    "avoids it."
 )
 WITHOUT_NOISE = (
     Assumption(
@@ -207,7 +213,8 @@ def _of_training(scenario: Scenario) -> tuple[Assumption, ...]:
     if not text and scenario.trains_a_sample:
         text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
         text = text.format(sample=training.cohort_sample, goal=scenario.rounds.least_accepted)
-    texts = (text, "" if training.initial is None else INITIAL)
+    is_counted = isinstance(scenario.data, FormedData) and scenario.data.is_counted
+    texts = (text, "" if training.initial is None else INITIAL, COUNTED if is_counted else "")
     return (metrics, *(Assumption(each, _RUN) for each in texts if each))
 
 

@@ -188,6 +188,11 @@ class FormedData(NamesDataFiles, DataTable):
         answer` wrote. The audit of a training composes both."""
     digest_keys: ClassVar[dict[str, str]] = {"vocabulary_file": "vocabulary_sha256"}
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether words, tokens or classes are those of the data, found without noise."""
+        return not (self.vocabulary_file or self.values)
+
     @model_validator(mode="after")
     def _finds_the_cost(self, info: ValidationInfo) -> Self:
         file, cost = Path(f"{self.vocabulary_file}.json"), self.vocabulary_cost

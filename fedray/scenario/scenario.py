@@ -435,8 +435,7 @@ class Scenario(Table):
                 f"analytics.values.by_habit={by_habit:g}: availability.model="
                 f"{self.availability.model!r} has no habits; leave by_habit out"
             )
-        data = self.data
-        is_counted = isinstance(data, FormedData) and not (data.vocabulary_file or data.values)
+        is_counted = isinstance(self.data, FormedData) and self.data.is_counted
         if isinstance(analytics.values, ExampleValues) and is_counted:
             raise ValueError(
                 "analytics.values.kind='examples': the tokens or classes are counted over all "

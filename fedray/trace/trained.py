@@ -11,6 +11,7 @@
 import dataclasses
 import hashlib
 import io
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ TRAINING = "training"
 TRAINING_FILE = "training.json"
 METRICS_FILE = "metrics.parquet"
 MODEL_FILE = "model.safetensors"
+VOCABULARY_FILE = "vocabulary.json"
+"""List of the words that have numbers, from 4 on; see fedray.clients.data.form."""
 METRIC_SCHEMA = pa.schema(
     [
         pa.field("round", pa.uint32(), nullable=False),
@@ -577,6 +580,9 @@ class TrainedRunWriter(PartialDirectory):
         self._write(METRICS_FILE, buffer.getvalue())
         content = model_content(parameters, description.shapes)
         self._write(MODEL_FILE, content)
+        if words := description.words:
+            # Without it the model reads numbers that stand for nothing.
+            self._write(VOCABULARY_FILE, json.dumps(words, ensure_ascii=False).encode())
         head = {
             "format": FORMAT,
             "version": VERSION,

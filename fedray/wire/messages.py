@@ -411,6 +411,7 @@ class TaskDescription:
     device: kind of device of the trainer.
     alone: why devices train one at a time; empty if a group of them trains together.
     people: number of `clients` in recorded data, and `most_devices` of one; empty for other data.
+    words: vocabulary of a text in words, in order of their numbers; empty for other data.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -419,6 +420,7 @@ class TaskDescription:
     device: str = "cpu"
     alone: str = ""
     people: Mapping[str, int] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
 
 
 class Measured(NamedTuple):
