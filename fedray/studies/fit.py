@@ -199,7 +199,10 @@ def fit_tables(fit: Fit) -> list[Table]:
     misfit += "value explains them all, and the intervals do not hold."
     return [
         Table.of("Runs and the best fit", fit.runs, runs),
-        Table.of("Parameters", fit.parameters, parameters, scatter, misfit if far else ""),
+        Table.of(
+            "Parameters: reach (population.reach), pace in minutes (rounds.min_minutes_between)",
+            *(fit.parameters, parameters, scatter, misfit if far else ""),
+        ),
     ]
 
 
