@@ -171,7 +171,7 @@ def predicted(model: Model, run: PublishedRun, evidence: Sequence[Evidence]) -> 
         share, pace = _place_of_most(-np.asarray(loss)[shares, paces])
         return Point(shares.start + share, pace)
     earlier, later = sums(own)
-    # Parameters of the later paper only are maximised first, those of both papers then.
+    # Parameters of the later paper only are maximised first, those of both papers next.
     at_timer = later[SAME_TIMER] if model.later == "same" else later.max(axis=0)
     if model.later == "timer and population":
         at_timer = np.broadcast_to(at_timer.max(axis=0), earlier.shape)
@@ -204,7 +204,15 @@ def sums(evidence: Sequence[Evidence]) -> tuple[Array, Array]:
     return earlier, later
 
 
-def intervals(evidence: Sequence[Evidence]) -> list[reach_and_pace.Interval]:
+@dataclass(frozen=True, slots=True)
+class LocaleInterval(reach_and_pace.Interval):
+    """Interval of a parameter of a locale; a timer is a factor on that of the earlier paper."""
+
+    locale: str
+    """The locale."""
+
+
+def intervals(evidence: Sequence[Evidence]) -> list[LocaleInterval]:
     """Returns the intervals of reach, pace and later timer of the locale of the evidence."""
     earlier, later = sums(evidence)
     total = later + earlier
@@ -215,4 +223,8 @@ def intervals(evidence: Sequence[Evidence]) -> list[reach_and_pace.Interval]:
     # The earlier paper prints its timers.
     if later.any():
         profiles["timer"] = (TIMERS, total.max(axis=(1, 2)))
-    return [reach_and_pace.interval_of(name, *profile) for name, profile in profiles.items()]
+    found = [reach_and_pace.interval_of(name, *profile) for name, profile in profiles.items()]
+    locale = evidence[0].run.locale
+    return [
+        LocaleInterval(each.parameter, each.best, each.low, each.high, locale) for each in found
+    ]

@@ -17,6 +17,7 @@ from .gboard_fits import (
     PACES,
     SHARES,
     Evidence,
+    LocaleInterval,
     Point,
     evidence_of,
     intervals,
@@ -94,8 +95,8 @@ class PredictionStudy(Document):
     """The requested runs."""
     scores: tuple[Score, ...]
     """A line per model, over the configurations of all runs."""
-    intervals: dict[str, tuple[likelihood.Interval, ...]]
-    """Parameters by locale, if reach, pace and later timer are all free."""
+    intervals: tuple[LocaleInterval, ...]
+    """Parameters of each locale, if reach, pace and later timer are all free."""
     scale: float
     """Size of the simulations, as a share of population and report goal."""
 
@@ -147,12 +148,13 @@ def study_of(
     # One of the repeats of a configuration is scored.
     names = [each.configuration for each in published]
     scored = list(dict(zip(names, rows, strict=True)).values())
-    found = {
-        locale: tuple(intervals([each for each in evidence if each.run.locale == locale]))
+    found = [
+        interval
         for locale in dict.fromkeys(each.locale for each in published)
-    }
+        for interval in intervals([each for each in evidence if each.run.locale == locale])
+    ]
     scores = [_score(place, scored) for place in range(len(scored[0].said))]
-    return PredictionStudy(tuple(rows), tuple(scores), found, scale)
+    return PredictionStudy(tuple(rows), tuple(scores), tuple(found), scale)
 
 
 def _said(own: Evidence, evidence: Sequence[Evidence]) -> tuple[Said, ...]:
@@ -274,19 +276,18 @@ def _tables(study: PredictionStudy, best: int) -> list[Table]:
         **{heading: error(kind) for heading, kind in shown.items()},
         "k right": lambda score: str(score.participations_right or "-"),
     }
-    pairs = [(locale, each) for locale, found in study.intervals.items() for each in found]
-    found: dict[str, Callable[[tuple[str, likelihood.Interval]], str]] = {
-        "locale": lambda pair: pair[0],
-        "parameter": lambda pair: pair[1].parameter,
-        "best": lambda pair: f"{pair[1].best:.3g}",
-        f"{likelihood.LEVEL:.0%}": lambda pair: pair[1].text,
+    found: dict[str, Callable[[LocaleInterval], str]] = {
+        "locale": lambda each: each.locale,
+        "parameter": lambda each: each.parameter,
+        "best": lambda each: f"{each.best:.3g}",
+        f"{likelihood.LEVEL:.0%}": lambda each: each.text,
     }
     key = ", ".join(f"{at} {study.scores[at].model}" for at in numbers)
     return [
         Table.of(f"Min-seps by {study.scores[best].model}; k / printed", study.rows, rows),
         Table.of(f"Min-seps without the row, by model: {key}", study.rows, by_model),
         Table.of("Mean absolute errors of log min-sep", study.scores, scores),
-        Table.of("Parameters of each locale, the others free", pairs, found),
+        Table.of("Parameters of each locale, the others free", study.intervals, found),
     ]
 
 

@@ -222,7 +222,7 @@ def fit_min_sep(
     one, or at least the log of the rounds if no device came back.
 
     Args:
-        scenario: everything except the fitted parameters and what the runs state.
+        scenario: the population; the runs replace rounds, goal and timer.
         runs: observed runs of the population; at least one.
         vary: one of `VARIED`; the other parameter is that of the scenario.
         scale: share of population and report goals that is simulated: 0.1 is ten times as fast as

@@ -148,7 +148,7 @@ def surface_through(scenario: Scenario, grid: Grid, truths: Sequence[Truth]) -> 
     for each in truths:
         # A run that ended early cannot be compared with an observed one of all rounds.
         if each.note or each.participation is None or each.days is None:
-            raise InputError(f"{scenario.name}: a simulated run ended early: {each.note}")
+            raise InputError(f"{scenario.name}: a run of a part of the devices failed: {each.note}")
     shape = (len(grid.simulated_timers), len(SIMULATED_SHARES), len(SIMULATED_LOADS))
     # A run in which no device came twice says that the min-sep is larger than its rounds.
     gaps = [each.min_sep or 2 * rounds for each in truths]
@@ -195,7 +195,7 @@ class Interval(Document):
     """Profile-likelihood interval of a parameter, with the others free: an estimate."""
 
     parameter: str
-    """reach; pace (minutes); or timer (factor of the later paper's timer on the earlier one's)."""
+    """reach, pace (minutes) or timer (a factor)."""
     best: float
     """Value of the largest likelihood."""
     low: float | None

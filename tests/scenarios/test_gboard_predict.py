@@ -202,7 +202,7 @@ def test_repeats_count_as_one_configuration() -> None:
     rows = {row.name: row for row in study.rows}
     assert rows["tree-3000-pt-PT"].said == rows["blt-100-3000-pt-PT"].said
     assert len(study.scores) == len(MODELS) + 2
-    assert set(study.intervals) == {run.locale for run in ALL}
+    assert {each.locale for each in study.intervals} == {run.locale for run in ALL}
 
 
 def test_the_renewal_formula_is_recovered() -> None:
