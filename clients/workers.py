@@ -201,7 +201,7 @@ def start_trainers(
             gpus=share,
             is_alone=_trains_own_code(scenario),
         )
-        trainers.append(TrainerWorker(RayWorker(spec, placement, catch_up=_has_no_state)))
+        trainers.append(TrainerWorker(RayWorker(spec, placement, catch_up=lambda: None)))
     return trainers
 
 
@@ -222,10 +222,6 @@ def _trainers_here(scenario: Scenario) -> int:
 
 def _trains_own_code(scenario: Scenario) -> bool:
     return any(isinstance(table, PythonFile) for table in scenario.training_files)
-
-
-def _has_no_state() -> None:
-    pass
 
 
 def _make_trainer(scenario: Scenario, device: str) -> Any:

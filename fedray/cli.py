@@ -42,6 +42,15 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
 REPRODUCE = "Published results"
 """Heading of `fedray reproduce`."""
 
+# Click keeps these lines as they are, and the README explains them.
+FIRST = """\
+fedray init mine.toml                                # a scenario with comments
+fedray run mine.toml --out mine                      # simulates, trains and audits it
+fedray run quickstart --place address=auto --out en  # on a Ray cluster
+fedray import log.csv --inspect                      # your log, before an audit
+fedray stress mine --estimated 90 --epsilon 6        # the cost of a wrong min-sep"""
+"""The first commands of a new user, which the README has too."""
+
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
@@ -49,7 +58,8 @@ app = typer.Typer(
     # Rich would draw boxes around the help, and importing it takes longer than all the rest.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Simulate private cross-device federated learning, and audit what really happened.",
+    help="Simulate private cross-device federated learning, and audit what really happened."
+    f"\n\n\b\n{FIRST}",
 )
 
 

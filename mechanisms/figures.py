@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import given, up
 from .accounting.accountants import epsilon_of
 from .accounting.calibration import (
     check_one_target,
@@ -26,6 +25,8 @@ from .strategy import Strategy
 from .triangular import MatrixFile
 from .workload import PREFIX, Workload, workload_of
 
+DELTA = 1e-10
+"""Delta of epsilon, unless another is given."""
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
 )
@@ -63,6 +64,7 @@ class Figures(DrawnResult):
     """
 
     TABLES: ClassVar[str] = "fedray.report.mechanisms:figures_tables"
+    HEADLINE: ClassVar[str] = "fedray.report.mechanisms:figures_verdict"
     FIGURES: ClassVar[str] = "fedray.report.mechanism_figures:mechanism_figures"
     PAGE: ClassVar[str] = "fedray.report.mechanism_figures:mechanism_page"
 
@@ -86,16 +88,7 @@ class Figures(DrawnResult):
     """Workload that the mechanism's file was made for; absent if it is that of the errors."""
 
     def __repr__(self) -> str:
-        setting = self.participation
-        order = " in a fixed order" if setting.is_fixed_order else ""
-        spent = (
-            "" if self.epsilon is None else f", epsilon {up(self.epsilon)} at {given(self.delta)}"
-        )
-        return (
-            f"<Figures of {self.strategy.kind}, rounds {setting.rounds:,}, min-sep "
-            f"{setting.min_sep:,}, participations {setting.max_participations:,}{order}: "
-            f"sensitivity {up(self.loss.sensitivity.value, 6)}{spent}>"
-        )
+        return f"<Figures of {self.headline.rstrip('.')}>"
 
     @property
     def event(self) -> Event | None:
@@ -196,6 +189,7 @@ class Mechanisms(DrawnResult):
     """Figures of several mechanisms at one setting."""
 
     TABLES: ClassVar[str] = "fedray.report.mechanisms:mechanism_tables"
+    HEADLINE: ClassVar[str] = "fedray.report.mechanisms:mechanisms_verdict"
     FIGURES: ClassVar[str] = Figures.FIGURES
     PAGE: ClassVar[str] = Figures.PAGE
 
@@ -211,8 +205,8 @@ class Mechanisms(DrawnResult):
 def mechanism_figures(
     strategy: Strategy,
     participation: MinSep,
-    noise_multiplier: float | None,
-    delta: float,
+    noise_multiplier: float | None = None,
+    delta: float = DELTA,
     sampling: PoissonSampling | None = None,
     workload: Workload | str = PREFIX,
 ) -> Figures:

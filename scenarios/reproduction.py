@@ -22,6 +22,7 @@ from fedray.base.result import DrawnResult
 from fedray.base.rounding import exact as exact
 from fedray.base.rounding import given as given
 from fedray.base.rounding import up as up
+from fedray.clients.data.language import Language as Language
 from fedray.clients.sessions import population_sessions as population_sessions
 from fedray.mechanisms.accounting.moments import moments_epsilon as moments_epsilon
 from fedray.report.figure import Axis as Axis
@@ -32,6 +33,7 @@ from fedray.report.figures import metric_curve as metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table as Table
 from fedray.studies import reach_and_pace as reach_and_pace
+from fedray.studies.compare import comparison_of as comparison_of
 from fedray.studies.habits.observed import on_grid as on_grid
 from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval

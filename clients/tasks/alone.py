@@ -1,12 +1,10 @@
 """Steps of a module on its own parameters, for devices that train one at a time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 
 def seed_draws(device: torch.device, seed: int) -> None:
@@ -34,35 +32,17 @@ def _generators(device: torch.device) -> list[torch.Generator]:
     return [torch.default_generator, torch.cuda.default_generators[index]]
 
 
-class LossInPlace(torch.autograd.Function):
-    """The loss of a module on its own parameters, as a function of their values."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, loss_of: Callable[[], Tensor], own: list[nn.Parameter], *values: Tensor
-    ) -> Tensor:
-        before = [part.data for part in own]
-        _set(own, values)
-        needs_slopes = any(ctx.needs_input_grad)
-        try:
-            with torch.set_grad_enabled(needs_slopes):
-                loss = loss_of()
-            if needs_slopes:
-                ctx.slopes = torch.autograd.grad(
-                    loss, own, allow_unused=True, materialize_grads=True
-                )
-        finally:
-            _set(own, before)
-        return loss.detach()
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        return None, None, *(slope.mul_(gradient) for slope in ctx.slopes)
+@contextmanager
+def filled(own: list[nn.Parameter], values: Iterable[Tensor]) -> Iterator[None]:
+    """Within: the parameters of a module are these values, in their memory."""
+    before = [part.data for part in own]
+    _set(own, values)
+    try:
+        yield
+    finally:
+        _set(own, before)
 
 
-def _set(own: list[nn.Parameter], values: Sequence[Tensor]) -> None:
+def _set(own: list[nn.Parameter], values: Iterable[Tensor]) -> None:
     for part, value in zip(own, values, strict=True):
         part.data = value

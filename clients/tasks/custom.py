@@ -12,7 +12,7 @@ from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.wire.messages import Metric
 from ..data.source import ExampleSource, Fields
 from ..python_file import called, function_in
-from .layout import size_of
+from .layout import Named, size_of
 from .module import ModuleTask
 from .task import Batch, Measures, Parameters, Task, Vector
 
@@ -73,6 +73,12 @@ class CustomTask:
         if isinstance(task := self._task, ModuleTask):
             self._called("losses", lambda: task.choose(batch))
             self.alone = task.alone
+
+    def gradients(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named] | None:
+        """See fedray.clients.tasks.module.ModuleTask.gradients; other tasks train together."""
+        if isinstance(task := self._task, ModuleTask):
+            return self._called("losses", lambda: task.gradients(parameters, batch))
+        return None
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         given = self._called("losses", lambda: self._task.losses(parameters, batch))

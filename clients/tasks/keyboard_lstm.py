@@ -79,13 +79,13 @@ class KeyboardLstm(TextModel):
         by_step = tokens.transpose(1, 2)
         states = embedded(parameters["embedding"], by_step)
         for suffix in self._suffixes:
-            inputs = states.flatten(1, 2)
-            flat_gates = dense(
-                inputs, parameters[f"input{suffix}"], parameters[f"gate_bias{suffix}"]
+            states = recur(
+                states,
+                parameters[f"input{suffix}"],
+                parameters[f"gate_bias{suffix}"],
+                parameters[f"recurrent{suffix}"],
+                parameters[f"projection{suffix}"] if self._is_coupled else None,
             )
-            gates = flat_gates.view(devices, steps, batch, -1)
-            projection = parameters[f"projection{suffix}"] if self._is_coupled else None
-            states = recur(gates, parameters[f"recurrent{suffix}"], projection)
         if not self._is_coupled and self._is_projected:
             projection, bias = parameters["projection"], parameters["projection_bias"]
             flat = dense(states.flatten(1, 2), projection, bias)

@@ -11,9 +11,9 @@ def task(seed):
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,8 @@ from fedray.base.errors import InputError, one_line
 from fedray.wire.messages import Metric
 from ..data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
 from ..python_file import called
-from .alone import LossInPlace, own_draws, seed_draws
-from .gradients import gradients_of
+from .alone import filled, own_draws, seed_draws
+from .gradients import gradients_of, slopes_of
 from .layout import Named, Shapes, repeated
 from .task import Batch, Measures, Parameters, Vector
 
@@ -90,7 +90,8 @@ class FunctionSource:
 
     def examples(self, device_ids: Ids, positions: Integers) -> dict[str, NDArray]:
         chosen: list[Examples] = []
-        for device, wanted in zip(device_ids.tolist(), positions.tolist(), strict=True):
+        wanted_by_device = torch.from_numpy(positions)
+        for device, wanted in zip(device_ids.tolist(), wanted_by_device, strict=True):
             inputs, targets = self._of(device)
             chosen.append((inputs[wanted], targets[wanted]))
         columns = zip(("inputs", "targets"), zip(*chosen, strict=True), strict=True)
@@ -246,23 +247,36 @@ class ModuleTask:
                 gradients_of(self, parameters, one)
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        if not self._is_chosen:
-            self.choose(batch)
+        own = self.gradients(parameters, batch)
+        if own is not None:
+            return own[0]
         inputs, targets = _pair(batch)
         self._prepare(parameters)
+        # Other kernels of attention have no rule for batches of models.
+        with sdpa_kernel(SDPBackend.MATH):
+            if len(inputs) == 1:
+                return self._loss_of(_of_device(parameters, 0), inputs[0], targets[0])[None]
+            return vmap(self._loss_of)(dict(parameters), inputs, targets)
+
+    def gradients(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named] | None:
+        """Returns losses [G] and gradients [G, *shape] of devices that train one at a time, whose
+        `losses` have no graph; None if devices train together."""
+        if not self._is_chosen:
+            self.choose(batch)
         if not self.alone:
-            # Other kernels of attention have no rule for batches of models.
-            with sdpa_kernel(SDPBackend.MATH):
-                if len(inputs) == 1:
-                    return self._loss_of(_of_device(parameters, 0), inputs[0], targets[0])[None]
-                return vmap(self._loss_of)(dict(parameters), inputs, targets)
-        losses: list[Tensor] = []
+            return None
         own = list(self._trained.values())
-        for each, wanted, *values in zip(inputs, targets, *parameters.values(), strict=True):
+        losses: list[Tensor] = []
+        slopes: list[tuple[Tensor, ...]] = []
+        rows = (part.unbind() for part in (*_pair(batch), *parameters.values()))
+        for inputs, targets, *values in zip(*rows, strict=True):
             self._prepare(parameters)
-            loss = partial(self._loss_here, each, wanted)
-            losses.append(LossInPlace.apply(loss, own, *values))
-        return torch.stack(losses)
+            with filled(own, values), torch.enable_grad():
+                loss = self._loss_value(self._module(inputs), targets)
+                slopes.append(slopes_of(loss, own))
+            losses.append(loss.detach())
+        gradients = map(_joined, zip(*slopes, strict=True))
+        return _joined(losses), dict(zip(parameters, gradients, strict=True))
 
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
         inputs, targets = _pair(batch)
@@ -332,9 +346,6 @@ class ModuleTask:
         outputs = functional_call(self._module, parameters, (inputs,))
         return self._loss_value(outputs, targets)
 
-    def _loss_here(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self._loss_value(self._module(inputs), targets)
-
     def _loss_value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         try:
             return self._loss(outputs, targets)
@@ -381,6 +392,11 @@ def _pair(batch: Batch) -> tuple[Tensor, Tensor]:
     if "tokens" in batch:
         return batch["tokens"][..., :-1], batch["tokens"][..., 1:]
     return batch["inputs"], batch["targets"]
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    # Of a single device it is a view.
+    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts))
 
 
 def _of_device(parameters: Parameters, g: int) -> Named:

@@ -1,23 +1,21 @@
 """Next-word prediction: a small LSTM for the synthetic language of clients/data/language.py."""
 
 import math
-from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from fedray.base.errors import ScenarioError
 from fedray.scenario.tasks import NextWordTask
-from fedray.wire.messages import Metric
 from ..data.language import WORDS
 from ..data.source import Fields
-from .initial import Draw, DrawnModel, Parameter, zeros
-from .layers import dense, embedded
+from .initial import Draw, Parameter, zeros
+from .layers import embedded
 from .recurrence import recur
 from .task import Batch, Measures, Parameters
+from .text import TextModel
 
 EMBEDDING, HIDDEN = 32, 48
 
@@ -46,7 +44,7 @@ _PARAMETERS = {
 }
 
 
-class NextWord(DrawnModel):
+class NextWord(TextModel):
     """A small LSTM that predicts the next word; see fedray.clients.tasks.task.Task.
 
     The last token of the vocabulary precedes the first word, and is never predicted. Initial
@@ -56,11 +54,6 @@ class NextWord(DrawnModel):
         ScenarioError: the data is not the synthetic language.
     """
 
-    metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("loss", "nats per word", "lower"),
-        Metric("accuracy", "share of words", "higher"),
-    )
-
     def __init__(self, table: NextWordTask, seed: int, fields: Fields) -> None:
         tokens = fields.get("tokens")
         if tokens is None or tokens.values != WORDS + 1:
@@ -68,42 +61,21 @@ class NextWord(DrawnModel):
                 "training.task='next_word' needs data.kind='language'; choose keyboard_lstm or "
                 "transformer_lm for other text"
             )
-        super().__init__(_PARAMETERS, seed)
-
-    def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        nats, _ = _nats_and_logits(parameters, batch["tokens"])
-        return nats.mean(dim=(1, 2))
+        super().__init__(tokens, _PARAMETERS, seed)
+        self.metrics = tuple(each for each in self.metrics if each.name in ("loss", "accuracy"))
 
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
-        tokens = batch["tokens"]
-        nats, logits = _nats_and_logits(parameters, tokens)
-        likeliest = logits.argmax(dim=1).view_as(nats)
-        is_found = likeliest == tokens.transpose(1, 2)[:, 1:]
-        words = float(nats.shape[1])
-        weights = torch.full(tokens.shape[:2], words, device=tokens.device)
-        return {
-            "loss": (nats.sum(dim=1), weights),
-            "accuracy": (is_found.sum(dim=1), weights),
-        }
+        every = super().measure(parameters, batch)
+        return {metric.name: every[metric.name] for metric in self.metrics}
 
+    def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
+        # Steps precede sentences, so that one step of the recurrence reads contiguous memory.
+        inputs = embedded(parameters["embedding"], tokens.transpose(1, 2))
+        weights, biases = parameters["input"], parameters["gate_bias"]
+        states = recur(inputs, weights, biases, parameters["recurrent"], None)
+        projected = torch.bmm(states.flatten(1, 2), parameters["projection"])
+        return projected.view(*inputs.shape[:3], -1).transpose(1, 2)
 
-def _nats_and_logits(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns cross-entropies [G, T, B] and logits [G * T * B, WORDS] of tokens [G, B, T + 1]."""
-    # Steps precede sentences, so that one step of the recurrence reads contiguous memory.
-    by_step = tokens.transpose(1, 2)
-    logits = _logits(parameters, by_step[:, :-1]).view(-1, WORDS)
-    targets = by_step[:, 1:]
-    nats = functional.cross_entropy(logits, targets.reshape(-1), reduction="none")
-    return nats.view(targets.shape), logits
-
-
-def _logits(parameters: Parameters, tokens: Tensor) -> Tensor:
-    """Returns logits [G, T * B, WORDS] of tokens [G, T, B]."""
-    table = parameters["embedding"]
-    inputs = embedded(table, tokens.flatten(1))
-    gates = dense(inputs, parameters["input"], parameters["gate_bias"])
-    states = recur(gates.view(*tokens.shape, -1), parameters["recurrent"], None)
-    projected = torch.bmm(states.flatten(1, 2), parameters["projection"])
-    # The embedding is the output layer too, without START, which is never predicted.
-    words = table[:, :WORDS].transpose(1, 2)
-    return dense(projected, words, parameters["word_bias"])
+    def output(self, parameters: Parameters) -> tuple[Tensor, Tensor]:
+        # The embedding is the output layer too, without START, which is never predicted.
+        return parameters["embedding"][:, :WORDS], parameters["word_bias"]

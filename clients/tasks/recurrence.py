@@ -4,7 +4,8 @@ Torch's own layers take a single model. In torch's operations, autograd would ad
 recurrent weights at every step; here all steps are one product at the end. The elementwise part of
 a step is compiled, because calls of torch took as long as the products.
 
-Shape suffixes: G devices, T steps, B sequences, H units of the cell, R of the state that recurs.
+Shape suffixes: G devices, T steps, B sequences, E inputs, H units of the cell, R of the state that
+recurs.
 """
 
 from typing import Any
@@ -14,6 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedray.base.compiled import njit
+from .exponentials import sigmoid, tanh
+from .layers import dense
 
 LARGE = 1 << 17
 """Number of recurrent weights from which the devices of a group run one after the other.
@@ -23,36 +26,44 @@ cores with 2 MiB of cache each, 16 devices in turn take 0.7 times as long with 2
 times as long with 128."""
 
 
-def recur(inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tensor:
+def recur(
+    inputs: Tensor, weights: Tensor, biases: Tensor, recurrent: Tensor, projection: Tensor | None
+) -> Tensor:
     """Returns the states [G, T, B, R] of LSTMs that start at zero, differentiable once.
 
     Args:
-        inputs: share of inputs and biases in the gates, [G, T, B, gates H]. Four gates are output,
+        inputs: numbers that each step reads, [G, T, B, E].
+        weights: weights from the inputs to the gates, [G, E, gates H]. Four gates are output,
             input, forget gate and candidate (Gers et al. 2000). Three are output, forget gate and
             candidate: the input gate is one minus the forget gate (Greff et al. 2017).
+        biases: biases of the gates, [G, gates H].
         recurrent: weights from the last state to the gates, [G, R, gates H].
         projection: weights [G, H, R] that multiply output gate * tanh(cell) (Sak et al. 2014); None
             if that product is the state, so that R is H.
     """
+    parts = inputs, weights, biases, recurrent
     if not inputs.is_cpu:
-        return recur_step_by_step(inputs, recurrent, projection)
+        return recur_step_by_step(*parts, projection)
     devices = len(recurrent)
     if devices == 1 or recurrent[0].numel() < LARGE:
-        return _Recurrence.apply(inputs, recurrent, projection)
+        return _Recurrence.apply(*parts, projection)
     projections = [None] * devices if projection is None else projection.split(1)
-    own = zip(inputs.split(1), recurrent.split(1), projections, strict=True)
+    own = zip(*(part.split(1) for part in parts), projections, strict=True)
     return torch.cat([_Recurrence.apply(*each) for each in own])
 
 
-def recur_step_by_step(inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tensor:
+def recur_step_by_step(
+    inputs: Tensor, weights: Tensor, biases: Tensor, recurrent: Tensor, projection: Tensor | None
+) -> Tensor:
     """Returns the states of `recur` by its definition; slow, readable, and for every device."""
     cells = recurrent if projection is None else projection
     units = cells.shape[1]
-    devices, _, batch, _ = inputs.shape
+    devices, steps, batch, _ = inputs.shape
     state = inputs.new_zeros(devices, batch, recurrent.shape[1])
     cell = inputs.new_zeros(devices, batch, units)
     states: list[Tensor] = []
-    for share in inputs.unbind(1):
+    shares = dense(inputs.flatten(1, 2), weights, biases).view(devices, steps, batch, -1)
+    for share in shares.unbind(1):
         gates = share + torch.bmm(state, recurrent)
         emit, *admit, keep, candidate = gates.split(units, dim=2)
         kept = keep.sigmoid()
@@ -65,13 +76,23 @@ def recur_step_by_step(inputs: Tensor, recurrent: Tensor, projection: Tensor | N
 
 
 class _Recurrence(torch.autograd.Function):
-    """The recurrence of `recur`, and its gradients by backpropagation through time."""
+    """The recurrence of `recur`, and its gradients by backpropagation through time.
+
+    Products write to contiguous memory: otherwise torch multiplies device by device.
+    """
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weights: Tensor,
+        biases: Tensor,
+        recurrent: Tensor,
+        projection: Tensor | None,
+    ) -> Tensor:
         devices, steps, batch, _ = inputs.shape
         units = recurrent.shape[1] if projection is None else projection.shape[1]
-        gates = inputs.detach().clone()
+        gates = torch.bmm(inputs.flatten(1, 2), weights).view(devices, steps, batch, -1)
         # There is one more cell than steps: step t reads cell t and writes t + 1.
         cells = gates.new_empty(devices, steps + 1, batch, units)
         cells[:, 0] = 0.0
@@ -79,117 +100,108 @@ class _Recurrence(torch.autograd.Function):
         states = outputs
         if projection is not None:
             states = gates.new_empty(devices, steps, batch, projection.shape[2])
+        from_state = torch.zeros_like(gates[:, 0], memory_format=torch.contiguous_format)
+        added, bias = from_state.numpy(), biases.detach().numpy()
+        written = gates.numpy(), cells.numpy(), tanhs.numpy(), outputs.numpy()
         # Views of all steps at once: made at each step, they take as long as a small model's
-        # products. The gates before the candidate lie together, so that one sigmoid opens them.
-        opening = gates[..., :-units].unbind(1)
-        candidate = gates[..., -units:].unbind(1)
-        gate = gates.unbind(1)
-        cell = cells.unbind(1)
-        tanh = tanhs.unbind(1)
-        state = states.unbind(1)
-        output = outputs.unbind(1) if projection is not None else state
-        gates_array, cells_array = gates.numpy(), cells.numpy()
-        tanhs_array, outputs_array = tanhs.numpy(), outputs.numpy()
+        # products.
+        state, output = states.unbind(1), outputs.unbind(1)
         for t in range(steps):
             if t > 0:
-                gate[t].baddbmm_(state[t - 1], recurrent)
-            opening[t].sigmoid_()
-            candidate[t].tanh_()
-            _next_cell(gates_array, cells_array, t)
-            torch.tanh(cell[t + 1], out=tanh[t])
-            _output(gates_array, tanhs_array, outputs_array, t)
+                torch.bmm(state[t - 1], recurrent, out=from_state)
+            _step(added, bias, *written, t)
             if projection is not None:
                 state[t].copy_(torch.bmm(output[t], projection))
-        ctx.save_for_backward(gates, recurrent, projection, cells, tanhs, outputs, states)
+        ctx.save_for_backward(
+            inputs, weights, recurrent, projection, gates, cells, tanhs, outputs, states
+        )
         return states
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        gates, recurrent, projection, cells, tanhs, outputs, states = ctx.saved_tensors
-        # Copies, because products with a transposed view take twice as long.
-        back = recurrent.transpose(1, 2).contiguous()
-        unproject = None if projection is None else projection.transpose(1, 2).contiguous()
+    ) -> tuple[Tensor | None, ...]:
+        inputs, weights, recurrent, projection, gates, cells, tanhs, outputs, states = (
+            ctx.saved_tensors
+        )
         slopes = torch.empty_like(gates)
-        state_slopes = gradient.clone(memory_format=torch.contiguous_format)
-        # Without a projection, outputs are states and share their slopes.
-        output_slopes = state_slopes
-        if unproject is not None:
-            output_slopes = gates.new_empty(len(gates), 1, *outputs.shape[2:])
-        cell_slope = torch.zeros_like(cells[:, 0])
-        slope = slopes.unbind(1)
-        state_slope = state_slopes.unbind(1)
-        read = gates.numpy(), cells.numpy(), tanhs.numpy(), output_slopes.numpy()
+        state_slopes = torch.empty_like(states)
+        output_slope, cell_slope = torch.zeros_like(cells[:, :2]).transpose(0, 1).contiguous()
+        from_next = torch.zeros_like(states[:, 0])
+        read = gates.numpy(), cells.numpy(), tanhs.numpy(), output_slope.numpy()
         written = cell_slope.numpy(), slopes.numpy()
+        back = recurrent.transpose(1, 2)
+        unproject = None if projection is None else projection.transpose(1, 2)
+        slope, state_slope, own = slopes.unbind(1), state_slopes.unbind(1), gradient.unbind(1)
         steps = len(slope)
         for t in reversed(range(steps)):
             # The state of this step also entered the gates of the next one.
             if t + 1 < steps:
-                state_slope[t].baddbmm_(slope[t + 1], back)
-            place = t
-            if unproject is not None:
-                place = 0
-                torch.bmm(state_slope[t], unproject, out=output_slopes[:, 0])
-            _step_back(*read, *written, t, place)
-        # The state of step t meets the recurrent weights at step t + 1.
-        recurrent_slope = _product_over_steps(states[:, :-1], slopes[:, 1:])
-        projection_slope = None
-        if projection is not None:
-            projection_slope = _product_over_steps(outputs, state_slopes)
-        return slopes, recurrent_slope, projection_slope
+                torch.bmm(slope[t + 1], back, out=from_next)
+            if unproject is None:
+                torch.add(own[t], from_next, out=output_slope)
+            else:
+                torch.add(own[t], from_next, out=state_slope[t])
+                torch.bmm(state_slope[t], unproject, out=output_slope)
+            _step_back(*read, *written, t)
+        flat = slopes.flatten(1, 2)
+        return (
+            torch.bmm(flat, weights.transpose(1, 2)).view_as(inputs),
+            _product_over_steps(inputs, slopes),
+            flat.sum(dim=1),
+            # The state of step t meets the recurrent weights at step t + 1.
+            _product_over_steps(states[:, :-1], slopes[:, 1:]),
+            None if unproject is None else _product_over_steps(outputs, state_slopes),
+        )
 
 
-@njit(cache=True, nogil=True)
-def _next_cell(gates, cells, t):
-    """Writes cell t + 1 of cells [G, T + 1, B, H]: input gate * candidate + forget gate * cell t.
-
-    The gates [G, T, B, gates H] of step t are open already."""
-    units = cells.shape[3]
+@njit(cache=True, nogil=True, error_model="numpy")
+def _step(added, biases, gates, cells, tanhs, outputs, t):
+    """Opens the gates of step t, after it has added the state's share [G, B, gates H] and the
+    biases; writes cell t + 1 of cells [G, T + 1, B, H]: input gate * candidate + forget gate * cell
+    t; and writes the outputs [G, T, B, H] of step t: output gate * tanh(cell)."""
+    units = tanhs.shape[3]
+    opening = gates.shape[3] - units
     is_coupled = gates.shape[3] == 3 * units
     one = gates.dtype.type(1.0)
     for device in range(gates.shape[0]):
+        bias = biases[device]
         for row in range(gates.shape[2]):
             gate = gates[device, t, row]
+            share = added[device, row]
+            # Each loop has one result, so that the compiler can vectorise it.
+            for place in range(opening):
+                gate[place] = sigmoid(gate[place] + bias[place] + share[place])
             keep = gate[-2 * units : -units]
             candidate = gate[-units:]
+            own_bias, own_share = bias[-units:], share[-units:]
+            for unit in range(units):
+                candidate[unit] = tanh(candidate[unit] + own_bias[unit] + own_share[unit])
             before = cells[device, t, row]
             after = cells[device, t + 1, row]
-            # Coupled: the input gate is one minus the forget gate.
-            if is_coupled:
-                for unit in range(units):
-                    admitted = (one - keep[unit]) * candidate[unit]
-                    after[unit] = admitted + keep[unit] * before[unit]
-            else:
-                admit = gate[units : 2 * units]
-                for unit in range(units):
-                    admitted = admit[unit] * candidate[unit]
-                    after[unit] = admitted + keep[unit] * before[unit]
-
-
-@njit(cache=True, nogil=True)
-def _output(gates, tanhs, outputs, t):
-    """Writes the outputs [G, T, B, H] of step t: output gate * tanh(cell)."""
-    units = tanhs.shape[3]
-    for device in range(gates.shape[0]):
-        for row in range(gates.shape[2]):
-            emit = gates[device, t, row][:units]
-            tanh = tanhs[device, t, row]
+            admit = gate[units : 2 * units]
+            for unit in range(units):
+                # Coupled: the input gate is one minus the forget gate.
+                share_in = one - keep[unit] if is_coupled else admit[unit]
+                after[unit] = share_in * candidate[unit] + keep[unit] * before[unit]
+            own = tanhs[device, t, row]
             output = outputs[device, t, row]
             for unit in range(units):
-                output[unit] = emit[unit] * tanh[unit]
+                own[unit] = tanh(after[unit])
+            for unit in range(units):
+                output[unit] = gate[unit] * own[unit]
 
 
 @njit(cache=True, nogil=True)
-def _step_back(gates, cells, tanhs, output_slopes, cell_slope, slopes, t, place):
+def _step_back(gates, cells, tanhs, output_slope, cell_slope, slopes, t):
     """Writes the gradient of the loss with respect to the gates of step t before activation.
 
     The derivative of a sigmoid s is s (1 - s), that of a tanh t is 1 - t^2.
     """
     units = tanhs.shape[3]
     is_coupled = gates.shape[3] == 3 * units
-    one = gates.dtype.type(1.0)
+    zero, one = gates.dtype.type(0.0), gates.dtype.type(1.0)
     for device in range(gates.shape[0]):
         for row in range(gates.shape[2]):
             gate = gates[device, t, row]
@@ -202,35 +214,27 @@ def _step_back(gates, cells, tanhs, output_slopes, cell_slope, slopes, t, place)
             by_candidate = slope[-units:]
             before = cells[device, t, row]
             tanh = tanhs[device, t, row]
-            by_output = output_slopes[device, place, row]
+            by_output = output_slope[device, row]
             by_cell = cell_slope[device, row]
-            # Each loop has one result, so that the compiler can vectorise it.
             for unit in range(units):
                 tanh_slope = one - tanh[unit] * tanh[unit]
                 by_cell[unit] += by_output[unit] * emit[unit] * tanh_slope
             for unit in range(units):
                 by_emit[unit] = by_output[unit] * tanh[unit] * emit[unit] * (one - emit[unit])
-            if is_coupled:
-                for unit in range(units):
-                    by_gate = by_cell[unit] * (before[unit] - candidate[unit])
-                    by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
-                for unit in range(units):
-                    by_gate = by_cell[unit] * (one - keep[unit])
-                    tanh_slope = one - candidate[unit] * candidate[unit]
-                    by_candidate[unit] = by_gate * tanh_slope
-            else:
-                admit = gate[units : 2 * units]
+            admit = gate[units : 2 * units]
+            for unit in range(units):
+                instead = candidate[unit] if is_coupled else zero
+                by_gate = by_cell[unit] * (before[unit] - instead)
+                by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
+            for unit in range(units):
+                share_in = one - keep[unit] if is_coupled else admit[unit]
+                tanh_slope = one - candidate[unit] * candidate[unit]
+                by_candidate[unit] = by_cell[unit] * share_in * tanh_slope
+            if not is_coupled:
                 by_admit = slope[units : 2 * units]
                 for unit in range(units):
                     by_gate = by_cell[unit] * candidate[unit]
                     by_admit[unit] = by_gate * admit[unit] * (one - admit[unit])
-                for unit in range(units):
-                    by_gate = by_cell[unit] * before[unit]
-                    by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
-                for unit in range(units):
-                    by_gate = by_cell[unit] * admit[unit]
-                    tanh_slope = one - candidate[unit] * candidate[unit]
-                    by_candidate[unit] = by_gate * tanh_slope
             # The forget gate carried the cell of the step before.
             for unit in range(units):
                 by_cell[unit] *= keep[unit]

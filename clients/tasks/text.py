@@ -16,8 +16,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from fedray.base.compiled import njit
 from fedray.wire.messages import Metric
 from ..data.source import Field, Fields
+from .exponentials import exp
 from .initial import DrawnModel, Parameter
 from .task import Batch, Measures, Parameters, misfit
 
@@ -71,16 +73,18 @@ class TextModel(DrawnModel, ABC):
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         states, targets = self._before_output(parameters, batch)
+        weights, biases = self.output(parameters)
+        if self._tokens.padding is None:
+            return _OutputLoss.apply(states, weights, biases, targets).mean(dim=1)
         is_word = self._is_word(targets)
         # A batch of only padding has loss zero, not 0 / 0.
         counts = is_word.sum(dim=1).clamp(min=1)
-        if len(states) == 1 and states.is_cpu and self._tokens.padding is not None:
+        if len(states) == 1 and states.is_cpu:
             # A third of real text is padding, and the output layer is most of the work. Another
             # device would have to wait until the number of words is known.
             states = states[is_word][None]
             targets = targets[is_word][None]
             is_word = is_word[is_word][None]
-        weights, biases = self.output(parameters)
         nats = _OutputLoss.apply(states, weights, biases, targets)
         return (nats * is_word).sum(dim=1) / counts
 
@@ -154,10 +158,13 @@ class _OutputLoss(torch.autograd.Function):
         own = scores.gather(2, targets[..., None])[..., 0]
         # Exponentials cannot overflow after the greatest score is subtracted.
         greatest = scores.amax(dim=2)
-        exponentials = scores.sub_(greatest[..., None]).exp_()
-        sums = exponentials.sum(dim=2)
+        if scores.is_cpu:
+            _exponentiate(scores.numpy(), greatest.numpy())
+        else:
+            scores.sub_(greatest[..., None]).exp_()
+        sums = scores.sum(dim=2)
         if any(ctx.needs_input_grad):
-            ctx.exponentials = exponentials
+            ctx.exponentials = scores
             ctx.has_biases = biases is not None
             ctx.save_for_backward(states, weights, targets, sums)
         return sums.log() + greatest - own
@@ -181,6 +188,16 @@ class _OutputLoss(torch.autograd.Function):
         weights_slope = torch.bmm(slopes.transpose(1, 2), states)
         states_slope = torch.bmm(slopes, weights)
         return states_slope, weights_slope, biases_slope, None
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _exponentiate(scores, greatest):
+    """Turns scores [G, N, V] into exponentials of their distance to the greatest [G, N]."""
+    for device in range(scores.shape[0]):
+        for place in range(scores.shape[1]):
+            row = scores[device, place]
+            for word in range(row.size):
+                row[word] = exp(row[word] - greatest[device, place])
 
 
 def _scores(states: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:

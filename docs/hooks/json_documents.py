@@ -27,6 +27,7 @@ from fedray.scenarios.dp_lstm import ModelEpsilons
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
+from fedray.scenarios.gboard_recipes import Recipes
 from fedray.scenarios.tree_patterns import TreePatterns
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
@@ -123,6 +124,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce gboard-predict": Document(
         PredictionStudy, files="The file results.json is the same."
     ),
+    "fedray reproduce gboard-recipes": Document(Recipes),
     "fedray reproduce amplified": Document(Multipliers),
     "fedray reproduce dp-lstm": Document(ModelEpsilons),
     "fedray reproduce tree-patterns": Document(TreePatterns),

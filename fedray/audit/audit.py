@@ -73,6 +73,7 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.audit.statements.frontier import shown_pairs
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
@@ -89,6 +90,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.sensitivity import PatternValues
 from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.triangular import TriangularStrategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.files import check_scenario_digest
@@ -96,6 +98,8 @@ from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
+WORTH_A_CLAIM = 0.01
+"""Relative gain in epsilon from which on a claim of the frontier is proposed."""
 DEFAULT_DELTA = 1e-10
 """Delta for logs, unless another is given."""
 
@@ -471,6 +475,30 @@ class Audit(DrawnResult):
             return f"by the rules of the run: {limits}"
         noise = "only if the claimed noise was added and this was enforced"
         return f"{noise}{self.for_all_rows}, which the trace cannot show: {limits}"
+
+    @property
+    def would_do(self) -> IfAny[str]:
+        """A claim of limits that gives a smaller epsilon than may be published, or one where none
+        may be, in a sentence; absent without one, and for a run, whose rules are known."""
+        if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
+            return None
+        used, most = self.mechanisms[0], self.supported_epsilon
+        found, gives = used.observed_limits.epsilon, f"if enforced{self.for_all_rows}, would give"
+        if most is None:
+            limits = f"min_sep = {self.patterns.min_sep} and max_participations = "
+            limits += f"{self.max_participations}"
+        # Each pair of a matrix takes as long as the audit.
+        elif isinstance(used.strategy, TriangularStrategy) or self.frontier is None:
+            return None
+        else:
+            entries = self.frontier.entries
+            pairs = shown_pairs([(each.min_sep, each.max_participations) for each in entries])
+            event = used.permitted and released(used.permitted, self.frontier.sensitivity)
+            found = event and epsilon_of(event, used.observed.delta).epsilon
+            limits, most = f"frontier = {pairs}", (1 - WORTH_A_CLAIM) * most
+        if found is None or (most is not None and found > most):
+            return None
+        return f"A claim of {limits}, {gives} epsilon {up(found)}."
 
     @property
     def rounds(self) -> InJson[int]:
@@ -1221,11 +1249,12 @@ def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
     """Whether the enforced participation is at least as tight as the claimed one."""
     if claimed.participation is None or enforced.participation is None:
         return False
-    a, b = claimed.participation, enforced.participation
-    return (
+    b = enforced.participation
+    return any(
         # A looser claim is ensured: fewer rounds between, or more participations, than the rules
         # allow.
         a.rounds == b.rounds
         and a.min_sep <= b.min_sep
         and a.max_participations >= b.max_participations
+        for a in claimed.pairs or (claimed.participation,)
     )

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedray.audit.claimed import claimed_limits, joined
 from fedray.audit.claims import STATEMENTS, Claim
+from fedray.audit.distribution import frontier_of
 from fedray.audit.findings import SPENT_STATEMENTS, Finding, Verdict
 from fedray.audit.guarantees import REPEATED, Guarantee, Limits, of_limits
 from fedray.audit.noise import Noise, ServerNoise
@@ -143,7 +145,10 @@ def _supports(
     support = supported(_limits(without, trace, enforced))
     if not broken:
         return support, support
-    put_right = claim.model_copy(update={each.statement: each.found for each in broken})
+    found: dict[str, Any] = {each.statement: each.found for each in broken}
+    if "frontier" in found:
+        found["frontier"] = frontier_of(patterns)
+    put_right = claim.model_copy(update=found)
     keys = " and ".join(each.statement for each in broken)
     limits = replace(
         _limits(put_right, trace, enforced), reason=f"the claim, with {keys} corrected"

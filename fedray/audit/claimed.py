@@ -2,6 +2,7 @@
 
 from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.guarantees import Limits, fitting
+from fedray.audit.statements.frontier import tightened
 from fedray.mechanisms.participation import MinSep
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -28,7 +29,8 @@ def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
     b = max((each.min_sep for each in limits), default=1)
     k = min((each.max_participations for each in limits), default=n)
     reason = f"it is claimed that {words}" if words else f"{n:,} rounds are claimed"
-    return Limits(fitting(n, b, k), reason)
+    participation = fitting(n, b, k)
+    return Limits(participation, reason, pairs=tightened(claim.frontier or (), participation))
 
 
 def _why_a_timer_says_nothing(trace: Trace | ImportedTrace) -> str:
@@ -64,6 +66,7 @@ def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
     # Both hold, so the tighter of each pair counts.
     b = max(participation.min_sep, enforced.participation.min_sep)
     k = min(participation.max_participations, enforced.participation.max_participations)
-    return Limits(
-        fitting(participation.rounds, b, k), f"{claimed.reason}; enforced: {enforced.reason}"
-    )
+    both = fitting(participation.rounds, b, k)
+    pairs = [(each.min_sep, each.max_participations) for each in claimed.pairs]
+    reason = f"{claimed.reason}; enforced: {enforced.reason}"
+    return Limits(both, reason, pairs=tightened(pairs, both))

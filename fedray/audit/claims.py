@@ -7,6 +7,7 @@ rounds = 980                       # this and the following are optional, each c
 min_sep = 227
 max_participations = 4
 timer_hours = 72.0
+frontier = [[227, 3], [240, 4]]    # pairs (min-sep, participations): each device keeps one
 sampling = { kind = "poisson", probability = 0.01, devices = 60_000 }
 rho = 0.48
 epsilon = 6.6                      # with delta
@@ -18,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from fedray.audit.statements.frontier import FrontierStatement
 from fedray.audit.statements.max_participations import MaxParticipationsStatement
 from fedray.audit.statements.min_sep import MinSepStatement
 from fedray.audit.statements.rounds import RoundsStatement
@@ -31,11 +33,13 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import AnyStrategy
 
 Count = Annotated[int, Field(ge=1)]
+Pair = Annotated[tuple[Count, Count], Field(strict=False)]
 STATEMENTS: tuple[Statement, ...] = (
     RoundsStatement(),
     MinSepStatement(),
     MaxParticipationsStatement(),
     TimerStatement(),
+    FrontierStatement(),
 )
 """Statements about participation, in the order in which findings and evidence list them."""
 
@@ -58,6 +62,8 @@ class Claim(Table):
     """Largest number of rounds of one device."""
     timer_hours: Annotated[float, Field(ge=0)] | None = None
     """Hours between a device's accepted report and the check-in of its next participation."""
+    frontier: Annotated[tuple[Pair, ...], Field(strict=False, min_length=1)] | None = None
+    """Pairs [min-sep, max participations], of which each device keeps at least one."""
     sampling: AnySampling | None = Field(
         default=None,
         description="How a sampler chooses the devices of each round: a table with `kind`, "

@@ -10,7 +10,7 @@ import numpy as np
 from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import values_of
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import Float64Array
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -23,12 +23,10 @@ SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 CURVE_STEPS = 200
 """Number of points on the curve of rho over devices."""
 MOST_ENTRIES = 16
-"""Largest number of entries of the frontier; with more distinct counts of participations,
-neighbouring counts share an entry."""
+"""Largest number of pairs of the frontier; of more distinct counts of participations, neighbours
+share a pair."""
 MOST_DEVICES = 10
 """Largest number of devices that are listed as the worst."""
-MOST_SPANS = 64
-"""Largest number of spans shown for an entry."""
 MOST_BOUND = 2e8
 """Largest cost of a frontier with a matrix: squared rounds, summed over the entries. An entry takes
 10 s at 10,000 rounds."""
@@ -168,27 +166,21 @@ def at_shares(values: Float64Array, shares: Float64Array) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class FrontierEntry:
-    """Devices with fewest .. most participations, and limits that they all obey."""
+    """Limits that some devices keep, and no other entry allows."""
 
-    fewest: int
-    """Smallest number of participations among its devices."""
-    most: int
-    """Largest number of participations among its devices."""
-    devices: int
-    """Number of devices with this many participations."""
     min_sep: int
-    """b: least gap of these devices, in rounds."""
-    spans: tuple[int, ...]
-    """Least rounds between the first and the last of 2, 3, .. consecutive participations."""
+    """b: least gap, in rounds."""
+    max_participations: int
+    """k: most participations."""
     sensitivity: Annotated[Sensitivity, Keys("sensitivity=value is_exact")]
-    """Sensitivity for participation (least gap, most)."""
+    """Sensitivity for participation (b, k)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier(Document):
-    """Sensitivity bounds per group of devices. Every device obeys the limits of its entry, so the
-    largest sensitivity of an entry bounds the trace's. It is never above that of the single (b, k)
-    pair, whose b may come from one device and k from another."""
+    """Pairs of limits of which each device keeps one, so the largest sensitivity of a pair bounds
+    the trace's. It is never above that of the single (b, k) pair, whose b may come from one device
+    and k from another."""
 
     entries: tuple[FrontierEntry, ...]
     """Entries from the most participations to the fewest."""
@@ -196,55 +188,39 @@ class Frontier(Document):
     @property
     def sensitivity(self) -> InJson[float]:
         """Upper bound on the trace's sensitivity: the largest over the entries, since every device
-        is in one of them."""
+        keeps one of them."""
         return max(entry.sensitivity.value for entry in self.entries)
 
 
 def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
-    """Groups devices by their number of participations, from the most, and bounds each group.
+    """Returns the frontier of a trace with the sensitivities of its pairs.
 
     Args:
         strategy: the mechanism.
         patterns: every device's rounds; none may repeat a round.
     """
-    n = patterns.committed_rounds
-    counts = np.flatnonzero(np.bincount(patterns.counts))
-    most_entries = MOST_ENTRIES
+    n, most = patterns.committed_rounds, MOST_ENTRIES
     if isinstance(strategy, TriangularStrategy):
         # No fast theorem covers a matrix: each entry costs n^2 products and more.
-        most_entries = max(1, min(MOST_ENTRIES, int(MOST_BOUND / n**2)))
-    # Entries split the counts evenly, not the devices: the few devices with many participations
+        most = max(1, min(most, int(MOST_BOUND / n**2)))
+    return Frontier(
+        tuple(
+            FrontierEntry(b, k, strategy.participation_sensitivity(MinSep(n, b, k)))
+            for b, k in frontier_of(patterns, most)
+        )
+    )
+
+
+def frontier_of(patterns: Patterns, most: int = MOST_ENTRIES) -> tuple[tuple[int, int], ...]:
+    """Returns at most `most` pairs (min-sep, participations), of which each device keeps one, the
+    most participations first."""
+    counts, pairs = np.flatnonzero(np.bincount(patterns.counts)), []
+    # Groups split the counts evenly, not the devices: the few devices with many participations
     # bind.
-    groups = np.array_split(counts, min(most_entries, counts.size))
-    entries = []
-    for group in reversed(groups):
-        # All devices of the group obey its largest count and its least gap.
-        fewest = int(group[0])
-        most = int(group[-1])
-        spans = _least_spans(patterns, fewest, most)
-        # Devices that took part once have no span, and obey any gap.
-        least = spans[0] if spans else n
-        is_in_group = (patterns.counts >= fewest) & (patterns.counts <= most)
-        devices = int(is_in_group.sum())
-        sensitivity = strategy.participation_sensitivity(MinSep(n, least, most))
-        entries.append(FrontierEntry(fewest, most, devices, least, spans, sensitivity))
-    return Frontier(tuple(entries))
-
-
-def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
-    """Returns the least number of rounds from a participation to the j-th after it, j below `most`,
-    among devices with fewest .. most participations; at most `MOST_SPANS` numbers."""
-    spans = [patterns.committed_rounds] * min(most - 1, MOST_SPANS)
-    counts = np.flatnonzero(np.bincount(patterns.counts))
-    is_in_group = (counts >= max(2, fewest)) & (counts <= most)
-    for count in counts[is_in_group].tolist():
-        for chosen in patterns.with_count(count):
-            for ahead in range(1, min(count - 1, MOST_SPANS) + 1):
-                spans[ahead - 1] = min(spans[ahead - 1], _least(chosen.rounds, ahead))
-    return tuple(spans)
-
-
-def _least(rounds: Int64Array, ahead: int) -> int:
-    """Returns the least span to the `ahead`-th participation after, over patterns [Q, c]."""
-    spans = rounds[:, ahead:] - rounds[:, :-ahead]
-    return int(spans.min())
+    for group in reversed(np.array_split(counts, min(most, counts.size))):
+        is_in_group = (patterns.counts >= group[0]) & (patterns.counts <= group[-1])
+        least = int(patterns.least_gaps[is_in_group].min())
+        # A pair of no smaller gap and no more participations adds nothing.
+        if not pairs or least < pairs[-1][0]:
+            pairs.append((least, int(group[-1])))
+    return tuple(pairs)

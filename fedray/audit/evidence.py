@@ -29,7 +29,7 @@ _SCHEMA = pa.schema(
         pa.field("first_log_round", pa.int64()),
         pa.field("last_log_round", pa.int64()),
         pa.field("found", pa.float64(), nullable=False),
-        pa.field("claimed", pa.float64(), nullable=False),
+        pa.field("claimed", pa.float64()),
     ]
 )
 _FORMULA = ("=", "+", "-", "@")
@@ -95,7 +95,7 @@ def write_evidence(audit: Audit, file: str | Path, show_devices: bool = False) -
         _batch(statement.key, broken[statement.key], breaches, trace, names, form)
         for statement in STATEMENTS
         if statement.key in broken
-        for breaches in statement.breaches(broken[statement.key], subject)
+        for breaches in statement.breaches(getattr(audit.claim, statement.key), subject)
     )
     with new_row_file(Path(file), "evidence") as new:
         return write_rows(batches, _SCHEMA, new, form)
@@ -120,7 +120,8 @@ def _batch(
         *(pa.array(each) for each in rounds.T),
         *of_log,
         pa.array(breaches.found, pa.float64()),
-        pa.array(np.full(count, claimed), pa.float64()),
+        # A frontier is more than a number.
+        pa.array([None if isinstance(claimed, str) else claimed] * count, pa.float64()),
     ]
     return pa.record_batch(columns, schema=_SCHEMA)
 

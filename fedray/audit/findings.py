@@ -212,8 +212,8 @@ def _clause(finding: Finding, has_noise: bool) -> str:
     if finding.found == finding.claimed:
         return f"{finding.name} {finding.claimed_text} had other parameters"
     text = f"{finding.name} is {finding.found_text}, not {finding.claimed_text}"
-    unit = "device" if finding.statement == "max_participations" else "pair"
-    is_counted = finding.statement in ("min_sep", "max_participations", "timer_hours")
+    unit = "device" if finding.statement in ("max_participations", "frontier") else "pair"
+    is_counted = finding.statement in ("min_sep", "max_participations", "timer_hours", "frontier")
     devices = finding.broken_by_devices
     of = f" of {counted(devices, 'device')}" if devices else ""
     return f"{text} ({counted(finding.broken_by, unit)}{of})" if is_counted else text

@@ -69,11 +69,14 @@ class Limits:
     participation: None if the rules are unknown.
     reason: reason why it holds, or why it is None; one sentence.
     assumptions: assumptions behind it.
+    pairs: frontier within the participation: each device keeps at least one of them; empty if all
+        keep one participation.
     """
 
     participation: MinSep | None
     reason: str
     assumptions: tuple[str, ...] = ()
+    pairs: tuple[MinSep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,9 @@ class Guarantee(Document):
     reason: str
     assumptions: tuple[str, ...] = ()
     """Assumptions behind the guarantee, in sentences."""
+    has_pairs: NotInJson[bool] = False
+    """Whether each device keeps one of several pairs, which the reason names, so that no single
+    participation describes it."""
 
     @property
     def is_known(self) -> InJson[bool]:
@@ -220,8 +226,17 @@ def of_limits(
             # The largest over all patterns of (b, k), so no pattern that earlier models lead a
             # device into has a larger one. Contributions may be adaptive as well (Denisov et al.
             # 2022, Theorem 2.1).
-            sensitivity = strategy.participation_sensitivity(participation)
-            event = event_of(strategy, participation.rounds, sensitivity, participation, noise)
+            under = [
+                strategy.participation_sensitivity(each)
+                for each in limits.pairs or (participation,)
+            ]
+            # Each allowed pattern lies under a pair, and every pattern under a pair is allowed.
+            sensitivity = replace(
+                max(under, key=lambda each: each.value),
+                lower_bound=max(each.lower_bound for each in under),
+            )
+            rounds, participation = participation.rounds, None if limits.pairs else participation
+            event = event_of(strategy, rounds, sensitivity, participation, noise)
         except ValueError as error:  # what nothing is proven for
             reason = f"{limits.reason}; {error}"
     return Guarantee(
@@ -233,6 +248,7 @@ def of_limits(
         may_rest_on and sensitivity is not None,
         reason,
         limits.assumptions,
+        bool(limits.pairs),
     )
 
 

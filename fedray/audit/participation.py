@@ -98,6 +98,12 @@ class Patterns:
         and 0 if a device contributed twice to a round."""
         return int(self._gaps_before().min(initial=self.committed_rounds))
 
+    @cached_property
+    def least_gaps(self) -> UInt32Array:
+        """The least gap of each device, [P]; the number of committed rounds for one
+        participation."""
+        return np.minimum.reduceat(self._gaps_before(), self.starts)
+
     def _gaps_before(self) -> UInt32Array:
         """Gap before each participation, [A]; the number of committed rounds before a device's
         first."""

@@ -168,7 +168,8 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
         f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy{rho}, for "
         f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}."
     )
-    is_unlimited = stated.participation is None and not (answers or stated.name in BY_SERVER)
+    by_rule = answers or stated.has_pairs or stated.name in BY_SERVER
+    is_unlimited = stated.participation is None and not by_rule
     limits = "unlimited" if is_unlimited else audit.basis.condition
     what = "The guarantee" if stated.name in BY_SERVER else "Participation"
     about = f" {what} is {stated.name}: {limits}. The figures are about {stated.scope}."
@@ -274,8 +275,9 @@ def _participation(audit: Audit, mechanism: MechanismAudit | None, stated: Guara
     line = Line(f"Participation ({stated.name})", _limits_text(audit, stated), rests)
     if mechanism is None:
         return [line]
+    known = [each for each in mechanism.guarantees if each.participation or each.has_pairs]
     others = [
-        f"{each.name}: {_limits_text(audit, each) if each.participation else 'unknown'}"
+        f"{each.name}: {_limits_text(audit, each) if each in known else 'unknown'}"
         for each in mechanism.guarantees
         # Without a claim the line has no claimed participation.
         if each.name != stated.name and (each.name != "claimed" or audit.claim is not None)
@@ -481,6 +483,8 @@ def _limits_text(audit: Audit, guarantee: Guarantee) -> str:
     by_server = guarantee.name in BY_SERVER
     if guarantee is basis.stated and (by_server or (basis.answers and participation is None)):
         return basis.condition
+    if guarantee.has_pairs:
+        return guarantee.reason
     if participation is None:
         return "a unit may contribute more than once to a round, so no min-sep describes it"
     text = described(participation)

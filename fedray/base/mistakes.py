@@ -6,7 +6,7 @@ get the names in the file, with the nearest existing key.
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -58,6 +58,17 @@ class Explained(BaseModel):
     # Pydantic then validates nested tables itself, without this constructor, so that the problems
     # of all tables are reported together.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yields the values that differ from the defaults, so that a reader sees only these."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if field.is_required() or value != field.get_default(call_default_factory=True):
+                yield name, value
+
+    def __dir__(self) -> list[str]:
+        """Names for completion, without the names of pydantic."""
+        return sorted({*super().__dir__()} - ({*dir(BaseModel)} - {*dir(object)}))
 
     @classmethod
     def __get_pydantic_json_schema__(

@@ -46,6 +46,13 @@ class Result(Document):
 
     TABLES: ClassVar[str]
     """Function that makes the tables of a result, as "module:name"."""
+    HEADLINE: ClassVar[str] = ""
+    """Function that makes the answer of a result, as "module:name"; empty without one."""
+
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence or two, which stands above the tables; empty without one."""
+        return resolve_name(self.HEADLINE)(self) if self.HEADLINE else ""
 
     def tables(self) -> list[Any]:
         """Returns the result as tables (`fedray.report.table.Table`)."""
@@ -54,7 +61,8 @@ class Result(Document):
     def _repr_html_(self) -> str:
         """The summary line of the result and its tables, as HTML that loads nothing."""
         tables = [each.brief() for each in self.tables()]
-        return resolve_name("fedray.report.page:render_fragment")(repr(self), tables)
+        line = self.headline or repr(self)
+        return resolve_name("fedray.report.page:render_fragment")(line, tables)
 
 
 class DrawnResult(Result):

@@ -176,6 +176,7 @@ def print_run(trace: Any, as_json: bool) -> None:
     """
     from fedray.audit.audit import audit_trace
     from fedray.report.page import write_report
+    from fedray.report.table import Paragraph
     from fedray.report.terminal import short_audit_text, training_text
     from fedray.runs.answers_page import tables_without_privacy, written_answers
     from fedray.trace.schema import REPORT_FILE
@@ -197,7 +198,7 @@ def print_run(trace: Any, as_json: bool) -> None:
         print_json(document)
     else:
         if answers is not None:
-            print_pieces(tables_without_privacy(answers))
+            print_pieces([Paragraph("", answers.headline), *tables_without_privacy(answers)])
         if trained is not None:
             print_pieces(training_text("Training", trained))
         print_pieces(short_audit_text(audit))
@@ -213,6 +214,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     Raises RunFailed if a page could not be written, Exit if a task starved.
     """
     from fedray.audit.several_tasks import audit_tasks
+    from fedray.report.table import Paragraph
     from fedray.report.terminal import tasks_text, training_text
     from fedray.runs.answers_page import tables_without_privacy, written_evaluations
 
@@ -235,7 +237,8 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
             if each is not None:
                 print_pieces(training_text(f"Training of task {name}", each))
         for name, each in answers.items():
-            print_pieces([f"Evaluation by task {name}", *tables_without_privacy(each)])
+            said = Paragraph("", f"Evaluation by task {name}. {each.headline}")
+            print_pieces([said, *tables_without_privacy(each)])
         print_pieces([*unanswered, *tasks_text(audit)])
         for name, trace in found.traces.items():
             print_line(f"trace   {trace.path} (task {name})")

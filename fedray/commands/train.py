@@ -81,7 +81,7 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
     from fedray.report.page import write_page
     from fedray.report.table import Paragraph
     from fedray.report.terminal import end_of_run, training_text
-    from fedray.report.trained_page import trained_page
+    from fedray.report.trained_page import trained_page, trained_verdict
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_trace(trace, scenario=scenario, trained=trained)
@@ -91,8 +91,8 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
         print_json({**trained.to_json(), "audit": audit.to_json(), "report": report})
         return
     title = f"Trained on {trace.path}"
-    verdict = Paragraph("", audit.verdict)
-    pieces = (*training_text(title, trained), verdict, *end_of_run(audit))
+    verdict = Paragraph("", trained_verdict(trained, audit))
+    pieces = (verdict, *training_text(title, trained), *end_of_run(audit))
     print_pieces([*pieces, guarantees_table(audit)])
     print_line(f"`fedray audit {trained.path} --verbose` shows what these guarantees rest on.")
     print_line(f"model   {trained.path}", f"report  {report}")

@@ -12,7 +12,6 @@ from fedray.audit.calibration import TraceCalibration
 from fedray.audit.distribution import (
     DevicePrivacy,
     Frontier,
-    FrontierEntry,
     SpentByDevice,
 )
 from fedray.audit.findings import Evidence, Finding
@@ -414,27 +413,20 @@ def worst_devices_table(devices: Sequence[SpentByDevice]) -> Table:
 
 
 def frontier_table(frontier: Frontier) -> Table:
-    """Returns the devices of a `frontier` by number of participations, with the limits that they
-    obey."""
+    """Returns the pairs of limits of a `frontier`, of which each device keeps one."""
     cells = {
-        "participations": _participations_of,
-        "devices": lambda each: f"{each.devices:,}",
-        "min-sep": lambda each: shown_min_sep(None if each.most == 1 else each.min_sep),
-        "least span of 2, 3, ... participations": lambda each: (
-            _listed(each.spans, MOST_SHOWN) or "-"
+        "participations": lambda each: f"{each.max_participations:,}",
+        "min-sep": lambda each: shown_min_sep(
+            None if each.max_participations == 1 else each.min_sep
         ),
         "sensitivity": lambda each: fine(each.sensitivity.value),
         "is": lambda each: "exact" if each.sensitivity.is_exact else "bound",
     }
     note = (
-        "All devices of a row obey its own min-sep and participations, so the sensitivity of the "
-        f"trace is at most {fine(frontier.sensitivity)}."
+        "Each device keeps the limits of a row, so the sensitivity of the trace is at most "
+        f"{fine(frontier.sensitivity)}. A claim may state them as its frontier."
     )
-    return Table.of("By number of participations", frontier.entries, cells, note)
-
-
-def _participations_of(entry: FrontierEntry) -> str:
-    return str(entry.most) if entry.fewest == entry.most else f"{entry.fewest} to {entry.most}"
+    return Table.of("Frontier of min-sep and participations", frontier.entries, cells, note)
 
 
 def classes_table(classes: Sequence[Mapping[str, Any]]) -> Table:

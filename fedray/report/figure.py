@@ -32,7 +32,7 @@ MOST_MARKED = 20
 """Points of a line up to which they are marked."""
 GREY = "#8a8f94"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
-"""Opacity of areas; they also have an outline, because they hardly differ from the background."""
+"""Opacity of areas; on pages they have an outline too, because they hardly differ from paper."""
 LEGEND_CHARACTERS = 38
 """Largest number of characters in a line of the legend, so that it fits a telephone's screen."""
 
@@ -67,10 +67,11 @@ class Series:
 
     name: str
     """Name in the legend."""
-    kind: Literal["line", "steps", "bars", "points", "stars"]
+    kind: Literal["line", "steps", "bars", "points", "stars", "rows"]
     """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap if
     the next x is later; `bars` counts the whole numbers from x to until - 1; `points` are separate,
-    and `stars` are points that stand out."""
+    and `stars` are points that stand out. `rows` are points at y = 0, -1, .., whose labels stand on
+    the y axis and whose ranges lie along x."""
     x: Float64Array
     """Horizontal positions of the points, [m]."""
     y: Float64Array
@@ -82,8 +83,8 @@ class Series:
     is_reference: bool = False
     """Whether it is a line to compare with, and not data."""
     low: Float64Array | None = None
-    """[m]: lower end of the range around y, a band beside a line or a bar at a point; NaN if
-    unknown."""
+    """[m]: lower end of the range around y (of rows: around x), a band beside a line or a bar at a
+    point; NaN if unknown."""
     high: Float64Array | None = None
     """[m]: upper end of that range."""
     mechanism: str | None = None

@@ -238,7 +238,8 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
         _draw_series(axes, series, place)
     drawn = [each for each in figure.series if each.x.size]
     _scale(axes.xaxis, axes.set_xscale, figure.x, [each.x for each in drawn])
-    _scale(axes.yaxis, axes.set_yscale, figure.y, [each.y for each in drawn])
+    if not any(each.kind == "rows" for each in drawn):
+        _scale(axes.yaxis, axes.set_yscale, figure.y, [each.y for each in drawn])
     if any(each.kind == "bars" for each in figure.series):
         # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
@@ -249,7 +250,8 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
     # The legend stands beside the plot, whose layout leaves room for both.
     if sum(not each.is_reference for each in figure.series) > 1:
         _add_legend(canvas, axes)
-    named = [label for each in drawn for label in _names(axes, each, size)]
+    pointed = [each for each in drawn if each.kind != "rows"]
+    named = [label for each in pointed for label in _names(axes, each, size)]
     _place(canvas, named, drawn)
 
 
@@ -276,7 +278,8 @@ def _draw_mark(axes: Any, mark: Mark, size: float) -> _Label:
     across = axes.get_xaxis_transform() if is_x else axes.get_yaxis_transform()
     style = {"ha": "center", "va": "bottom"} if is_x else {"ha": "left", "va": "center"}
     style |= {"xycoords": across, "textcoords": "offset points", "annotation_clip": False}
-    at = (mark.at, 1.0) if is_x else (1.0, mark.at)
+    middle = mark.at if mark.until is None else (mark.at + mark.until) / 2.0
+    at = (middle, 1.0) if is_x else (1.0, middle)
     rows = [1.2 * size * row for row in range(20)]
     offsets = [(0.0, 2.0 + row) if is_x else (3.0, row) for row in rows]
     return axes.annotate(_math(mark.text), at, offsets[0], fontsize=size, **style), offsets
@@ -366,6 +369,12 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         axes.bar(middles, series.y, width=widths, color=color, label=label)
     elif series.kind == "stars":
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
+    elif series.kind == "rows":
+        axes.plot(series.x, series.y, "s", color=color)
+        if series.low is not None and series.high is not None:
+            axes.hlines(series.y, series.low, series.high, color=color)
+        axes.set_yticks(series.y, [_math(fill(each, 24)) for each in series.labels])
+        axes.set_ylim(0.5 - series.y.size, 0.5)
     elif series.kind == "points":
         axes.plot(series.x, series.y, marker, color=color, label=label, fillstyle="none")
         if series.low is not None and series.high is not None:
@@ -373,7 +382,8 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
     else:
         x, y = series.path()[:2] if series.kind == "steps" else (series.x, series.y)
         if series.low is not None and series.high is not None:
-            band = {"facecolor": (color, BAND_OPACITY), "edgecolor": color, "linewidth": 0.6}
+            # An outline would hide the dashes of a line in a thin band.
+            band = {"facecolor": (color, BAND_OPACITY), "linewidth": 0}
             axes.fill_between(series.x, series.low, series.high, **band)
         style["marker"] = marker if series.has_markers else None
         axes.plot(x, y, solid_joinstyle="miter", label=label, **style)

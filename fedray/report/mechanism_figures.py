@@ -33,7 +33,8 @@ def mechanism_page(found: Mechanisms | Figures) -> str:
     )
     title = "Mechanisms" if len(several.by_name) > 1 else next(iter(several.by_name))
     tables = [*mechanism_tables(several)]
-    return render_study(title, note, mechanism_figures(several), tables, several.to_json())
+    figures, results = mechanism_figures(several), several.to_json()
+    return render_study(title, note, figures, tables, results, verdict=several.headline)
 
 
 def mechanism_figures(found: Mechanisms | Figures) -> list[Shown]:

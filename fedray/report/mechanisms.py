@@ -2,15 +2,43 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fedray.base.rounding import counted, down, exact, fine, given, in_words, up
+from fedray.base.rounding import counted, down, exact, fine, given, in_words, significant, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.figures import Figures, Mechanisms
+from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.amplified import AmplifiedBands
 from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Identity
 from fedray.report.table import Table
 
 MOST_SHOWN = 8
 """Largest number of values of a list that are shown."""
+
+
+def figures_verdict(figures: Figures) -> str:
+    """Returns the epsilon of a mechanism, if it has noise, its loss, and how far it is from
+    independent noise at equal privacy."""
+    setting, found = figures.participation, figures.loss
+    independent = loss(Identity(), setting, figures.workload).rms_loss
+    spent = ""
+    if figures.epsilon is not None:
+        at_most = "" if found.sensitivity.is_exact else "at most "
+        spent = f"epsilon {at_most}{up(figures.epsilon)} at delta {given(figures.delta)}, "
+    return (
+        f"{figures.strategy.kind} has {spent}RmsLoss {significant(found.rms_loss)} of "
+        f"{figures.workload.rows}, {found.rms_loss / independent:.3g} times that of independent "
+        "noise."
+    )
+
+
+def mechanisms_verdict(several: Mechanisms) -> str:
+    """Returns the mechanism of the least loss, and how much more the others have."""
+    if len(several.by_name) == 1:
+        return figures_verdict(several.first)
+    losses = {name: each.loss.rms_loss for name, each in several.by_name.items()}
+    (best, least), *others = sorted(losses.items(), key=lambda pair: pair[1])
+    more = ", ".join(f"{name} {100 * (each / least - 1):.1f} %" for name, each in others)
+    return f"{best} has the least RmsLoss, {significant(least)}; more have {more}."
 
 
 def figures_tables(figures: Figures) -> list[Table]:
@@ -127,7 +155,9 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
             "epsilon": lambda row: up(row[1].epsilon or 0.0),
         }
         title += f", delta {given(first.delta)}"
+    condition = ""
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
-        notes.append(f"A sampled epsilon holds {first.condition}.")
-    return Table.of(f"Mechanisms over {title}", mechanisms.items(), cells, " ".join(notes))
+        condition = f"A sampled epsilon holds {first.condition}."
+    title = f"Mechanisms over {title}"
+    return Table.of(title, mechanisms.items(), cells, condition, method=notes).varied()

@@ -154,8 +154,12 @@ def render_study(
     assumptions: Sequence[str] = (),
     scenario_toml: str | None = None,
     tiles: Table | None = None,
+    verdict: str = "",
+    warnings: Sequence[str] = (),
 ) -> str:
     """Returns a page of figures and tables as text.
+
+    With a verdict, the first figure and the first table stand below it, and the rest is folded.
 
     Args:
         title: heading of the page.
@@ -166,8 +170,12 @@ def render_study(
         assumptions: assumptions behind the figures, in sentences.
         scenario_toml: scenario as TOML; None if the page is not about a single run.
         tiles: table of one row, whose cells are shown in large type above everything else.
+        verdict: answer in a sentence or two; empty for a page that shows everything.
+        warnings: reasons to doubt the verdict, in sentences.
     """
     values = {
+        "verdict": verdict,
+        "warnings": warnings,
         "tiles": tiles,
         "note": note,
         "tables": tables,

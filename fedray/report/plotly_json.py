@@ -2,6 +2,7 @@
 which the page sets."""
 
 import math
+from textwrap import wrap
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,8 @@ from fedray.report.figure import (
 
 PLOT, CHARACTER = np.array([260.0, 200.0]), np.array([6.0, 12.0])
 """Sizes in pixels of a telephone's plot and of one character of a label, (width, height)."""
+LABEL = 20
+"""Characters of a row's label that fit beside a telephone's plot."""
 HOVER = "%{hovertext}<extra></extra>"
 NAMED_HOVER = f"%{{fullData.name}}<br>{HOVER}"
 """Text beside a point. plotly.js would write the name in the line's colour, which is too bright for
@@ -55,12 +58,17 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
             "margin": {"l": 56, "r": 24, "t": 52 if len(figure.marks) > 1 else 24, "b": 48},
-            "height": 320 + (20 * len(figure.series) if has_legend else 0),
+            "height": 320 + (20 * len(figure.series) if has_legend else 0) + _of_rows(figure),
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "hovermode": "closest",
         },
     }
+
+
+def _of_rows(figure: Figure) -> int:
+    """Returns the pixels to add for more rows than a plot holds."""
+    return sum(24 * max(0, each.x.size - 8) for each in figure.series if each.kind == "rows")
 
 
 def _bands(series: Series, place: int) -> list[dict[str, Any]]:
@@ -121,7 +129,7 @@ def _line(x: Float64Array, y: Float64Array) -> dict[str, Any]:
 def _labels(figure: Figure, series: Series) -> dict[str, Any]:
     """Returns the names above points. A name that would cover a point or another name is left out;
     the hover text has it."""
-    if not series.labels:
+    if not series.labels or series.kind == "rows":
         return {}
     values = ((figure.x, series.x), (figure.y, series.y))
     axes = [np.log(each) if axis.is_log else each for axis, each in values]
@@ -140,10 +148,11 @@ def _labels(figure: Figure, series: Series) -> dict[str, Any]:
 def _error_bars(series: Series) -> dict[str, Any]:
     if series.low is None or series.high is None:
         return {}
-    above = _numbers(series.high - series.y)
-    below = _numbers(series.y - series.low)
+    is_row = series.kind == "rows"
+    middle = series.x if is_row else series.y
+    above, below = _numbers(series.high - middle), _numbers(middle - series.low)
     bars = {"symmetric": False, "array": above, "arrayminus": below, "thickness": 1.2}
-    return {"error_y": {"type": "data", **bars}}
+    return {f"error_{'x' if is_row else 'y'}": {"type": "data", **bars}}
 
 
 def _hover(figure: Figure, series: Series, point: int) -> str:
@@ -154,9 +163,13 @@ def _hover(figure: Figure, series: Series, point: int) -> str:
         last = float(series.until[point]) - (1 if series.kind == "bars" else 0)
         x += f" to {figure.x.text(last)}" if last > series.x[point] else ""
     if series.low is not None and series.high is not None and np.isfinite(series.low[point]):
-        low = figure.y.text(float(series.low[point]))
-        high = figure.y.text(float(series.high[point]))
-        y += f" ({low} to {high})"
+        axis = figure.x if series.kind == "rows" else figure.y
+        between = (
+            f" ({axis.text(float(series.low[point]))} to {axis.text(float(series.high[point]))})"
+        )
+        x, y = (x + between, y) if series.kind == "rows" else (x, y + between)
+    if series.kind == "rows":
+        return f"{html_text(series.labels[point])}<br>{html_text(figure.x.title)}: {x}"
     label = f"{html_text(series.labels[point])}<br>" if series.labels else ""
     return f"{label}{html_text(figure.x.title)}: {x}<br>{html_text(figure.y.title)}: {y}"
 
@@ -165,7 +178,15 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     title = html_text(axis.title) + (", log scale" if axis.is_log else "")
     drawn: dict[str, Any] = {"title": {"text": title, "standoff": 10}, "automargin": True}
     bars = [each for each in figure.series if each.kind == "bars"]
-    if axis.is_log:
+    rows = [each for each in figure.series if each.kind == "rows"]
+    if rows and which == "y":
+        names = [" <br>".join(map(html_text, wrap(each, LABEL))) for each in rows[0].labels]
+        drawn |= {
+            "tickvals": _numbers(rows[0].y),
+            "ticktext": names,
+            "range": [0.5 - len(names), 0.5],
+        }
+    elif axis.is_log:
         drawn["type"] = "log"
         # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         if which == "y" and bars:
@@ -178,7 +199,7 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
     else:
         drawn["rangemode"] = "tozero" if axis.starts_at_zero and which == "y" else "normal"
-        names = ("y", "low", "high") if which == "y" else ("x",)
+        names = ("y", "low", "high") if which == "y" else ("x", "low", "high")[: 3 if rows else 1]
         found = [getattr(each, name) for each in figure.series for name in names]
         values = np.concatenate([np.zeros(0), *(each for each in found if each is not None)])
         known = values[np.isfinite(values)]

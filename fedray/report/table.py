@@ -5,14 +5,15 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from textwrap import fill
+from itertools import zip_longest
+from textwrap import fill, wrap
 from typing import Self, TypeVar
 
 from fedray.base.escaped import printable, printable_lines
 
-NARROW, MEDIUM, PROSE = 36, 64, 100
-"""Numbers of characters: a row that fits a telephone's screen, a row that need not fill a page, and
-a cell that is prose."""
+NARROW, MEDIUM, PROSE, WHOLE = 36, 64, 100, 24
+"""Numbers of characters: a row that fits a telephone's screen, a row that need not fill a page, a
+cell that is prose, and one that no terminal wraps."""
 _NUMBER = re.compile(
     r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)(?P<unit> ?%| h| days?)?"
     r"|-|none( \(k = 1\))?|"
@@ -42,6 +43,7 @@ class Table:
         row_styles: style of each row in HTML: `used` or `marked` (bold), a verdict (coloured), or
             empty. No styles at all if empty.
         details: headings of columns that only pages have room for.
+        method: notes that only pages have room for: how the figures came about.
     """
 
     title: str
@@ -50,6 +52,7 @@ class Table:
     notes: tuple[str, ...] = ()
     row_styles: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
+    method: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -60,6 +63,7 @@ class Table:
         *notes: str,
         row_styles: Iterable[str] = (),
         details: tuple[str, ...] = (),
+        method: Iterable[str] = (),
     ) -> Self:
         """Makes a table with a row for each item.
 
@@ -70,10 +74,12 @@ class Table:
             notes: paragraphs that a reader needs; empty ones are left out.
             row_styles: style of each row.
             details: headings of columns that only pages have room for.
+            method: notes that only pages have room for.
         """
         rows = tuple(tuple(cell(item) for cell in cells.values()) for item in items)
         kept = tuple(note for note in notes if note)
-        return cls(title, tuple(cells), rows, kept, tuple(row_styles), details)
+        told = tuple(note for note in method if note)
+        return cls(title, tuple(cells), rows, kept, tuple(row_styles), details, told)
 
     @classmethod
     def facts(cls, title: str, pairs: Iterable[Sequence[str]], *notes: str) -> Self:
@@ -138,24 +144,36 @@ class Table:
             return tuple(cell for cell, is_kept in zip(row, kept, strict=True) if is_kept)
 
         rows = tuple(map(without, self.rows))
-        return replace(self, columns=without(self.columns), rows=rows, details=())
+        return replace(self, columns=without(self.columns), rows=rows, details=(), method=())
+
+    def varied(self) -> Self:
+        """Returns the table without columns whose cells are all equal; a note has their value. The
+        first column stays, and so does a table of one row."""
+        if len(self.rows) < 2:
+            return self
+        cells = dict(zip(self.columns, zip(*self.rows, strict=True), strict=True))
+        equal = {name: cells[name][0] for name in self.columns[1:] if len(set(cells[name])) == 1}
+        said = [f"{name} {text}" for name, text in equal.items() if text not in ("-", "")]
+        note = [f"In all rows: {'; '.join(said)}."] if said else []
+        found = replace(self, details=tuple(equal)).brief()
+        notes = (*note, *self.notes)
+        return replace(found, notes=notes, details=self.details, method=self.method)
 
     def text(self, width: int) -> str:
         """Returns the table as a terminal prints it, with its notes.
 
         Args:
-            width: columns of the terminal. A wider table has a block of lines for each row, so that
-                nothing is cut.
+            width: columns of the terminal. Headings and words of a wider table are wrapped within
+                its columns; one that is too wide for that has a block of lines for each row.
         """
         columns, *rows = (tuple(map(printable, row)) for row in (self.columns, *self.rows))
         cells = replace(self, columns=columns, rows=tuple(rows))
         lines = [fill(self.title, width)] if self.title else []
         # Each column but the last is followed by two spaces, and all are indented by two.
-        needed = sum(cells._widths()) + 2 * len(self.columns)
         if not self.has_heading:
             lines += cells._fact_lines(width)
-        elif needed <= width:
-            lines += cells._grid()
+        elif widths := cells._fitted(width - 2 * len(self.columns)):
+            lines += cells._grid(widths)
         else:
             lines += [line for row in rows for line in cells._record(row, width)]
         return printable_lines("\n".join([*lines, *(fill(note, width) for note in self.notes)]))
@@ -164,16 +182,36 @@ class Table:
         cells = (self.columns, *self.rows)
         return [max(map(len, column)) for column in zip(*cells, strict=True)]
 
-    def _grid(self) -> list[str]:
-        widths = self._widths()
+    def _fitted(self, most: int) -> list[int]:
+        """Returns widths of the columns that `most` characters hold together, the widest columns
+        wrapped; empty if they are too many. Numbers and short cells stay whole."""
+        widths, least = self._widths(), []
+        for kind, head, *cells in zip(self.kinds, self.columns, *self.rows, strict=True):
+            whole = [each for each in cells if kind == "number" or len(each) <= WHOLE]
+            words = " ".join([head, *cells[: len(cells) * (kind == "text")]]).split()
+            floor = WHOLE if len(whole) < len(cells) else 0
+            least.append(max(map(len, [*whole, *words, " " * floor])))
+        while sum(widths) > most:
+            _, place = max(
+                (w - low, place) for place, (w, low) in enumerate(zip(widths, least, strict=True))
+            )
+            if widths[place] <= least[place]:
+                return []
+            widths[place] -= 1
+        return widths
+
+    def _grid(self, widths: Sequence[int]) -> list[str]:
         aligned = [">" if kind == "number" else "<" for kind in self.kinds]
 
-        def line(row: Sequence[str]) -> str:
-            cells = zip(row, aligned, widths, strict=True)
-            return "  " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells)
+        def lines(row: Sequence[str]) -> Iterator[str]:
+            wrapped = [wrap(*each) or [""] for each in zip(row, widths, strict=True)]
+            for parts in zip_longest(*wrapped, fillvalue=""):
+                cells = zip(parts, aligned, widths, strict=True)
+                line = "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells)
+                yield f"  {line}".rstrip()
 
         rule = "  " + "─" * (sum(widths) + 2 * len(widths) - 2)
-        return [line(self.columns).rstrip(), rule, *(line(row).rstrip() for row in self.rows)]
+        return [*lines(self.columns), rule, *(line for row in self.rows for line in lines(row))]
 
     def _record(self, row: tuple[str, ...], width: int) -> list[str]:
         lines = [f"  {row[0]}"]

@@ -7,7 +7,7 @@ from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
-from fedray.base.rounding import counted, fine, given, shown_min_sep, simulated_time
+from fedray.base.rounding import counted, given, shown_min_sep, simulated_time
 from fedray.report.audits import (
     MOST_SHOWN,
     answers_table,
@@ -81,7 +81,8 @@ def _verdict(audit: Audit) -> Iterator[Paragraph]:
         return
     epsilon, delta = epsilon_text(audit.supported_epsilon), given(audit.claim.delta)
     value = "none:" if audit.supported_epsilon is None else f"{epsilon} at delta {delta},"
-    yield Paragraph("", f"Epsilon that may be published: {value} {audit.supported_by}.")
+    said = f"Epsilon that may be published: {value} {audit.supported_by}. {audit.would_do or ''}"
+    yield Paragraph("", said.rstrip())
 
 
 def end_of_run(audit: Audit) -> Iterator[Paragraph]:
@@ -138,13 +139,6 @@ def _claim(audit: Audit) -> Iterator[Piece]:
     if audit.device_privacy is not None:
         yield worst_devices_table(audit.worst_devices)
         yield devices_table(audit.device_privacy)
-    if audit.frontier is not None:
-        yield Paragraph(
-            "",
-            "Observed, in this trace only: sensitivity by the frontier of (min-sep, "
-            f"participations) at most {fine(audit.frontier.sensitivity)}.",
-        )
-        yield ""
 
 
 def tasks_text(audit: TasksAudit, verbose: bool = False) -> Iterator[Piece]:

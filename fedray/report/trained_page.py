@@ -7,14 +7,14 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.audit import Audit, audit_trace
-from fedray.base.rounding import given, up
+from fedray.base.rounding import counted, given, number_text, up
 from fedray.report.audits import guarantees_table
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.figures import held_out_metrics
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.trace.learned_from import scenario_of_trained, trace_of
-from fedray.trace.trained import LEFT_OUT, TrainedRun
+from fedray.trace.trained import LEFT_OUT, TrainedRun, metric_of_answer
 
 WITHOUT_TRACE = "Epsilon is not known, because the trace of this training is not where it was."
 
@@ -49,10 +49,6 @@ def trained_page(
     ]
     note = ". ".join(filter(None, notes))
     heads, values = zip(*_epsilon(audit), *trained.finals, strict=True)
-    verdict = WITHOUT_TRACE if audit is None else audit.verdict
-    ended = "" if audit is None or audit.ended == "completed" else f", {audit.ended}"
-    short = f"Trained on {trained.short}{ended}." if trained.short else ""
-    said = (short, verdict, trained.divergence, trained.clipping)
     return render_study(
         scenario["name"],
         f"{note}.",
@@ -61,8 +57,22 @@ def trained_page(
         {**trained.to_json(), **(results or {})},
         audit.assumptions if audit is not None else (),
         scenario_toml=tomli_w.dumps(scenario),
-        tiles=Table("", heads, (values,), tuple(filter(None, said))),
+        tiles=Table("", heads, (values,)),
+        verdict=trained_verdict(trained, audit),
+        warnings=[each for each in (trained.divergence, trained.clipping) if each],
     )
+
+
+def trained_verdict(trained: TrainedRun, audit: Audit | None) -> str:
+    """Returns the held-out metric after the last round, and before the first, and the privacy that
+    the audit of the training found."""
+    metric = metric_of_answer(trained.task_metrics)
+    value, start = trained.last_evaluation()[metric.name].value, trained.document.get("start", {})
+    before = f" ({number_text(start[metric.name])} before)" if metric.name in start else ""
+    ended = "" if audit is None or audit.ended == "completed" else f" ({audit.ended})"
+    rounds = trained.short or counted(trained.document["rounds"], "round")
+    said = f"{metric.title.capitalize()} {number_text(value)}{before} after {rounds}{ended}."
+    return f"{said} {WITHOUT_TRACE if audit is None else audit.verdict}"
 
 
 def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.guarantees import enforced_limits
@@ -150,6 +151,7 @@ class Answers(DrawnResult):
     TABLES: ClassVar[str] = "fedray.runs.answers_page:answers_tables"
     FIGURES: ClassVar[str] = "fedray.runs.answers_page:answers_figures"
     PAGE: ClassVar[str] = "fedray.runs.answers_page:answers_page"
+    HEADLINE: ClassVar[str] = "fedray.runs.answers_page:answers_headline"
 
     trace: NotInJson[Trace]
     """The trace."""
@@ -165,6 +167,8 @@ class Answers(DrawnResult):
     """The windows in order."""
     privacy: tuple[AnswerPrivacy, ...]
     """Privacy of a window, observed and enforced, for every trust model."""
+    top: NotInJson[int] = 12
+    """Rows that its tables show of an answer, the largest estimates first."""
     note: ClassVar[InJson[str]] = KNOWN_HERE
     """Source of the exact answers."""
 
@@ -172,6 +176,18 @@ class Answers(DrawnResult):
         kinds = ", ".join(each.kind for each in self.analytics.trust)
         kind = self.analytics.question.kind
         return f"<Answers to {kind}: {len(self.windows)} windows, trust {kinds}>"
+
+    def to_arrow(self) -> pa.Table:
+        """Every row of every answer that the document has, with its window, trust model, and the
+        epsilon and delta of a device and window."""
+        spent = {"epsilon": self.analytics.epsilon, "delta": self.analytics.delta}
+        rows = [
+            {"window": window.window, "trust": each.trust, **row._asdict(), **spent}
+            for window in self.windows
+            for each in window.answers
+            for row in each.rows
+        ]
+        return pa.Table.from_pylist(rows)
 
     def write(self) -> Path:
         """Writes the document to answer.json in the trace's directory; returns its path."""

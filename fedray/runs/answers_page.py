@@ -14,8 +14,8 @@ from fedray.report.page import render_study, write_report
 from fedray.report.table import Table
 from fedray.runs.answers import KNOWN_HERE, Answers, WindowAnswer, answers_of
 
-MOST_SHOWN = 12
-"""Most rows of an answer, and windows of the coverage, in a table; the document has all."""
+NAMED = 3
+"""Rows of an answer that the headline names."""
 
 
 def written_answers(audit: Audit) -> Answers:
@@ -58,19 +58,48 @@ def answers_page(found: Answers) -> str:
         answers_tables(found),
         found.to_json(),
         scenario_toml=tomli_w.dumps(found.trace.scenario),
+        verdict=found.headline,
+    )
+
+
+def answers_headline(found: Answers) -> str:
+    """Returns the answer of the last window by the first trust model, the error that dominates it,
+    and who had come."""
+    window = found.windows[-1]
+    first, everybody = window.answers[0], window.coverage[0]
+    shown = [
+        f"{row.label + ' ' if window.of_all is None else ''}{_number(row.estimate)} "
+        f"({_number(row.low)} to {_number(row.high)})"
+        for row in first.rows[:NAMED]
+    ]
+    rows = "" if window.of_all is not None else f"{counted(first.released, 'row')}, largest "
+    noise = first.stated_error if math.isnan(first.error) else first.error
+    errors = {"noise": noise, "bounding": window.bounding_bias, "coverage": window.coverage_bias}
+    known = [(abs(each), name) for name, each in errors.items() if math.isfinite(each)]
+    (_, most), *others = sorted(known, reverse=True) or [(0.0, "")]
+    beside = " and ".join(f"{name} {_number(each)}" for each, name in others)
+    error = f" Its largest error is {most}, {_number(abs(errors[most]))}, against {beside}."
+    least = min(window.coverage[1:], key=lambda each: each.share, default=None)
+    fewest = (
+        "" if least is None else f"; fewest of {least.by} {least.label}: {_percent(least.share)}"
+    )
+    return (
+        f"By {first.trust}, {_window(window)}: {rows}{', '.join(shown) or 'nothing'}."
+        f"{error if most else ''} {everybody.came:,} of {counted(everybody.devices, 'device')} "
+        f"({_percent(everybody.share)}) came{fewest}."
     )
 
 
 def answers_tables(found: Answers) -> list[Table]:
-    """Answers by window and trust model, the largest rows, coverage, and privacy."""
+    """The largest rows, answers by window and trust model, biases, and privacy."""
     return [*tables_without_privacy(found), answers_table(found.privacy, found.is_instead)]
 
 
 def tables_without_privacy(found: Answers) -> list[Table]:
     """The tables for beside an audit, which has that of privacy."""
     last = found.windows[-1]
-    rows = [] if last.of_all is not None else [_rows_table(last)]
-    return [_answers_table(found), *rows, _bias_table(found), _coverage_table(found)]
+    rows = [] if last.of_all is not None else [_rows_table(last, found.top)]
+    return [*rows, _answers_table(found), _bias_table(found)]
 
 
 def _answers_table(found: Answers) -> Table:
@@ -102,18 +131,16 @@ def _answers_table(found: Answers) -> Table:
         f"of all rows. Inside: rows whose {confidence} interval holds the exact answer of the "
         "devices that came. "
     )
-    return Table.of(
-        f"Answers to the question {found.analytics.question.kind}",
-        rows,
-        cells,
+    note = (
         ("" if is_single else several)
         + "Error: distance (root mean square over rows) from the exact answer of the devices that "
-        "came, with their contributions bounded; stated: what the mechanism promises.",
-        details=("mechanism",),
+        "came, with their contributions bounded; stated: the mechanism's own error."
     )
+    title = f"Answers to the question {found.analytics.question.kind}"
+    return Table.of(title, rows, cells, details=("mechanism",), method=[note]).varied()
 
 
-def _rows_table(window: WindowAnswer) -> Table:
+def _rows_table(window: WindowAnswer, top: int) -> Table:
     """The largest rows of the first trust model, with the exact answers."""
     first = window.answers[0]
     cells = {
@@ -125,7 +152,7 @@ def _rows_table(window: WindowAnswer) -> Table:
         "to": lambda row: _number(row.high),
     }
     title = f"The largest rows of {_window(window)}, trust model {first.trust}"
-    return Table.of(title, first.rows[:MOST_SHOWN], cells)
+    return Table.of(title, first.rows[:top], cells)
 
 
 def _bias_table(found: Answers) -> Table:
@@ -139,33 +166,39 @@ def _bias_table(found: Answers) -> Table:
         "coverage bias": lambda window: _number(window.coverage_bias),
         "bounding": lambda window: _number(window.bounding_bias),
     }
-    return Table.of(
-        "Exact answers, and what the devices that did not come change",
-        found.windows,
-        cells,
+    note = (
         "Coverage bias: the exact answer of those that came, times scale, minus that of all "
         "devices. Bounding: the change by bounding what a device contributes. Both are root mean "
-        "squares over several rows, known in a simulation only, and in no interval.",
+        "squares over several rows, known in a simulation only, and in no interval."
+    )
+    title = "Exact answers, and what the devices that did not come change"
+    return Table.of(title, found.windows, cells, method=[note]).varied()
+
+
+def _coverage(window: WindowAnswer) -> Figure:
+    """Returns the share of each group of devices that had come by the end of a window."""
+    shares = np.array([100 * each.share for each in window.coverage], np.float64)
+    labels = tuple(f"{each.by} {each.label}" for each in window.coverage[1:])
+    return Figure(
+        "coverage",
+        f"Who had come, {_window(window)}",
+        "Habit: quarters of the devices by their propensity to be eligible, from the least.",
+        Axis("Devices that came (%)", starts_at_zero=False),
+        Axis("Group", starts_at_zero=False),
+        (
+            Series(
+                "share",
+                "rows",
+                shares,
+                -np.arange(shares.size, dtype=np.float64),
+                labels=("all", *labels),
+            ),
+        ),
     )
 
 
-def _coverage_table(found: Answers) -> Table:
-    rows = [(window, each) for window in found.windows[:MOST_SHOWN] for each in window.coverage]
-    cells = {
-        "window": lambda row: _window(row[0]),
-        "by": lambda row: row[1].by,
-        "group": lambda row: row[1].label,
-        "devices": lambda row: f"{row[1].devices:,}",
-        "came": lambda row: f"{row[1].came:,}",
-        "missing": lambda row: f"{row[1].devices - row[1].came:,}",
-        "share": lambda row: _percent(row[1].share),
-    }
-    note = "Habit: quarters of the devices by their propensity to be eligible, from the least."
-    return Table.of("Coverage: who had come by the end of the window", rows, cells, note)
-
-
 def answers_figures(found: Answers) -> list[Shown]:
-    """The coverage bias beside the intervals of the trust models, by window."""
+    """Who had come, and the coverage bias beside the intervals of the trust models, by window."""
     x = np.array([window.end_hours for window in found.windows])
     bias = np.array([abs(window.coverage_bias) for window in found.windows])
     series = [Series("coverage bias", "line", x, bias)]
@@ -183,7 +216,7 @@ def answers_figures(found: Answers) -> list[Shown]:
         # A logarithmic axis has no place for 0, such as the bias if all devices came.
         tuple(each for each in series if (each.y > 0).all()),
     )
-    return [figure]
+    return [_coverage(found.windows[-1]), figure]
 
 
 def _window(window: WindowAnswer) -> str:

@@ -43,7 +43,7 @@ from fedray.runs.evaluations import Evaluations
 from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
 from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import reserved, show
+from fedray.runtime.reservation import Node, Reservation, looks, reserved, show
 from fedray.runtime.tasks import run_jobs
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
@@ -533,29 +533,23 @@ class _Start:
     shards: Callable[[float], int] = lambda _: 0
 
 
+@dataclass
 class _Training:
     """A training: its loop, its checkpoints and its directory."""
 
-    def __init__(
-        self,
-        start: _Start,
-        trainers: Sequence[TrainerWorker],
-        aggregator: AggregatorWorker,
-        writer: TrainedRunWriter,
-        checkpoints: Checkpoints,
-        state: dict[str, NDArray],
-    ) -> None:
-        scenario, placement = start.scenario, start.placement
-        self._start = start
-        self._state = state
-        self.writer = writer
-        self._evaluations = start.evaluations
-        self._scenario = scenario
-        self._placement = placement
-        self._trainers = trainers
-        self._aggregator = aggregator
-        self._checkpoints = checkpoints
-        self._on_progress = start.on_progress or (lambda progress: None)
+    _start: _Start
+    _trainers: list[TrainerWorker]
+    _aggregator: AggregatorWorker
+    writer: TrainedRunWriter
+    _checkpoints: Checkpoints
+    _state: dict[str, NDArray]
+    _reservation: Reservation | None
+
+    def __post_init__(self) -> None:
+        self._scenario, self._placement = self._start.scenario, self._start.placement
+        self._evaluations = self._start.evaluations
+        self._on_progress = self._start.on_progress or (lambda progress: None)
+        self._nodes_now = looks(self._reservation)
         self._seconds_of_rounds: list[float] = []
         """Seconds of each round since the training began or was resumed."""
 
@@ -612,6 +606,8 @@ class _Training:
         if round_index < self._loop.next_round:
             return
         # A live training also waits for rounds, so each round is timed by itself.
+        if nodes := next(self._nodes_now):
+            self._follow(nodes)
         before = time.monotonic()
         self._evaluate()
         self._loop.train(round_index, cohort)
@@ -621,6 +617,24 @@ class _Training:
             of_devices = self._evaluations.state() if self._evaluations is not None else {}
             self._checkpoints.save({**self._loop.state(), **prefixed("evaluations.", of_devices)})
             self._last_checkpoint = time.monotonic()
+
+    def _follow(self, nodes: Sequence[Node]) -> None:
+        """Moves workers off nodes that are being drained, and trains on nodes that have joined."""
+        if self._aggregator.worker.must_move(nodes):
+            # So that no round is trained again; if the aggregator is lost, it moves here.
+            self._loop.state()
+        if self._aggregator.worker.must_move(nodes):
+            self._loop.restart_aggregator()
+        # After the aggregator, whose process some may share.
+        for each in self._trainers:
+            if each.worker.must_move(nodes):
+                each.worker.restart()
+        placement = self._placement
+        if self._reservation is None or placement.trainers or placement.trainer_gpus:
+            return
+        for joined in self._reservation.joined(nodes, placement):
+            # The loop has the same list.
+            self._trainers += start_trainers(self._scenario.for_trainers(), placement, joined)
 
     def _evaluate(self) -> None:
         if self._evaluations is not None:
@@ -752,12 +766,12 @@ def _training(start: _Start) -> Iterator[_Training]:
         aggregator = start_aggregator(scenario.for_aggregator(), placement, reservation)
         stack.callback(aggregator.worker.close)
         trainers = start_trainers(scenario.for_trainers(), placement, reservation)
-        for trainer in trainers:
-            stack.callback(trainer.worker.close)
+        # The list grows while nodes join.
+        stack.callback(lambda: [each.worker.close() for each in trainers])
         # A user's code may fail at once, and held-out data be damaged; other code is tested.
         if scenario.training_files or isinstance(scenario.data, FormedData):
             _rehearse(trainers[-1])
-        yield _Training(start, trainers, aggregator, writer, checkpoints, state)
+        yield _Training(start, trainers, aggregator, writer, checkpoints, state, reservation)
 
 
 def _estimate(

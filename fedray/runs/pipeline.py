@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from fedray.base.errors import CheckpointError, FedrayError, InputError
-from fedray.base.storage import local_path
+from fedray.base.storage import Bucket, is_of_bucket, local_path
 from fedray.clients.data.factory import build_index
 from fedray.runs import learning, simulation
 from fedray.runs.calibrated import calibrated
@@ -28,6 +28,7 @@ from fedray.trace.partial import finished_directory, new_directory, with_resume_
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.several_tasks import TasksRun, is_of_tasks
+from fedray.trace.stored import StoredRun
 from fedray.trace.trained import TRAINING
 from fedray.trace.unfinished import read_unfinished
 from fedray.wire.messages import ProgressListener
@@ -64,13 +65,20 @@ def run_scenario(
     Args:
         scenario: scenario to run, of one task or several.
         placement: workers and cluster, which affect only the duration.
-        out: a new directory for the trace, or the traces of all tasks; by default one under runs/.
+        out: a new directory for the trace, or the traces of all tasks, or its URI in a bucket; by
+            default one under runs/.
         on_progress: called with the progress of simulation and training.
         on_start: called when the shards are ready.
 
     Raises:
         FedrayError: see `simulate` and `train`. After a checkpoint, `resume_run` continues.
     """
+    if out is not None and is_of_bucket(out):
+
+        def run(local: Path) -> Any:
+            return run_scenario(scenario, placement, local, on_progress, on_start)
+
+        return _in_bucket(out, run, is_resumed=False)
     # Reading the data may take minutes, so this is checked first.
     check_sustainable(scenario)
     scenario = calibrated(scenario)
@@ -119,6 +127,12 @@ def resume_run(
         InputError: the code is not trusted.
         FedrayError: see `run_scenario`.
     """
+    if is_of_bucket(directory):
+
+        def run(local: Path) -> Any:
+            return resume_run(local, placement, scenario, on_progress, trust_code=trust_code)
+
+        return _in_bucket(directory, run, is_resumed=True)
     has_tasks = _is_unfinished_run_of_tasks(directory)
     if scenario is not None:
         if has_tasks != isinstance(scenario, SeveralTasks):
@@ -148,6 +162,13 @@ def resume_run(
         trace = resume(out, placement, scenario, on_progress, live.add, trust_code=trust_code)
         live.finish(trace)
     return trace
+
+
+def _in_bucket(uri: str | Path, run: Callable[[Path], Any], *, is_resumed: bool) -> Any:
+    with StoredRun(Bucket(uri), is_resumed) as stored:
+        found = run(stored.directory)
+        stored.publish()
+    return type(found).open(uri)
 
 
 def complete_run(

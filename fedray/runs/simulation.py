@@ -7,7 +7,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedray.clients.workers import ShardWorker, shard_count, start_shards
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import Reservation, reserved, show, where
+from fedray.runtime.reservation import Reservation, looks, reserved, show, where
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
@@ -285,25 +285,19 @@ def save_contents(scenario: Scenario, writer: PartialDirectory) -> None:
             table.remember()
 
 
+@dataclass
 class _Simulation:
     """A simulation, from a state (or the start, if it is empty) to the traces of its tasks."""
 
-    def __init__(
-        self,
-        scenario: Scenario | SeveralTasks,
-        placement: Placement,
-        writer: TraceWriter | TasksWriter,
-        journal: Journal,
-        on_progress: ProgressListener | None,
-        on_commit: CommitListener | None,
-    ) -> None:
-        self._scenario = scenario
-        self._tasks = tasks_of(scenario)
-        self._placement = placement
-        self._writer = writer
-        self._journal = journal
-        self._on_progress = on_progress or (lambda progress: None)
-        self._on_commit = on_commit or (lambda round_index, device_ids, versions: None)
+    _scenario: Scenario | SeveralTasks
+    _placement: Placement
+    _writer: TraceWriter | TasksWriter
+    _journal: Journal
+    _on_progress: ProgressListener | None
+    _on_commit: CommitListener | None
+
+    def __post_init__(self) -> None:
+        self._tasks = tasks_of(self._scenario)
         # Watchers see a single run, so the rounds of all tasks are added up.
         self._count = sum(task.scenario.rounds.count for task in self._tasks)
         self._started = time.perf_counter()
@@ -312,12 +306,21 @@ class _Simulation:
         """Simulated seconds at the last report."""
 
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Path:
-        with (
-            kept_for_resumption(self._writer),
-            self._workers() as (shards, own),
-        ):
+        scenario, placement, writer = self._scenario, self._placement, self._writer
+
+        def say(waits: str) -> None:
+            writer.progress.begin("simulation", 0, self._count, waits)
+
+        with kept_for_resumption(writer), contextlib.ExitStack() as stack:
+            count = partial(shard_count, scenario, placement)
+            about = about_run(scenario, writer.directory)
+            own = stack.enter_context(reserved(placement, count, about, say, trains=False))
+            history = self._journal.settlements
+            shards = start_shards(scenario.for_shards(), placement, own, history)
+            for shard in shards:
+                stack.callback(shard.worker.close)
             self._shards = sum(shard.shards for shard in shards)
-            logging.getLogger("fedray").info(where(self._placement, own, self._shards))
+            logging.getLogger("fedray").info(where(placement, own, self._shards))
             if on_start is not None:
                 on_start()
             coordinator = coordinator_of(self._scenario, shards)
@@ -325,7 +328,7 @@ class _Simulation:
             if state:
                 self._take_up(state, coordinator, shards)
             try:
-                self._to_the_end(coordinator)
+                self._to_the_end(coordinator, shards, own)
                 if isinstance(self._writer, TraceWriter):
                     return self._write_trace(self._writer, 0, coordinator, shards)
                 return self._write_traces(self._writer, coordinator, shards)
@@ -335,25 +338,6 @@ class _Simulation:
                     self._journal.save_marked()
                 raise
 
-    @contextlib.contextmanager
-    def _workers(self) -> Iterator[tuple[list[ShardWorker], Reservation | None]]:
-        """Starts the shards, and closes them at the end; yields them and what the run has
-        reserved."""
-        scenario, placement, writer = self._scenario, self._placement, self._writer
-
-        def say(waits: str) -> None:
-            writer.progress.begin("simulation", 0, self._count, waits)
-
-        with contextlib.ExitStack() as stack:
-            count = partial(shard_count, scenario, placement)
-            about = about_run(scenario, writer.directory)
-            reservation = stack.enter_context(reserved(placement, count, about, say, trains=False))
-            history = self._journal.settlements
-            shards = start_shards(scenario.for_shards(), placement, reservation, history)
-            for shard in shards:
-                stack.callback(shard.worker.close)
-            yield shards, reservation
-
     def _take_up(
         self, state: dict[str, NDArray], coordinator: RoundLoop, shards: Sequence[ShardWorker]
     ) -> None:
@@ -361,15 +345,19 @@ class _Simulation:
         coordinator.load(state)
         for settlement, accepted in _commits_before(self._journal, shards):
             coordinator.remember(settlement.task, accepted)
-            self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
+            if self._on_commit is not None:
+                self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
 
-    def _to_the_end(self, coordinator: RoundLoop) -> None:
+    def _to_the_end(
+        self, coordinator: RoundLoop, shards: Sequence[ShardWorker], own: Reservation | None
+    ) -> None:
         """Runs until, for every task, all rounds are committed, the privacy budget is spent, or the
         days are over."""
         committed = sum(task.round_index for task in coordinator.tasks)
         self._writer.progress.begin("simulation", committed, self._count)
         # From now on, an interruption leaves a run that can be resumed.
         self._journal.save_if_due(coordinator.state, math.inf)
+        nodes_now = looks(own)
         for event in coordinator.events():
             # A restarted shard needs every settlement.
             for settlement in event.settlements:
@@ -378,11 +366,16 @@ class _Simulation:
                 # Between two windows the state includes all settlements so far.
                 self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
                 self._tell(coordinator, event.end_time)
+                if nodes := next(nodes_now):
+                    for shard in shards:
+                        if shard.worker.must_move(nodes):
+                            shard.worker.restart()
             elif isinstance(event, ClosedRound):
                 if event.record.is_committed:
                     versions = _versions_of(event.settlements[0])
                     round_index = event.record.round_index
-                    self._on_commit(round_index, event.accepted_device_ids, versions)
+                    if self._on_commit is not None:
+                        self._on_commit(round_index, event.accepted_device_ids, versions)
                 self._tell(coordinator, event.record.closed)
         coordinator.finish()
 
@@ -405,7 +398,8 @@ class _Simulation:
             simulated_seconds=self._seconds,
             eligible=progress.eligible_estimate,
         )
-        self._on_progress(progress)
+        if self._on_progress is not None:
+            self._on_progress(progress)
 
         def facts() -> dict[str, Any]:
             rounds = {task.name: _columns_so_far(task.records) for task in coordinator.tasks}

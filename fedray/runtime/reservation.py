@@ -8,21 +8,26 @@ a bundle of its own.
 
 import contextlib
 import itertools
+import logging
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedray.base.errors import InputError, RunFailed
+from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.runtime.gauges import OF_A_RUN, RUN, Gauges
 from fedray.runtime.placement import Placement, has_ray
-from fedray.runtime.session import session, wait_for_cpus
+from fedray.runtime.session import have_source, session, wait_for_cpus
 
 FEW_CPUS = 4
 """Most CPUs of a node whose workers share a process, each on a thread: it loads torch once. With
 more threads, trainers wait for Python's lock, which they hold between torch's operations."""
+SECONDS_BETWEEN_LOOKS = 5.0
+"""Time between two looks at the nodes of a run's cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Reservation:
     namespace: Ray's namespace of the run's actors.
     processes: processes of the nodes on which workers share one, by bundle.
     gauges: gauges of the run.
+    seen: nodes of the cluster that were there when the run began, or have joined it since.
+    groups: all placement groups of the run.
     restarts: number of the next restart of a worker.
     """
 
@@ -55,6 +62,8 @@ class Reservation:
     group: Any
     namespace: str
     gauges: Gauges
+    seen: set[str]
+    groups: list[Any]
     processes: dict[int, Any] = field(default_factory=dict)
     restarts: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -77,6 +86,28 @@ class Reservation:
     def aggregator_bundle(self, placement: Placement) -> int:
         """Returns the place of the aggregator's bundle in the group."""
         return len(self.nodes) if placement.aggregator_gpus else 0
+
+    def joined(self, nodes: Sequence[Node], placement: Placement) -> Iterator["Reservation"]:
+        """Yields a reservation for trainers of each node that has joined the cluster since the last
+        look, if its CPUs are free and it has this source."""
+        import ray.util
+
+        for node in nodes:
+            if node.name in self.seen:
+                continue
+            self.seen.add(node.name)
+            own = {"ray.io/node-id": node.name}
+            group = ray.util.placement_group([{"CPU": node.cpus}], bundle_label_selector=[own])
+            self.groups.append(group)
+            if not have_source([node.name]) or not ray.wait([group.ready()], timeout=5.0)[0]:
+                log = logging.getLogger("fedray")
+                log.warning("fedray: a new node has another fedray or no free CPUs; it is not used")
+                continue
+            trainers = _trainer_count(placement, node.cpus, 0.0)
+            # Names of actors are unique in a namespace.
+            name = f"{self.namespace}-{len(self.groups)}"
+            more = {"trainers": trainers, "group": group, "namespace": name}
+            yield replace(self, nodes=(node,), processes={}, **more)
 
     def show(self, **values: float) -> None:
         """Sets gauges of the run, which are in `OF_A_RUN`."""
@@ -113,7 +144,7 @@ def reserved(
 
     Raises:
         InputError: the cluster has too few GPUs.
-        RunFailed: the cluster has no CPU, or too few came free in time.
+        RunFailed: too few CPUs came free in time.
     """
     with session(placement, about) as free:
         outer = _RESERVED.get()
@@ -123,7 +154,9 @@ def reserved(
         import ray
         import ray.util
 
-        candidates = _candidates(free)
+        while not (candidates := _candidates(free)):
+            _wait_for_nodes(placement, trains, on_wait)
+            free = math.inf
         gpus = ray.cluster_resources().get("GPU", 0.0)
         cpus = sum(node.cpus for node in candidates)
         trainers = _trainer_count(placement, cpus, gpus) if trains else 0
@@ -141,7 +174,8 @@ def reserved(
         # Two runs of one scenario may share a cluster, so the group's id is in the name.
         parts = "fedray", about["scenario"], about["digest"][:8], group.id.hex()[:6]
         run = "-".join(parts)
-        own = Reservation(nodes, trainers, group, run, Gauges(RUN, {"run": run}))
+        seen = {node.name for node in cluster_nodes()}
+        own = Reservation(nodes, trainers, group, run, Gauges(RUN, {"run": run}), seen, [group])
         token = _RESERVED.set(own)
 
         def say(waits: str) -> None:
@@ -156,7 +190,22 @@ def reserved(
                 yield own
         finally:
             _RESERVED.reset(token)
-            ray.util.remove_placement_group(group)
+            for each in own.groups:
+                ray.util.remove_placement_group(each)
+
+
+def _wait_for_nodes(placement: Placement, trains: bool, on_wait: Callable[[str], None]) -> None:
+    """Waits until a cluster without CPUs has as many as the placement names, at least one. Its
+    autoscaler sees them as a group. Raises RunFailed."""
+    import ray.util
+
+    trainers = placement.trainers or 0 if trains else 0
+    cpus = [1.0] * (placement.shards or 1) + [placement.trainer_cpus] * trainers
+    group = ray.util.placement_group([{"CPU": each} for each in cpus])
+    try:
+        wait_for_cpus(group.ready(), sum(cpus), placement, on_wait)
+    finally:
+        ray.util.remove_placement_group(group)
 
 
 def _trainer_count(placement: Placement, cpus: float, gpus: float) -> int:
@@ -192,22 +241,31 @@ def _demand(
 
 
 def cluster_nodes() -> list[Node]:
-    """Lists the nodes with CPUs, in a fixed order.
-
-    Raises:
-        RunFailed: no node has a CPU.
-    """
+    """Lists the nodes with CPUs that are not being drained, in a fixed order."""
     import ray
+    import ray.exceptions
+    from ray._private.state import state
 
-    nodes = [
-        Node(each["NodeID"], float(each["Resources"].get("CPU", 0.0)))
-        for each in ray.nodes()
-        if each["Alive"]
-    ]
-    found = [node for node in nodes if node.cpus > 0.0]
-    if not found:
-        raise RunFailed("the cluster has no node with a CPU; start one with `ray start`")
-    return sorted(found, key=lambda node: node.name)
+    drained: Collection[str] = ()
+    # A client of Ray cannot ask for them.
+    with contextlib.suppress(ray.exceptions.RaySystemError):
+        drained = state.get_draining_nodes()
+    cpus = {
+        each["NodeID"]: each["Resources"].get("CPU", 0.0) for each in ray.nodes() if each["Alive"]
+    }
+    return [Node(name, cpus[name]) for name in sorted(cpus) if cpus[name] and name not in drained]
+
+
+def looks(reservation: Reservation | None) -> Iterator[Sequence[Node]]:
+    """Yields, every few seconds, the nodes that a run may use now; otherwise, and in-process, where
+    it has no reservation, an empty sequence."""
+    last = time.monotonic()
+    while True:
+        if reservation is None or time.monotonic() - last < SECONDS_BETWEEN_LOOKS:
+            yield ()
+        else:
+            last = time.monotonic()
+            yield cluster_nodes()
 
 
 def _candidates(free: float) -> list[Node]:
@@ -215,7 +273,7 @@ def _candidates(free: float) -> list[Node]:
     import ray
 
     nodes = cluster_nodes()
-    if free >= sum(node.cpus for node in nodes):
+    if free >= ray.cluster_resources().get("CPU", 0.0):
         return nodes
     # A client of Ray cannot list the free CPUs of nodes, but a task can.
     task: Any = ray.remote(_free_cpus).options(num_cpus=0)

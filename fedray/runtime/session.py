@@ -132,21 +132,38 @@ def _start(placement: Placement, about: Mapping[str, str] | None) -> None:
 def _join(address: str, about: Mapping[str, str] | None) -> None:
     import ray
 
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    # A client of Ray sends no paths.
+    if "://" not in address:
+        options["job_config"] = _job(about)
     try:
         _probe(address)
-        ray.init(
-            address=address,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            # Machines of another cluster may lack the package.
-            runtime_env={"py_modules": [str(ROOT / "fedray")]},
-            # A client of Ray sends no paths.
-            **({} if "://" in address else {"job_config": _job(about)}),
-        )
+        ray.init(address, **options)
+        # Kernels are compiled again in a copy, so one is sent only if a node lacks this source.
+        if not have_source(each["NodeID"] for each in ray.nodes() if each["Alive"]):
+            ray.shutdown()
+            ray.init(address, runtime_env={"py_modules": [str(ROOT / "fedray")]}, **options)
     except (OSError, ValueError, RuntimeError) as error:
         rule = f"cannot be joined ({' '.join(str(error).split())})"
         remedy = "start a cluster with `ray start --head`, or leave the address out for a local one"
         raise InputError.of("address", address, rule, remedy) from None
+
+
+def have_source(nodes: Iterable[str]) -> bool:
+    """Whether nodes have the fedray of this process, given their names."""
+    import ray
+    import ray.exceptions
+
+    probe: Any = ray.remote(num_cpus=0)(check_source)
+    asked = [
+        probe.options(label_selector={"ray.io/node-id": node}).remote(source_digest())
+        for node in nodes
+    ]
+    try:
+        ray.get(asked, timeout=60.0)
+    except ray.exceptions.RayError:
+        return False
+    return True
 
 
 def _check_same(address: str | None) -> None:

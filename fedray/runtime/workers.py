@@ -21,7 +21,7 @@ from fedray.base.errors import RunFailed
 from fedray.base.source import source_digest
 from fedray.runtime.gauges import Gauges
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import FEW_CPUS, Reservation, cluster_nodes
+from fedray.runtime.reservation import FEW_CPUS, Node, Reservation, cluster_nodes
 from fedray.runtime.session import (
     NodeFull,
     another_source,
@@ -84,8 +84,14 @@ class Worker(Protocol):
         """
         ...
 
+    def must_move(self, nodes: Sequence[Node]) -> bool:
+        """Whether the worker's node is another than these, because it is being drained or lost;
+        `restart` then moves it. Asked while no answer is awaited."""
+        ...
+
     def restart(self) -> None:
-        """Starts the worker again, without its state.
+        """Starts the worker again, on another node if there is one, without a state that only its
+        caller knows.
 
         Raises:
             RunFailed: the worker was restarted too often; the class is that of its `lost` error.
@@ -146,6 +152,9 @@ class InProcessWorker:
         # The handle is a copy, because others may read it on their threads while this object works.
         return Ready((first, second.copy()))
 
+    def must_move(self, nodes: Sequence[Node]) -> bool:
+        return False
+
     def restart(self) -> None:
         # The next call makes the object again.
         self._object = None
@@ -169,7 +178,8 @@ class ThreadWorker(InProcessWorker):
 
     def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
         super().__init__(make, *arguments)
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...], Future[Any]] | None]
+        self._calls = queue.SimpleQueue()
         self._is_closed = False
         # A daemon thread does not keep alive a process that is being ended.
         self._thread = threading.Thread(target=self._work, name="worker", daemon=True)
@@ -177,7 +187,7 @@ class ThreadWorker(InProcessWorker):
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
         answer: Future[Any] = Future()
-        self._calls.put(_Call(method, arguments, answer))
+        self._calls.put((method, arguments, answer))
         return answer
 
     def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
@@ -198,20 +208,12 @@ class ThreadWorker(InProcessWorker):
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None and not self._is_closed:
+            method, arguments, answer = call
             try:
-                call.answer.set_result(self._answer(call.method, call.arguments))
+                answer.set_result(self._answer(method, arguments))
             except BaseException as error:
                 # `result` raises the error.
-                call.answer.set_exception(error)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Call that waits for its thread."""
-
-    method: str
-    arguments: tuple[Any, ...]
-    answer: Future[Any]
+                answer.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,7 @@ class RayWorker:
     ) -> None:
         self.restarts = 0
         self._spec = spec
-        self._placement = placement
+        self.placement = placement
         self._catch_up = catch_up
         self._loss = ""
         self._process = _process_of(spec)
@@ -281,18 +283,28 @@ class RayWorker:
     def call(self, method: str, *arguments: Any) -> "RayAnswer":
         remote = self._remote("call", name=f"{self._spec.name}.{method}")
         reference = remote.remote(self._thread, method, *arguments)
-        return self._answer(reference, None, method, arguments)
+        return RayAnswer(self, self.restarts, self._started, method, arguments, reference)
 
     def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
         # Each part of the pair has a reference of its own: the second is the handle.
         remote = self._remote("call", name=f"{self._spec.name}.{method}", num_returns=2)
         reference, kept = remote.remote(self._thread, method, *arguments)
-        return self._answer(reference, kept, method, arguments)
+        return RayAnswer(self, self.restarts, self._started, method, arguments, reference, kept)
+
+    def must_move(self, nodes: Sequence[Node]) -> bool:
+        # A worker may not have been called yet.
+        self._started.wait()
+        own = self._started.node
+        # A GPU can only be in the run's group.
+        if not own or self._spec.gpus or any(node.name == own for node in nodes):
+            return False
+        self._loss = f"{self._started.where}leaves its node, which is being drained or lost"
+        return True
 
     def restart(self) -> None:
         spec = self._spec
         # An actor that dies at every start would otherwise be started for ever.
-        if self.restarts >= self._placement.most_restarts:
+        if self.restarts >= self.placement.most_restarts:
             raise spec.lost(
                 f"{spec.who} {self._loss}, after {self.restarts} restarts; run again with more "
                 "memory, more shards or a longer worker timeout"
@@ -302,6 +314,8 @@ class RayWorker:
         logging.getLogger("fedray").warning("fedray: %s %s; it is restarted", spec.who, self._loss)
         self._process.replace(self._actor)
         self._load()
+        if self._catch_up is not None:
+            self._catch_up()
 
     def close(self) -> None:
         # Before another worker may have the thread.
@@ -325,7 +339,6 @@ class RayWorker:
             if self._catch_up is None:
                 raise self._spec.lost(f"{self._spec.who} {loss}")
             self.restart()
-            self._catch_up()
         call = self.call if lost.kept is None else self.call_and_keep
         return call(lost.method, *lost.arguments)
 
@@ -339,21 +352,7 @@ class RayWorker:
         self._started = _Start(load)
 
     def _remote(self, method: str, **options: Any) -> Any:
-        return getattr(self._actor, method).options(concurrency_group=self._thread, **options)
-
-    def _answer(
-        self, reference: Any, kept: Any, method: str, arguments: tuple[Any, ...]
-    ) -> "RayAnswer":
-        return RayAnswer(
-            reference=reference,
-            kept=kept,
-            start=self._started,
-            timeout_seconds=self._placement.worker_timeout_seconds,
-            worker=self,
-            restarts=self.restarts,
-            method=method,
-            arguments=arguments,
-        )
+        return getattr(self._actor, f"{method}_{self._thread}").options(**options)
 
 
 def _process_of(spec: ActorSpec) -> "_Process":
@@ -387,7 +386,7 @@ class _Process:
 
     def __init__(self, spec: ActorSpec, title: str, label: str, threads: int) -> None:
         self._spec, self._title, self._label = spec, title, label
-        self._threads = [f"thread-{number}" for number in range(threads)]
+        self._threads = [f"thread_{number}" for number in range(threads)]
         self._free = set(self._threads)
         self._restarts = 0
         # Simulation and training, which may share an actor, are threads of the driver.
@@ -423,27 +422,35 @@ class _Process:
             # bundle.
             self._start(self._in_bundle(-1) if self._spec.gpus else self._on_another_node())
 
-    def _in_bundle(self, bundle: int) -> Any:
+    def _in_bundle(self, bundle: int) -> dict[str, Any]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        return PlacementGroupSchedulingStrategy(self._spec.reservation.group, bundle)
+        group = self._spec.reservation.group
+        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, bundle)}
 
-    def _on_another_node(self) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        # Nodes that have no CPU, such as many heads, have no worker of a run.
+    def _on_another_node(self) -> dict[str, Any]:
+        # Nodes that have no CPU, such as many heads, have no worker of a run. Ray takes an affinity
+        # to a node as a hint for actors that reserve none, and a label as a rule.
         nodes = [node.name for node in cluster_nodes()]
-        reserved = self._spec.reservation.nodes
-        first = reserved[self._spec.bundle].name
-        others = [name for name in nodes if name != first] or nodes
-        return NodeAffinitySchedulingStrategy(others[self._restarts % len(others)], soft=True)
+        first = self._spec.reservation.nodes[self._spec.bundle].name
+        if not (others := [name for name in nodes if name != first] or nodes):
+            raise RunFailed("the cluster has no node with a CPU left; add one, and resume the run")
+        return {"label_selector": {"ray.io/node-id": f"in({','.join(others)})"}}
 
-    def _start(self, where: Any) -> None:
+    def _start(self, where: dict[str, Any]) -> None:
         import ray
 
         # The class has a name of its own, because Ray titles the process by it.
         threads = dict.fromkeys(self._threads, 1)
-        titled = type(self._title, (_ActorBody,), {})
+        # A client of Ray cannot name the thread of a call, but a method that has one.
+        methods = {
+            f"{method}_{thread}": ray.method(concurrency_group=thread)(
+                lambda body, *given, method=method: getattr(body, method)(*given)
+            )
+            for thread in threads
+            for method in ("load", "call", "drop")
+        }
+        titled = type(self._title, (_ActorBody,), methods)
         remote: Any = cast(Any, ray.remote)(concurrency_groups=threads)(titled)
         suffix = f"-restart-{self._restarts}" if self._restarts else ""
         options = remote.options(
@@ -451,9 +458,9 @@ class _Process:
             namespace=self._spec.reservation.namespace,
             num_cpus=0,
             num_gpus=self._spec.gpus,
-            scheduling_strategy=where,
             # Ray must not restart actors, because that would lose their state without a message.
             max_restarts=0,
+            **where,
         )
         self.actor: Any = options.remote(source_digest(), self._spec.gpus)
 
@@ -477,9 +484,9 @@ class _ActorBody:
         titles: tuple[str, dict[str, str]],
         make: Callable[..., Any],
         *arguments: Any,
-    ) -> str:
-        """Makes an object, and returns the address of the node. If that fails, the first call tries
-        again and raises the error.
+    ) -> tuple[str, str]:
+        """Makes an object, and returns the name and the address of the node. If that fails, the
+        first call tries again and raises the error.
 
         Args:
             thread: thread of the worker.
@@ -489,9 +496,10 @@ class _ActorBody:
         """
         hosted = self._hosted[thread] = _Hosted(titles, partial(self._made, make, *arguments))
         hosted.load()
+        import ray
         from ray.util import get_node_ip_address
 
-        return get_node_ip_address()
+        return ray.get_runtime_context().get_node_id(), get_node_ip_address()
 
     def call(self, thread: str, method: str, *arguments: Any) -> Any:
         with node_of_full_disk():
@@ -531,12 +539,14 @@ class _Hosted:
 class _Start:
     """Start of an actor.
 
-    loaded: ObjectRef of the address of its node, when its object is made; None once that was waited
-        for.
+    loaded: ObjectRef of the name and the address of its node, when its object is made; None once
+        that was waited for.
+    node: name of its node; empty if it is unknown.
     where: its node in messages, such as "on 10.0.0.3 "; empty if it is unknown.
     """
 
     loaded: Any
+    node: str = ""
     where: str = ""
 
     def wait(self) -> None:
@@ -547,7 +557,8 @@ class _Start:
         if self.loaded is not None:
             # The first call meets the same error, and raises it.
             with contextlib.suppress(ray.exceptions.RayError):
-                self.where = f"on {ray.get(self.loaded, timeout=START_SECONDS)} "
+                self.node, address = ray.get(self.loaded, timeout=START_SECONDS)
+                self.where = f"on {address} "
             self.loaded = None
 
 
@@ -555,22 +566,20 @@ class _Start:
 class RayAnswer:
     """Pending answer of an actor.
 
-    reference: Ray's ObjectRef of the answer.
-    kept: ObjectRef of the part that stays with the actor, or None.
-    start: start of the actor.
-    timeout_seconds: time after which an actor that has not answered is assumed to hang.
     worker, method, arguments: the call.
     restarts: number of restarts of the worker when the call was made.
+    start: start of the actor.
+    reference: Ray's ObjectRef of the answer.
+    kept: ObjectRef of the part that stays with the actor, or None.
     """
 
-    reference: Any
-    kept: Any
-    start: _Start
-    timeout_seconds: float
     worker: RayWorker
     restarts: int
+    start: _Start
     method: str
     arguments: tuple[Any, ...]
+    reference: Any
+    kept: Any = None
 
     def result(self) -> Any:
         """Waits for the answer, and repeats the call if the actor is lost.
@@ -583,13 +592,14 @@ class RayAnswer:
         import ray
         import ray.exceptions
 
+        timeout = self.worker.placement.worker_timeout_seconds
         # The start has its own time limit, so that a slow start is not mistaken for a hang.
         self.start.wait()
         try:
-            value = fetched(self.reference, self.timeout_seconds)
+            value = fetched(self.reference, timeout)
             return value if self.kept is None else (value, self.kept)
         except ray.exceptions.GetTimeoutError:
-            loss = f"{self.start.where}did not answer within {self.timeout_seconds:g} s"
+            loss = f"{self.start.where}did not answer within {timeout:g} s"
         except ray.exceptions.RayTaskError as error:
             # The actor is fine: its argument was lost with another machine.
             if isinstance(error.cause, ray.exceptions.ObjectLostError):

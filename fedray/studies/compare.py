@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, repeat
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -227,35 +228,74 @@ class Comparison(DrawnResult):
 
     @property
     def answer(self) -> InJson[str]:
-        """The best group and the differences of the others from it, or the groups that the runs do
-        not tell apart, in a sentence."""
+        """Paired differences of the best group in a sentence: from training without noise, from
+        worse groups, and from groups that the runs do not distinguish from it; then its mean."""
         (best, *others), metric = self.ranked, self.metric
         silent = [each for each in self.groups if each not in self.ranked]
-        without = "".join(map(self._without_noise, silent))
         if none := self.none_is_best:
-            return f"{self.ended}{none}{without}"
-        found = {each.name: self.difference(each, metric.name) for each in others}
-        doubtful = [each.name for each in others if self.may_be_chance(each, best)]
-        said = f"{best.name}{' is best:' if others else ':'}"
+            means = [f" {each.label}: {self._mean_text(each, metric)}." for each in silent]
+            return f"{self.ended}{none}{''.join(means)}"
+        # The unit is said once.
+        units = chain([f" {self.unit}"], repeat(""))
+        said = [self._from_silent(each, next(units)) for each in silent]
+        doubtful = [each for each in others if self.may_be_chance(each, best)]
+        told = [each for each in others if each not in doubtful]
+        if told:
+            than = [f"{each.name} ({self._loss_text(each, next(units))})" for each in told]
+            said.append(f"{best.name} is better than {_few(than)}")
         if doubtful:
-            told = [name for name in found if name not in doubtful]
-            than = _few([f"{name} ({interval_text(found.pop(name), '+.4f')})" for name in told])
-            said = f"{best.name} is better than {than}; " if told else ""
-            said += f"{best.name} and {_few(doubtful)} cannot be told apart by {metric.name}: "
-            said += f"{best.name} has"
-        said += f" {self._mean_text(best, metric)}"
+            names, lost = zip(
+                *((e.name, self._loss_text(e, next(units))) for e in doubtful), strict=True
+            )
+            both = f"{best.name}{' and' if len(names) == 1 else ','} {_few(names)}"
+            said.append(f"{both} cannot be told apart ({_few(lost)})")
+        mean = f"{best.name} has {self._mean_text(best, metric)}"
         if self.basis:
             spent = max(self._epsilons(self.basis).values())
-            said += f" at epsilon {_brief(spent)} ({self.basis})"
-        by_other = "".join(map(self._by_other, self.metrics)) if doubtful else ""
-        return f"{self.ended}{said}{_pairs_text(found)}.{by_other}{without}"
+            mean += f" at epsilon {_brief(spent)} ({self.basis})"
+        if any(self.difference(each, metric.name).count == 1 for each in (*silent, *others)):
+            mean += "; differences are of one seed, within the errors of two evaluations"
+        further = "".join(map(self._by_other, self.metrics)) if doubtful else ""
+        first = f"{'; '.join(said)}. " if said else ""
+        return f"{self.ended}{first}{mean}.{further}"
 
-    def _without_noise(self, group: Group) -> str:
-        """Returns the mean of a group without noise, and the cost of privacy, in a sentence."""
-        found = self.difference(group, self.metric.name)
-        cost = f"; {interval_text(found, '+.4f')} from {self.ranked[0].name}, the cost of privacy"
-        said = f"{group.label.removeprefix('none')}: {self._mean_text(group, self.metric)}"
-        return f" Without noise{said}{cost if math.isfinite(found.mean) else ''}."
+    @property
+    def headline(self) -> str:
+        return self.answer
+
+    def _from_silent(self, group: Group, unit: str) -> str:
+        """Returns the cost of privacy: the loss of the best group to one without noise."""
+        name, best = f"no noise{group.name.removeprefix('none')}", self.ranked[0]
+        lost = self._loss_text(group, unit)
+        if self.may_be_chance(group, best):
+            return f"{best.name} and {name} cannot be told apart ({lost})"
+        does = "gains" if lost.startswith("-") else "loses"
+        return f"{best.name} {does} {lost.removeprefix('-')} to {name}"
+
+    @property
+    def scale(self) -> float:
+        """Factor of differences as readers see them: shares are compared in points."""
+        return 100.0 if self.metric.unit.startswith("share") else 1.0
+
+    @property
+    def unit(self) -> str:
+        """Unit of these differences, and the metric."""
+        unit = "points" if self.scale > 1 else self.metric.unit
+        return f"{unit} of {self.metric.title}".lstrip()
+
+    def _loss_text(self, group: Group, unit: str) -> str:
+        """Returns how much the best group is better than one with noise, or worse than one without,
+        and half of the interval that decides."""
+        found, is_higher = self.deciding(group), self.metric.better == "higher"
+        if not math.isfinite(found.mean):
+            return "diverged" if found.count else "no common seed"
+        factor = self.scale if is_higher != (group in self.ranked) else -self.scale
+        half = self.scale * (found.high - found.low) / 2
+        if not half > 0:
+            return f"{factor * found.mean:.{1 if self.scale > 1 else 4}f}{unit}"
+        # One digit of the interval is as far as the difference is known.
+        decimals = max(1, -math.floor(math.log10(half)))
+        return f"{factor * found.mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
 
     def _by_other(self, metric: Metric) -> str:
         """Returns the best group by a metric which is not the answer's, and the groups that this
@@ -291,7 +331,7 @@ class Comparison(DrawnResult):
             )
         best, *others = self.ranked
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
-        if others and self._is_within_errors(others[0], best, self.metric):
+        if others and self._is_within_errors(others[0], best, self.metric.name):
             pair = f"{best.name} and {others[0].name}"
             says = f"The held-out set is too small to tell {pair} apart"
             if not self.may_be_chance(others[0], best):
@@ -358,35 +398,45 @@ class Comparison(DrawnResult):
         finals = (base or self.ranked[0]).finals(metric)
         return paired_difference(group.finals(metric), finals, self._confidence(metric))
 
+    def deciding(
+        self, group: Group, base: Group | None = None, metric: Metric | None = None
+    ) -> MeanInterval:
+        """Difference of a metric, by default the answer's, from another group, by default the best,
+        with the interval that decides between them: of a single pair, within the errors of its two
+        evaluations, since its devices are the sample."""
+        base, metric = base or self.ranked[0], metric or self.metric
+        found = self.difference(group, metric.name, base)
+        if found.count != 1:
+            return found
+        half = self._deviations(metric.name) * self._error(group, base, metric.name)
+        return replace(found, low=found.mean - half, high=found.mean + half)
+
     def may_be_chance(self, group: Group, base: Group, metric: Metric | None = None) -> bool:
         """Whether a difference of a metric, by default the answer's, is of no pairs, or is known
         and its interval holds zero."""
-        metric = metric or self.metric
-        found = self.difference(group, metric.name, base)
+        found = self.deciding(group, base, metric)
         # Settings without a common seed, such as random trainings, form no pairs.
-        if not found.count:
-            return True
-        if found.count > 1:
-            return math.isfinite(found.mean) and not found.is_from_zero
-        # A single pair has no interval over seeds, so the devices of its evaluation are the sample.
-        return self._is_within_errors(group, base, metric)
+        return not found.count or (math.isfinite(found.mean) and not found.is_from_zero)
 
-    def _is_within_errors(self, group: Group, base: Group, of: Metric) -> bool:
+    def _is_within_errors(self, group: Group, base: Group, metric: str) -> bool:
         """Whether a difference is within the errors of two evaluations, taken as independent."""
-        metric, common = of.name, group.runs.keys() & base.runs.keys()
         difference = abs(self.difference(group, metric, base).mean)
+        error = self._error(group, base, metric)
+        # An unknown error is NaN, and shows no difference.
+        return math.isfinite(difference) and not difference > self._deviations(metric) * error
+
+    def _error(self, group: Group, base: Group, metric: str) -> float:
+        common = group.runs.keys() & base.runs.keys()
         errors = [
             each.runs[seed].last_evaluation()[metric].standard_error
             for each in (group, base)
             for seed in common
         ]
-        error = math.hypot(*errors) / math.sqrt(max(1, len(common)))
-        # An unknown error is NaN, and shows no difference.
-        return math.isfinite(difference) and not difference > self._deviations(metric) * error
+        return math.hypot(*errors) / math.sqrt(max(1, len(common)))
 
     def to_arrow(self) -> pa.Table:
-        """The runs, a row each: its group, the varied values of a sweep, its seed, and every metric
-        after the last round."""
+        """The runs, a row each: its group, the varied values of a sweep, its seed, mechanism, noise
+        and epsilons, and every metric after the last round."""
         rows = []
         varied = {key: key in self.axes[:2] for key in self.axes if key in self.differing_keys}
         for group in self.groups:
@@ -400,7 +450,13 @@ class Comparison(DrawnResult):
                     else str(group.settings.get(key))
                     for key, is_axis in varied.items()
                 }
-                rows.append({"group": group.label, **cell, "seed": seed, **values})
+                own = {name: getattr(group, name) for name in ("mechanism", "noise_multiplier")}
+                spent = {
+                    f"epsilon_{kind}": (group.epsilon or {}).get(kind)
+                    for kind in ("observed", "enforced")
+                }
+                own |= {"delta": self.delta, **spent}
+                rows.append({"group": group.label, **cell, "seed": seed, **own, **values})
         return pa.Table.from_pylist(rows)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedray.audit.tuning import Tuning
 from fedray.base.rounding import counted, given, in_words, shown_noise, up
-from fedray.report.figure import Axis, Figure, Plane, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -30,17 +30,13 @@ def comparison_page(comparison: Comparison) -> str:
     trace = comparison.trace_digest[:12]
     return render_study(
         "Trained runs compared",
-        " ".join(
-            (
-                comparison.answer,
-                *comparison.warnings,
-                f"{runs} runs on the participations of one trace (digest {trace}).",
-            )
-        ),
+        f"{runs} runs on the participations of one trace (digest {trace}).",
         comparison_figures(comparison),
         comparison_tables(comparison),
         comparison.to_json(),
         comparison.assumptions,
+        verdict=comparison.answer,
+        warnings=comparison.warnings,
     )
 
 
@@ -48,7 +44,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """Cost of tuning, means of each metric, privacy and costs, and the keys in which scenarios
     differ."""
     tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
-    tables += [_means_table(comparison, metric) for metric in comparison.metrics]
+    others = [each for each in comparison.metrics if each != comparison.metric]
+    tables += [_means_table(comparison, each) for each in (comparison.metric, *others)]
     if comparison.reach is not None:
         tables.append(_reach_table(comparison.reach, comparison.delta))
     tables.append(_groups_table(comparison))
@@ -93,9 +90,10 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
         "pairs": of_pairs(lambda found: str(found.count)),
         f"difference from {best.label}": of_pairs(lambda found: interval_text(found, "+.4f")),
     }
-    notes = (PAIRED,) if metric is comparison.metrics[-1] else ()
+    notes = (PAIRED,) if metric == comparison.metric else ()
     title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
-    return Table.of(title, comparison.groups, cells, *notes)
+    details = ("pairs",)
+    return Table.of(title, comparison.groups, cells, method=notes, details=details).varied()
 
 
 def _reach_table(reach: Reach, delta: float) -> Table:
@@ -131,7 +129,7 @@ def _groups_table(comparison: Comparison) -> Table:
         "seconds per round": lambda group: _shown(_first(group).seconds_per_round, ".4g"),
     }
     title = f"Privacy at delta {given(comparison.delta)}, and costs of the smallest seed"
-    return Table.of(title, comparison.groups, cells, COSTS)
+    return Table.of(title, comparison.groups, cells, method=(COSTS,)).varied()
 
 
 def _first(group: Group) -> TrainedRun:
@@ -151,7 +149,7 @@ def _settings_table(comparison: Comparison) -> Table:
     ]
     heading = ("key", *(group.label for group in comparison.groups))
     note = "Keys of the scenario; seeds aside."
-    return Table("What differs", heading, tuple(rows), (note,))
+    return Table("What differs", heading, tuple(rows), method=(note,))
 
 
 def _shown(value: float | None, form: str) -> str:
@@ -170,8 +168,10 @@ def _setting(value: Any) -> str:
 
 
 def comparison_figures(comparison: Comparison) -> list[Shown]:
-    """Every metric over rounds; and after the last round against epsilon, if runs differ in it."""
+    """Paired differences from the best; every metric over rounds; and after the last round against
+    epsilon, if runs differ in it. The cells of a sweep are a surface first."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
+    figures += _differences(comparison)
     figures += [_curve(comparison, metric) for metric in comparison.metrics]
 
     def epsilon(group: Group) -> float | None:
@@ -187,6 +187,40 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
             for each in comparison.metrics
         ]
     return figures
+
+
+def _differences(comparison: Comparison) -> Iterator[Figure]:
+    """Yields the differences that decide, a row for each setting but the best."""
+    best, metric = comparison.ranked[0], comparison.metric
+    found = {
+        each.label: comparison.deciding(each) for each in comparison.groups if each is not best
+    }
+    found = {label: each for label, each in found.items() if math.isfinite(each.mean)}
+    if not found:
+        return
+    ends = np.array([(each.mean, each.low, each.high) for each in found.values()])
+    x, low, high = comparison.scale * ends.T
+    unit = "points" if comparison.scale > 1 else metric.unit
+    yield Figure(
+        f"{metric.name}-differences",
+        f"Differences from {best.label}",
+        f"After the last round, {metric.better} is better. A setting whose interval holds zero "
+        f"cannot be told apart from {best.label}.",
+        Axis(f"Difference in {metric.title}{f' ({unit})' if unit else ''}", starts_at_zero=False),
+        Axis("Setting", starts_at_zero=False),
+        (
+            Series(
+                "difference",
+                "rows",
+                x,
+                -1.0 * np.arange(x.size),
+                labels=tuple(found),
+                low=low,
+                high=high,
+            ),
+        ),
+        (Mark(0.0, best.label),),
+    )
 
 
 def _surfaces(comparison: Comparison) -> Iterator[Shown]:

@@ -13,9 +13,9 @@ gap is a little larger; hence a run of the full size confirms the plan, and corr
 falls short.
 
 The scenario of a plan makes rules of its planned limits: devices keep the planned min-sep as a
-round separation, and the planned participations as a cap. So the planned epsilon rests on enforced
-rules. Devices seldom meet these rules, because they lie below the devices' own behaviour; a second
-run of the full size, with the rules, shows their cost.
+round separation, which also limits their participations, and a cap if fewer are planned. So the
+planned epsilon rests on enforced rules. Devices seldom meet these rules, because they lie below the
+devices' own behaviour; a second run of the full size, with the rules, shows their cost.
 """
 
 import json
@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.audit.calibration import check_only_models
+from fedray.audit.rules import rules_of
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
@@ -51,6 +52,7 @@ from fedray.runtime.tasks import TaskCounts
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.studies.goal_search import GoalSearch
+from fedray.studies.remedies import Remedy, remedies
 from fedray.studies.simulated import (
     StudyCache,
     Truth,
@@ -135,8 +137,8 @@ class Candidate:
     planned_min_sep: int | None = None
     """Min-sep of the plan: the seeds' less a margin; None if no device takes part twice."""
     planned_max_participations: int | None = None
-    """Most participations of the plan: the seeds', plus one if they differ; None if a run starves.
-    """
+    """Most participations of the plan: the most that its min-sep or the scenario's rules permit;
+    None if a run starves."""
     deviation: float | None = None
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
@@ -180,6 +182,13 @@ class Candidate:
         return self.scale == 1.0
 
     @property
+    def cap(self) -> int | None:
+        """The planned participations, as a rule; None if the planned min-sep ensures them."""
+        most = self.planned_max_participations
+        ensured = -(-self.rounds // (self.planned_min_sep or 1))
+        return most if most is not None and most < ensured else None
+
+    @property
     def planned_limits(self) -> MinSep:
         """The planned limits as mechanisms take them."""
         assert self.planned_max_participations is not None
@@ -205,6 +214,7 @@ class Plan(DrawnResult):
     TABLES: ClassVar[str] = "fedray.studies.plan_page:plan_tables"
     FIGURES: ClassVar[str] = "fedray.studies.plan_page:plan_figures"
     PAGE: ClassVar[str] = "fedray.studies.plan_page:plan_page"
+    HEADLINE: ClassVar[str] = "fedray.studies.plan_page:plan_verdict"
 
     target: PlanTarget
     """The requested privacy."""
@@ -232,6 +242,13 @@ class Plan(DrawnResult):
     """The plan as simulated at the search's scale, then the same if assumptions fail."""
     least: Least = "updates"
     """Cost by which the answer is the least."""
+    remedies: tuple[Remedy, ...] = ()
+    """Changes that would meet the target, each by itself, if nothing meets it."""
+
+    @property
+    def nearest(self) -> Candidate | None:
+        """The candidate of the least epsilon that misses the target, or None."""
+        return nearest_of(self.candidates)
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -260,8 +277,10 @@ class Plan(DrawnResult):
         return min(left, key=lambda each: (not each.is_full_size, each.report_goal), default=None)
 
     def to_arrow(self) -> pa.Table:
-        """The candidates, a row each, with the keys of `to_json`."""
-        return pa.Table.from_pylist(self.to_json()["candidates"])
+        """The candidates, a row each, with the keys of `to_json` and the target."""
+        target = {"target_epsilon": self.target.epsilon, "delta": self.target.delta}
+        rows = [{**each, **target} for each in self.to_json()["candidates"]]
+        return pa.Table.from_pylist(rows)
 
 
 def make_plan(
@@ -321,6 +340,7 @@ def make_plan(
         planner.search(searches)
         best = planner.confirm(searches, least)
         rows = () if best is None else planner.what_ifs(best)
+        fixes = planner.remedies() if best is None else ()
     candidates = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
@@ -330,7 +350,16 @@ def make_plan(
         *cache.warnings,
     )
     found = tuple(candidates)
-    return Plan(target, scenario, seeds, scale, best, found, warnings, has_cache, rows, least)
+    return Plan(
+        target, scenario, seeds, scale, best, found, warnings, has_cache, rows, least, fixes
+    )
+
+
+def nearest_of(candidates: Iterable[Candidate]) -> Candidate | None:
+    """Returns the candidate of the least known epsilon that misses the target; None without one."""
+    # Runs of full size have refuted the candidates that met the target in smaller ones.
+    known = [each for each in candidates if not each.meets_target and each.epsilon is not None]
+    return min(known, key=lambda each: each.epsilon or 0.0, default=None)
 
 
 def _possible_goals(scenario: Scenario, target: PlanTarget) -> tuple[int, int]:
@@ -432,11 +461,13 @@ def planned_scenario(
     sample = min(scenario.training.cohort_sample, best.report_goal)
     # If no device comes twice there is nothing to enforce, and the user's own rule stays.
     separation = best.planned_min_sep or scenario.participation.round_separation
+    # The separation ensures its k by itself, and reports of abandoned rounds count toward a cap.
+    cap = [f"participation.max_participations={best.cap}"] if best.cap else []
     planned = scenario.with_overrides(
         f"rounds.report_goal={best.report_goal}",
         f"participation.timer_hours={best.timer_hours!r}",
         f"participation.round_separation={separation}",
-        f"participation.max_participations={best.planned_max_participations}",
+        *cap,
         f"privacy.noise_multiplier={best.noise_multiplier!r}",
         f"privacy.delta={best.target.delta!r}",
         f"privacy.mechanism={{{table}}}",
@@ -538,6 +569,25 @@ class _Planner:
 
         return what_ifs(planned, strategy, scale_of(best.report_goal, self.scale), simulate_all)
 
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Changes that would meet the target, from the nearest miss, at the search's scale."""
+        near = nearest_of(self.candidates)
+        if near is None:
+            return ()
+
+        def simulate(devices: int, hours: float) -> Candidate:
+            changed = self.scenario.with_overrides(f"population.devices={devices}")
+            other, goal = replace(self, scenario=changed, candidates=[]), near.report_goal
+            runs = [other._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
+            truths = other._truths(runs, "remedies")
+            return other._judged(goal, hours, scale_of(goal, self.scale), truths, None)
+
+        def sensitivity_of(limits: MinSep) -> float:
+            return _sensitivity(limits, self.target, self.has_cache)
+
+        devices = self.scenario.population.devices
+        return remedies(near, devices, sensitivity_of, simulate)
+
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""
         planned, _ = planned_scenario(self.scenario, full, self.has_cache)
@@ -548,8 +598,8 @@ class _Planner:
         if truth.note:
             note = (
                 f"only with the planned limits as rules, {truth.note}; reports of abandoned rounds "
-                "count toward participation.max_participations too, so raise rounds.over_selection "
-                "or rounds.report_timeout_minutes, or take a larger cap with `fedray mechanism`"
+                "count toward them too, so raise rounds.over_selection or "
+                "rounds.report_timeout_minutes"
             )
             judged = replace(full, note=note, rho=None, epsilon=None)
         else:
@@ -714,10 +764,9 @@ def with_limits(
     candidate: Candidate, seeds: int, before: Candidate | None, rules: Participation | None = None
 ) -> Candidate:
     """Plans the limits of a candidate; see `limits_of_runs`."""
-    seen = (*candidate.max_participations, *(before.max_participations if before else ()))
     # One run at full size has no spread of its own; that of the smaller ones stands for it.
     deviation = before.deviation if before is not None else None
-    found = limits_of_runs(candidate.rounds, candidate.min_seps, seen, seeds, rules, deviation)
+    found = limits_of_runs(candidate.rounds, candidate.min_seps, seeds, rules, deviation)
     return replace(
         candidate,
         planned_min_sep=found.min_sep,
@@ -732,7 +781,7 @@ class LimitsOfRuns(NamedTuple):
     min_sep: int | None
     """Smallest min-sep to expect; None if no device is to come twice."""
     max_participations: int
-    """Most participations to expect."""
+    """Most participations at that min-sep."""
     deviation: float
     """Standard deviation of the min-sep over its mean."""
 
@@ -740,18 +789,17 @@ class LimitsOfRuns(NamedTuple):
 def limits_of_runs(
     rounds: int,
     min_seps: Sequence[int | None],
-    max_participations: Iterable[int],
     seeds: int,
     rules: Participation | None = None,
     deviation: float | None = None,
 ) -> LimitsOfRuns:
     """Plans the limits: a lower prediction bound of one more run's min-sep (Student's t), and the
-    most participations seen, plus one if runs differ; no further than the scenario's rules.
+    most participations that have room at it, which runs with fewer do not refute; or the limits
+    that the scenario's rules ensure.
 
     Args:
         rounds: rounds of every run.
         min_seps: min-seps seen; None where no device came twice.
-        max_participations: participations seen.
         seeds: runs on which the deviation rests.
         rules: participation rules of the scenario.
         deviation: standard deviation over the mean, if known; by default that of `min_seps`.
@@ -765,19 +813,15 @@ def limits_of_runs(
     # A prediction interval: one more run deviates by itself, and the mean of the seen runs does.
     quantile = float(stats.t.ppf(1.0 - MISS_PROBABILITY, seeds - 1))
     factor = quantile * math.sqrt(1.0 + 1.0 / known.size)
-    seen = set(max_participations)
-    if seen == {1}:
+    if not any(min_seps):
         return LimitsOfRuns(None, 1, deviation)
     predicted = known.mean() * (1.0 - factor * deviation)
     # The plan is never above a min-sep that was seen, however small the spread.
     min_sep = max(1, math.floor(min(predicted, known.min())))
-    most = max(seen) + (len(seen) > 1)
     # Limits that the rules ensure anyway need no plan.
-    if rules is not None:
-        min_sep = max(min_sep, rules.round_separation)
-        most = min(most, rules.max_participations or most)
-    # No more participations than have room at that separation.
-    most = min(most, -(-rounds // min_sep))
+    kept = [each for each in rules_of(rules) if not each.unkept] if rules is not None else []
+    min_sep = max([min_sep, *(each.separation for each in kept)])
+    most = min([-(-rounds // min_sep), *(each.most for each in kept if each.most is not None)])
     return LimitsOfRuns(min_sep, most, deviation)
 
 

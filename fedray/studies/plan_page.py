@@ -9,12 +9,12 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.audit.guarantees import described
 from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, significant, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario, scale_of
+from fedray.studies.remedies import Remedy
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
@@ -59,23 +59,33 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
 
 
 def _nothing_found(plan: Plan) -> str:
-    target = plan.target
-    # Runs of full size have refuted the candidates that met the target in smaller ones.
-    missing = [each for each in plan.candidates if not each.meets_target]
-    known = [(each.epsilon, each) for each in missing if each.epsilon is not None]
-    closest = ""
-    if known:
-        epsilon, least = min(known, key=lambda pair: pair[0])
-        closest = (
-            f"The least was {up(epsilon)}, at report goal {least.report_goal:,} with a timer "
-            f"of {least.timer_hours:g} h. "
-        )
-    closest += "".join(f"{each} " for each in _starved_at_full_size(plan))
-    return (
+    target, near = plan.target, plan.nearest
+    said = (
         f"No report goal and timer that were tried meet epsilon {given(target.epsilon)} at delta "
-        f"{given(target.delta)}. {closest}Epsilon falls with more noise per report, fewer rounds, "
-        "a larger population, and a larger report goal as long as rounds do not starve."
+        f"{given(target.delta)}."
     )
+    if near is not None and near.epsilon is not None:
+        said += (
+            f" The least was {up(near.epsilon)}, at report goal {near.report_goal:,} with a timer "
+            f"of {near.timer_hours:g} h."
+        )
+    said = " ".join([said, *_starved_at_full_size(plan)])
+    if not plan.remedies:
+        return f"{said} Epsilon falls with more noise per report, fewer rounds, and more devices."
+    return f"{said} Instead would do: {'; or '.join(_remedy(plan, e) for e in plan.remedies)}."
+
+
+def _remedy(plan: Plan, remedy: Remedy) -> str:
+    near, days = plan.nearest, remedy.days
+    assert near is not None
+    took = "" if days is None else f", in {days:.1f} days"
+    if remedy.key == "noise_per_report":
+        times = remedy.value / plan.target.noise_per_report
+        return f"noise_per_report {up(remedy.value, 6)}, {up(times, 2)} times the noise"
+    if remedy.key == "timer_hours":
+        return f"a timer of {remedy.value:.0f} h{took} instead of {near.days or 0.0:.1f}"
+    unit = "round" if remedy.key == "rounds.count" else "device"
+    return f"{counted(round(remedy.value), unit)}{took}"
 
 
 def _starved_at_full_size(plan: Plan) -> list[str]:
@@ -87,6 +97,11 @@ def _starved_at_full_size(plan: Plan) -> list[str]:
         f"{each.note}."
         for each in starved[:1]
     ]
+
+
+def plan_verdict(plan: Plan) -> str:
+    """Returns the goal, timer, noise and epsilon of a plan; or its nearest miss, and remedies."""
+    return plan_sentences(plan)[0]
 
 
 def plan_sentences(plan: Plan) -> list[str]:
@@ -128,9 +143,8 @@ def plan_sentences(plan: Plan) -> list[str]:
 
 
 def _rules_words(best: Candidate) -> str:
-    keys = f"participation.max_participations = {best.planned_max_participations}"
-    if best.planned_min_sep is not None:
-        keys = f"participation.round_separation = {best.planned_min_sep} and {keys}"
+    rules = {"round_separation": best.planned_min_sep, "max_participations": best.cap}
+    keys = " and ".join(f"participation.{name} = {each}" for name, each in rules.items() if each)
     said = f"Epsilon rests on rules that devices keep: the scenario has {keys}."
     if best.enforced_days is None:
         return said
@@ -160,31 +174,37 @@ def plan_page(plan: Plan, command: str = "") -> str:
         f"{given(target.delta)}, noise_per_report {shown_noise(target.noise_per_report, 6)} (noise "
         f"multiplier over report goal); the answer has the least {plan.least}."
     )
-    first, *tables = plan_tables(plan)
+    tables = plan_tables(plan)[plan.best is not None :]
     called = [("command", command)] if command else []
     made = [*called, ("fedray", package_versions().get("fedray", "unknown"))]
     tables = [*tables, Table.facts("How this page was made", made)]
     title = f"A plan for epsilon {given(target.epsilon)}"
     figures = plan_figures(plan)
     results = plan.to_json()
-    return render_study(title, note, figures, tables, results, OF_EVERY_AUDIT, tiles=first)
+    return render_study(
+        *(title, note, figures, tables, results, OF_EVERY_AUDIT),
+        tiles=None if plan.best is None else _answer(plan),
+        verdict=plan.headline,
+        warnings=plan.warnings,
+    )
 
 
 def plan_tables(plan: Plan) -> list[Table]:
-    """The answer, least goals by timer, what-ifs, candidates, and caveats, which have only
-    notes."""
-    caveats = Table.facts("Caveats", [], *plan_sentences(plan))
-    tables = [_timers_table(plan), _what_ifs_table(plan), _candidates_table(plan)]
+    """The answer, least goals by timer, what-ifs, candidates, and caveats, which have only notes;
+    if nothing meets the target, the candidates, the nearest miss first."""
+    timers = [_timers_table(plan)] if any(each.least for each in plan.timers) else []
+    tables = [*timers, _what_ifs_table(plan), _candidates_table(plan)]
     # A table without rows says nothing.
-    return [_answer(plan), *(each for each in tables if each.rows), caveats]
+    tables = [each for each in tables if each.rows]
+    if plan.best is None:
+        return tables[::-1]
+    return [_answer(plan), *tables, Table.facts("Caveats", [], *plan_sentences(plan)[1:])]
 
 
 def _answer(plan: Plan) -> Table:
     best = plan.best
+    assert best is not None
     columns = ("report goal", "timer", "noise multiplier z", "epsilon", "days", "rounds a day")
-    warnings = (f"WARNING: {each}" for each in plan.warnings)
-    if best is None:
-        return Table("", columns, (("none", *"-----"),), (_nothing_found(plan), *warnings))
     days = _days(best)
     cells = (
         f"{best.report_goal:,}",
@@ -197,10 +217,9 @@ def _answer(plan: Plan) -> Table:
     model = plan.scenario.availability.model
     loud = (
         f"Days and min-sep are simulated and rest on the availability model {model!r}: check it "
-        "against your own devices before you rely on them. Epsilon rests on rules that devices "
-        f"keep: {described(best.planned_limits)}."
+        "against your own devices before you rely on them."
     )
-    return Table("", columns, (cells,), (loud, *warnings))
+    return Table("", columns, (cells,), (loud,))
 
 
 def _days(candidate: Candidate) -> float | None:
@@ -242,8 +261,8 @@ def _candidates_table(plan: Plan) -> Table:
     least = sorted(impossible, key=lambda each: each.report_goal)[:1]
     how = (
         f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
-        "spread, that one more run falls short of once in twenty times. Size 1 is the whole "
-        "population."
+        "spread, that one more run falls short of once in twenty times. k: the most that have room "
+        "at the planned min-sep, or that a rule permits. Size 1 is the whole population."
     )
     cells = {
         "verdict": lambda each: _verdict(plan, each),
@@ -264,10 +283,12 @@ def _candidates_table(plan: Plan) -> Table:
         "Candidates",
         plan.candidates,
         cells,
-        how,
         *(f"Goal {each.report_goal:,} cannot be sustained: {each.note}." for each in least),
         *_starved_at_full_size(plan),
-        row_styles=["marked" if each == plan.best else "" for each in plan.candidates],
+        row_styles=[
+            "marked" if each == (plan.best or plan.nearest) else "" for each in plan.candidates
+        ],
+        method=(how,),
         # They follow from the other columns.
         details=("z", "population / goal"),
     )
@@ -304,6 +325,8 @@ def _verdict(plan: Plan, candidate: Candidate) -> str:
     # The best candidate meets the target as well, so it is asked for first.
     if candidate == plan.best:
         return "plan"
+    if plan.best is None and candidate == plan.nearest:
+        return "nearest miss"
     if candidate.starves:
         return "starves" if candidate.is_possible else "cannot sustain"
     return "meets the target" if candidate.meets_target else "misses the target"
@@ -333,11 +356,15 @@ def plan_figures(plan: Plan) -> list[Shown]:
     # Larger goals starve too, so the zone continues to the end of the axis.
     zone = [Mark(min(starved), "starves", until=max(goals))] if starved else []
     note = "Lines are simulations of the search; the star is the plan at full size."
+    if best is None:
+        note = "Lines are simulations of the search; the star is the nearest miss."
     line = Mark(target, f"target {given(target)}", "y")
-    return [
+    figures: list[Shown] = [
         _figure(plan, "days", note, _days, zone),
         _figure(plan, "epsilon", note, lambda each: each.epsilon, [line, *zone]),
     ]
+    # Of a plan that fails, epsilon decides.
+    return figures if best is not None else figures[::-1]
 
 
 def _figure(
@@ -354,8 +381,9 @@ def _figure(
             points = lines.setdefault(f"timer {each.timer_hours:g} h", [])
             points.append((each.report_goal, value(each)))
     series = [one for line, points in lines.items() for one in _series(line, "line", points)]
-    if plan.best is not None:
-        series += _series("plan", "stars", [(plan.best.report_goal, value(plan.best))])
+    if (star := plan.best or plan.nearest) is not None:
+        named = "plan" if plan.best is not None else "nearest miss"
+        series += _series(named, "stars", [(star.report_goal, value(star))])
     # Without points the axes still need values.
     x = [goal for each in series for goal in each.x.tolist()] or [1.0]
     y = [mark.at for mark in marks if mark.axis == "y"]

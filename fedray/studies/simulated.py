@@ -26,6 +26,7 @@ from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import Starved, TraceError
 from fedray.base.kept import cache_folder, keep, read_kept
 from fedray.base.source import source_digest
+from fedray.base.storage import Bucket
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -89,11 +90,20 @@ def simulated(scenario: Scenario, placement: Placement | None = None) -> Truth:
 
 
 class StudyCache:
-    """Results of studies on disk. A damaged entry is computed again, with a warning."""
+    """Results of studies on disk. A damaged entry is computed again, with a warning.
 
-    def __init__(self, is_used: bool) -> None:
+    Args:
+        is_used: whether results are kept, and read.
+        bucket: place of copies in its folder `cells`, for other machines.
+    """
+
+    def __init__(self, is_used: bool, bucket: Bucket | None = None) -> None:
         self._folder = cache_folder("stress") if is_used else None
+        self._bucket = bucket
         self.warnings: list[str] = []
+        if bucket is not None and self._folder is not None:
+            kept = {each: self._folder / Path(each).name for each in bucket.files("/cells")}
+            bucket.fetch({each: file for each, file in kept.items() if not file.exists()})
 
     @property
     def hint(self) -> str:
@@ -136,6 +146,8 @@ class StudyCache:
             # A full or read-only disk only costs the time of computing again.
             with contextlib.suppress(OSError):
                 keep(self._folder / name, request, content)
+                if self._bucket is not None:
+                    self._bucket.put({f"/cells/{name}": self._folder / name})
 
 
 def _with_entry(

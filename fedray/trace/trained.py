@@ -312,12 +312,15 @@ class TrainedRun(DrawnResult):
         return content
 
     def to_arrow(self) -> pa.Table:
-        """Returns the metrics with a row per round and the columns of metrics.parquet; null if a
-        round was not evaluated."""
-        columns = self.metrics
-        return pa.table(
-            {name: pa.array(column, from_pandas=True) for name, column in columns.items()}
-        )
+        """Returns the metrics with a row per round and the columns of metrics.parquet, null if a
+        round was not evaluated; and the seed, mechanism and noise, so that runs can be joined."""
+        columns = {name: pa.array(each, from_pandas=True) for name, each in self.metrics.items()}
+        privacy = self.document["scenario"]["privacy"]
+        kind = privacy["mechanism"]["kind"]
+        noise = None if kind == "none" else privacy["noise_multiplier"]
+        own = {"seed": self.document["seed"], "mechanism": kind, "noise_multiplier": noise}
+        rows = len(self.metrics["round"])
+        return pa.table(columns | {name: pa.array([each] * rows) for name, each in own.items()})
 
     def last_evaluation(self) -> dict[str, Measured]:
         """Returns the metrics after the last round by name, with standard errors; both are NaN if

@@ -202,6 +202,11 @@ class TrainingLoop:
             if row.evaluation is not None:
                 self.last_evaluation, self.evaluated = row.evaluation, row.round_index + 1
 
+    def restart_aggregator(self) -> None:
+        """Restarts the aggregator, from its last known state."""
+        self._is_aggregator_up = False
+        self._aggregator.restart()
+
     def _steadily(self, act: Callable[[], None]) -> None:
         """Calls `act`; whenever the aggregator is lost, replaces it, as often as allowed, and calls
         `act` again."""

@@ -27,7 +27,10 @@ from fedray.scenario.data import VocabularyCost
 
 PATTERNS = [[0, 7, 15], [1, 9], [2], [3, 4, 5, 6], [8, 10, 11, 12, 13, 14, 16]]
 HONEST = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nrounds = 17\nmin_sep = 1\nmax_participations = 7\n'
-BROKEN = {"rounds": 12, "min_sep": 2, "max_participations": 3, "timer_hours": 0.1}
+BROKEN = {
+    **{"rounds": 12, "min_sep": 2, "max_participations": 3, "timer_hours": 0.1},
+    "frontier": [[2, 3], [1, 4]],
+}
 """A value of each statement that PATTERNS break. Add one for a new statement."""
 
 

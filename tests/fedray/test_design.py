@@ -108,7 +108,7 @@ def test_several_mechanisms_have_the_figures_that_each_has_alone(
     code, out, _ = fedray_command("mechanism", *given, *SETTING)
     assert code == 0
     for name, figures in several.items():
-        (line,) = (each for each in out.splitlines() if each.split()[:1] == [name])
+        *_, line = (each for each in out.splitlines() if each.split()[:1] == [name])
         assert line.split()[-2:] == [f"{figures[key]:.6f}" for key in ("max_loss", "rms_loss")]
 
 

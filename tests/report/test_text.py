@@ -124,12 +124,41 @@ def test_a_parameter_that_a_mechanism_does_not_have_is_left_out() -> None:
 
 
 def test_several_mechanisms_are_a_row_each_and_sampled_ones_say_so() -> None:
-    headings = []
+    """Those of equal figures have them in a note."""
     for z, sampling in ((None, None), (2.0, None), (2.0, PoissonSampling(20, 0.1))):
         figures = mechanism_figures(Identity(), MinSep(20, 5, 3), z, 1e-6, sampling)
         table = mechanisms_table({"a": figures, "b": figures})
         assert [row[0] for row in table.rows] == ["a", "b"]
         is_said = any("only if every device was Poisson-sampled" in note for note in table.notes)
         assert is_said == (sampling is not None)
-        headings.append(list(table.columns[5:]))
-    assert headings == [[], ["rho", "epsilon"], ["rho", "epsilon", "sampled epsilon"]]
+        assert table.columns == ("mechanism",)
+        assert ("; epsilon " in table.notes[0]) == (z is not None)
+        assert ("; sampled epsilon " in table.notes[0]) == (sampling is not None)
+
+
+def test_a_column_of_equal_cells_is_a_note_and_the_first_column_stays() -> None:
+    table = Table.headed("t", [("a", "b", "c", "d"), ("1", "2", "3", "-"), ("1", "2", "4", "-")])
+    assert table.varied().columns == ("a", "c")
+    assert table.varied().notes == ("In all rows: b 2.",)
+    one = Table.headed("t", [("a", "b"), ("1", "2")])
+    assert one.varied() == one
+
+
+def test_a_wide_table_keeps_its_shape_by_wrapping_headings_and_prose() -> None:
+    rows = [("blt", "1,234.5", "of the first kind, which is long", "0.1234 ± 0.0021")] * 2
+    heads = ("setting", "bytes per upload", "why", "difference from the best")
+    lines = Table.headed("", [heads, *rows]).text(66).splitlines()
+    assert all(len(line) <= 66 for line in lines)
+    assert "─" in lines[2]
+    # Numbers, and cells that are short, are whole.
+    assert sum("1,234.5" in line for line in lines) == 2
+    assert sum("0.1234 ± 0.0021" in line for line in lines) == 2
+    shown = " ".join(" ".join(lines).split())
+    assert all(word in shown for word in " ".join([*heads, *rows[0]]).split())
+
+
+def test_notes_on_method_are_for_pages() -> None:
+    table = Table.of("t", [1], {"n": str}, "Read this.", method=["How."])
+    assert "How." not in str(table)
+    assert "Read this." in str(table)
+    assert "How." in render_study("t", "", [], [table], {})

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow.csv
 import pytest
 from scipy.stats import binom
 
@@ -250,7 +251,8 @@ def test_every_question_is_answered_under_every_trust_model_that_has_a_theorem(
             assert each.rows or question["kind"] in ("open_histogram", "prefix_tree")
     assert found.tables()
     assert "<html" in found.page()
-    assert [figure.name for figure in found.figures()] == ["errors"]
+    assert [figure.name for figure in found.figures()] == ["coverage", "errors"]
+    assert found.headline.startswith("By central, 16 to 24 h: ")
     json.dumps(found.to_json(), allow_nan=False)
     for refused in TRUSTS[1:] if question["kind"] in CENTRAL_ONLY else ():
         other = tables(question, values)
@@ -382,6 +384,27 @@ def test_deltas_that_add_up_to_1_are_no_privacy(trace: Trace, tmp_path: Path) ->
     found = dataclasses.replace(answer(trace, scenario=value), privacy=rows)
     with pytest.raises(InputError, match="add up to 1 or more"):
         found.write_vocabulary(tmp_path / "words.txt")
+
+
+def test_the_headline_names_the_error_that_dominates_and_who_came_least(answers: Answers) -> None:
+    window = answers.windows[-1]
+    first = window.answers[0]
+    errors = {
+        "noise": first.error,
+        "bounding": abs(window.bounding_bias),
+        "coverage": abs(window.coverage_bias),
+    }
+    said = re.search(r"Its largest error is (\w+), ([\d.,]+), against", answers.headline)
+    assert said is not None
+    assert errors[said[1]] == max(errors.values())
+    assert float(said[2].replace(",", "")) == pytest.approx(errors[said[1]], rel=1e-3)
+    least = min(window.coverage[1:], key=lambda each: each.share)
+    assert f"fewest of {least.by} {least.label}: {100 * least.share:.1f} %" in answers.headline
+    rows = answers.to_arrow().to_pylist()
+    assert len(rows) == len(answers.windows) * len(TRUSTS)
+    assert {row["epsilon"] for row in rows} == {2.0}
+    (shares,) = answers.figures()[0].series
+    assert shares.x.tolist() == [100 * each.share for each in window.coverage]
 
 
 def test_the_words_found_are_a_vocabulary_with_its_cost(trace: Trace, tmp_path: Path) -> None:
@@ -597,6 +620,20 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     assert code == 0, err
     assert re.search(r"^vocabulary +/", text, re.MULTILINE)
     assert "word0" in (tmp_path / "v.txt").read_text()
+    # The words come first, as many as are asked for, and all of them are in the file of rows.
+    rows = ("--top", "2", "--rows", str(tmp_path / "rows.csv"))
+    code, text, err = fedray_command("answer", str(out), *words, *rows)
+    assert code == 0, err
+    lines = text.split("\n\n")
+    assert re.match(r"By central, .*: [\d,]+ rows, largest word0 [\d.,]+ \(", lines[0])
+    assert "Its largest error is " in " ".join(lines[0].split())
+    assert lines[1].startswith("The largest rows of ")
+    assert len(lines[1].splitlines()) == 3 + 2
+    table = pyarrow.csv.read_csv(tmp_path / "rows.csv")
+    assert {"window", "trust", "label", "estimate", "low", "high"} <= set(table.column_names)
+    assert table.num_rows > 10
+    code, _, err = fedray_command("answer", str(out), "--top", "0")
+    assert (code, "--top=0 must be at least 1" in err) == (2, True)
     # The record is that of the run's own question.
     assert json.loads((out / "answer.json").read_text()) == written
     code, _, err = fedray_command("answer", str(out), "--set", "seed=9")

@@ -67,6 +67,7 @@ def test_the_quickstart_benchmark_runs() -> None:
             ["--device", "cpu", "--small", "--rounds", "1"],
             "noise: 1,000,000",
         ),
+        ("benchmarks/peers/limit.py", ["mlp"], "per CPU s"),
     ],
 )
 def test_what_is_run_by_hand_still_runs(script: str, arguments: list[str], last: str) -> None:

@@ -21,6 +21,7 @@ from fedray.runtime.gauges import OF_A_RUN, RUN
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
 from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
 
 HERE = Path(__file__).resolve()
 MARKER = 'import os\nopen(os.environ["MARKER"], "a").write("code of the working directory ran")\nraise ImportError\n'
@@ -318,9 +319,11 @@ def tasks():
 # Ray adds nodes in the main thread only.
 thread = threading.Thread(target=tasks)
 thread.start()
-for _ in range(2):
-    time.sleep(3)
-    cluster.add_node(num_cpus=2, **store)
+time.sleep(3)
+cluster.add_node(num_cpus=2, **store)
+while not counts:
+    time.sleep(0.1)
+cluster.add_node(num_cpus=2, **store)
 thread.join()
 at_once = max(sum(begun <= at < end for begun, end in found) for at, _ in found)
 print("RESULT", json.dumps([len(found), at_once, counts[0].running]))
@@ -418,3 +421,205 @@ def test_a_run_reserves_its_cpus_and_leaves_a_head_without_any_alone(small, tmp_
     assert digests == dict.fromkeys(("first", "second", "third"), reference.digest)
     where = "Ray, local cluster, 4 CPUs: 2 shards, 2 trainers, aggregator on CPU"
     assert done.stdout.splitlines().count(where) == 3
+
+
+EMPTY = """
+import json, logging, threading, time, ray
+from ray.cluster_utils import Cluster
+from fedray.base.errors import RunFailed
+from fedray.runs.pipeline import run_scenario
+from fedray.runtime import session as sessions
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+sessions.SECONDS_OF_SILENCE = 0.5
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **store})
+ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+told = []
+logging.getLogger("fedray").addFilter(lambda record: told.append(record.getMessage()) or True)
+scenario, digests = Scenario.from_toml(sys.argv[1]), []
+try:
+    run_scenario(scenario, Placement(backend="ray", worker_timeout_seconds=2.0), f"{sys.argv[2]}/never")
+except RunFailed as error:
+    told.append(str(error))
+def run():
+    digests.append(run_scenario(scenario, Placement(2, "ray", trainers=1), f"{sys.argv[2]}/soon").digest)
+# Ray adds nodes in the main thread only.
+thread = threading.Thread(target=run)
+thread.start()
+time.sleep(3)
+cluster.add_node(num_cpus=2, **store)
+time.sleep(3)
+early = list(digests)
+cluster.add_node(num_cpus=2, **store)
+thread.join()
+print("RESULT", json.dumps([told, early, digests]))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_run_waits_for_the_first_nodes_of_a_cluster_and_not_for_ever(
+    small, tmp_path: Path
+) -> None:
+    """Two shards and a trainer take three CPUs, which the second node brings."""
+    scenario = small(
+        "population.devices=150000", "rounds.count=3", "training.enabled=true", "training.cohort_sample=4"
+    )  # fmt: skip
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    told, early, digests = result_of(run(EMPTY, tmp_path, tmp_path / "s.toml", tmp_path))
+    assert told[0] == "fedray: waiting for 1 CPU: 0 of 0 are free (`ray status`)"
+    assert told[1].startswith("waited 2 s for 1 CPU: 0 of 0 are free; end other programs")
+    assert told[2] == "fedray: waiting for 3 CPUs: 0 of 0 are free (`ray status`)"
+    reference = simulate(scenario, Placement(1, "in-process"), tmp_path / "reference")
+    assert (early, digests) == ([], [reference.digest])
+
+
+CHANGING = """
+import json, logging, time, ray
+from ray._raylet import GcsClient
+from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
+from fedray.runs.learning import train
+from fedray.runs.simulation import simulate
+from fedray.runtime import reservation
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+from fedray.wire.messages import TrainingProgress
+reservation.SECONDS_BETWEEN_LOOKS = 0.0
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **store})
+for _ in range(2):
+    cluster.add_node(num_cpus=1, **store)
+ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+cluster.wait_for_nodes()
+told = []
+logging.getLogger("fedray").addFilter(lambda record: told.append(record.getMessage()) or True)
+scenario, left, where, new = Scenario.from_toml(sys.argv[1]), [], [], []
+def drain(name):
+    (node,) = {each["Address"]["NodeID"] for each in ray._private.state.actors().values() if each["State"] == "ALIVE" and each["Name"] == name} - {*new}
+    reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    assert GcsClient(address=cluster.address).drain_node(node, reason, "test", 0)[0]
+    left.append(node)
+def nodes():
+    actors = [each for each in ray._private.state.actors().values() if each["State"] == "ALIVE"]
+    where.append(sorted({each["Address"]["NodeID"] for each in actors}))
+def simulated(progress):
+    if progress.committed == 3 and not left:
+        drain("shards-1")
+    if progress.committed == scenario.rounds.count and len(where) == 0:
+        nodes()
+trace = simulate(scenario, Placement(2, "ray"), f"{sys.argv[2]}/trace", simulated)
+cluster.add_node(num_cpus=1, **store)
+def trained(progress):
+    if not isinstance(progress, TrainingProgress):
+        return
+    if progress.trained == 2 and len(left) == 1:
+        new.append(cluster.add_node(num_cpus=2, **store).node_id)
+    if progress.trained == 6 and len(left) == 1:
+        drain("workers-0")
+    if progress.trained == 9:
+        nodes()
+run = train(trace, scenario, Placement(backend="ray"), f"{sys.argv[2]}/model", trained)
+of_training = [run.document[each] for each in ("trainers", "restarts")]
+print("RESULT", json.dumps([trace.digest, trace.run["restarts"], of_training, left, where, told]))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_run_leaves_drained_nodes_and_trains_on_joined_ones(small, tmp_path: Path) -> None:
+    """A simulation on two nodes loses one. Its training, on the other and a third, gets a fourth of
+    two CPUs, and then leaves the node of its aggregator. Trace and model stay the same."""
+    scenario = small(
+        "population.devices=150000", "training.enabled=true", "training.cohort_sample=8"
+    )
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    found = result_of(run(CHANGING, tmp_path, tmp_path / "s.toml", tmp_path))
+    digest, restarts, of_training, left, (simulated, trained), told = found
+    here = run_scenario(scenario, Placement(1, "in-process"), tmp_path / "here")
+    assert (digest, restarts) == (here.digest, 1)
+    assert here.trained is not None
+    model = TrainedRun.open(tmp_path / "model")
+    assert (model.parameters() == here.trained.parameters()).all()
+    # Of the first two nodes; then of the third, the fourth and the one that stayed.
+    assert of_training == [4, 2]
+    assert len(simulated) == 1
+    assert len(trained) == 2
+    assert left[0] not in simulated
+    assert left[1] not in trained
+    assert sum("leaves its node, which is being drained or lost" in each for each in told) == 3
+
+
+SENT = """
+import json, logging, ray
+from ray.cluster_utils import Cluster
+from fedray.base.source import source_digest
+from fedray.runtime import session as sessions
+from fedray.runtime.placement import Placement
+# Directories of the driver are on its machine only.
+sessions._DriverPaths.extend = lambda *_: None
+joined, join = [], ray.init
+ray.init = lambda *arguments, **options: joined.append(options) or join(*arguments, **options)
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **store})
+def copies():
+    with sessions.session(Placement(address=cluster.address)):
+        nodes = {each["NodeID"] for each in ray.nodes() if each["Alive"]}
+        probe = ray.remote(num_cpus=0)(own)
+        asked = [probe.options(label_selector={"ray.io/node-id": each}).remote() for each in nodes]
+        return sum("runtime_env" in each for each in joined), len(nodes), len({*ray.get(asked)} | {source_digest()})
+def own():
+    from fedray.base.source import source_digest
+    return source_digest()
+found = [copies()]
+# A node whose fedray is of no use.
+cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": sys.argv[1]}, **store)
+found.append(copies())
+print("RESULT", json.dumps(found))
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_code_is_sent_only_if_a_node_has_another(tmp_path: Path) -> None:
+    (tmp_path / "fedray").mkdir()
+    (tmp_path / "fedray" / "__init__.py").write_text("raise ImportError")
+    found = result_of(run(SENT, tmp_path, tmp_path))
+    # Copies sent, nodes, and distinct sources, of the driver and all nodes.
+    assert found == [[0, 1, 1], [1, 2, 1]]
+
+
+CLIENT = """
+import json, logging, socket, subprocess, ray
+from ray.util.client.server.server import init_and_serve, shutdown_with_server
+from fedray.trace.reader import Trace
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+options = {"num_cpus": 2, "object_store_memory": 90 * 2**20, "include_dashboard": False, "log_to_driver": False}
+server = init_and_serve("127.0.0.1", port, address="local", logging_level=logging.ERROR, **options)
+command = [sys.executable, "-m", "fedray", "run", sys.argv[1], "--out", sys.argv[2], "--place", f"address=ray://127.0.0.1:{port}"]
+done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+trace = Trace.open(sys.argv[2]) if done.returncode == 0 else None
+print("RESULT", json.dumps([done.stderr[-2000:]] if trace is None else [trace.digest, trace.trained.document["model_sha256"], trace.trained.document["trainers"]]))
+shutdown_with_server(server.grpc_server)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_client_of_ray_runs_the_same(small, tmp_path: Path) -> None:
+    scenario = small(
+        "population.devices=150000", "rounds.count=3", "training.enabled=true", "training.cohort_sample=4"
+    )  # fmt: skip
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    here = run_scenario(scenario, Placement(1, "in-process"), tmp_path / "here")
+    assert here.trained is not None
+    found = result_of(run(CLIENT, tmp_path, tmp_path / "s.toml", tmp_path / "there"))
+    assert found == [here.digest, here.trained.document["model_sha256"], 2]

@@ -156,7 +156,7 @@ def test_a_difference_within_the_error_of_the_evaluation_is_warned_of(
     other = trained_of("b", trace, {"accuracy": 0.5 + difference}, TREE, error=errors[1])
     found = fedray.compare_runs([first, other])
     best, second = ("tree", "blt") if difference > 0 else ("blt", "tree")
-    assert found.answer.startswith(f"{best} is best: accuracy") == is_told_apart
+    assert found.answer.startswith(f"{best} is better than {second} (") == is_told_apart
     assert ("cannot be told apart" in found.answer) != is_told_apart
     assert bool(found.warnings) != is_told_apart
     words = f"The held-out set is too small to tell {best} and {second} apart"
@@ -168,14 +168,14 @@ def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, train
     # Tree has the smaller mean, of other seeds: pairs decide what can be told apart.
     found = fedray.compare_runs(runs)
     assert found.answer == (
-        "blt and tree cannot be told apart by accuracy: blt has accuracy 0.5733 ± 0.2736; "
-        "tree +0.1100 ± 0.1271, differences of paired seeds."
+        "blt and tree cannot be told apart (-11.0 ± 12.7 points of accuracy). "
+        "blt has accuracy 0.5733 ± 0.2736."
     )
     more = [
         trained_of("tree-1", trace, {"accuracy": 0.61}, "training.seed=1", TREE),
         trained_of("blt-4", trace, {"accuracy": -0.01}, "training.seed=4"),
     ]
-    assert fedray.compare_runs([*runs, *more]).answer.startswith("tree is best: accuracy 0.5375 ±")
+    assert fedray.compare_runs([*runs, *more]).answer.startswith("tree is better than blt (")
 
 
 def test_a_metric_that_tells_groups_apart_is_named_if_accuracy_does_not(trace, trained_of) -> None:
@@ -192,7 +192,7 @@ def test_a_metric_that_tells_groups_apart_is_named_if_accuracy_does_not(trace, t
                 trained_of(f"{name}-{seed}", trace, finals, f"training.seed={seed}", *overrides)
             )
     answer = fedray.compare_runs(made).answer
-    assert "cannot be told apart by accuracy" in answer
+    assert "blt and tree cannot be told apart (" in answer
     # One pair and two metrics: Student's quantile at 97.5 % with two degrees of freedom is 6.2053.
     assert "By loss, blt is best: loss 0.7000 ± 0.4968; tree +0.1100 ± 0.0358, diff" in answer
     third = 'privacy.mechanism={kind="identity"}'
@@ -222,9 +222,9 @@ def test_the_best_of_many_is_told_apart_by_the_quantile_of_all_pairs(
     shown = found.difference(found.ranked[1], "accuracy")
     assert shown.is_from_zero == (others == 1)
     half = (shown.high - shown.low) / 2
-    assert f"z 8 -0.1400 ± {half:.4f}" in found.answer
+    assert f"(14.0 ± {100 * half:.1f} points of accuracy" in found.answer
     assert f"-0.1400 ± {half:.4f}" in str(found.tables()[0])
-    notes = " ".join(note for table in found.tables() for note in table.notes)
+    notes = " ".join(note for table in found.tables() for note in table.method)
     assert notes.count("on this trace") == 1
 
 
@@ -235,11 +235,13 @@ def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(trace, tra
         trained_of(f"{z}", trace, {"accuracy": final}, f"privacy.noise_multiplier={z}", error=0.05)
         for z, final in zip((1, 2, 3), finals, strict=True)
     ]
-    assert fedray.compare_runs(made[:2]).answer.startswith("blt z 1 is best")
+    assert fedray.compare_runs(made[:2]).answer.startswith("blt z 1 is better than blt z 2 (14.8 ±")
     found = fedray.compare_runs(made)
+    # An interval of 2.39 x 0.0707, by which z 2 cannot be told apart.
     assert found.answer.startswith(
-        "blt z 1 is better than blt z 3 (-0.4000); blt z 1 and blt z 2 cannot be told apart by "
-        "accuracy: blt z 1 has accuracy 0.5000; blt z 2 -0.1485, differences of one seed."
+        "blt z 1 is better than blt z 3 (40.0 ± 16.9 points of accuracy); blt z 1 and blt z 2 "
+        "cannot be told apart (14.8 ± 16.9). blt z 1 has accuracy 0.5000; "
+        "differences are of one seed, within the errors of two evaluations."
     )
     assert "below 2.39 standard errors" in found.warnings[0]
 
@@ -278,15 +280,23 @@ def test_the_cost_of_privacy_is_a_paired_difference_and_tables_compare_with_the_
         for name, keys in overrides.items()
     }
     found = fedray.compare_runs([*runs["blt"], *runs["tree"], *runs["none"]])
-    assert found.answer.endswith(
-        " Without noise: accuracy 0.8100 ± 0.1271; +0.3100 ± 0.1271 from tree, the cost of privacy."
+    assert found.answer.startswith(
+        "tree loses 31.0 ± 12.7 points of accuracy to no noise; tree is better than blt ("
     )
+    # The figure has the same intervals, in points, and its rows have the settings' names.
+    (rows,) = comparison_figures(found)[0].series
+    assert rows.labels == ("blt", "none")
+    assert rows.x == pytest.approx([-10.0, 31.0])
+    assert rows.high[1] - rows.x[1] == pytest.approx(12.7062, rel=1e-4)
+    drawn = plotly_figure(comparison_figures(found)[0])
+    assert drawn["layout"]["yaxis"]["ticktext"] == ["blt", "none"]
+    assert drawn["data"][0]["error_x"]["array"][1] == pytest.approx(12.7062, rel=1e-4)
     means = found.tables()[0]
     assert means.columns[-1] == "difference from tree"
     assert [row[-1] for row in means.rows] == ["-0.1000 ± 0.0000", "", "+0.3100 ± 0.1271"]
     assert [each.differences is None for each in found.compared] == [False, True, False]
     answer = fedray.compare_runs([run for each in runs.values() for run in each]).answer
-    assert "Without noise, clip norm 0.5: accuracy 0.7000 ± 0.0000; +0.2000" in answer
+    assert "; tree loses 20.0 to no noise clip norm 0.5; " in answer
 
 
 def test_clip_norms_that_are_far_off_are_warned_of_once_for_each_setting(
@@ -318,7 +328,7 @@ def test_nothing_is_best_if_every_setting_diverged(trace, trained_of) -> None:
     assert found.answer == "No setting converged in every training, so none is best."
     assert not found.warnings
     ceiling = trained_of("n", trace, {"accuracy": 0.7}, "privacy.mechanism=none")
-    assert fedray.compare_runs([*made, ceiling]).answer.endswith("Without noise: accuracy 0.7000.")
+    assert fedray.compare_runs([*made, ceiling]).answer.endswith(" none: accuracy 0.7000.")
 
 
 def test_long_lists_are_shown_by_their_length(trace, trained_of) -> None:
@@ -339,7 +349,7 @@ def test_without_the_trace_epsilon_is_not_known_and_the_rest_is(runs) -> None:
     found = fedray.compare_runs([run.path for run in runs])
     assert [group.epsilon for group in found.groups] == [None, None]
     names = [figure.name for figure in comparison_figures(found)]
-    assert names == ["accuracy"]
+    assert names == ["accuracy-differences", "accuracy"]
     assert len(fedray.compare_runs(runs).to_json()["groups"]) == 2
 
 
@@ -488,18 +498,20 @@ def test_the_command_prints_tables_or_json_and_writes_page_and_figures(
         key: value for key, value in document.items() if key not in ("page", "figures")
     }
     assert {each.name for each in figures.iterdir()} == {
-        f"{name}.{kind}" for name in ("accuracy", "accuracy-epsilon") for kind in ("svg", "csv")
+        f"{name}.{kind}"
+        for name in ("accuracy-differences", "accuracy", "accuracy-epsilon")
+        for kind in ("svg", "csv")
     }
     code, out, _ = fedray_command("compare", *paths)
     assert code == 0
-    assert out.startswith("blt and tree cannot be told apart by accuracy: blt has accuracy 0.5733")
+    assert out.startswith("blt and tree cannot be told apart (-11.0 ± 12.7 points of accuracy).")
     assert "+0.1100 ± 0.1271" in out
     assert not any(path in out for path in paths)
     assert "Epsilon is not known: the trace is not where it was; give it by --trace." in out
 
 
 def test_curves_have_a_band_from_the_least_to_the_largest_seed(runs, trace) -> None:
-    curve, against = comparison_figures(fedray.compare_runs(runs, trace))
+    _, curve, against = comparison_figures(fedray.compare_runs(runs, trace))
     blt = curve.series[0]
     assert blt.x.tolist() == [2.0, 4.0]  # rounds that were evaluated
     assert (blt.low[-1], blt.high[-1]) == (pytest.approx(0.5), pytest.approx(0.7))
@@ -594,10 +606,8 @@ def test_a_comparison_names_the_run_without_noise_as_the_ceiling(trace_of, train
     assert private.rho is not None
     assert ceiling.epsilon == ceiling.rho == {"observed": None, "enforced": None}
     assert ceiling.noise_multiplier is None
-    assert found.answer.startswith("blt: accuracy 0.5000 at epsilon ")
-    assert found.answer.endswith(
-        ". Without noise: accuracy 0.7000; +0.2000 from blt, the cost of privacy."
-    )
+    assert found.answer.startswith("blt loses 20.0 ± 2.8 points of accuracy to no noise. blt has")
+    assert "blt has accuracy 0.5000 at epsilon " in found.answer
     assert [each.partition(" is that of ")[0] for each in found.warnings] == ["Epsilon"]
     assert "privacy.noise_multiplier" not in ceiling.settings
     page = comparison_page(found)
@@ -605,7 +615,7 @@ def test_a_comparison_names_the_run_without_noise_as_the_ceiling(trace_of, train
     table = next(table for table in found.tables() if table.title.startswith("Privacy"))
     shown = [place for place, name in enumerate(table.columns) if re.match("noise|epsilon", name)]
     row = next(row for row in table.rows if row[0] == "none")
-    assert [row[place] for place in shown] == ["-"] * 3
+    assert {row[place] for place in shown} == {"-"}
     tables = "\n".join(map(str, runs[1].tables()))
     assert NO_GUARANTEE.capitalize() in tables
     assert not re.search(r"epsilon|rho|&epsilon;|noise.multiplier", tables, re.IGNORECASE)
@@ -664,7 +674,7 @@ def test_the_command_says_what_was_not_reached(runs, trace, fedray_command) -> N
     [
         (0.41, 0.1, "No setting is better than before its training, so none is best: tree has accuracy 0.4000, and had 0.4100."),
         (0.45, 0.01, "No setting converged in every training, so none is best."),
-        (0.10, 0.01, "tree is best: accuracy 0.4000; blt -0.1000, differences of one seed."),
+        (0.10, 0.01, "tree is better than blt (10.0 ± 2.8 points of accuracy). tree has accuracy 0.4000; differences are of one seed, within the errors of two evaluations."),
     ],
 )  # fmt: skip
 def test_a_model_that_is_worse_than_its_start_is_never_best(
@@ -693,15 +703,17 @@ def test_rounds_that_are_missing_stand_first_with_the_reason(
         trained_of(name, trace, {"accuracy": final}, *keys, planned=60)
         for name, final, keys in (("blt", 0.3, ()), ("tree", 0.4, (TREE,)))
     ]
-    assert fedray.compare_runs(made).answer.startswith("4 of 60 rounds were trained. tree is best")
+    assert fedray.compare_runs(made).answer.startswith(
+        "4 of 60 rounds were trained. tree is better"
+    )
     monkeypatch.setitem(trace.run, "ended", "starved: no round")
     answer = fedray.compare_runs(made, trace).answer
-    assert answer.startswith("4 of 60 rounds were trained (starved). tree is best")
+    assert answer.startswith("4 of 60 rounds were trained (starved). tree is better")
     assert made[0].rows()[0][1].startswith("4 of 60, ")
     page = made[0].page()
-    assert "Trained on 4 of 60 rounds." in page
+    assert "Accuracy 0.3000 after 4 of 60 rounds. " in page
     whole = trained_of("whole", trace, {"accuracy": 0.3})
-    assert (whole.short, "Trained on" in whole.page()) == ("", False)
+    assert (whole.short, "0.3000 after 4 rounds. " in whole.page()) == ("", True)
 
 
 def test_the_ceiling_of_a_task_is_told_where_it_is_reached(trace, trained_of) -> None:

@@ -391,6 +391,7 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
         ('x = "min_sep"', 'x = "min_sep"\ny = "rms_error"', "add target_epsilon"),
         ('x = "min_sep"', 'x = "estimate.min_sep"', "is not varied"),
         ('x = "min_sep"', 'x = "min_sep"\nseeds = 3', "seeds: are of runs; add a scenario"),
+        ("min_sep = 12,", "min_sep = 12, report_goal = 5,", "estimate.report_goal: the noise"),
         ("min_sep = 12,", "min_sep = [],", "estimate.min_sep"),
         ("min_sep = 12,", "min_sep = [12, 0],", "estimate.min_sep"),
         ("min_sep = 12,", "min_sep = [12, 12],", "a value stands twice"),
@@ -476,7 +477,7 @@ def test_mechanisms_of_a_cell_are_compared_at_one_rho_and_sorted_by_their_error(
         for place, row in enumerate(result.cells[0].rows)
     )
     assert "cannot be compared" in sweep_page(result)
-    assert "cannot be compared" in result._repr_html_()
+    assert "cannot be compared" in result.page()
     assert list(result.plot().svgs) == [each.name for each in sweep_figures(result)]
 
 
@@ -554,9 +555,13 @@ def test_a_changed_digit_in_the_cache_is_computed_anew_with_a_warning(
     assert any(one.name in warning for warning in again.warnings)  # in order of cells, not of names
     assert run_sweep(sweep, scenario, HERE).warnings == ()
     one.write_bytes(content[:-9])
-    code, _, stderr = fedray_command("sweep", str(tmp_path / "sweep.toml"))
+    code, out, _ = fedray_command("sweep", str(tmp_path / "sweep.toml"))
     assert code == 0
+    assert f"WARNING: cache entry {one.name} is not what" in " ".join(out.split())
+    one.write_bytes(content[:-9])
+    code, out, stderr = fedray_command("sweep", str(tmp_path / "sweep.toml"), "--json")
     assert f"fedray: warning: cache entry {one.name} is not what was written" in stderr
+    assert json.loads(out)
 
 
 def test_without_a_cache_nothing_is_read_or_written(tmp_path: Path, monkeypatch) -> None:
@@ -624,6 +629,48 @@ made_for = ["estimate", "truth"]
 [[mechanisms]]
 kind = "tree"
 """
+
+
+GOALS = """
+name = "in use"
+estimate = {rounds = 60, min_sep = 12, report_goal = 50}
+target_epsilon = 4.0
+x = "report_goal"
+y = "epsilon"
+vary = {population = [600], report_goal = [25, 50, 100]}
+[[mechanisms]]
+kind = "blt"
+buffers = 1
+made_for = ["estimate", "truth"]
+[[mechanisms]]
+kind = "tree"
+"""
+
+
+def test_the_noise_of_a_mechanism_in_use_grows_with_the_report_goal(tmp_path: Path) -> None:
+    """One signal-to-noise ratio at all goals; what is made for the truth spends the target."""
+    rows = run_sweep(*read(tmp_path, GOALS), HERE, has_cache=False).to_arrow().to_pylist()
+    of_estimate = {
+        name: {row["cell.report_goal"]: row for row in rows if row["mechanism"] == name}
+        for name in {row["mechanism"] for row in rows if row["made_for"] == "estimate"}
+    }
+    assert len(of_estimate) == 2
+    for own in of_estimate.values():
+        z = own[50]["noise_multiplier"]
+        assert own[25]["noise_multiplier"] == pytest.approx(z / 2, rel=1e-12)
+        assert own[100]["noise_multiplier"] == pytest.approx(2 * z, rel=1e-12)
+        # Min-sep is 12 here as estimated, so the target is spent.
+        assert 3.999 < own[50]["epsilon"] <= 4.0
+    others = [row for row in rows if row["made_for"] == "truth"]
+    assert len(others) == 3
+    assert all(3.999 < row["epsilon"] <= 4.0 for row in others)
+    without = read(tmp_path, GOALS.replace(", report_goal = 50}", "}"))
+    multipliers = {
+        row["noise_multiplier"]
+        for row in run_sweep(*without, HERE, has_cache=False).table()
+        if row["mechanism"].startswith("tree")
+    }
+    assert len(multipliers) == 1
 
 
 def test_several_estimates_at_a_target_spend_what_a_stress_test_says(tmp_path: Path) -> None:

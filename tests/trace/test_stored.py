@@ -16,14 +16,13 @@ from typing import Any
 
 import pyarrow.fs
 import pytest
-import tomli_w
 from moto.server import ThreadedMotoServer
 
 from fedray.audit.ledger import Ledger
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.storage import Bucket
 from fedray.runs.learning import _Training
-from fedray.runs.pipeline import run_scenario
+from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
 from fedray.trace.stored import StoredRun
@@ -291,11 +290,10 @@ def test_tasks_are_resumed_from_a_bucket_while_their_models_are_trained(
     keys = ("rounds.count=12", *KEYS[1:], "training.evaluate_every=12")
     tables = {**small(*keys).to_tables(), "tasks": {"one": {}, "two": {"weight": 2}}}
     scenario = SeveralTasks.from_tables(tables)
-    (tmp_path / "s.toml").write_text(tomli_w.dumps(tables))
-    uri, often = bucket("x"), [*IN_PROCESS, "--place", "checkpoint_seconds=0"]
+    uri = bucket("x")
     whole = run_scenario(scenario, Placement(1, "in-process"), tmp_path / "whole")
 
-    def train(self: _Training, round_index: int, cohort: object) -> None:
+    def train(self: _Training, round_index: int, cohort: Any) -> None:
         own(self, round_index, cohort)
         name = self.writer.directory.parent.name
         if name == "two" and round_index == 6 and not stopped:
@@ -305,19 +303,58 @@ def test_tasks_are_resumed_from_a_bucket_while_their_models_are_trained(
     stopped: list[str] = []
     own = _Training.train
     monkeypatch.setattr(_Training, "train", train)
-    code, _, err = fedray_command("run", str(tmp_path / "s.toml"), "--out", uri, *often)
-    assert (code, stopped) == (130, ["two"])
-    assert f"resume={uri!r}" in err or f"--resume {uri}" in err
+    # The same in Python.
+    placement = Placement(1, "in-process", checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt, match=re.escape(uri)):
+        run_scenario(scenario, placement, uri)
+    assert stopped == ["two"]
     assert {"runs/x.partial/tasks.json", "runs/x.partial/two/run.json"} <= {*objects()}
     for name in ("x", "x/one", "x/two"):
         with pytest.raises(InputError):
             TasksRun.open(bucket(name)) if name == "x" else Trace.open(bucket(name))
-    code, _, err = fedray_command("run", "--resume", uri, *IN_PROCESS)
-    assert code == 0, err
-    again = TasksRun.open(uri)
+    again = resume_run(uri, placement)
     assert again.digest == whole.digest
-    for name, trace in again.traces.items():
+    for name, trace in TasksRun.open(uri).traces.items():
         assert digests(trace) == digests(whole.traces[name])
     assert {each.split("/")[1] for each in objects()} == {"x"}
     code, out, err = fedray_command("audit", uri, "--json")
     assert (code, json.loads(out)["digest"]) == (0, whole.digest), err
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_to_a_bucket_and_another_machine_finds_its_cells_there(
+    fedray_command, bucket, small, tmp_path: Path, monkeypatch
+) -> None:
+    (tmp_path / "small.toml").write_text(small().to_toml())
+    (tmp_path / "sweep.toml").write_text(
+        'name = "seeds"\nscenario = "small.toml"\nx = "seed"\nvary = {seed = [1, 2]}\n'
+        '[[mechanisms]]\nkind = "identity"\n'
+    )
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    command = ["sweep", str(tmp_path / "sweep.toml"), "--out", bucket("x"), *IN_PROCESS]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
+    with monkeypatch.context() as patch:
+        patch.setattr("fedray.studies.sweep.run.result_files", interrupted)
+        code, _, err = fedray_command(*command)
+        assert code == 130, err
+    kept = [each for each in objects() if each.startswith("runs/x/cells/")]
+    assert len(kept) == 4
+    assert objects() == kept
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second"))
+    (tmp_path / "second").mkdir()
+    code, out, err = fedray_command(*command)
+    assert code == 0, err
+    assert "2 of 2 runs simulated, 2 of them earlier" in err
+    assert f"report  {bucket('x')}/report.html\n" in out
+    results = {f"runs/x/{each}" for each in ("results.parquet", "results.json", "report.html")}
+    assert {*objects()} == {*kept, *results}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "third"))
+    code, here, _ = fedray_command(*command[:2], "--json", "--no-cache", *IN_PROCESS)
+    files, _ = pyarrow.fs.FileSystem.from_uri("s3://runs")
+    assert code == 0
+    assert json.loads(files.open_input_stream("runs/x/results.json").read()) == json.loads(here)
+    code, _, err = fedray_command(*command)
+    assert (code, "exists already; name a new one" in err) == (2, True)

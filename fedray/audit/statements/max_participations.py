@@ -10,7 +10,7 @@ from fedray.audit.statements.statement import (
     Breaches,
     Statement,
     Subject,
-    in_parts,
+    of_devices,
 )
 from fedray.base.rounding import counted
 from fedray.mechanisms.participation import MinSep
@@ -43,11 +43,7 @@ class MaxParticipationsStatement(Statement):
         return Finding(self.key, verdict, claimed, k, should_say, text, broken, tuple(evidence))
 
     def breaches(self, claimed: int, subject: Subject) -> Iterator[Breaches]:
-        patterns = subject.patterns
-        for chosen in in_parts(patterns.counts > claimed):
-            first, counts = patterns.starts[chosen], patterns.counts[chosen]
-            rounds = np.column_stack([patterns.rounds[first], patterns.rounds[first + counts - 1]])
-            yield Breaches(patterns.device_ids[chosen], rounds, counts)
+        yield from of_devices(subject.patterns, subject.patterns.counts > claimed)
 
     def implied(self, claimed: int, rounds: int, trace: Trace | ImportedTrace) -> MinSep:
         return MinSep(rounds, 1, min(claimed, rounds))

@@ -90,6 +90,14 @@ class Statement(ABC):
         return None
 
 
+def of_devices(patterns: Patterns, is_breach: BoolArray) -> Iterator[Breaches]:
+    """Yields breaches by all participations of a device, [P] marks those devices."""
+    for chosen in in_parts(is_breach):
+        first, counts = patterns.starts[chosen], patterns.counts[chosen]
+        rounds = np.column_stack([patterns.rounds[first], patterns.rounds[first + counts - 1]])
+        yield Breaches(patterns.device_ids[chosen], rounds, counts)
+
+
 def in_parts(is_breach: BoolArray) -> Iterator[Int64Array]:
     """Yields the places of breaches, at most CHUNK at a time."""
     places = np.flatnonzero(is_breach)

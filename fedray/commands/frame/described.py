@@ -94,7 +94,15 @@ def _parts(name: str) -> list[SchemaPart]:
         known = ", ".join(nearest_first(name, known_names()))
         raise InputError(f"table {name!r} is unknown; choose from {known}")
     return [
-        SchemaPart(each.path or "scenario", each.kind, [SchemaRow(key) for key in each.keys])
+        # Whoever writes the table begins with the keys that it cannot lack.
+        SchemaPart(
+            each.path or "scenario",
+            each.kind,
+            [
+                SchemaRow(key)
+                for key in sorted(each.keys, key=lambda key: key.default != "required")
+            ],
+        )
         for each in tables_of()
         if each.path == path
     ]

@@ -95,11 +95,13 @@ def print_line(*lines: str, err: bool = False) -> None:
 
 
 def print_result(result: Any, as_json: bool, **more: Any) -> None:
-    """Prints a result as its tables, or as its JSON document with more keys."""
+    """Prints a result: headline, warnings and tables, or its JSON document with more keys."""
     if as_json:
         print_json({**result.to_json(), **more})
     else:
-        print_pieces(result.tables())
+        warnings = (Paragraph("WARNING: ", each) for each in getattr(result, "warnings", ()))
+        said = [Paragraph("", result.headline), *warnings, ""] if result.headline else []
+        print_pieces([*said, *result.tables()])
 
 
 def print_files(written: dict[str, str]) -> None:

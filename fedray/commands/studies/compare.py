@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from fedray.commands.frame.output import print_files, print_pieces, print_result, write_shown
+from fedray.commands.frame.output import print_files, print_result, write_shown
 
 
 def compare(
@@ -40,12 +40,7 @@ def compare(
 def print_comparison(result: Any, page: Path | None, figures: Path | None, as_json: bool) -> None:
     """Writes the page and figures of a comparison, and prints its answer, warnings and tables."""
     # Files are written before anything is printed, because the JSON names them.
-    from fedray.report.table import Paragraph
-
     written = write_shown(result, page, figures)
-    if not as_json:
-        warnings = (Paragraph("WARNING: ", each) for each in result.warnings)
-        print_pieces([Paragraph("", result.answer), *warnings, ""])
     print_result(result, as_json, **written)
     if not as_json:
         print_files(written)

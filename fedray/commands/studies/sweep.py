@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fedray.base.atomic import write_directory
 from fedray.base.document import Document
 from fedray.base.errors import InputError
+from fedray.base.storage import Bucket, is_of_bucket
 from fedray.commands.frame.output import (
     print_files,
     print_json,
@@ -64,7 +65,8 @@ def sweep(
 
     Args:
         sweep: sweep that ships, or a TOML file with the keys of `fedray schema sweep`
-        out (DIR): new directory for results.parquet, results.json and report.html
+        out (DIR|URI): new directory for results.parquet, results.json and report.html, or its URI
+            in a bucket, which keeps finished cells too
     """
     from fedray.studies.sweep.sweep import find_sweep
 
@@ -74,6 +76,7 @@ def sweep(
     value, scenario = find_sweep(sweep)
     placement = placement_of(place)
     run: Any
+    bucket = Bucket(out) if out is not None and is_of_bucket(out) else None
     if value.trace is not None:
         from fedray.studies.grid import run_grid
 
@@ -82,22 +85,29 @@ def sweep(
         run = partial(run_grid, value, out, placement, trust_code=trust_code)
     else:
         # An output that exists is refused now, because the sweep takes long.
-        refuse_existing(out)
+        if bucket is None:
+            refuse_existing(out)
+        elif "/report.html" in bucket.files("/"):
+            raise InputError(f"output {bucket.name} exists already; name a new one")
         # Modules that load slowly are imported once the request is known to be possible.
         from fedray.studies.sweep.run import run_sweep
 
-        run = partial(run_sweep, value, scenario, placement, has_cache)
+        run = partial(run_sweep, value, scenario, placement, has_cache, bucket=bucket)
     with progress_line(f"sweeping {value.name}") as show, contextlib.redirect_stdout(sys.stderr):
         result = run(on_progress=show)
     if value.trace is None:
         # Warnings go to stderr, so that stdout has only JSON.
-        for warning in result.warnings:
+        for warning in result.warnings if as_json else ():
             print_line(f"fedray: warning: {warning}", err=True)
         if out is not None:
             from fedray.studies.sweep.run import result_files
 
-            write_directory(out, result_files(result, result.page()))
-    if value.trace is None:
+            files = result_files(result, result.page())
+            if bucket is None:
+                write_directory(out, files)
+            else:
+                for name, content in files.items():
+                    bucket.write(f"/{name}", content)
         written = write_shown(result, None, figures)
         print_result(result, as_json)
         if not as_json:
@@ -105,7 +115,8 @@ def sweep(
     else:
         print_comparison(result, None, figures, as_json)
     if out is not None and not as_json:
-        print_line(f"report  {out / 'report.html'}", f"table   {out / 'results.parquet'}")
+        where = out if bucket is None else bucket.name
+        print_line(f"report  {where}/report.html", f"table   {where}/results.parquet")
 
 
 def _print_shipped(as_json: bool) -> None:

@@ -323,13 +323,11 @@ def _planned(
     if estimated:
         return _participations(n, estimated, participations)
     found = [run.truth for run in runs if run.what_if is None]
-    known = [(each, each.participation) for each in found if each.participation is not None]
+    known = [each.min_sep for each in found if each.participation is not None]
     if len(known) < 2:
         rule = "must be given, because a plan estimates it from at least two runs"
         raise InputError.of("estimated", None, rule)
-    min_seps = [truth.min_sep for truth, _ in known]
-    most = [participation.max_participations for _, participation in known]
-    limits = limits_of_runs(n, min_seps, most, len(known), scenario.participation)
+    limits = limits_of_runs(n, known, len(known), scenario.participation)
     return _participations(
         n, (limits.min_sep or n,), participations or (limits.max_participations,)
     )

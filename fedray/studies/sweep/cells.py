@@ -157,11 +157,14 @@ class Judgement:
         if sweep.target_epsilon is not None:
             return None
         if sweep.noise_per_report is not None:
-            # A cell without a scenario has its goal among its values; `Sweep` demands it.
-            goal = self.cell.get("report_goal") if scenario is None else scenario.rounds.report_goal
-            return sweep.noise_per_report * goal
+            return sweep.noise_per_report * self._goal()
         own = 1.0 if scenario is None else scenario.privacy.noise_multiplier
         return sweep.noise_multiplier or own
+
+    def _goal(self) -> int:
+        """Report goal of the cell; 1 if it has none, where `Sweep` lets nothing depend on it."""
+        scenario = self.scenario
+        return scenario.rounds.report_goal if scenario else self.cell.get("report_goal") or 1
 
     def _row(self, spec: MechanismSpec, made_for: MadeFor | None) -> tuple[Row, Strategy | None]:
         """Privacy of one mechanism; and the mechanism, unless its row has a note and no figures."""
@@ -187,6 +190,8 @@ class Judgement:
                 planned = strategy.participation_sensitivity(estimate) if estimate else used
                 target = self.sweep.target_epsilon
                 z = noise_multiplier_for(planned.value, self.sweep.delta, epsilon=target)
+                if estimate is not None and self.sweep.estimate is not None:
+                    z *= self._goal() / (self.sweep.estimate.report_goal or self._goal())
             released = Gaussian(noise_multiplier=z, sensitivity=used.value)
             of_person = None
             if truth.patterns is not None and truth.patterns.owner_ids is not None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import decimals_of, down, shown_min_sep, shown_noise, significant, up
+from fedray.base.rounding import (
+    counted,
+    decimals_of,
+    down,
+    shown_min_sep,
+    shown_noise,
+    significant,
+    up,
+)
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, file_names, needs_log
 from fedray.report.page import render_study
@@ -57,6 +66,8 @@ _BRIEF = (
     "note",
 )
 """Columns that terminals have room for."""
+MOST_NAMED = 3
+"""Mechanisms that the verdict names."""
 _BRIEF_AT_A_TARGET = ("min_sep", "noise_multiplier", "epsilon", "rms_error")
 """The same where each mechanism has noise of its own."""
 _TITLES = {
@@ -90,8 +101,8 @@ def _short(result: SweepResult) -> dict[str, str]:
     return dict(zip(full, short, strict=True))
 
 
-def sweep_notes(result: SweepResult) -> list[str]:
-    """Notes for a reader of the result, a sentence each."""
+def sweep_notes(result: SweepResult) -> tuple[list[str], list[str]]:
+    """Returns notes for a reader of the result, and those on its method, a sentence each."""
     rows = [row for each in result.cells for row in each.rows]
     kinds = {row.sensitivity_of for row in rows if row.sensitivity_of is not None}
     rests = {"trace": "that of the simulated trace", "(b, k)": "that of the cell's (b, k)"}
@@ -107,23 +118,25 @@ def sweep_notes(result: SweepResult) -> list[str]:
     )
     notes.append(NOT_COMPARABLE)
     if result.sweep.target_epsilon is not None:
+        goal = result.sweep.estimate and result.sweep.estimate.report_goal
+        scaled = f" at report goal {goal:,}, and in proportion at others" if goal else ""
         notes.append(
-            "Each mechanism has the least noise for the target under its estimate, or under the "
-            "truth if it is made for that; epsilon is what was spent."
+            f"Each mechanism has the least noise for the target under its estimate{scaled}, or "
+            "under the truth if it is made for that; epsilon is what was spent."
         )
-    names = _short(result)
+    names, needed = _short(result), []
     if any(full != short for full, short in names.items()):
-        notes.append(f"Mechanisms in full: {'; '.join(names)}.")
+        needed.append(f"Mechanisms in full: {'; '.join(names)}.")
     if any(row.is_starved for row in rows):
-        notes.append(
+        needed.append(
             "A cell whose run starved has no figures, because its first rounds say nothing of the "
             "whole run; its note has the cause."
         )
     # None means that no sensitivity is known, and only False a bound.
     has_bounds = any(row[f"{name}_is_exact"] is False for row in result.table() for name in BOUNDS)
     if has_bounds:
-        notes.append("A sensitivity with <= is an upper bound, because no exact one is known.")
-    return notes
+        needed.append("A sensitivity with <= is an upper bound, because no exact one is known.")
+    return needed, notes
 
 
 def sweep_page(result: SweepResult) -> str:
@@ -135,7 +148,38 @@ def sweep_page(result: SweepResult) -> str:
         sweep_tables(result),
         result.to_json(),
         OF_EVERY_AUDIT,
+        verdict=result.headline,
+        warnings=result.warnings,
     )
+
+
+def sweep_verdict(result: SweepResult) -> str:
+    """Returns the mechanisms that are the best in most cells; of a figure that mechanisms share, or
+    that they were calibrated to, its range."""
+    sweep = result.sweep
+    starved = sum(any(row.is_starved for row in each.rows) for each in result.cells)
+    end = f"; {starved:,} of {counted(len(result.cells), 'cell')} starve." if starved else "."
+    best: Counter[str] = Counter()
+    is_target = sweep.y == "epsilon" and sweep.target_epsilon is not None
+    for each in [] if result.is_of_cell or is_target else result.cells:
+        found = [(getattr(row, sweep.y), row.mechanism) for row in each.rows]
+        known = [(value, name) for value, name in found if value is not None]
+        best.update([min(known)[1]] if len(known) > 1 else [])
+    if best:
+        said = [f"{name} in {count:,}" for name, count in best.most_common(MOST_NAMED)]
+        return f"Least {_title(sweep)} of {counted(best.total(), 'cell')}: {', '.join(said)}{end}"
+    cells = [
+        (float(value), str(each.cell.get(sweep.x)))
+        for each in result.cells
+        for row in each.rows
+        if (value := getattr(row, sweep.y)) is not None
+    ]
+    if not cells:
+        return f"No cell has a figure{end}"
+    ends = [
+        f"{significant(value)} ({_key_title(sweep.x)} {x})" for value, x in (min(cells), max(cells))
+    ]
+    return f"{_title(sweep).capitalize()} is from {ends[0]} to {ends[1]}{end}"
 
 
 def sweep_tables(result: SweepResult) -> list[Table]:
@@ -189,32 +233,23 @@ def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Tabl
 
 
 def _cells_table(result: SweepResult) -> Table:
-    """A row per cell and mechanism, in a cell the least error first. A column whose cells are all
-    equal is a note instead."""
+    """A row per cell and mechanism, in a cell the least error first."""
     rows = result.table()
     varied = [key for key, values in result.sweep.varied.items() if len(values) > 1]
     names = _short(result)
     seen = {name: {_cell(row, name) for row in rows} for name in COLUMNS}
-    # Every column of a single row would be the same in all rows, and none would be left.
-    is_single = len(rows) == 1
-    shown = [
-        name
-        for name in COLUMNS
-        if (seen[name] - {"-", ""} if is_single else len(seen[name]) > 1 and name not in varied)
-    ]
+    shown = [name for name in COLUMNS if name not in varied and seen[name] - {"-", ""}]
     cells: dict[str, Callable[[dict[str, Any]], str]] = {
         short_key(key): lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
     }
     cells["mechanism"] = lambda row: names[row["mechanism"]]
     cells |= {COLUMNS[name]: lambda row, name=name: _cell(row, name) for name in shown}
-    equal = {} if is_single else {name: each for name, each in seen.items() if len(each) == 1}
-    said = [f"{COLUMNS[name]} {text}" for name, (text,) in equal.items() if text not in ("-", "")]
-    constants = f"In all rows: {'; '.join(said)}." if said else ""
     brief = _BRIEF if result.sweep.target_epsilon is None else _BRIEF_AT_A_TARGET
     brief += (result.sweep.y, "note")
     details = tuple(COLUMNS[name] for name in shown if name not in brief)
-    notes = (constants, *sweep_notes(result))
-    return Table.of(result.sweep.name, rows, cells, *notes, details=details)
+    notes, method = sweep_notes(result)
+    table = Table.of(result.sweep.name, rows, cells, *notes, details=details, method=method)
+    return table.varied()
 
 
 def _cell(row: dict[str, Any], name: str) -> str:

@@ -17,6 +17,7 @@ from fedray.base.document import InJson, InPlace, Key, NotInJson, json_of
 from fedray.base.errors import InputError, Unsustainable, one_line, shown
 from fedray.base.kept import cache_folder
 from fedray.base.result import DrawnResult
+from fedray.base.storage import Bucket
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
@@ -77,6 +78,7 @@ class SweepResult(DrawnResult):
     TABLES: ClassVar[str] = "fedray.studies.sweep.page:sweep_tables"
     FIGURES: ClassVar[str] = "fedray.studies.sweep.page:sweep_figures"
     PAGE: ClassVar[str] = "fedray.studies.sweep.page:sweep_page"
+    HEADLINE: ClassVar[str] = "fedray.studies.sweep.page:sweep_verdict"
 
     sweep: NotInJson[Sweep]
     """The requested sweep."""
@@ -184,6 +186,7 @@ def run_sweep(
     placement: Placement | None = None,
     has_cache: bool = True,
     on_progress: Progress | None = None,
+    bucket: Bucket | None = None,
 ) -> SweepResult:
     """Simulates or assumes the outcome of every cell of a sweep, then judges the mechanisms.
 
@@ -193,6 +196,7 @@ def run_sweep(
         placement: where the tasks run.
         has_cache: whether to keep cells and mechanisms, and to use kept ones.
         on_progress: called with the number of finished cells.
+        bucket: place in a bucket where the cache is kept too.
 
     Returns:
         The rows of every cell, in the sweep's order.
@@ -205,7 +209,7 @@ def run_sweep(
     if sweep.trace is not None:
         raise InputError.of("sweep", sweep.name, "has a trace to train on", "use run_grid")
     cells = sweep.cells()
-    cache = StudyCache(has_cache)
+    cache = StudyCache(has_cache, bucket)
     designs = cache_folder("designs") if has_cache else None
     listen = on_progress or (lambda _: None)
     placement = placement or Placement()

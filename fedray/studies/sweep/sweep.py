@@ -84,6 +84,11 @@ class Estimate(Table):
     """Least difference of two rounds of one device, b. A list is varied as `estimate.min_sep`."""
     max_participations: Count | None = None
     """Most rounds of one device, k; default: ceil(rounds / min_sep)."""
+    # Documents of sweeps without it stay as they were before there was a choice.
+    report_goal: Annotated[int, Field(ge=1, exclude_if=lambda goal: goal is None)] | None = None
+    """Report goal for which the noise for a target is chosen; it grows in proportion to the goal of
+    a cell, so that the signal-to-noise ratio of a mechanism is the same in all cells. Default: one
+    noise for all goals."""
 
     @property
     def min_seps(self) -> tuple[int, ...]:
@@ -254,6 +259,12 @@ class Sweep(Table):
                 raise ValueError("estimate.min_sep: a value stands twice; give each once")
             for min_sep in self.estimate.min_seps:
                 self.estimate.participation(min_sep)
+            has_goals = self.scenario is not None or "report_goal" in self.vary
+            if self.estimate.report_goal and not (self.target_epsilon and has_goals):
+                raise ValueError(
+                    "estimate.report_goal: the noise for a target grows from it to the goals of "
+                    "the cells; add target_epsilon, and report_goal to vary"
+                )
         if self.scenario is None and self.trace is None:
             self._check_settings()
         for axis in filter(None, (self.x, self.plane)):

@@ -6,7 +6,8 @@
 The same models, data, local steps, clipping and noise (settings.py). Every simulator runs in an
 environment of its own, which is made here from its locked requirements. A run is done twice, with
 few and with many rounds: their difference has no start-up in it. Runs take turns, and medians of
-the pairs are printed: device updates per CPU second of all processes, and per second of wall time.
+the pairs are printed: device updates per CPU second of all processes, and per second of wall time;
+beside them the limit, what the setting's matrix products alone take in the same run (limit.py).
 """
 
 import argparse
@@ -18,6 +19,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from limit import seconds_per_device
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -99,22 +102,31 @@ def main() -> None:
     parser.add_argument("--who", nargs="+", default=["fedray", "flwr", "pfl"])
     parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
+    for who in chosen.who:
+        command_of(who, chosen.settings[0], 1)  # makes its environment
     for setting in chosen.settings:
         print(f"{setting}: load {os.getloadavg()[0]:.1f}", flush=True)
         measured: dict[str, list[tuple[float, float]]] = {who: [] for who in chosen.who}
         started = time.monotonic()
+        limits: list[float] = []
         for _ in range(chosen.repeats):
+            limits.append(1 / seconds_per_device(setting))
             for who in chosen.who:
                 measured[who].append(rates(who, setting))
+        limit = statistics.median(limits)
+        print(f"  {'products alone (limit)':28} {limit:9.1f} per CPU s", flush=True)
         for who, pairs in measured.items():
             cpu, wall = (statistics.median(column) for column in zip(*pairs, strict=True))
             first = measured[chosen.who[-1]]
             ratio = statistics.median(
                 mine[0] / other[0] for mine, other in zip(pairs, first, strict=True)
             )
+            share = statistics.median(
+                mine[0] / alone for mine, alone in zip(pairs, limits, strict=True)
+            )
             print(
                 f"  {who:28} {cpu:9.1f} per CPU s {wall:9.1f} per s"
-                f"   {ratio:5.2f} times {chosen.who[-1]}",
+                f"   {ratio:5.2f} times {chosen.who[-1]}   {share:4.2f} of the limit",
                 flush=True,
             )
         print(f"  ({time.monotonic() - started:.0f} s)", flush=True)
