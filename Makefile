@@ -8,7 +8,7 @@ TWO := $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 LONG := $(BIN)/python -m pytest -q --timeout 3600
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test outside lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict fits laws fuzz docs clean
+.PHONY: diurnal help run test outside lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ bench-wheel: .venv/.tests  ## Sizes and start-up times of an installation, for t
 
 predict: .venv/.runs  ## The published runs of Gboard, predicted from others (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard-predict --out runs/gboard-predicted
+
+diurnal: .venv/.tests  ## A day of the en-US population beside published ones, and its picture in docs/ (seconds)
+	$(BIN)/python tests/reproduction/diurnal.py docs/diurnal.png
 
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard

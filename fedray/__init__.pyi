@@ -68,7 +68,7 @@ from fedray.studies.compare import Comparison as Comparison
 from fedray.studies.compare import compare_runs as compare_runs
 from fedray.studies.equal_privacy import compare_mechanisms as compare_mechanisms
 from fedray.studies.fit import Fit as Fit
-from fedray.studies.fit import FittedRun as FittedRun
+from fedray.studies.fit import ObservedRun as ObservedRun
 from fedray.studies.fit import fit_min_sep as fit_min_sep
 from fedray.studies.grid import read_tuning as read_tuning
 from fedray.studies.grid import run_grid as run_grid

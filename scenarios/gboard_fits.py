@@ -1,9 +1,5 @@
-"""Which population, pace and timer explain published min-seps: likelihoods on surfaces, models that
-share parameters between runs, and profiles.
-
-In the likelihood of a configuration, log min-sep is normal around that of the surface with the
-published scatter, and at least the log of the rounds if no device came back. Log days are in the
-range that k implies, with the same scatter; that range is an estimate (`PublishedRun.days`).
+"""Which population, pace and timer explain published min-seps: models that share parameters between
+runs, fitted on surfaces through small simulated runs (`fedray.studies.reach_and_pace`).
 """
 
 import math
@@ -12,21 +8,29 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import special
+import numpy.typing as npt
 
+import fedray
 from .gboard_rows import PublishedRun
-from .gboard_surfaces import PACES, SHARES, TIMERS, Array, Surface
-from .reproduction import Document
+from .reproduction import Progress, StudyCache, reach_and_pace
 
-TASK_SD, REPEAT_SD = 0.10, 0.015
-"""Standard deviations of log min-sep between tasks of one locale and between repeats of one
-configuration: published ones differ by up to 10 per cent and by 1 to 2 per cent."""
+Array = npt.NDArray[np.float64]
+
+SIMULATED_TIMERS = (0.5, 1.0, 2.0, 4.0)
+"""Simulated timers of the later paper's runs, as factors on the timer of the earlier paper."""
+SHARES = np.geomspace(0.2, 1.6, 54)
+"""[S] shares that fits choose from, in steps of 4 per cent; entry 41 is 0.9994."""
+PACES = np.geomspace(3.0, 90.0, 59)
+"""[P] paces that fits choose from, minutes, in steps of 6 per cent. A round takes longer than the
+first in any case."""
+TIMERS = np.geomspace(0.5, 4.0, 13)
+"""[T] factors on timers that fits choose from; entry 4 is 1."""
+EARLIER = reach_and_pace.Grid(SHARES, PACES)
+"""Grid of runs whose timer is printed."""
+LATER = reach_and_pace.Grid(SHARES, PACES, TIMERS, SIMULATED_TIMERS)
+"""Grid of the later paper's runs."""
 WHOLE, SAME_TIMER = 41, 4
 """Places of the share 1 in `SHARES` and of the factor 1 in `TIMERS`."""
-LEVEL = 0.9
-"""Confidence level of the intervals."""
-DROP = float(special.chdtri(1, 1.0 - LEVEL)) / 2.0
-"""Fall of the log-likelihood at the ends of a profile's interval (Wilks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ class Evidence:
 
     run: PublishedRun
     """The first of its repeats."""
-    surface: Surface
+    surface: reach_and_pace.Surface
     """Its min-seps and days."""
     likelihood: Array
     """[T, S, P] log-likelihood of the published figures."""
@@ -96,28 +100,57 @@ class Evidence:
     """[T, S, P] absolute error of log min-sep, and of log days outside the range of k."""
 
 
-def evidence_of(repeats: Sequence[PublishedRun], surface: Surface) -> Evidence:
+def simulated_surfaces(
+    runs: Sequence[PublishedRun],
+    overrides: Sequence[str],
+    scale: float,
+    placement: "fedray.Placement | None",
+    on_progress: Progress,
+) -> dict[str, reach_and_pace.Surface]:
+    """Simulates runs on a coarse grid, and returns the surface of each configuration.
+
+    Args:
+        runs: published runs; repeats of a configuration are simulated once.
+        overrides: keys set in every scenario.
+        scale: share of population and report goal that is simulated.
+        placement: place of the simulations, a task each.
+        on_progress: listener.
+    """
+    configurations = {run.configuration: run for run in runs}
+    wanted = []
+    for run in configurations.values():
+        # Set last, so that no override changes the comparison.
+        own = (
+            f"population.devices={run.population}",
+            f"participation.timer_hours={run.timer_hours}",
+        )
+        scenario = run.scenario((*overrides, *own))
+        wanted.append((scenario, LATER if run.earlier else EARLIER))
+    place = placement or fedray.Placement()
+    found = reach_and_pace.simulated_surfaces(wanted, scale, place, StudyCache(True), on_progress)
+    return dict(zip(configurations, found, strict=True))
+
+
+def place_in(grid: Array, value: float) -> int:
+    """Returns the place of the grid's value that is nearest, in logarithms."""
+    return int(np.argmin(np.abs(np.log(grid / value))))
+
+
+def evidence_of(repeats: Sequence[PublishedRun], surface: reach_and_pace.Surface) -> Evidence:
     """Returns the evidence of repeats of one configuration."""
     run = repeats[0]
-    sd = math.hypot(TASK_SD, REPEAT_SD / math.sqrt(len(repeats)))
     # Repeats share the deviation of their task.
-    off = surface.log_min_seps - np.mean([math.log(each.min_sep) for each in repeats])
-    if run.is_censored:
-        return Evidence(run, surface, special.log_ndtr(off / sd), np.maximum(0.0, -off))
-    least, most = np.log(run.days)
-    timers = np.log(TIMERS if run.earlier else np.ones(1))[:, None, None]
-    below, above = least + timers - surface.log_days, most + timers - surface.log_days
-    within = log_probability(below / sd, above / sd)
-    loss = np.abs(off) + np.maximum(0.0, np.maximum(below, -above))
-    return Evidence(run, surface, within - 0.5 * (off / sd) ** 2, loss)
-
-
-def log_probability(low: Array, high: Array) -> Array:
-    """Returns the log probability that a standard normal variable is between two bounds."""
-    # In the upper tail both probabilities round to 1, so it is mirrored.
-    low, high = np.where(low > 0, -high, low), np.where(low > 0, -low, high)
-    top = special.log_ndtr(high)
-    return top + np.log1p(-np.exp(np.minimum(special.log_ndtr(low) - top, -1e-12)))
+    sd = math.hypot(reach_and_pace.TASK_SD, reach_and_pace.REPEAT_SD / math.sqrt(len(repeats)))
+    log_min_sep = float(np.mean([math.log(each.min_sep) for each in repeats]))
+    off = surface.log_min_seps - log_min_sep
+    days, loss = None, np.maximum(0.0, -off)
+    if not run.is_censored:
+        timers = np.log(TIMERS if run.earlier else np.ones(1))[:, None, None]
+        least, most = days = (np.log(run.days[0]) + timers, np.log(run.days[1]) + timers)
+        outside = np.maximum(least - surface.log_days, surface.log_days - most)
+        loss = np.abs(off) + np.maximum(0.0, outside)
+    likelihood = surface.log_likelihood(log_min_sep, run.is_censored, sd, days)
+    return Evidence(run, surface, likelihood, loss)
 
 
 def predicted(model: Model, run: PublishedRun, evidence: Sequence[Evidence]) -> Point:
@@ -138,7 +171,7 @@ def predicted(model: Model, run: PublishedRun, evidence: Sequence[Evidence]) -> 
         share, pace = _place_of_most(-np.asarray(loss)[shares, paces])
         return Point(shares.start + share, pace)
     earlier, later = sums(own)
-    # Parameters of the later paper only are maximised first, those of both papers then.
+    # Parameters of the later paper only are maximised first, those of both papers next.
     at_timer = later[SAME_TIMER] if model.later == "same" else later.max(axis=0)
     if model.later == "timer and population":
         at_timer = np.broadcast_to(at_timer.max(axis=0), earlier.shape)
@@ -172,29 +205,14 @@ def sums(evidence: Sequence[Evidence]) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval(Document):
-    """Profile-likelihood interval of a parameter of a locale, with the others free."""
+class LocaleInterval(reach_and_pace.Interval):
+    """Interval of a parameter of a locale; a timer is a factor on that of the earlier paper."""
 
     locale: str
     """The locale."""
-    parameter: str
-    """reach, pace (minutes) or timer (factor of the later paper's timer on the earlier one's)."""
-    best: float
-    """Value of the largest likelihood."""
-    low: float | None
-    """Lower end; None if the smallest value of the grid is inside."""
-    high: float | None
-    """Upper end; None if the largest value of the grid is inside."""
-
-    @property
-    def text(self) -> str:
-        """The interval as text, or that the parameter is not identified."""
-        ends = [f"at least {self.low:.3g}"] if self.low is not None else []
-        ends += [f"at most {self.high:.3g}"] if self.high is not None else []
-        return ", ".join(ends) or "not identified"
 
 
-def intervals(evidence: Sequence[Evidence]) -> list[Interval]:
+def intervals(evidence: Sequence[Evidence]) -> list[LocaleInterval]:
     """Returns the intervals of reach, pace and later timer of the locale of the evidence."""
     earlier, later = sums(evidence)
     total = later + earlier
@@ -205,11 +223,8 @@ def intervals(evidence: Sequence[Evidence]) -> list[Interval]:
     # The earlier paper prints its timers.
     if later.any():
         profiles["timer"] = (TIMERS, total.max(axis=(1, 2)))
-    found = []
-    for name, (values, profile) in profiles.items():
-        inside = np.flatnonzero(profile >= profile.max() - DROP)
-        low = None if inside[0] == 0 else float(values[inside[0]])
-        high = None if inside[-1] == len(values) - 1 else float(values[inside[-1]])
-        best = float(values[int(np.argmax(profile))])
-        found.append(Interval(evidence[0].run.locale, name, best, low, high))
-    return found
+    found = [reach_and_pace.interval_of(name, *profile) for name, profile in profiles.items()]
+    locale = evidence[0].run.locale
+    return [
+        LocaleInterval(each.parameter, each.best, each.low, each.high, locale) for each in found
+    ]

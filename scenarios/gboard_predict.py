@@ -1,8 +1,8 @@
 """Published runs of both papers and predictions by models, fitted on all rows, without the row,
 without its locale, and without its paper.
 
-`gboard_surfaces` simulates every configuration on a coarse grid of population, pace and timer; all
-fits are arithmetic on these surfaces (`gboard_fits`). Repeats of a configuration count as one.
+`gboard_fits` simulates every configuration on a coarse grid of population, pace and timer; all fits
+are arithmetic on these surfaces. Repeats of a configuration count as one.
 """
 
 import math
@@ -13,20 +13,21 @@ from typing import Annotated
 
 import fedray
 from .gboard_fits import (
-    LEVEL,
     MODELS,
-    REPEAT_SD,
-    TASK_SD,
+    PACES,
+    SHARES,
     Evidence,
-    Interval,
+    LocaleInterval,
     Point,
     evidence_of,
     intervals,
+    place_in,
     predicted,
+    simulated_surfaces,
 )
 from .gboard_rows import PublishedRun, Rows, later_runs, published_runs, select
-from .gboard_surfaces import PACES, SHARES, Surface, place_in, simulated_surfaces
 from .reproduction import Document, Progress, Reproduced, Reproduction, Table
+from .reproduction import reach_and_pace as likelihood
 
 NOTHING = "nothing"
 LEFT_OUT: Mapping[str, Callable[[PublishedRun], object]] = {
@@ -94,7 +95,7 @@ class PredictionStudy(Document):
     """The requested runs."""
     scores: tuple[Score, ...]
     """A line per model, over the configurations of all runs."""
-    intervals: tuple[Interval, ...]
+    intervals: tuple[LocaleInterval, ...]
     """Parameters of each locale, if reach, pace and later timer are all free."""
     scale: float
     """Size of the simulations, as a share of population and report goal."""
@@ -129,7 +130,7 @@ def run(
 
 
 def study_of(
-    published: Sequence[PublishedRun], surfaces: Mapping[str, Surface], scale: float
+    published: Sequence[PublishedRun], surfaces: Mapping[str, likelihood.Surface], scale: float
 ) -> PredictionStudy:
     """Fits all models to published runs on their surfaces, and leaves rows out in turn."""
     repeats: dict[str, list[PublishedRun]] = {}
@@ -244,8 +245,9 @@ _NOTES = (
     "rows of a locale are left out, its parameters are those that fit all others best, by absolute "
     "errors of log min-sep and of log days outside those that k implies. k, without the row, is "
     "the number of timers that began in the predicted days.",
-    f"Intervals are profile likelihoods at {LEVEL:.0%}, with a scatter of {TASK_SD:.0%} between "
-    f"tasks and {REPEAT_SD:.1%} between repeats. No row refutes the values beyond an open end.",
+    f"Intervals are profile likelihoods at {likelihood.LEVEL:.0%}, with a scatter of "
+    f"{likelihood.TASK_SD:.0%} between tasks, {likelihood.REPEAT_SD:.1%} between repeats. No row "
+    "refutes the values beyond an open end.",
 )
 
 
@@ -274,11 +276,11 @@ def _tables(study: PredictionStudy, best: int) -> list[Table]:
         **{heading: error(kind) for heading, kind in shown.items()},
         "k right": lambda score: str(score.participations_right or "-"),
     }
-    found: dict[str, Callable[[Interval], str]] = {
+    found: dict[str, Callable[[LocaleInterval], str]] = {
         "locale": lambda each: each.locale,
         "parameter": lambda each: each.parameter,
         "best": lambda each: f"{each.best:.3g}",
-        f"{LEVEL:.0%}": lambda each: each.text,
+        f"{likelihood.LEVEL:.0%}": lambda each: each.text,
     }
     key = ", ".join(f"{at} {study.scores[at].model}" for at in numbers)
     return [

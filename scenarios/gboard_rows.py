@@ -19,7 +19,8 @@ from fedray import InputError
 
 FOLDER = Path(__file__).resolve().parent / "gboard"
 FITTED_ROWS = ("nwp-de-DE", "nwp-pt-PT", "nwp-en-US", "nwp-en-IN", "nwp-es-AR")
-"""Rows whose own min-sep was used to fit the reach of their locale, by `fedray fit-min-sep`."""
+"""Rows whose own min-sep was used to fit the reach of their locale, by a search over
+simulated runs."""
 FITTED_LOCALES = ("es-ES", "pt-BR")
 """Locales whose reach and pace were fitted on their rows of both papers, which contradict a fit on
 one row (`gboard_fits`)."""

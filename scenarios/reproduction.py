@@ -32,11 +32,12 @@ from fedray.report.figures import MetricLine as MetricLine
 from fedray.report.figures import metric_curve as metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table as Table
+from fedray.studies import reach_and_pace as reach_and_pace
 from fedray.studies.compare import comparison_of as comparison_of
 from fedray.studies.habits.observed import on_grid as on_grid
 from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval
-from fedray.studies.simulated import simulated as simulated
+from fedray.studies.simulated import StudyCache as StudyCache
 
 Progress = Callable[[str], None]
 """Listener for lines of progress; a `PartDone` also says how much is done."""

@@ -132,7 +132,7 @@ DOCUMENTS: Mapping[str, Document] = {
         shakespeare.Study, files="The file results.json is the same."
     ),
     "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
-    "fedray fit-min-sep": Document(Fit, printed.WithFit),
+    "fedray fit-min-sep": Document(Fit),
     "fedray population": Document(PopulationSupply),
     "fedray mechanism": Document(Figures, printed.Written),
     "fedray calibrate": Document(TraceCalibration),

@@ -92,13 +92,6 @@ class WithHabitFit(TypedDict):
     """Meaning of the log's times, in words; empty for a log that was simulated."""
 
 
-class WithFit(TypedDict):
-    """Keys that `fedray fit-min-sep` adds to a fit."""
-
-    scale: float
-    """Size of the runs, as a share of population and report goal."""
-
-
 class Verified(TypedDict):
     """Key that `fedray audit` adds to every audit."""
 

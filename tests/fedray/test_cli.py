@@ -294,14 +294,24 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["run", "GOOD.toml", "--in-process"], "it is given by --place backend=in-process"),
         (["run", "GOOD.toml", "--quiet"], "goes before the command: fedray --quiet run"),
         (["fit-min-sep", "--min-sep", "20"], "population.devices must be set"),
-        (["fit-min-sep", "GOOD.toml"], "Missing option '--min-sep'"),
+        (["fit-min-sep", "GOOD.toml"], "min_sep must be given unless"),
+        (["fit-min-sep", "GOOD.toml", "--min-sep", "0"], "min_sep = 0: input should be"),
         (
-            ["fit-min-sep", "GOOD.toml", "--min-sep", "0"],
-            "--min-sep=0 must be at least 1 and less than the 12 rounds",
+            ["fit-min-sep", "GOOD.toml", "--min-sep", "12"],
+            "2 rounds of a device, 12 apart, do not fit into 12 rounds",
         ),
         (
-            ["fit-min-sep", "GOOD.toml", "--min-sep", "5", "--vary", "luck"],
-            "is not one of reach, checkins",
+            ["fit-min-sep", "GOOD.toml", "--min-sep", "5", "--vary", "checkins"],
+            "is not one of reach, pace, both",
+        ),
+        (["fit-min-sep", "GOOD.toml", "--runs", "NONE.csv"], "cannot be read (No such file"),
+        (
+            ["fit-min-sep", "GOOD.toml", "--runs", "NONE.csv", "--min-sep", "5"],
+            "--min-sep is a column of --runs; leave it out",
+        ),
+        (
+            ["fit-min-sep", "GOOD.toml", "--runs", "NONE.csv", "--set", "rounds.count=9"],
+            "--runs has this as rounds; leave it out",
         ),
         (
             ["fit-min-sep", "GOOD.toml", "--min-sep", "5", "--scale", "0.01"],

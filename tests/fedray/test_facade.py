@@ -31,7 +31,9 @@ from fedray.mechanisms import BLT, Matrix, Tree
 from fedray.report.audits import guarantees_table, participation_table
 from fedray.scenario import AlwaysOn, CustomAvailability, Population, Privacy, Rounds, Training
 from fedray.scenarios.reproduction import Reproduced
+from fedray.studies.fit import FittedRun
 from fedray.studies.plan import Candidate
+from fedray.studies.reach_and_pace import Interval
 from fedray.studies.sweep.run import CellResult
 from fedray.trace.schema import ROUND_SCHEMA
 
@@ -328,7 +330,11 @@ def results(tmp_path_factory) -> dict[str, Any]:
         x="min_sep",
         mechanisms=(fedray.MechanismSpec(kind="tree"),),
     )
-    run = fedray.FittedRun(0.5, 12, 3)
+    observed = fedray.ObservedRun(
+        rounds=60, goal=5, timer_hours=24.0, min_sep=12, max_participations=3
+    )
+    run = FittedRun(observed, 12.0, 3.0, 0.1)
+    reach = Interval("reach", 0.5, 0.4, None)
     canary = fedray.CanaryResult(
         *("banded-toeplitz", 2000, 8192, tuple(range(2000)), 7.0, 1.0, 1.0, 1.0, 0.9, 1.1),
         *(1.0, 1.0, (fedray.CanaryTest("law", 0.5, "nothing", "the sampler"),) * 10, 1e-6),
@@ -348,7 +354,7 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "TrainedRun": trained,
         "SweepResult": fedray.SweepResult(sweep, cells),
         "Plan": plan,
-        "Fit": fedray.Fit("population.reach", 12, run, (run,) * 16),
+        "Fit": fedray.Fit((reach,), (run,) * 16, 0.1),
         "CanaryResult": canary,
         "Figures": fedray.mechanism_figures(Tree(), SETTING, 2.0, 1e-9),
         "TraceCalibration": fedray.calibrate_trace(trace, epsilon=2.0),

@@ -65,8 +65,9 @@ def test_an_import_leaves_nothing(fedray_command, interrupting, tmp_path: Path) 
 def test_a_fit_is_one_line(fedray_command, interrupting, small, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(small().to_toml())
     interrupting(1)
-    done = fedray_command("fit-min-sep", str(tmp_path / "s.toml"), "--min-sep", "4", "--scale", "1")
-    assert_interrupted(done, "interrupted; every file is either complete or not written")
+    arguments = ("--min-sep", "4", "--scale", "1", "--no-cache")
+    done = fedray_command("fit-min-sep", str(tmp_path / "s.toml"), *arguments)
+    assert_interrupted(done, "interrupted; nothing is kept without a cache")
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ from fedray.runs.design import evaluate_mechanisms, find_mechanism
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.studies.fit import RANGES, fit_min_sep
+from fedray.studies.fit import VARIED, ObservedRun, fit_min_sep
 from fedray.studies.habits.fit import fit_habits
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.plan import PlanTarget, make_plan
@@ -665,12 +665,27 @@ class Fits(Valid):
     def _min_sep(self, rng: random.Random) -> None:
         scenario = Scenario.from_tables({**BASE, **rng.choice([ALWAYS_ON, {}])})
         overrides = (f"population.devices={rng.choice([300, 1000, 2000])}", f"rounds.count={rng.choice([2, 12, 30])}", f"participation.timer_hours={rng.choice([0.0, 2.0, 12.0])}")  # fmt: skip
+        value = scenario.with_overrides(*overrides)
+        rounds, timer_hours = value.rounds.count, value.participation.timer_hours or 1.0
+        runs = [
+            ObservedRun(
+                rounds=rounds,
+                goal=value.rounds.report_goal,
+                timer_hours=timer_hours,
+                min_sep=min_sep if min_sep < rounds else None,
+                max_participations=rng.choice([2, None]) if min_sep < rounds else 1,
+                days=rng.choice([None, 0.5, 9.0]),
+            )
+            for min_sep in rng.sample([1, 2, 5, 11, 40], rng.choice([1, 2]))
+        ]
         fit = fit_min_sep(
-            scenario.with_overrides(*overrides),
-            rng.choice([1, 2, 5, 11]),
-            rng.choice(list(RANGES)),
-            tolerance=rng.choice([0.01, 0.5]),
-            on_run=lambda _: self.note("fit"),
+            value,
+            runs,
+            rng.choice(VARIED),
+            scale=1.0,
+            placement=Placement(1, "in-process"),
+            has_cache=False,
+            on_progress=lambda _: self.note("fit"),
         )
         check_document(fit.to_json())
 

@@ -33,10 +33,11 @@ from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
-from fedray.studies.fit import Fit, FittedRun
+from fedray.studies.fit import Fit, FittedRun, ObservedRun
 from fedray.studies.habits.fit import Estimate, HabitFit, Held
 from fedray.studies.habits.observed import Layout, ObservedLog, Records
 from fedray.studies.habits.statistics import Summary
+from fedray.studies.reach_and_pace import Interval
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
 from fedray.wire.messages import ClassCounts, ShardUse
@@ -337,8 +338,9 @@ def test_documents_of_several_tasks_match_their_types(
 
 def test_documents_of_fits_match_their_types(tmp_path: Path, fedray_command, monkeypatch) -> None:
     """Both fits are made by hand."""
-    run = FittedRun(0.5, 9, 4)
-    found = Fit("population.reach", 9, run, (FittedRun(0.1, None, None), run))
+    observed = ObservedRun(rounds=40, goal=5, timer_hours=24.0, min_sep=9, max_participations=4)
+    run = FittedRun(observed, 9.5, 3.0, 0.5)
+    found = Fit((Interval("reach", 0.5, 0.4, None),), (run,), 0.1)
     monkeypatch.setattr("fedray.studies.fit.fit_min_sep", lambda *_, **__: found)
     arguments = ("fit-min-sep", "quickstart", "--min-sep", "9", "--json")
     check("fedray fit-min-sep", printed(fedray_command, *arguments))

@@ -12,15 +12,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedray.scenarios.gboard_fits import (
-    REPEAT_SD,
-    TASK_SD,
+    PACES,
+    SHARES,
+    TIMERS,
     WHOLE,
     Point,
     evidence_of,
     intervals,
+    simulated_surfaces,
 )
 from fedray.scenarios.gboard_rows import PublishedRun, later_runs, published_runs
-from fedray.scenarios.gboard_surfaces import PACES, SHARES, TIMERS, Surface, simulated_surfaces
+from fedray.studies.reach_and_pace import REPEAT_SD, TASK_SD, Surface
 
 
 @dataclass

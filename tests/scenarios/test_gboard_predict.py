@@ -1,7 +1,6 @@
 """Fits and predictions of published runs: parameters that made rows are found, and nothing of a row
 that is left out reaches its prediction."""
 
-import itertools
 import json
 import math
 from collections.abc import Iterable
@@ -18,30 +17,35 @@ from scipy import stats
 from fedray.base.errors import InputError
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.scenarios import gboard_fits, gboard_predict, gboard_surfaces
+from fedray.scenarios import gboard_fits, gboard_predict
 from fedray.scenarios.gboard_fits import (
+    EARLIER,
+    LATER,
     MODELS,
+    PACES,
+    SHARES,
+    TIMERS,
     WHOLE,
     Evidence,
     Model,
     Point,
     evidence_of,
     intervals,
+    place_in,
     predicted,
 )
 from fedray.scenarios.gboard_predict import LEFT_OUT, NOTHING, fit_renewal, renewal, study_of
 from fedray.scenarios.gboard_rows import FITTED_LOCALES, PublishedRun, later_runs, published_runs
-from fedray.scenarios.gboard_surfaces import (
-    PACES,
-    SHARES,
-    SIMULATED_LOADS,
-    SIMULATED_SHARES,
-    TIMERS,
+from fedray.studies import reach_and_pace
+from fedray.studies.reach_and_pace import (
+    Grid,
     Surface,
-    outcome_of,
-    place_in,
+    cases_of,
+    log_probability,
+    simulated_surfaces,
     surface_through,
 )
+from fedray.studies.simulated import StudyCache
 
 ALL = [*published_runs(), *later_runs()]
 CONFIGURATIONS = {run.configuration: run for run in reversed(ALL)}
@@ -51,10 +55,9 @@ CONFIGURATIONS = {run.configuration: run for run in reversed(ALL)}
 def surface_of(configuration: str) -> Surface:
     """The surface of the made-up law."""
     run = CONFIGURATIONS[configuration]
-    cases = itertools.product(gboard_surfaces._timers(run), SIMULATED_SHARES, SIMULATED_LOADS)
-    return surface_through(
-        run, [lawful(gboard_surfaces._scenario(run, *case, ()).scaled(0.01)) for case in cases]
-    )
+    scenario, grid = run.scenario(), LATER if run.earlier else EARLIER
+    truths = [lawful(case.scaled(0.01)) for case in cases_of(scenario, grid)]
+    return surface_through(scenario, grid, truths)
 
 
 def evidence_for(runs: Iterable[PublishedRun]) -> list[Evidence]:
@@ -111,7 +114,7 @@ def test_the_probability_between_two_bounds_is_right_far_out_too() -> None:
         wanted = stats.norm.logcdf(b) + math.log1p(
             -math.exp(stats.norm.logcdf(a) - stats.norm.logcdf(b))
         )
-        found = gboard_fits.log_probability(np.array(low), np.array(high))
+        found = log_probability(np.array(low), np.array(high))
         assert float(found) == pytest.approx(wanted, rel=1e-6)
 
 
@@ -234,7 +237,8 @@ def test_rows_say_whether_reach_or_pace_was_fitted_on_them() -> None:
 
 @pytest.mark.slow
 def test_the_command_predicts_published_rows(tmp_path: Path, fedray_command, monkeypatch) -> None:
-    monkeypatch.setattr(gboard_surfaces, "outcome_of", lawful)
+    monkeypatch.setattr(reach_and_pace, "simulated_limits", lawful)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given = ("--place", "backend=in-process", "--rows", "nwp-es-AR,pt-PT")
     code, out, err = fedray_command(
         "reproduce", "gboard-predict", *given, "--out", str(tmp_path / "o"), "--json"
@@ -276,7 +280,7 @@ def test_stray_and_impossible_options_are_refused_in_one_line(
 
 
 @pytest.mark.slow
-def test_an_outcome_is_that_of_the_run_and_refuses_runs_that_end_early() -> None:
+def test_a_surface_is_through_the_simulated_runs_and_refuses_runs_that_end_early() -> None:
     scenario = Scenario.from_tables(
         {
             "name": "small",
@@ -286,12 +290,15 @@ def test_an_outcome_is_that_of_the_run_and_refuses_runs_that_end_early() -> None
             "training": {"enabled": False},
         }
     )
-    found = outcome_of(scenario)
+    grid = Grid(np.array([0.2, 1.0]), np.array([1.0]))
+    where = (1.0, Placement(1, "in-process"), StudyCache(False), lambda _: None)
+    (found,) = simulated_surfaces([(scenario, grid)], *where)
     # Rounds of 30 among 2000 devices come back after a day at the earliest.
-    assert 1 < found.min_sep <= 2000 / 30
-    assert found.max_participations <= math.floor(found.days) + 1
-    # Without a device that came back, the min-sep is at least the number of rounds.
-    once = outcome_of(scenario.with_overrides("rounds.count=3"))
-    assert (once.min_sep, once.max_participations) == (3, 1)
-    with pytest.raises(InputError, match="max_days"):
-        outcome_of(scenario.with_overrides("rounds.count=600", "rounds.max_days=1.0"))
+    for share, min_sep in zip(grid.shares, np.exp(found.log_min_seps[0, :, 0]), strict=True):
+        assert 1 < min_sep <= share * 2000 / 30 + 1
+    # Without a device that came back, the min-sep is more than the number of rounds.
+    (once,) = simulated_surfaces([(scenario.with_overrides("rounds.count=3"), grid)], *where)
+    assert np.exp(once.log_min_seps.max()) > 3
+    with pytest.raises(InputError, match="small: .*max_days"):
+        early = scenario.with_overrides("rounds.count=600", "rounds.max_days=1.0")
+        simulated_surfaces([(early, grid)], *where)

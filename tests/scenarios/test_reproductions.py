@@ -20,16 +20,9 @@ from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import (
-    amplified,
-    blt,
-    dp_lstm,
-    flash,
-    gboard_recipes,
-    gboard_surfaces,
-    tree_patterns,
-)
+from fedray.scenarios import amplified, blt, dp_lstm, flash, gboard_recipes, tree_patterns
 from fedray.scenarios.reproduction import Reproduced, Reproduction, agreement_figure
+from fedray.studies import reach_and_pace
 
 HERE = Placement(backend="in-process")
 SMALL = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
@@ -68,7 +61,8 @@ TINY_RECIPES = (
 def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     name: str, monkeypatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gboard_surfaces, "outcome_of", lawful)
+    monkeypatch.setattr(reach_and_pace, "simulated_limits", lawful)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # The other mechanisms of the BLT paper take a minute.
     monkeypatch.setattr(blt, "PRINTED", (*blt.PRINTED[:3], blt.PRINTED[8]))
     # The slow fits are those of test_flash.py.
