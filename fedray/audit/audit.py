@@ -482,6 +482,9 @@ class Audit(DrawnResult):
         may be, in a sentence; absent without one, and for a run, whose rules are known."""
         if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
             return None
+        # These figures are of the recorded rounds.
+        if self.claim is not None and (self.claim.rounds or 0) > self.rounds:
+            return None
         used, most = self.mechanisms[0], self.supported_epsilon
         found, gives = used.observed_limits.epsilon, f"if enforced{self.for_all_rows}, would give"
         if most is None:

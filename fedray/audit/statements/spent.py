@@ -67,7 +67,8 @@ class SpentStatement:
             figure = plain(up(getattr(support, self.key)))
             bound = "" if support.sensitivity.is_exact else "at most "
             advised = f"{self.key} = {figure}"
-            supported = f"{said} give {bound}{figure} ({support.sensitivity.theorem})"
+            gives = ", which gives" if support.has_pairs else " give"
+            supported = f"{said}{gives} {bound}{figure} ({support.sensitivity.theorem})"
         # Limits that are supported as claimed are in `supported` already.
         if of_limits is not None and of_limits != getattr(support, self.key):
             text = f"the claimed limits give {plain(up(of_limits))}; {text}"
@@ -120,5 +121,6 @@ def said_of(guarantee: Guarantee) -> str:
 
 def _limits(guarantee: Guarantee) -> str:
     participation = guarantee.participation
-    assert participation is not None
+    if participation is None:
+        return guarantee.reason
     return f"{described(participation)} in {counted(participation.rounds, 'round')}"
