@@ -47,6 +47,7 @@ from fedray.audit.guarantees import (
     limits_of_schedule,
     observed,
     of_limits,
+    shown_pairs,
 )
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import (
@@ -73,7 +74,6 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
-from fedray.audit.statements.frontier import shown_pairs
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult

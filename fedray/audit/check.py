@@ -13,7 +13,6 @@ from fedray.audit.guarantees import REPEATED, Guarantee, Limits, of_limits
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
-from fedray.audit.statements.frontier import shown_pairs
 from fedray.audit.statements.noise import check_noise
 from fedray.audit.statements.sampling import check_sampling
 from fedray.audit.statements.spent import SpentStatement
@@ -151,11 +150,10 @@ def _supports(
         found["frontier"] = frontier_of(patterns)
     put_right = claim.model_copy(update=found)
     keys = " and ".join(each.statement for each in broken)
-    limits, reason = _limits(put_right, trace, enforced), f"the claim, with {keys} corrected"
-    if limits.pairs:
-        pairs = [(each.min_sep, each.max_participations) for each in limits.pairs]
-        reason += f": frontier = {shown_pairs(pairs)}"
-    return support, supported(replace(limits, reason=reason), "corrected")
+    limits = replace(
+        _limits(put_right, trace, enforced), reason=f"the claim, with {keys} corrected"
+    )
+    return support, supported(limits, "corrected")
 
 
 def _amplified(claim: Claim, trace: Trace | ImportedTrace, noise: Noise) -> Guarantee | None:

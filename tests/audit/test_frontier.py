@@ -11,6 +11,7 @@ from fedray.audit.findings import Verdict
 from fedray.audit.guarantees import Limits, of_limits
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
+from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.statements.frontier import frontier_of, tightened
 from fedray.base.errors import InputError
 from fedray.imports.importer import import_log
@@ -120,7 +121,12 @@ def test_a_frontier_gives_less_than_limits_that_never_meet_in_a_device(audited) 
     )
     assert f"{of_pairs.supported_epsilon:.2f}"[:4] in of_limits.would_do
     assert of_pairs.would_do is None
-    assert "frontier = [[45, 7], [22, 2]]" in of_pairs.supported_by
+    assert "(min-sep, participations) of [[45, 7], [22, 2]]" in of_pairs.supported_by
+    # A published statement names what must be enforced.
+    said = (
+        "If for each device one pair (min-sep, participations) of [[45, 7], [22, 2]] were enforced"
+    )
+    assert said in privacy_statement(of_pairs).summary
 
 
 def test_a_device_that_keeps_no_pair_breaks_the_frontier(audited) -> None:
@@ -161,9 +167,9 @@ def test_a_broken_claim_with_a_frontier_and_an_epsilon_names_the_corrected_pairs
 ) -> None:
     audit = audited([*SELDOM, *CLOSE], epsilon=1.0, **broken)
     assert not audit.claim_holds
-    assert f"frontier = {pairs}" in audit.supported_by
+    assert f"(min-sep, participations) of {pairs}" in audit.supported_by
     (finding,) = [each for each in audit.findings if each.statement == "epsilon"]
-    assert f"frontier = {pairs}, which give" in finding.explanation
+    assert f"(min-sep, participations) of {pairs} in 315 rounds give" in finding.explanation
     right = audited([*SELDOM, *CLOSE], frontier=[[45, 7], [22, 2]])
     assert audit.supported_epsilon == right.supported_epsilon
 
