@@ -47,6 +47,7 @@ from fedray.audit.guarantees import (
     limits_of_schedule,
     observed,
     of_limits,
+    shown_pairs,
 )
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import (
@@ -73,7 +74,6 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
-from fedray.audit.statements.frontier import shown_pairs
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
@@ -481,6 +481,9 @@ class Audit(DrawnResult):
         """A claim of limits that gives a smaller epsilon than may be published, or one where none
         may be, in a sentence; absent without one, and for a run, whose rules are known."""
         if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
+            return None
+        # These figures are of the recorded rounds.
+        if self.claim is not None and (self.claim.rounds or 0) > self.rounds:
             return None
         used, most = self.mechanisms[0], self.supported_epsilon
         found, gives = used.observed_limits.epsilon, f"if enforced{self.for_all_rows}, would give"

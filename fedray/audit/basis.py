@@ -7,7 +7,7 @@ and ledger all read the one guarantee chosen here, so that they agree.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedray.audit.guarantees import Guarantee, described
+from fedray.audit.guarantees import Guarantee
 from fedray.audit.questions import AnswerPrivacy
 from fedray.trace.imported import Assumption
 
@@ -41,7 +41,7 @@ class Basis:
             return ""
         if found.name == "sampled":
             return f"{SECRET_DRAWS}: {found.reason}"
-        return found.reason if found.participation is None else described(found.participation)
+        return found.limits
 
     @property
     def trust(self) -> tuple[Assumption, ...]:

@@ -7,6 +7,7 @@
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -104,14 +105,21 @@ class Guarantee(Document):
     reason: str
     assumptions: tuple[str, ...] = ()
     """Assumptions behind the guarantee, in sentences."""
-    has_pairs: NotInJson[bool] = False
-    """Whether each device keeps one of several pairs, which the reason names, so that no single
-    participation describes it."""
+    pairs: NotInJson[tuple[MinSep, ...]] = ()
+    """Pairs of which each device keeps one; then no single participation describes it."""
 
     @property
     def is_known(self) -> InJson[bool]:
         """Whether the sensitivity is known."""
         return self.sensitivity is not None
+
+    @property
+    def limits(self) -> str:
+        """The participation in words, or the reason why none is known."""
+        if self.pairs:
+            pairs = shown_pairs([(each.min_sep, each.max_participations) for each in self.pairs])
+            return f"for each device one pair (min-sep, participations) of {pairs}"
+        return self.reason if self.participation is None else described(self.participation)
 
     @property
     def scope(self) -> InJson[str]:
@@ -248,7 +256,7 @@ def of_limits(
         may_rest_on and sensitivity is not None,
         reason,
         limits.assumptions,
-        bool(limits.pairs),
+        limits.pairs,
     )
 
 
@@ -577,6 +585,11 @@ def described(participation: MinSep) -> str:
         f"min-sep {shown_min_sep(participation.min_sep)} and at most "
         f"{counted(participation.max_participations, 'participation')}"
     )
+
+
+def shown_pairs(pairs: Sequence[tuple[int, int]]) -> str:
+    """Returns the pairs of a frontier as a claim has them."""
+    return f"[{', '.join(f'[{b}, {k}]' for b, k in pairs)}]"
 
 
 def true_positive_rate(mu: float, false_positive_rate: float = 1e-3) -> float:

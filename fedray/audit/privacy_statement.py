@@ -13,7 +13,7 @@ from typing import ClassVar
 from fedray.audit.assumptions import UNSEEN
 from fedray.audit.audit import Audit, MechanismAudit, other_tasks
 from fedray.audit.findings import broken_noise, headline
-from fedray.audit.guarantees import Guarantee, described, true_positive_rate
+from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.questions import EMPTIED, OF_A_MODEL
 from fedray.audit.rules import rules_of
 from fedray.audit.tuning import Tuning
@@ -168,7 +168,7 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
         f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy{rho}, for "
         f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}."
     )
-    by_rule = answers or stated.has_pairs or stated.name in BY_SERVER
+    by_rule = answers or stated.pairs or stated.name in BY_SERVER
     is_unlimited = stated.participation is None and not by_rule
     limits = "unlimited" if is_unlimited else audit.basis.condition
     what = "The guarantee" if stated.name in BY_SERVER else "Participation"
@@ -275,7 +275,7 @@ def _participation(audit: Audit, mechanism: MechanismAudit | None, stated: Guara
     line = Line(f"Participation ({stated.name})", _limits_text(audit, stated), rests)
     if mechanism is None:
         return [line]
-    known = [each for each in mechanism.guarantees if each.participation or each.has_pairs]
+    known = [each for each in mechanism.guarantees if each.participation or each.pairs]
     others = [
         f"{each.name}: {_limits_text(audit, each) if each in known else 'unknown'}"
         for each in mechanism.guarantees
@@ -483,11 +483,9 @@ def _limits_text(audit: Audit, guarantee: Guarantee) -> str:
     by_server = guarantee.name in BY_SERVER
     if guarantee is basis.stated and (by_server or (basis.answers and participation is None)):
         return basis.condition
-    if guarantee.has_pairs:
-        return guarantee.reason
-    if participation is None:
+    if participation is None and not guarantee.pairs:
         return "a unit may contribute more than once to a round, so no min-sep describes it"
-    text = described(participation)
+    text = guarantee.limits
     # The reason has the stated claim, from which tighter limits may follow.
     is_of_claim = guarantee.name in ("claimed", "corrected")
     return f"{text} ({guarantee.reason})" if is_of_claim else text

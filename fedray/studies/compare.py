@@ -267,6 +267,8 @@ class Comparison(DrawnResult):
         """Returns the cost of privacy: the loss of the best group to one without noise."""
         name, best = f"no noise{group.name.removeprefix('none')}", self.ranked[0]
         lost = self._loss_text(group, unit)
+        if lost == "diverged":
+            return f"{name} diverged"
         if self.may_be_chance(group, best):
             return f"{best.name} and {name} cannot be told apart ({lost})"
         does = "gains" if lost.startswith("-") else "loses"

@@ -72,7 +72,9 @@ def _nothing_found(plan: Plan) -> str:
     said = " ".join([said, *_starved_at_full_size(plan)])
     if not plan.remedies:
         return f"{said} Epsilon falls with more noise per report, fewer rounds, and more devices."
-    return f"{said} Instead would do: {'; or '.join(_remedy(plan, e) for e in plan.remedies)}."
+    scale = 1.0 if near is None else scale_of(near.report_goal, plan.scale)
+    by = "" if scale == 1.0 else f", by estimates from {scale:.2g} of the size"
+    return f"{said} Instead would do{by}: {'; or '.join(_remedy(plan, e) for e in plan.remedies)}."
 
 
 def _remedy(plan: Plan, remedy: Remedy) -> str:

@@ -6,6 +6,7 @@ Devices and timers change who comes when: the min-sep that would do is found fir
 about proportional to both; the proposal is then simulated as the plan's own candidates are.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -71,13 +72,14 @@ def remedies(
         factor = MORE * needed / b
         for _ in range(MOST_PROPOSALS):
             is_timer = key == "timer_hours"
-            hours = near.timer_hours * (factor if is_timer else 1.0)
+            # Whole hours, so that what a reader is told is what was simulated.
+            hours = float(math.ceil(near.timer_hours * factor)) if is_timer else near.timer_hours
             tried = simulate(devices if is_timer else round(devices * factor), hours)
             if tried.meets_target and tried.epsilon is not None:
                 value = hours if is_timer else round(devices * factor)
                 found.append(Remedy(key, value, tried.epsilon, tried.days))
             # A longer timer starves once, and then always.
-            if tried.meets_target or tried.starves or not hours:
+            if tried.meets_target or tried.starves or (is_timer and not hours):
                 break
             factor *= MORE
     return tuple(found)

@@ -11,6 +11,7 @@ from fedray.audit.findings import Verdict
 from fedray.audit.guarantees import Limits, of_limits
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
+from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.statements.frontier import frontier_of, tightened
 from fedray.base.errors import InputError
 from fedray.imports.importer import import_log
@@ -95,7 +96,9 @@ def audited(tmp_path):
         (tmp_path / "log.csv").write_text("device,round\n" + "\n".join(rows) + "\n")
         number = len(list(tmp_path.iterdir()))
         trace = import_log(tmp_path / "log.csv", "device", "round", 315, tmp_path / f"t{number}")
-        return audit_trace(trace, claim=Claim(mechanism=KIND, noise_multiplier=7.0, **claim))
+        return audit_trace(
+            trace, claim=Claim(**{"mechanism": KIND, "noise_multiplier": 7.0, **claim})
+        )
 
     return audited
 
@@ -118,7 +121,12 @@ def test_a_frontier_gives_less_than_limits_that_never_meet_in_a_device(audited) 
     )
     assert f"{of_pairs.supported_epsilon:.2f}"[:4] in of_limits.would_do
     assert of_pairs.would_do is None
-    assert "frontier = [[45, 7], [22, 2]]" in of_pairs.supported_by
+    assert "(min-sep, participations) of [[45, 7], [22, 2]]" in of_pairs.supported_by
+    # A published statement names what must be enforced.
+    said = (
+        "If for each device one pair (min-sep, participations) of [[45, 7], [22, 2]] were enforced"
+    )
+    assert said in privacy_statement(of_pairs).summary
 
 
 def test_a_device_that_keeps_no_pair_breaks_the_frontier(audited) -> None:
@@ -143,6 +151,36 @@ def test_an_epsilon_follows_from_a_frontier_with_other_statements(audited) -> No
     both = audited(SELDOM, frontier=[[22, 7]], min_sep=45)
     alone = audited(SELDOM, min_sep=45, max_participations=7)
     assert both.supported_epsilon == alone.supported_epsilon
+
+
+@pytest.mark.parametrize(
+    ("broken", "pairs"),
+    [
+        ({"frontier": [[45, 7], [22, 1]]}, "[[45, 7], [22, 2]]"),
+        ({"frontier": [[45, 7], [22, 2]], "min_sep": 40}, "[[45, 7], [22, 2]]"),
+        ({"frontier": [[45, 7], [22, 2]], "max_participations": 3}, "[[45, 7], [22, 2]]"),
+        ({"frontier": [[45, 7], [22, 2]], "rounds": 300}, "[[45, 7], [22, 2]]"),
+    ],
+)
+def test_a_broken_claim_with_a_frontier_and_an_epsilon_names_the_corrected_pairs(
+    audited, broken, pairs
+) -> None:
+    audit = audited([*SELDOM, *CLOSE], epsilon=1.0, **broken)
+    assert not audit.claim_holds
+    assert f"(min-sep, participations) of {pairs}" in audit.supported_by
+    (finding,) = [each for each in audit.findings if each.statement == "epsilon"]
+    assert f"(min-sep, participations) of {pairs} in 315 rounds give" in finding.explanation
+    right = audited([*SELDOM, *CLOSE], frontier=[[45, 7], [22, 2]])
+    assert audit.supported_epsilon == right.supported_epsilon
+
+
+@pytest.mark.parametrize("strategy", [KIND, Tree()])
+def test_no_claim_is_proposed_for_more_rounds_than_recorded(audited, strategy) -> None:
+    """A frontier over more rounds has a larger epsilon than over the recorded ones."""
+    claim = {"min_sep": 22, "max_participations": 7, "mechanism": strategy}
+    recorded = audited([*SELDOM, *CLOSE], **claim)
+    assert recorded.would_do
+    assert audited([*SELDOM, *CLOSE], rounds=1000, **claim).would_do is None
 
 
 def test_an_empty_frontier_is_refused(tmp_path) -> None:

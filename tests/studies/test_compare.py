@@ -331,6 +331,14 @@ def test_nothing_is_best_if_every_setting_diverged(trace, trained_of) -> None:
     assert fedray.compare_runs([*made, ceiling]).answer.endswith(" none: accuracy 0.7000.")
 
 
+def test_training_without_noise_that_diverged_is_said_and_is_no_loss(trace, trained_of) -> None:
+    made = [
+        trained_of("blt", trace, {"accuracy": 0.5}),
+        trained_of("none", trace, {"accuracy": math.nan}, "privacy.mechanism=none"),
+    ]
+    assert fedray.compare_runs(made).answer.startswith("no noise diverged. blt has accuracy 0.5000")
+
+
 def test_long_lists_are_shown_by_their_length(trace, trained_of) -> None:
     many = ", ".join(f"{0.5 + 0.005 * index:.4f}" for index in range(92))
     band = f"privacy.mechanism={{kind='toeplitz', coefficients=[1.0, {many}]}}"

@@ -6,7 +6,9 @@ import json
 import re
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,7 @@ from fedray.studies.plan_page import (
     plan_sentences,
     plan_tables,
 )
+from fedray.studies.remedies import remedies
 from fedray.studies.simulated import Truth
 from fedray.studies.what_ifs import what_ifs
 
@@ -703,7 +706,11 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
         factor = found[key].value / (20_000 if key == "population.devices" else 12.0)
         less = int(b * factor / 1.12)
         assert epsilon(MinSep(n, less, -(-n // less))) > 2.0
-    assert found["timer_hours"].days == found["timer_hours"].value / 4.0
+    hours = found["timer_hours"].value
+    assert found["timer_hours"].days == hours / 4.0
+    # The timer that a reader is told is the one that was simulated.
+    assert hours == int(hours)
+    assert f"a timer of {hours:.0f} h, in" in plan.headline
     page = plan_page(plan)
     assert "Instead would do: noise_per_report" in plan.headline
     assert f" {rounds:,} rounds; or " in plan.headline
@@ -711,6 +718,31 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     assert "nearest miss" in page
     assert plan_figures(plan)[0].name == "epsilon"
     assert plan_figures(plan)[0].series[-1].name == "nearest miss"
+    smaller = replace(plan, scale=0.5)
+    assert "Instead would do, by estimates from 0.5 of the size: " in smaller.headline
+
+
+def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
+    """Without a timer none can be longer, and the third number of devices meets the target."""
+    target = PlanTarget(epsilon=2.0, delta=1e-6)
+    near = SimpleNamespace(
+        target=target,
+        planned_limits=MinSep(400, 20, 20),
+        noise_multiplier=3.0,
+        report_goal=100,
+        timer_hours=0.0,
+    )
+    asked = []
+
+    def simulate(devices: int, hours: float) -> SimpleNamespace:
+        asked.append((devices, hours))
+        is_third = len({each for each, _ in asked}) == 3
+        return SimpleNamespace(meets_target=is_third, epsilon=1.9, days=5.0, starves=False)
+
+    found = remedies(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate)
+    (devices,) = [each for each in found if each.key == "population.devices"]
+    assert devices.value == asked[2][0]
+    assert 1000 < asked[0][0] < asked[1][0] < asked[2][0]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedray.audit.distribution import frontier_of
 from fedray.audit.findings import Finding, verdict_of
-from fedray.audit.guarantees import fitting
+from fedray.audit.guarantees import fitting, shown_pairs
 from fedray.audit.participation import Patterns
 from fedray.audit.statements.statement import (
     MOST_EVIDENCE,
@@ -82,8 +82,3 @@ def tightened(pairs: Pairs, limits: MinSep) -> tuple[MinSep, ...]:
     """Returns the pairs of a frontier within limits that hold for every device too."""
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
     return tuple(fitting(n, min(n, max(b, each)), min(k, most)) for each, most in pairs)
-
-
-def shown_pairs(pairs: Pairs) -> str:
-    """Returns the pairs as a claim has them."""
-    return f"[{', '.join(f'[{b}, {k}]' for b, k in pairs)}]"

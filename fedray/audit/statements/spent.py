@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fedray.audit.findings import ROUNDED, Evidence, Finding, Verdict, plain
-from fedray.audit.guarantees import Guarantee, described
+from fedray.audit.guarantees import Guarantee
 from fedray.audit.noise import Noise, released
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.base.rounding import counted, up
@@ -113,12 +113,12 @@ class SpentStatement:
 def said_of(guarantee: Guarantee) -> str:
     """Returns the limits of a guarantee in words, with the reason why they hold or nothing is
     proven."""
-    if guarantee.participation is None:
-        return guarantee.reason
-    return f"{_limits(guarantee)} ({guarantee.reason})"
+    limits = _limits(guarantee)
+    return limits if limits == guarantee.reason else f"{limits} ({guarantee.reason})"
 
 
 def _limits(guarantee: Guarantee) -> str:
-    participation = guarantee.participation
-    assert participation is not None
-    return f"{described(participation)} in {counted(participation.rounds, 'round')}"
+    for each in (*guarantee.pairs, guarantee.participation):
+        if each is not None:
+            return f"{guarantee.limits} in {counted(each.rounds, 'round')}"
+    return guarantee.reason
