@@ -76,12 +76,16 @@ class CustomTask:
 
     def gradients(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named] | None:
         """See fedray.clients.tasks.module.ModuleTask.gradients; other tasks train together."""
-        if isinstance(task := self._task, ModuleTask):
-            return self._called("losses", lambda: task.gradients(parameters, batch))
-        return None
+        if not isinstance(task := self._task, ModuleTask):
+            return None
+        given = self._called("losses", lambda: task.gradients(parameters, batch))
+        return given and (self._checked(given[0], batch), given[1])
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         given = self._called("losses", lambda: self._task.losses(parameters, batch))
+        return self._checked(given, batch)
+
+    def _checked(self, given: Any, batch: Batch) -> Tensor:
         devices, _ = _sizes(batch)
         if not isinstance(given, Tensor) or given.shape != (devices,):
             self._refuse(

@@ -247,9 +247,15 @@ class ModuleTask:
                 gradients_of(self, parameters, one)
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        own = self.gradients(parameters, batch)
+        own = self._one_at_a_time(parameters, batch)
         if own is not None:
-            return own[0]
+            losses, slopes = own
+            # For a subclass or a task that adds to them: terms of value 0 that have the slopes.
+            for name, part in parameters.items():
+                if part.requires_grad:
+                    terms = slopes[name] * (part - part.detach())
+                    losses = losses + terms.reshape(len(terms), -1).sum(dim=1)
+            return losses
         inputs, targets = _pair(batch)
         self._prepare(parameters)
         # Other kernels of attention have no rule for batches of models.
@@ -259,8 +265,13 @@ class ModuleTask:
             return vmap(self._loss_of)(dict(parameters), inputs, targets)
 
     def gradients(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named] | None:
-        """Returns losses [G] and gradients [G, *shape] of devices that train one at a time, whose
-        `losses` have no graph; None if devices train together."""
+        """Returns losses [G] and gradients [G, *shape] of devices that train one at a time; None if
+        devices train together, or a subclass has losses of its own."""
+        if getattr(self.losses, "__func__", None) is not ModuleTask.losses:
+            return None
+        return self._one_at_a_time(parameters, batch)
+
+    def _one_at_a_time(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named] | None:
         if not self._is_chosen:
             self.choose(batch)
         if not self.alone:

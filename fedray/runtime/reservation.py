@@ -102,10 +102,13 @@ class Reservation:
             if not have_source([node.name]) or not ray.wait([group.ready()], timeout=5.0)[0]:
                 log = logging.getLogger("fedray")
                 log.warning("fedray: a new node has another fedray or no free CPUs; it is not used")
+                # Otherwise it would take the CPUs as soon as they are free.
+                ray.util.remove_placement_group(group)
+                self.groups.remove(group)
                 continue
-            trainers = _trainer_count(placement, node.cpus, 0.0)
-            # Names of actors are unique in a namespace.
-            name = f"{self.namespace}-{len(self.groups)}"
+            trainers = max(1, int(node.cpus / placement.trainer_cpus))
+            # Names of actors are unique in a namespace, and several tasks may look at once.
+            name = f"{self.namespace}-{group.id.hex()[:6]}"
             more = {"trainers": trainers, "group": group, "namespace": name}
             yield replace(self, nodes=(node,), processes={}, **more)
 

@@ -555,6 +555,41 @@ def test_a_run_leaves_drained_nodes_and_trains_on_joined_ones(small, tmp_path: P
     assert sum("leaves its node, which is being drained or lost" in each for each in told) == 3
 
 
+REFUSED = """
+import json, logging, time, ray
+from ray.cluster_utils import Cluster
+from fedray.runtime.placement import Placement
+from fedray.runtime.reservation import cluster_nodes, reserved
+store = {"object_store_memory": 90 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **store})
+ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+def joined():
+    return [each.trainers for each in own.joined(cluster_nodes(), Placement(backend="ray", aggregator_gpus=1.0))]
+with reserved(Placement(backend="ray"), lambda cpus: 1, {"scenario": "s", "digest": "d" * 64}, print, trains=False) as own:
+    cluster.add_node(num_cpus=2, **store)
+    cluster.wait_for_nodes()
+    other = ray.util.placement_group([{"CPU": 1}])
+    ray.get(other.ready())
+    found = [joined()]
+    ray.util.remove_placement_group(other)
+    time.sleep(3)
+    found.append(ray.available_resources().get("CPU", 0.0))
+    cluster.add_node(num_cpus=3, **store)
+    cluster.wait_for_nodes()
+    found.append(joined())
+print("RESULT", json.dumps(found))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_joined_node_whose_cpus_are_not_free_is_left_to_others(tmp_path: Path) -> None:
+    """An aggregator on a GPU, which a new node lacks, is no reason to refuse the node."""
+    assert result_of(run(REFUSED, tmp_path)) == [[], 2.0, [3]]
+
+
 SENT = """
 import json, logging, ray
 from ray.cluster_utils import Cluster

@@ -14,7 +14,9 @@ from own_modules import MODELS, WIDTH
 from torch import nn
 
 import fedray
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, ScenarioError
+from fedray.clients.tasks.custom import CustomTask
+from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.tasks.module import FunctionSource, ModuleTask
 from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work.local import LocalTraining
@@ -23,6 +25,7 @@ from fedray.runs.learning import train
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
+from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.scenario.training import FedAvg
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Progress, TrainOrder
@@ -199,6 +202,65 @@ def test_draws_are_of_device_round_step_and_seed_and_none_are_made_in_evaluation
     batch = {"inputs": torch.ones(1, 20, 500), "targets": torch.zeros(1, 20)}
     nats, _ = task.measure({"scale": torch.ones(1, 1)}, batch)["loss"]
     assert (nats == -1.0).all()
+
+
+class Ridge(ModuleTask):
+    def losses(self, parameters, batch):
+        return super().losses(parameters, batch) + parameters["weight"].square().sum(dim=(1, 2))
+
+
+class AroundRidge:
+    def __init__(self, task: ModuleTask) -> None:
+        self.task = task
+
+    def losses(self, parameters, batch):
+        norms = parameters["weight"].square().sum(dim=(1, 2))
+        return self.task.losses(parameters, batch) + norms
+
+
+def test_a_task_may_add_to_the_losses_of_devices_that_train_one_at_a_time() -> None:
+    torch.manual_seed(1)
+    linear = nn.Linear(WIDTH, 2)
+    batch = {"inputs": torch.randn(1, 9, WIDTH), "targets": torch.arange(9)[None] % 2}
+    parameters = {name: part.detach()[None] for name, part in linear.named_parameters()}
+    linear.register_forward_hook(lambda *_: torch.rand(()) and None)  # a draw that changes nothing
+    plain = ModuleTask(linear, None, nn.functional.cross_entropy)
+    ridge = Ridge(linear, None, nn.functional.cross_entropy)
+    for task in (plain, ridge):
+        task.choose(batch)
+        assert task.alone == "it draws random numbers, as dropout does"
+    loss, slopes = gradients_of(plain, parameters, batch)
+    weight = parameters["weight"]
+    for task in (ridge, AroundRidge(plain)):
+        losses, gradients = gradients_of(task, parameters, batch)
+        assert torch.allclose(losses, loss + weight.square().sum())
+        assert torch.allclose(gradients["weight"], slopes["weight"] + 2.0 * weight)
+        assert torch.equal(gradients["bias"], slopes["bias"])
+
+
+def test_losses_of_another_shape_are_refused_where_devices_train_one_at_a_time(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.py").write_text(OF_ONE)
+    task = CustomTask(CustomTable(file=str(tmp_path / "own.py")), 0, {})
+    batch = {"inputs": torch.ones(1, 4, 3), "targets": torch.ones(1, 4, 1)}
+    task.choose(batch)
+    assert task.alone
+    parameters = {"1.weight": torch.ones(1, 1, 3), "1.bias": torch.ones(1, 1)}
+    with pytest.raises(
+        ScenarioError, match=r"losses\(\) gave a tensor \[1, 1\]; it must be a tensor \[1\]"
+    ):
+        gradients_of(task, parameters, batch)
+
+
+OF_ONE = """
+import torch
+from fedray.clients.tasks.module import ModuleTask
+
+def task(seed):
+    module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(3, 1))
+    return ModuleTask(module, None, lambda outputs, targets: (outputs - targets).mean()[None])
+"""
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
