@@ -242,7 +242,7 @@ def _reproduced(study: Study, figure: Figure, notes: list[str]) -> Reproduced:
 
 
 def _text(value: MeanInterval) -> str:
-    return f"{value.mean:.4f} {public.bounds_text(value)}"
+    return f"{value.mean:.4f} [{public.figure_text(value.low)}, {public.figure_text(value.high)}]"
 
 
 def _day(phones: Phones, simulated: Mapping[str, Values]) -> Figure:

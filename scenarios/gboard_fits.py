@@ -5,7 +5,6 @@ runs, fitted on surfaces through small simulated runs (`fedray.studies.reach_and
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -45,23 +44,19 @@ class Model:
     """Whether rounds have a least time between them, longer than a round takes."""
     is_pooled: bool = False
     """Whether all locales share the values."""
-    later: Literal["same", "timer", "timer and population"] = "same"
-    """Parameters that the later paper's runs of a locale have of their own: a factor on the timer,
-    or also another population, which may have grown."""
+    has_later_timer: bool = False
+    """Whether the later paper's runs of a locale have a timer of their own."""
 
 
 MODELS = (
     Model("one reach", has_reach=True, is_pooled=True),
-    Model("one pace", has_pace=True, is_pooled=True),
-    Model("one reach and one pace", has_reach=True, has_pace=True, is_pooled=True),
     Model("reach per locale", has_reach=True),
     Model("pace per locale", has_pace=True),
     Model("reach and pace per locale", has_reach=True, has_pace=True),
-    Model("pace per locale, later timer", has_pace=True, later="timer"),
-    Model("reach and pace per locale, later timer", True, True, later="timer"),
-    Model("reach per locale, later timer, population", True, later="timer and population"),
+    Model("pace per locale, later timer", has_pace=True, has_later_timer=True),
+    Model("reach and pace per locale, later timer", True, True, has_later_timer=True),
 )
-"""Models that are compared. The last three make assumptions on the later paper explicit."""
+"""Models that are compared. The last two make assumptions on the later paper explicit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +66,11 @@ class Point:
     share: int
     pace: int = 0
     timer: int = SAME_TIMER
-    later_share: int | None = None
-    """Share in the later paper, if it is another one."""
 
     def of(self, run: PublishedRun, values: Array) -> float:
         """Returns the value of a surface of a run."""
-        if run.earlier is None:
-            return float(values[0, self.share, self.pace])
-        share = self.share if self.later_share is None else self.later_share
-        return float(values[self.timer, share, self.pace])
+        timer = self.timer if run.earlier else 0
+        return float(values[timer, self.share, self.pace])
 
     def timer_hours(self, run: PublishedRun) -> float:
         """Returns the timer of a run, in hours."""
@@ -171,17 +162,12 @@ def predicted(model: Model, run: PublishedRun, evidence: Sequence[Evidence]) -> 
         share, pace = _place_of_most(-np.asarray(loss)[shares, paces])
         return Point(shares.start + share, pace)
     earlier, later = sums(own)
-    # Parameters of the later paper only are maximised first, those of both papers next.
-    at_timer = later[SAME_TIMER] if model.later == "same" else later.max(axis=0)
-    if model.later == "timer and population":
-        at_timer = np.broadcast_to(at_timer.max(axis=0), earlier.shape)
+    is_free = model.has_later_timer and bool(later.any())
+    # The timer of the later paper is maximised first, the parameters of both papers then.
+    at_timer = later.max(axis=0) if is_free else later[SAME_TIMER]
     share, pace = _place_of_most((earlier + at_timer)[shares, paces])
     share += shares.start
-    if model.later == "same" or not later.any():
-        return Point(share, pace)
-    if model.later == "timer":
-        return Point(share, pace, int(np.argmax(later[:, share, pace])))
-    return Point(share, pace, *_place_of_most(later[:, :, pace]))
+    return Point(share, pace, int(np.argmax(later[:, share, pace])) if is_free else SAME_TIMER)
 
 
 def _place_of_most(values: Array) -> tuple[int, int]:

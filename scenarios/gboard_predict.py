@@ -268,9 +268,6 @@ def _tables(study: PredictionStudy, best: int) -> list[Table]:
             f"{row.said[best].max_participations} / {row.published_max_participations}"
         ),
     }
-    numbers = range(1, len(study.scores))
-    by_model: dict[str, Callable[[RowStudy], str]] = {"run": lambda row: row.name}
-    by_model |= {f"{at}": min_sep(at, "row") for at in numbers}
     scores: dict[str, Callable[[Score], str]] = {
         "model": lambda score: score.model,
         **{heading: error(kind) for heading, kind in shown.items()},
@@ -282,10 +279,8 @@ def _tables(study: PredictionStudy, best: int) -> list[Table]:
         "best": lambda each: f"{each.best:.3g}",
         f"{likelihood.LEVEL:.0%}": lambda each: each.text,
     }
-    key = ", ".join(f"{at} {study.scores[at].model}" for at in numbers)
     return [
         Table.of(f"Min-seps by {study.scores[best].model}; k / printed", study.rows, rows),
-        Table.of(f"Min-seps without the row, by model: {key}", study.rows, by_model),
         Table.of("Mean absolute errors of log min-sep", study.scores, scores),
         Table.of("Parameters of each locale, the others free", study.intervals, found),
     ]

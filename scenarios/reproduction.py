@@ -107,11 +107,6 @@ def figure_text(value: float, style: str = ".4f") -> str:
     return "-" if math.isnan(value) else f"{value:{style}}"
 
 
-def bounds_text(value: MeanInterval, style: str = ".4f") -> str:
-    """Returns the interval of a mean for a table."""
-    return f"[{figure_text(value.low, style)}, {figure_text(value.high, style)}]"
-
-
 def agreement_figure(
     name: str, title: str, note: str, points: Sequence[tuple[str, float | None, float | None]]
 ) -> Figure:

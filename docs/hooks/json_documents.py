@@ -28,7 +28,6 @@ from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_recipes import Recipes
-from fedray.scenarios.tree_patterns import TreePatterns
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.fit import Fit
@@ -127,7 +126,6 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce gboard-recipes": Document(Recipes),
     "fedray reproduce amplified": Document(Multipliers),
     "fedray reproduce dp-lstm": Document(ModelEpsilons),
-    "fedray reproduce tree-patterns": Document(TreePatterns),
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),

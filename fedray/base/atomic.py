@@ -126,19 +126,10 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
         ) from None
 
 
-def sync_file(file: Path) -> None:
-    """Syncs the content of a file to the disk. Raises OSError."""
-    _sync(file, os.O_RDONLY | os.O_NOFOLLOW)
-
-
 def sync_directory(directory: Path) -> None:
     """Syncs the names in a directory to the disk: without it, a renamed file may have its old name
     after a power cut. Raises OSError."""
-    _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    handle = os.open(path, flags)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     finally:

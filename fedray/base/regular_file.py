@@ -63,16 +63,8 @@ def open_regular_file(
 def read_regular_file(
     file: Path, most_bytes: int = MOST_DOCUMENT_BYTES, *, inside: Path | None = None
 ) -> bytes:
-    """Returns the content of a regular file of at most `most_bytes`.
-
-    Args:
-        file: its path; symbolic links are followed.
-        most_bytes: largest content accepted; at most one byte more is read.
-        inside: directory that the file must lie in once all links are resolved; None for anywhere.
-
-    Raises:
-        OSError: the file is missing, not a regular file, outside the directory, or too large.
-    """
+    """Returns the content of a regular file, which `open_regular_file` opens; at most one byte more
+    than `most_bytes` is read. Raises OSError."""
     with open_regular_file(file, inside=inside, most_bytes=most_bytes) as stream:
         return _content(stream, most_bytes)
 
@@ -87,16 +79,8 @@ def read_input(file: Path) -> bytes:
 def check_regular_file(
     file: Path, *, inside: Path | None = None, most_bytes: int | None = None
 ) -> None:
-    """Checks a file that a library opens by its path, such as SQLite.
-
-    Args:
-        file: its path; symbolic links are followed.
-        inside: directory that the file must lie in once all links are resolved; None for anywhere.
-        most_bytes: largest size accepted; None for any size.
-
-    Raises:
-        OSError: the file is missing, not a regular file, outside the directory, or too large.
-    """
+    """Checks a file that a library opens by its path, such as SQLite, as `open_regular_file` does.
+    Raises OSError."""
     open_regular_file(file, inside=inside, most_bytes=most_bytes).close()
 
 

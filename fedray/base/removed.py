@@ -28,6 +28,7 @@ REMOVED = {
     "fedray reproduce learning": "compare mechanisms on any trace by `fedray compare-mechanisms`",
     "fedray reproduce signal-to-noise": "train a grid of `fedray sweep` that varies "
     "training.cohort_sample",
+    "fedray reproduce tree-patterns": "run tests/reproduction/tree_patterns.py of the sources",
     "fedray init --all": "`fedray schema TABLE` describes every key of a table",
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
     "mechanism",

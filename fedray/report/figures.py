@@ -332,20 +332,19 @@ def gaps(audit: Audit) -> Figure:
     )
 
 
-def gap_bins(values: Int64Array, most: int = MOST_BINS) -> tuple[Int64Array, Int64Array]:
+def gap_bins(values: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Counts whole values in bins [edge, next edge) of equal whole width.
 
     Args:
         values: whole numbers [N]; the first bin starts at the smallest.
-        most: largest number of bins.
 
     Returns:
         (edges [m + 1], counts [m]).
     """
     low = int(values.min())
     high = int(values.max())
-    # Rounded up, so that at most `most` bins hold all values.
-    width = -(-(high - low + 1) // most)
+    # Rounded up, so that at most MOST_BINS hold all values.
+    width = -(-(high - low + 1) // MOST_BINS)
     edges = np.arange(low, high + width + 1, width)
     return edges, np.histogram(values, bins=edges)[0]
 

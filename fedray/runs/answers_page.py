@@ -175,48 +175,27 @@ def _bias_table(found: Answers) -> Table:
     return Table.of(title, found.windows, cells, method=[note]).varied()
 
 
-def _coverage(window: WindowAnswer) -> Figure:
-    """Returns the share of each group of devices that had come by the end of a window."""
+def answers_figures(found: Answers) -> list[Shown]:
+    """The share of each group of devices that had come by the end of the last window."""
+    window = found.windows[-1]
     shares = np.array([100 * each.share for each in window.coverage], np.float64)
     labels = tuple(f"{each.by} {each.label}" for each in window.coverage[1:])
-    return Figure(
+    coverage = Series(
+        "share",
+        "rows",
+        shares,
+        -np.arange(shares.size, dtype=np.float64),
+        labels=("all", *labels),
+    )
+    figure = Figure(
         "coverage",
         f"Who had come, {_window(window)}",
         "Habit: quarters of the devices by their propensity to be eligible, from the least.",
         Axis("Devices that came (%)", starts_at_zero=False),
         Axis("Group", starts_at_zero=False),
-        (
-            Series(
-                "share",
-                "rows",
-                shares,
-                -np.arange(shares.size, dtype=np.float64),
-                labels=("all", *labels),
-            ),
-        ),
+        (coverage,),
     )
-
-
-def answers_figures(found: Answers) -> list[Shown]:
-    """Who had come, and the coverage bias beside the intervals of the trust models, by window."""
-    x = np.array([window.end_hours for window in found.windows])
-    bias = np.array([abs(window.coverage_bias) for window in found.windows])
-    series = [Series("coverage bias", "line", x, bias)]
-    for place, trust in enumerate(found.analytics.trust):
-        half = np.array([window.answers[place].half_interval for window in found.windows])
-        series.append(Series(f"half interval, {trust.kind}", "line", x, half))
-    figure = Figure(
-        "errors",
-        "What waiting changes: coverage bias and intervals",
-        "Where the bias is above the half interval of a trust model, its interval misleads about "
-        "all devices. The bias is an absolute value. Several rows: the bias is a root mean square, "
-        "the half interval a mean.",
-        Axis("End of the window (hours)"),
-        Axis(f"Error ({found.analytics.question.kind})", is_log=True),
-        # A logarithmic axis has no place for 0, such as the bias if all devices came.
-        tuple(each for each in series if (each.y > 0).all()),
-    )
-    return [_coverage(found.windows[-1]), figure]
+    return [figure]
 
 
 def _window(window: WindowAnswer) -> str:

@@ -1,7 +1,7 @@
 """Gauges among the metrics of a cluster, which Ray exports to Prometheus as `ray_` and their name.
 
-The driver sets those of a run, and a worker's process those of its object. deploy/grafana.json is a
-dashboard of all of them.
+The driver sets the gauges of a run, and a worker's process the gauges of its object.
+deploy/grafana.json is a dashboard of all of them.
 """
 
 import contextlib

@@ -44,7 +44,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a run has reserved.
+    """CPUs and GPUs of a run.
 
     nodes: nodes of the run, with their reserved CPUs.
     trainers: number of trainers, 0 without a training.
@@ -142,7 +142,7 @@ def reserved(
         placement: workers and cluster.
         shards: function that returns the number of shards for a number of CPUs.
         about: metadata of the run: its `scenario` and the `digest` of that, among others.
-        on_wait: called with what the run waits for, if that takes long.
+        on_wait: listener to a long wait, called with its reason.
         trains: whether the run has trainers and an aggregator.
 
     Raises:
@@ -227,8 +227,8 @@ def _trainer_count(placement: Placement, cpus: float, gpus: float) -> int:
 def _demand(
     nodes: Sequence[Node], shards: int, trainers: int, placement: Placement
 ) -> tuple[Node, ...]:
-    """Returns the nodes of a run, with the CPUs to reserve: one per shard, those of the trainers,
-    one for the aggregator, and at most those that a node has."""
+    """Returns the nodes of a run, with the CPUs to reserve: one per shard, those of the trainers
+    and one for the aggregator, but never more than a node has."""
     of_shards = shares_of(nodes, shards)
     of_trainers = shares_of(nodes, trainers)
     found: list[Node] = []

@@ -226,7 +226,7 @@ class ActorSpec:
     make: function of `arguments` that makes the object in the actor's process. Ray's object
         references among the arguments arrive as their values.
     lost: class of the error when the actor is lost for good.
-    reservation, bundle: what the run has reserved, and the place of the actor's bundle in it.
+    reservation, bundle: reservation of the run, and the place of the actor's bundle in it.
     gpus: GPUs of that bundle. An actor without one sees no GPU.
     is_alone: whether the actor has no other worker, since a user's code may not be made for
         threads.

@@ -236,7 +236,8 @@ class Comparison(DrawnResult):
             means = [f" {each.label}: {self._mean_text(each, metric)}." for each in silent]
             return f"{self.ended}{none}{''.join(means)}"
         # The unit is said once.
-        units = chain([f" {self.unit}"], repeat(""))
+        _, unit = shown_unit(metric)
+        units = chain([f" {unit} of {metric.title}".replace("  ", " ")], repeat(""))
         said = [self._from_silent(each, next(units)) for each in silent]
         doubtful = [each for each in others if self.may_be_chance(each, best)]
         told = [each for each in others if each not in doubtful]
@@ -255,9 +256,8 @@ class Comparison(DrawnResult):
             mean += f" at epsilon {_brief(spent)} ({self.basis})"
         if any(self.difference(each, metric.name).count == 1 for each in (*silent, *others)):
             mean += "; differences are of one seed, within the errors of two evaluations"
-        further = "".join(map(self._by_other, self.metrics)) if doubtful else ""
         first = f"{'; '.join(said)}. " if said else ""
-        return f"{self.ended}{first}{mean}.{further}"
+        return f"{self.ended}{first}{mean}."
 
     @property
     def headline(self) -> str:
@@ -274,44 +274,20 @@ class Comparison(DrawnResult):
         does = "gains" if lost.startswith("-") else "loses"
         return f"{best.name} {does} {lost.removeprefix('-')} to {name}"
 
-    @property
-    def scale(self) -> float:
-        """Factor of differences as readers see them: shares are compared in points."""
-        return 100.0 if self.metric.unit.startswith("share") else 1.0
-
-    @property
-    def unit(self) -> str:
-        """Unit of these differences, and the metric."""
-        unit = "points" if self.scale > 1 else self.metric.unit
-        return f"{unit} of {self.metric.title}".lstrip()
-
     def _loss_text(self, group: Group, unit: str) -> str:
         """Returns how much the best group is better than one with noise, or worse than one without,
         and half of the interval that decides."""
         found, is_higher = self.deciding(group), self.metric.better == "higher"
         if not math.isfinite(found.mean):
             return "diverged" if found.count else "no common seed"
-        factor = self.scale if is_higher != (group in self.ranked) else -self.scale
-        half = self.scale * (found.high - found.low) / 2
+        scale, _ = shown_unit(self.metric)
+        factor = scale if is_higher != (group in self.ranked) else -scale
+        half = scale * (found.high - found.low) / 2
         if not half > 0:
-            return f"{factor * found.mean:.{1 if self.scale > 1 else 4}f}{unit}"
+            return f"{factor * found.mean:.{1 if scale > 1 else 4}f}{unit}"
         # One digit of the interval is as far as the difference is known.
         decimals = max(1, -math.floor(math.log10(half)))
         return f"{factor * found.mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
-
-    def _by_other(self, metric: Metric) -> str:
-        """Returns the best group by a metric which is not the answer's, and the groups that this
-        metric tells apart from it, in a sentence; empty if there is none."""
-        finals = {each.name: self.mean(each, metric.name).mean for each in self.ranked}
-        if metric == self.metric or not all(map(math.isfinite, finals.values())):
-            return ""
-        is_higher = metric.better == "higher"
-        best, *others = sorted(self.ranked, key=lambda each: finals[each.name], reverse=is_higher)
-        told = [each for each in others if not self.may_be_chance(each, best, metric)]
-        pairs = {each.name: self.difference(each, metric.name, best) for each in told}
-        is_best = "best" if len(told) == len(others) else f"better than {_few([*pairs])}"
-        text = f"{self._mean_text(best, metric)}{_pairs_text(pairs)}"
-        return f" By {metric.name}, {best.name} is {is_best}: {text}." if told else ""
 
     @property
     def warnings(self) -> InJson[tuple[str, ...]]:
@@ -413,10 +389,10 @@ class Comparison(DrawnResult):
         half = self._deviations(metric.name) * self._error(group, base, metric.name)
         return replace(found, low=found.mean - half, high=found.mean + half)
 
-    def may_be_chance(self, group: Group, base: Group, metric: Metric | None = None) -> bool:
-        """Whether a difference of a metric, by default the answer's, is of no pairs, or is known
-        and its interval holds zero."""
-        found = self.deciding(group, base, metric)
+    def may_be_chance(self, group: Group, base: Group) -> bool:
+        """Whether a difference of the answer's metric is of no pairs, or is known and its interval
+        holds zero."""
+        found = self.deciding(group, base)
         # Settings without a common seed, such as random trainings, form no pairs.
         return not found.count or (math.isfinite(found.mean) and not found.is_from_zero)
 
@@ -593,14 +569,10 @@ def _few(parts: Sequence[str]) -> str:
     return ", ".join(parts[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _pairs_text(differences: Mapping[str, MeanInterval]) -> str:
-    """Returns the known differences by name, as the end of a sentence."""
-    known = {name: each for name, each in differences.items() if each.count}
-    if not known:
-        return ""
-    is_sample = min(each.count for each in known.values()) > 1
-    pairs = [f"{name} {interval_text(each, '+.4f')}" for name, each in known.items()]
-    return f"; {_few(pairs)}, differences of {'paired seeds' if is_sample else 'one seed'}"
+def shown_unit(metric: Metric) -> tuple[float, str]:
+    """Returns the factor and the unit of differences as readers see them: shares are compared in
+    points."""
+    return (100.0, "points") if metric.unit.startswith("share") else (1.0, metric.unit)
 
 
 def _epsilons_text(epsilons: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table
-from fedray.studies.compare import COSTS, PAIRED, Comparison, Group
+from fedray.studies.compare import COSTS, PAIRED, Comparison, Group, shown_unit
 from fedray.studies.paired import MeanInterval, interval_text
 from fedray.studies.reach import NOTE, Reach
 from fedray.trace.trained import TrainedRun
@@ -171,8 +171,8 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Paired differences from the best; every metric over rounds; and after the last round against
     epsilon, if runs differ in it. The cells of a sweep are a surface first."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
-    figures += _differences(comparison)
-    figures += [_curve(comparison, metric) for metric in comparison.metrics]
+    for metric in comparison.metrics:
+        figures += [*_differences(comparison, metric), _curve(comparison, metric)]
 
     def epsilon(group: Group) -> float | None:
         return (group.epsilon or {}).get("observed")
@@ -189,18 +189,17 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     return figures
 
 
-def _differences(comparison: Comparison) -> Iterator[Figure]:
+def _differences(comparison: Comparison, metric: Metric) -> Iterator[Figure]:
     """Yields the differences that decide, a row for each setting but the best."""
-    best, metric = comparison.ranked[0], comparison.metric
-    found = {
-        each.label: comparison.deciding(each) for each in comparison.groups if each is not best
-    }
+    best = comparison.ranked[0]
+    others = [each for each in comparison.groups if each is not best]
+    found = {each.label: comparison.deciding(each, metric=metric) for each in others}
     found = {label: each for label, each in found.items() if math.isfinite(each.mean)}
     if not found:
         return
     ends = np.array([(each.mean, each.low, each.high) for each in found.values()])
-    x, low, high = comparison.scale * ends.T
-    unit = "points" if comparison.scale > 1 else metric.unit
+    scale, unit = shown_unit(metric)
+    x, low, high = scale * ends.T
     yield Figure(
         f"{metric.name}-differences",
         f"Differences from {best.label}",

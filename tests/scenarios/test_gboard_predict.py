@@ -158,7 +158,8 @@ def test_nothing_of_rows_left_out_changes_a_prediction() -> None:
         for one, two in zip(row.said[1:], true[name].said[1:], strict=True):
             assert one.min_seps[left_out] == two.min_seps[left_out]
             fits_moved += one.min_seps[NOTHING] != two.min_seps[NOTHING]
-    assert fits_moved > 20
+    # Three rows, by six models and the renewal formula.
+    assert fits_moved >= 18
 
 
 def test_what_rows_do_not_determine_is_called_so() -> None:

@@ -20,7 +20,7 @@ from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import amplified, blt, dp_lstm, flash, gboard_recipes, tree_patterns
+from fedray.scenarios import amplified, blt, dp_lstm, flash, gboard_recipes
 from fedray.scenarios.reproduction import Reproduced, Reproduction, agreement_figure
 from fedray.studies import reach_and_pace
 
@@ -43,7 +43,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "overrides": ["training.task.hidden=8"],
         "placement": HERE,
     },
-    "tree-patterns": {},
 }
 """Arguments of a quick run of each reproduction."""
 TINY_RECIPES = (
@@ -69,7 +68,6 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     monkeypatch.setattr(flash, "FITTED", flash.FITTED[-1:])
     # All 110 cells of appendix G.1 take minutes.
     monkeypatch.setattr(amplified, "G1", ((4.0, "128"),))
-    monkeypatch.setattr(tree_patterns, "MOST_ROUNDS", 16)
     monkeypatch.setattr(dp_lstm, "TABLE_1", ((10**6, 10, 1.0, ("0.68", "0.69")),))
     monkeypatch.setattr(gboard_recipes, "KEYS", TINY_RECIPES)
     monkeypatch.setattr(gboard_recipes, "GOAL", 60)

@@ -251,7 +251,7 @@ def test_every_question_is_answered_under_every_trust_model_that_has_a_theorem(
             assert each.rows or question["kind"] in ("open_histogram", "prefix_tree")
     assert found.tables()
     assert "<html" in found.page()
-    assert [figure.name for figure in found.figures()] == ["coverage", "errors"]
+    assert [figure.name for figure in found.figures()] == ["coverage"]
     assert found.headline.startswith("By central, 16 to 24 h: ")
     json.dumps(found.to_json(), allow_nan=False)
     for refused in TRUSTS[1:] if question["kind"] in CENTRAL_ONLY else ():

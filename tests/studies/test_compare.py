@@ -178,8 +178,8 @@ def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, train
     assert fedray.compare_runs([*runs, *more]).answer.startswith("tree is better than blt (")
 
 
-def test_a_metric_that_tells_groups_apart_is_named_if_accuracy_does_not(trace, trained_of) -> None:
-    """Losses differ by 0.10, 0.12, 0.11 of paired seeds (t = 19), accuracies by 0.1, -0.1, 0; of two other groups the loss tells one apart."""
+def test_each_metric_has_a_figure_of_differences_that_tells_groups_apart(trace, trained_of) -> None:
+    """Losses differ by 0.10, 0.12, 0.11 of paired seeds (t = 19), accuracies by 0.1, -0.1, 0."""
     made = []
     for name, losses, accuracies in (
         ("blt", (0.5, 0.7, 0.9), (0.5, 0.5, 0.5)),
@@ -191,16 +191,15 @@ def test_a_metric_that_tells_groups_apart_is_named_if_accuracy_does_not(trace, t
             made.append(
                 trained_of(f"{name}-{seed}", trace, finals, f"training.seed={seed}", *overrides)
             )
-    answer = fedray.compare_runs(made).answer
-    assert "blt and tree cannot be told apart (" in answer
+    found = fedray.compare_runs(made)
+    assert "blt and tree cannot be told apart (" in found.answer
+    figures = {each.name: each for each in comparison_figures(found)}
+    (loss,) = figures["loss-differences"].series
     # One pair and two metrics: Student's quantile at 97.5 % with two degrees of freedom is 6.2053.
-    assert "By loss, blt is best: loss 0.7000 ± 0.4968; tree +0.1100 ± 0.0358, diff" in answer
-    third = 'privacy.mechanism={kind="identity"}'
-    for seed, loss in enumerate((0.5, 0.71, 0.89)):
-        finals = {"loss": loss, "accuracy": 0.5 + 0.1 * (seed - 1)}
-        made.append(trained_of(f"third-{seed}", trace, finals, f"training.seed={seed}", third))
-    assert "By loss, blt is better than tree: " in fedray.compare_runs(made).answer
-    assert "By loss" not in fedray.compare_runs([*made[:3], *made[6:]]).answer
+    # In points, as the unit of both metrics is a share here.
+    assert (loss.x, loss.low) == (pytest.approx([11.0]), pytest.approx([11.0 - 3.58], abs=0.01))
+    (accuracy,) = figures["accuracy-differences"].series
+    assert accuracy.low[0] < 0 < accuracy.high[0]
 
 
 @pytest.mark.parametrize("others", [1, 2, 5])
@@ -261,7 +260,7 @@ def test_a_further_metric_has_the_quantile_of_all_metrics(trace, trained_of) -> 
     found = fedray.compare_runs(made)
     blt, tree = (each.finals("loss") for each in found.groups)
     assert paired_difference(tree, blt).is_from_zero
-    assert "By loss" not in found.answer
+    assert not found.deciding(found.groups[1], metric=found.metrics[0]).is_from_zero
 
 
 def test_the_cost_of_privacy_is_a_paired_difference_and_tables_compare_with_the_best(

@@ -1,11 +1,13 @@
 """How often the regular pattern is not the worst of a tree (McMahan, Xu, Zhang 2024, Remark 3.2).
 
+    python tests/reproduction/tree_patterns.py          a minute
+
 By their Theorem 3.1, rounds 0, b, 2b, ... are the worst for a Toeplitz C whose coefficients do not
 increase. A tree is not such a C. For each setting (n, b, k), the worst shift of the regular pattern
-is compared with the exact sensitivity (Kairouz et al. 2021, appendix D). No figure is printed.
+is compared with the exact sensitivity (Kairouz et al. 2021, appendix D). The paper leaves the
+question open, so no figure is printed; docs/published.md has the table.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +15,13 @@ from numpy.typing import NDArray
 
 import fedray
 from fedray.mechanisms import Tree
-from .reproduction import Document, PartDone, Progress, Reproduced, Reproduction, Table
 
 MOST_ROUNDS, MOST_PARTICIPATIONS = 256, 8
 """Largest n and k; the published runs have k from 3 to 8."""
 
 
 @dataclass(frozen=True, slots=True)
-class OfParticipations(Document):
+class OfParticipations:
     """Settings of one number of participations."""
 
     max_participations: int
@@ -34,29 +35,15 @@ class OfParticipations(Document):
     its worst regular pattern and of its worst pattern; None if they are equal in all settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreePatterns(Document):
-    """`fedray reproduce tree-patterns`."""
-
-    participations: list[OfParticipations]
-    """Settings by k, from 2 on."""
-
-
-def run(on_progress: Progress = lambda _: None) -> Iterator[Reproduced]:
-    """Compares all settings.
-
-    Args:
-        on_progress: called with a line for each number of rounds.
-    """
+def compared(most_rounds: int = MOST_ROUNDS) -> list[OfParticipations]:
+    """Compares all settings of up to `most_rounds` rounds, by k from 2 on."""
     # Index k - 2 of each: settings, and n, b, regular and exact square of those that differ.
     counts = np.zeros(MOST_PARTICIPATIONS - 1, np.int64)
     found: list[list[tuple[int, int, int, int]]] = [[] for _ in counts]
-    for n in range(2, MOST_ROUNDS + 1):
-        # The work of n rounds grows like n^2.
-        on_progress(PartDone(f"{n} rounds", n**3, MOST_ROUNDS**3 + 1))
+    for n in range(2, most_rounds + 1):
         G = np.pad(Tree().gram(n), (0, 1)).astype(np.int64)
         for b in range(1, n):
-            regular = _regular_squares(G, b)
+            regular = regular_squares(G, b)
             most = min(MOST_PARTICIPATIONS, -(-n // b))
             counts[: most - 1] += 1
             for k in range(2, most + 1):
@@ -69,10 +56,10 @@ def run(on_progress: Progress = lambda _: None) -> Iterator[Reproduced]:
     for k, each in enumerate(found, start=2):
         largest = max(each, key=lambda one: one[3] / one[2], default=None)
         rows.append(OfParticipations(k, int(counts[k - 2]), len(each), largest))
-    yield _reproduced(rows)
+    return rows
 
 
-def _regular_squares(G: NDArray[np.int64], min_sep: int) -> NDArray[np.int64]:
+def regular_squares(G: NDArray[np.int64], min_sep: int) -> NDArray[np.int64]:
     """Returns the largest squared sensitivity of rounds s, s + b, s + 2b, ... over all shifts s, of
     at most 1, 2, ... participations each.
 
@@ -87,31 +74,18 @@ def _regular_squares(G: NDArray[np.int64], min_sep: int) -> NDArray[np.int64]:
     return np.diagonal(sums, axis1=1, axis2=2).max(axis=0)
 
 
-def _reproduced(rows: list[OfParticipations]) -> Reproduced:
-    cells = {
-        "k": lambda row: str(row.max_participations),
-        "settings": lambda row: f"{row.settings:,}",
-        "another is worse": lambda row: f"{row.worse:,} ({100 * row.worse / row.settings:.1f} %)",
-        "largest": lambda row: _largest(row.largest) if row.largest else "-",
-    }
-    of = ", ".join(str(row.max_participations) for row in rows if row.worse)
-    said = f"another pattern can be worse for k = {of}" if of else "no other pattern is worse"
-    return Reproduced(
-        "Worst patterns of trees",
-        TreePatterns(rows).to_json(),
-        [Table.of(f"All settings of up to {MOST_ROUNDS} rounds, by participations", rows, cells)],
-        ["Exact squared sensitivities: that of the worst pattern against the regular one's."],
-        f"The regular pattern with its worst shift: {said}.",
-    )
+def main() -> None:
+    """Prints a line for each number of participations."""
+    for row in compared():
+        share = 100 * row.worse / row.settings
+        print(f"k {row.max_participations}: another is worse in {row.worse:,} of", end=" ")
+        print(f"{row.settings:,} settings ({share:.1f} %)", end="")
+        if row.largest is not None:
+            n, b, regular, square = row.largest
+            ratio = 100 * (square / regular - 1)
+            print(f"; n {n}, b {b}: {square} against {regular} (+{ratio:.1f} %)", end="")
+        print()
 
 
-def _largest(found: tuple[int, int, int, int]) -> str:
-    n, b, regular, square = found
-    return f"n {n}, b {b}: {square} against {regular} (+{100 * (square / regular - 1):.1f} %)"
-
-
-REPRODUCTION = Reproduction(
-    "How often, and by how much, a regular pattern is not the worst of a tree (McMahan, Xu, Zhang "
-    "2024, Remark 3.2; a minute).",
-    run,
-)
+if __name__ == "__main__":
+    main()

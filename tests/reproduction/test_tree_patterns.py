@@ -4,18 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
+import tree_patterns
 
 import fedray
 from fedray.mechanisms import Tree
-from fedray.scenarios import tree_patterns
 
 
 @pytest.mark.slow
-def test_the_settings_in_which_a_regular_pattern_is_not_the_worst_are_found_by_brute_force(
-    monkeypatch,
-) -> None:
-    monkeypatch.setattr(tree_patterns, "MOST_ROUNDS", 16)
-    (found,) = tree_patterns.run()
+def test_the_settings_in_which_a_regular_pattern_is_not_the_worst_are_found_by_brute_force() -> (
+    None
+):
     differing = {}
     for n, b in itertools.combinations(range(16, 0, -1), 2):
         C = Tree().definition(n)
@@ -32,21 +30,20 @@ def test_the_settings_in_which_a_regular_pattern_is_not_the_worst_are_found_by_b
             if worst > regular:
                 differing[n, b, k] = regular, worst
     assert differing[16, 3, 5] == (55, 57)
-    for row in found.document["participations"]:
+    for row in tree_patterns.compared(16):
         of_k = {
-            key: squares
-            for key, squares in differing.items()
-            if key[2] == row["max_participations"]
+            key: squares for key, squares in differing.items() if key[2] == row.max_participations
         }
-        assert row["worse"] == len(of_k)
-        if of_k:
-            n, b, *squares = row["largest"]
-            assert tuple(squares) == of_k[n, b, row["max_participations"]]
+        assert row.worse == len(of_k)
+        assert (row.largest is None) == (not of_k)
+        if row.largest is not None:
+            n, b, *squares = row.largest
+            assert tuple(squares) == of_k[n, b, row.max_participations]
 
 
 def test_the_published_run_that_shows_it() -> None:
     """pt-PT of Xu et al. 2023: 174 for every shift of the regular pattern, and 182."""
     G = np.pad(Tree().gram(530), (0, 1)).astype(np.int64)
-    assert tree_patterns._regular_squares(G, 55)[7] == 174
+    assert tree_patterns.regular_squares(G, 55)[7] == 174
     found = Tree().participation_sensitivity(fedray.MinSep(530, 55, 8))
     assert (found.is_exact, round(found.value**2)) == (True, 182)
