@@ -19,12 +19,14 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.persons import Clients
 from fedray.audit.questions import vocabulary_cost
 from fedray.audit.tuning import Tuning
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import DIGITS, decimals_of, in_words, up
+from fedray.runs.noise_ahead import is_much
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import (
@@ -80,6 +82,8 @@ class Group:
     """Epsilon by guarantee: `observed` and `enforced`. None if the trace is not known."""
     rho: Mapping[str, float | None] | None
     """zCDP, by guarantee as `epsilon`."""
+    clients: NotInJson[str] = ""
+    """Whose its epsilon is not, in a sentence; empty if no client is on several devices."""
 
     @property
     def seeds(self) -> InJson[list[int]]:
@@ -323,7 +327,9 @@ class Comparison(DrawnResult):
         for group in self.groups:
             runs = [group.runs[seed] for seed in group.seeds]
             said = next(filter(None, (each.divergence or each.clipping for each in runs)), "")
-            about.setdefault(said, []).append(group.name)
+            noise = next(filter(is_much, runs[0].document["notes"]), "")
+            for each in (said, noise, group.clients):
+                about.setdefault(each, []).append(group.name)
         found += [f"{_few(names)}: {said}" for said, names in about.items() if said]
         return tuple(found)
 
@@ -499,12 +505,14 @@ def comparison_of(
     own_delta: float = first.document["scenario"]["privacy"]["delta"]
     delta = own_delta if delta is None else delta
     spent: list[_Spent] = [{}] * len(firsts)
+    said = [""] * len(firsts)
     audits: list[Audit] = []
     assumptions: tuple[str, ...] = ()
     if found is not None:
         # The scenario is read back, so that the audit gets strategies and not tables.
         audits = audits_of([scenario_of_trained(run, found) for run in firsts], found, delta)
         spent, delta, assumptions = _spent(audits, labels, delta)
+        said = [_clients(*each) for each in zip(audits, firsts, strict=True)]
     groups = tuple(
         Group(
             label,
@@ -512,8 +520,11 @@ def comparison_of(
             {name: table[name] for name in differing if name in table},
             figures.get("epsilon"),
             figures.get("rho"),
+            clients,
         )
-        for label, runs_by_seed, table, figures in zip(labels, gathered, tables, spent, strict=True)
+        for label, runs_by_seed, table, figures, clients in zip(
+            labels, gathered, tables, spent, said, strict=True
+        )
     )
     end = "" if found is None else found.run["ended"].partition(":")[0]
     why = f" ({end})" if end not in ("", "completed") else ""
@@ -691,6 +702,13 @@ def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list
         if keys[-1] not in audits:
             audits[keys[-1]] = audit_trace(trace, delta=delta, scenario=each)
     return [audits[key] for key in keys]
+
+
+def _clients(audit: Audit, run: TrainedRun) -> str:
+    people = run.document.get("people") or {"most_devices": 1}
+    if people["most_devices"] == 1 or not audit.mechanisms or audit.answers:
+        return ""
+    return Clients.of(people, [audit.mechanisms[0].enforced]).text
 
 
 def _figures_of(audit: Audit) -> _Spent:

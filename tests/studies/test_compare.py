@@ -14,6 +14,7 @@ from fedray.audit.calibration import calibrate_trace
 from fedray.base.errors import InputError
 from fedray.mechanisms import Tree
 from fedray.report.plotly_json import plotly_figure
+from fedray.runs.noise_ahead import told_ahead
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.studies.compare import compare_runs
 from fedray.studies.compare_page import comparison_figures, comparison_page
@@ -316,6 +317,19 @@ def test_clip_norms_that_are_far_off_are_warned_of_once_for_each_setting(
     assert "blt z 2: 100.0 % of the updates" in comparison_page(found)
     out = fedray_command("compare", *[str(each.path) for each in made])[1]
     assert "WARNING: blt z 1, blt z 3: Less" in out
+
+
+def test_noise_that_is_too_much_for_learning_is_warned_of(trace, trained_of) -> None:
+    made = [
+        trained_of(f"{z}", trace, {"accuracy": 0.5}, f"privacy.noise_multiplier={z}")
+        for z in (1, 2)
+    ]
+    little, much = (told_ahead(ratio, 10, 100) for ratio in (1.0, 2.0))
+    made[0].document["notes"].append(little)
+    made[1].document["notes"].append(much)
+    warnings = fedray.compare_runs(made).warnings
+    assert f"blt z 2: {much}" in warnings
+    assert little not in " ".join(warnings)
 
 
 def test_nothing_is_best_if_every_setting_diverged(trace, trained_of) -> None:

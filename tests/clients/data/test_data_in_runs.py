@@ -1,5 +1,6 @@
 """What a run makes of recorded data: the trace's examples, the latency, and the digest of the data."""
 
+import json
 import os
 import pickle
 import shutil
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.audit.assumptions import COUNTED
 from fedray.audit.audit import audit_trace
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.errors import InputError, ScenarioError
@@ -315,14 +317,35 @@ def test_clients_on_several_devices_are_told_with_the_figure_of_all_their_device
     texts = [trace_page(trace)]
     for arguments in (
         ["audit", str(trace.path)],
-        ["train", str(trace.path), "--out", str(out)],
+        ["train", str(trace.path), "--set", "training.seed=5", "--out", str(out)],
         ["audit", str(out)],
+        ["compare", str(trace.path / "training"), str(out)],
     ):
         texts.append(fedray_command(*arguments)[1])
     texts.append((out / "report.html").read_text())
     assert all("28 devices each; for a client" in " ".join(each.split()) for each in texts)
     statement = privacy_statement(audit)
     assert any("28 devices each" in line.says for line in statement.lines)
+
+
+def test_a_trained_run_has_its_counted_words_which_its_audit_calls_uncovered(
+    tmp_path: Path, scenario_of
+) -> None:
+    rows = [{"client": f"u{n:02}", "text": f"b a {'c' * (n % 2)}"} for n in range(40)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "d.parquet")
+    table = {"kind": "parquet", "file": "d.parquet", "tokens": "text", "length": 4}
+    task = {"kind": "keyboard_lstm", "hidden": 4, "embedding": 3}
+    scenario = scenario_of(table, **{**TRAINED, "training": {**TRAINED["training"], "task": task}})
+    trace = run_scenario(scenario, HERE, out=tmp_path / "t")
+    words = json.loads((trace.path / "training" / "vocabulary.json").read_text())
+    # Equally frequent words are in alphabetical order.
+    assert words == ["a", "b", "c"]
+    assert COUNTED in audit_trace(trace).assumptions
+    (tmp_path / "words.txt").write_text("b\na\n")
+    given = scenario.with_overrides(f"data.vocabulary_file={tmp_path / 'words.txt'}")
+    trace = run_scenario(given, HERE, out=tmp_path / "given")
+    assert json.loads((trace.path / "training" / "vocabulary.json").read_text()) == ["b", "a"]
+    assert COUNTED not in audit_trace(trace).assumptions
 
 
 @pytest.mark.parametrize(
