@@ -47,6 +47,8 @@ def check_task(make: Callable[[int], tuple[Any, Any]]) -> None:
     """
     task, source = seeded(make, SEED)
     other, other_source = seeded(make, SEED)
+    no_data = "make() must return data too; a task of recorded data needs some for the check"
+    _demand(source is not None, no_data, source)
     _check_data(source, other_source)
     if task is None:
         return

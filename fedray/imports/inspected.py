@@ -187,6 +187,7 @@ def inspect_log(
     # A leading "-" would make an option of the file.
     command = ["fedray", "import", f"./{log}" if str(log).startswith("-") else str(log)]
     command += [word for name, role in role_of.items() for word in ("--column", f"{role}={name}")]
+    command += [word for each in missing for word in ("--column", f"{each}=NAME")]
     command += [word for each in where for word in ("--where", each)]
     for name, value in form.items():
         if value:
@@ -356,7 +357,7 @@ class _Rows:
             has_examples=True,
         )
         if gaps := int(numbers[-1] - numbers[0]) + 1 - numbers.size:
-            text = f"{counted(gaps, 'round number')} between the first and the last do not occur"
+            text = f"{counted(gaps, 'round number')} missing between the first and the last"
             self.notes.append(text)
         if log_rounds.late.size:
             text = f"{counted(log_rounds.late.size, 'round')} that ended before the round before"

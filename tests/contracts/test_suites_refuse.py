@@ -253,6 +253,11 @@ def test_a_task_without_examples_for_the_suite_is_told_so() -> None:
         MEANS(make)
 
 
+def test_a_task_without_data_is_refused() -> None:
+    with pytest.raises(AssertionError, match="must return data too"):
+        fedray.check_task(lambda seed: (made(*CASES["logistic"], seed), None))
+
+
 def test_losses_without_gradients_are_named_as_the_mistake() -> None:
     change = losses(lambda right, own, batch: right(own, batch).detach())
     with pytest.raises(ScenarioError, match="losses have no gradients"):

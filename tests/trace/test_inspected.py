@@ -186,6 +186,16 @@ def test_the_proposed_command_counts_a_hard_log_rightly(
     assert "outcome has the values 'accepted' 66, 'rejected' 9" in text
 
 
+def test_the_command_has_a_place_for_columns_that_were_not_found(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("Geraet;Runde\na;0\nb;1\n")
+    found = inspect_log(log, {"round": ["Runde"]})
+    assert found.problems == ("no column looks like the device; give --column device=NAME",)
+    assert " ".join(found.command).startswith(
+        f"fedray import {log} --column round=Runde --column device=NAME"
+    )
+
+
 def test_copies_without_a_time_count_each_and_a_note_names_the_remedy(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     rows = "a,0,1772366400,1772366400\nb,0,1772366401,1772366400\n"

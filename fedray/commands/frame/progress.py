@@ -104,7 +104,7 @@ class _SpentSoFar:
 def _bound_text(scenario: Any, rounds: Mapping[str, Sequence[float]]) -> str:
     from fedray.audit.so_far import RoundsSoFar, bound_so_far
     from fedray.base.parsing import finite_or_none
-    from fedray.base.rounding import fine, up
+    from fedray.base.rounding import counted, fine, up
     from fedray.runtime.reservation import show
 
     try:
@@ -116,6 +116,6 @@ def _bound_text(scenario: Any, rounds: Mapping[str, Sequence[float]]) -> str:
     # A line of progress must not end a run; without a bound, the audit will say why.
     except Exception:
         return ""
-    after = f"after {len(rounds['opened']):,} rounds"
+    after = f"after {counted(len(rounds['opened']), 'round')}"
     of_rho = "" if rho is None else f", rho {fine(rho)}"
     return f"at most epsilon {up(epsilon)}{of_rho} {after}"
