@@ -73,6 +73,8 @@ LEAST_DEVIATION = 0.5
 """Rounds: min-sep is a whole number, so equal seeds do not mean zero spread."""
 SLOWER = 0.05
 """Relative slowdown by the planned limits as rules from which on a plan warns."""
+LATE = 0.95
+"""Share of rounds.max_days from which on a plan has little margin."""
 NEAR = 0.05
 """Relative distance from the least goal within which the fastest candidate is chosen."""
 MOST_OF_THE_DEVICES = 0.95
@@ -346,7 +348,7 @@ def make_plan(
     )
     warnings = (
         *_of_person(scenario, best),
-        *_warnings(scale, best, least_goal, candidates),
+        *_warnings(scenario.rounds.max_days, scale, best, least_goal, candidates, rows),
         *cache.warnings,
     )
     found = tuple(candidates)
@@ -395,7 +397,12 @@ def _of_person(scenario: Scenario, best: Candidate | None) -> list[str]:
 
 
 def _warnings(
-    scale: float, best: Candidate | None, least: int, candidates: Sequence[Candidate]
+    max_days: float,
+    scale: float,
+    best: Candidate | None,
+    least: int,
+    candidates: Sequence[Candidate],
+    rows: Sequence[WhatIf],
 ) -> list[str]:
     warnings = []
     if {most for each in candidates for most in each.max_participations} == {1}:
@@ -420,22 +427,29 @@ def _warnings(
             f"Report goal {least:,} is the least that this noise per report allows, so that no "
             "smaller one was tried."
         )
+    days = best.enforced_days or best.days or 0.0
+    is_late = days >= LATE * max_days
+    tight = [f"takes {days:.2f} of the {max_days:g} days of rounds.max_days"] * is_late
+    if any(row.name == "population -10 %" and row.starves_at is not None for row in rows):
+        tight.append("starves with 10 % fewer devices")
+    if tight:
+        warnings.append(f"The plan has little margin: the run {' and '.join(tight)}.")
     # A plan without a second participation has a warning that timers do not matter.
     if best.planned_max_participations != 1:
-        warnings += _end_of_timers(
-            best.timer_hours, sorted({each.timer_hours for each in candidates})
-        )
+        tried = sorted({each.timer_hours for each in candidates})
+        warnings += _end_of_timers(best.timer_hours, tried, is_late)
     return warnings
 
 
-def _end_of_timers(best: float, tried: Sequence[float]) -> list[str]:
-    """A line if the best timer is the first or the last of those tried, in order."""
+def _end_of_timers(best: float, tried: Sequence[float], is_late: bool) -> list[str]:
+    """A line if the best timer is the first or the last of those tried, in order; a run that is
+    late has no time for a longer one."""
     lines = []
     if best == tried[0] and best > 0:
         lines.append(
             f"{best:g} h is the shortest timer tried; if your rules allow it, try {best / 2:g}."
         )
-    if best == tried[-1]:
+    if best == tried[-1] and not is_late:
         step = tried[-1] - tried[-2] if len(tried) > 1 else 24.0
         lines.append(f"{best:g} h is the longest timer tried; try {best + step:g}.")
     return lines
@@ -671,7 +685,7 @@ class _Planner:
                 rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
                 epsilon=epsilon,
             )
-            outcome = "no guarantee" if epsilon is None else f"epsilon {up(epsilon, 2)}"
+            outcome = "no guarantee" if epsilon is None else f"epsilon {up(epsilon)}"
         self.candidates.append(candidate)
         self.on_progress(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {outcome}")
         return candidate

@@ -9,7 +9,7 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, significant, up
+from fedray.base.rounding import counted, given, shown_min_sep, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -125,7 +125,9 @@ def plan_sentences(plan: Plan) -> list[str]:
         if each.timer_hours == best.timer_hours and not each.meets_target
     ]
     below = [
-        f" Goal {goal:,} misses the target." for goal in sorted(missing) if goal < best.report_goal
+        f" Goal {goal:,} with a timer of {best.timer_hours:g} h misses the target."
+        for goal in sorted(missing)
+        if goal < best.report_goal
     ]
     limits = "one participation of each device"
     if best.planned_min_sep is not None:
@@ -133,7 +135,7 @@ def plan_sentences(plan: Plan) -> list[str]:
         limits = f"min-sep {best.planned_min_sep:,} and at most {most}"
     return [
         f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
-        f"{given(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
+        f"{_noise(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
         f"{given(plan.target.delta)}, planned for {limits}." + "".join(below[-1:]),
         f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates:,} device updates in "
@@ -173,7 +175,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {given(target.epsilon)} at delta "
-        f"{given(target.delta)}, noise_per_report {shown_noise(target.noise_per_report, 6)} (noise "
+        f"{given(target.delta)}, noise_per_report {_noise(target.noise_per_report, 6)} (noise "
         f"multiplier over report goal); the answer has the least {plan.least}."
     )
     tables = plan_tables(plan)[plan.best is not None :]
@@ -211,8 +213,8 @@ def _answer(plan: Plan) -> Table:
     cells = (
         f"{best.report_goal:,}",
         f"{best.timer_hours:g} h",
-        shown_noise(best.noise_multiplier),
-        "-" if best.epsilon is None else up(best.epsilon, 2),
+        _noise(best.noise_multiplier),
+        _or_dash(up, best.epsilon),
         _or_dash("{:.1f}".format, days),
         "-" if not days else f"{best.rounds / days:.1f}",
     )
@@ -235,18 +237,20 @@ def _what_ifs_table(plan: Plan) -> Table:
         "days": lambda each: _or_dash("{:.2f}".format, each.days),
         "min-sep": _what_if_min_sep,
         "epsilon": lambda each: (
-            "-" if each.epsilon is None else ("" if each.is_exact else "<= ") + up(each.epsilon, 2)
+            "-" if each.epsilon is None else ("" if each.is_exact else "<= ") + up(each.epsilon)
         ),
     }
     goal = 1 if plan.best is None else plan.best.report_goal
+    is_once = plan.best is not None and plan.best.planned_max_participations == 1
     return Table.of(
         "What if",
         plan.what_ifs,
         cells,
         f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
         "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
-        "by its exact sensitivity unless it says <=; only the plan's rules make it a guarantee. "
-        "While no device takes part twice (k = 1), only the days can differ.",
+        "by its exact sensitivity unless it says <=; only the plan's rules make it a guarantee."
+        + is_once
+        * " While no device takes part twice (k = 1), only the days can differ.",
         *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.note),
     )
 
@@ -270,7 +274,7 @@ def _candidates_table(plan: Plan) -> Table:
         "verdict": lambda each: _verdict(plan, each),
         "timer": lambda each: f"{each.timer_hours:g} h",
         "report goal": lambda each: f"{each.report_goal:,}",
-        "z": lambda each: shown_noise(each.noise_multiplier),
+        "z": lambda each: _noise(each.noise_multiplier),
         "size": lambda each: f"{each.scale:.2g}" if each.is_possible else "-",
         "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
         "planned": lambda each: _or_dash(
@@ -279,21 +283,34 @@ def _candidates_table(plan: Plan) -> Table:
         "population / goal": lambda each: f"{each.population_over_goal:,}",
         "k": lambda each: _or_dash(str, each.planned_max_participations),
         "days": lambda each: _or_dash("{:.1f}".format, each.days),
-        "epsilon": lambda each: significant(each.epsilon),
+        "epsilon": lambda each: _or_dash(up, each.epsilon),
     }
+    # Without a run that ends there is nothing else to show.
+    rows = [each for each in plan.candidates if not each.starves] or plan.candidates
     return Table.of(
         "Candidates",
-        plan.candidates,
+        rows,
         cells,
+        *_folded(plan),
         *(f"Goal {each.report_goal:,} cannot be sustained: {each.note}." for each in least),
         *_starved_at_full_size(plan),
-        row_styles=[
-            "marked" if each == (plan.best or plan.nearest) else "" for each in plan.candidates
-        ],
+        row_styles=["marked" if each == (plan.best or plan.nearest) else "" for each in rows],
         method=(how,),
         # They follow from the other columns.
         details=("z", "population / goal"),
     )
+
+
+def _folded(plan: Plan) -> Iterable[str]:
+    """Yields a line for each timer and outcome of the goals that no run commits."""
+    goals: dict[tuple[float, str], list[int]] = {}
+    for each in plan.candidates:
+        if each.starves:
+            outcome = "starves" if each.is_possible else "cannot be sustained"
+            goals.setdefault((each.timer_hours, outcome), []).append(each.report_goal)
+    for (hours, outcome), tried in goals.items():
+        ends = " to ".join(dict.fromkeys((f"{min(tried):,}", f"{max(tried):,}")))
+        yield f"Timer {hours:g} h, goal {ends}: {outcome} ({len(tried)} tried)."
 
 
 def _timers_table(plan: Plan) -> Table:
@@ -309,7 +326,7 @@ def _timers_table(plan: Plan) -> Table:
         "min-sep, planned": cell(lambda each: shown_min_sep(each.planned_min_sep)),
         "days": cell(lambda each: f"{each.days:.1f}"),
         "rounds a day": cell(lambda each: f"{each.rounds / (each.days or 1.0):.1f}"),
-        "epsilon": cell(lambda each: significant(each.epsilon)),
+        "epsilon": cell(lambda each: _or_dash(up, each.epsilon)),
         "simulated at": cell(
             lambda each: "full size" if each.is_full_size else f"{each.scale:.2g} of the size"
         ),
@@ -342,6 +359,11 @@ def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
     found = sorted(min_seps, key=lambda each: math.inf if each is None else each)
     # Equal ends are shown once.
     return " to ".join(dict.fromkeys(map(shown_min_sep, (found[0], found[-1]))))
+
+
+def _noise(value: float, decimals: int = 4) -> str:
+    """A target needs this noise, so it is rounded up; few digits are shown as they are."""
+    return min(given(value), up(value, decimals), key=len)
 
 
 def _or_dash(text: Callable[[Any], str], value: Any) -> str:

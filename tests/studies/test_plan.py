@@ -46,7 +46,7 @@ from fedray.studies.plan_page import (
 )
 from fedray.studies.remedies import remedies
 from fedray.studies.simulated import Truth
-from fedray.studies.what_ifs import what_ifs
+from fedray.studies.what_ifs import WhatIf, what_ifs
 
 HERE = Placement(backend="in-process")
 
@@ -488,6 +488,7 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
         "Report goal 200, timer 24 h, noise multiplier 0.2: epsilon 2.5001 at delta 1e-10, planned for min-sep 6"
         in words
     )
+    assert "Goal 150 with a timer of 24 h misses the target." in words
     assert "A round starts at least 96 minutes after the one before" in words
     none = Plan(PlanTarget(epsilon=1.0), small(), 2, 0.5, None, others)
     assert plan_sentences(none)[0].startswith(
@@ -502,8 +503,11 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     for figure, y in ((days, 2.0), (epsilon, 2.50001)):
         assert [each.kind for each in figure.series] == ["line", "stars"]
         assert (figure.series[-1].x.tolist(), figure.series[-1].y.tolist()) == ([200.0], [y])
-    first, *_, caveats = plan_tables(plan)
-    assert first.rows == (("200", "24 h", "0.2", "2.51", "2.0", "6.0"),)
+    first, *_, candidates, caveats = plan_tables(plan)
+    # Goals that starve are a line for each timer, and not rows.
+    assert [row[2] for row in candidates.rows] == ["100", "150", "200"]
+    assert "Timer 24 h, goal 400: starves (1 tried)." in candidates.notes
+    assert first.rows == (("200", "24 h", "0.2", "2.5001", "2.0", "6.0"),)
     assert "rest on the availability model 'habit'" in first.notes[0]
     assert caveats.title == "Caveats"
     tiles = page.index('class="tile"')
@@ -664,7 +668,9 @@ def test_goals_that_the_rules_make_impossible_are_not_simulated(small, monkeypat
     assert asked
     assert max(asked) <= 334
     page = plan_page(plan)
-    assert "cannot sustain" in page
+    assert re.search(
+        r"Timer 12 h, goal [\d,]+ to [\d,]+: cannot be sustained \(\d+ tried\)\.", page
+    )
     assert "cannot be sustained: participation.round_separation=60" in page
 
 
@@ -754,7 +760,30 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
     ],
 )
 def test_a_best_timer_at_an_end_of_those_tried_asks_for_more(best, tried, told) -> None:
-    assert planning._end_of_timers(best, tried) == told
+    assert planning._end_of_timers(best, tried, is_late=False) == told
+    # A run without days to spare has none for a longer timer.
+    late = planning._end_of_timers(best, tried, is_late=True)
+    assert late == [each for each in told if "shortest" in each]
+
+
+@pytest.mark.parametrize(
+    ("days", "enforced", "starves_at", "said"),
+    [
+        (13.2, None, None, None),
+        (13.31, None, None, "takes 13.31 of the 14 days of rounds.max_days"),
+        (13.0, 13.96, 176, "takes 13.96 of the 14 days of rounds.max_days and starves with 10 % "),
+        (13.0, None, 0, "the run starves with 10 % fewer devices."),
+    ],
+)
+def test_a_plan_without_margin_in_days_or_devices_says_so(days, enforced, starves_at, said) -> None:
+    best = candidate(200, 2.5, days=days, enforced_days=enforced)
+    rows = [WhatIf("as planned"), WhatIf("population -10 %", starves_at=starves_at)]
+    warnings = planning._warnings(14.0, 0.5, best, 1, [best], rows)
+    tight = [each for each in warnings if "little margin" in each]
+    assert len(tight) == (said is not None)
+    assert said is None or said in tight[0]
+    is_late = said is not None and "13." in said
+    assert any("longest timer" in each for each in warnings) != is_late
 
 
 def test_the_least_days_may_take_more_updates() -> None:
