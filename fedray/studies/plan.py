@@ -245,7 +245,8 @@ class Plan(DrawnResult):
     least: Least = "updates"
     """Cost by which the answer is the least."""
     remedies: tuple[Remedy, ...] = ()
-    """Changes that would meet the target, each by itself, if nothing meets it."""
+    """Changes that would meet the target, each by itself, if nothing meets it; without a value if
+    none was found."""
 
     @property
     def nearest(self) -> Candidate | None:
@@ -343,18 +344,13 @@ def make_plan(
         best = planner.confirm(searches, least)
         rows = () if best is None else planner.what_ifs(best)
         fixes = planner.remedies() if best is None else ()
-    candidates = sorted(
+    found = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
-    warnings = (
-        *_of_person(scenario, best),
-        *_warnings(scenario.rounds.max_days, scale, best, least_goal, candidates, rows),
-        *cache.warnings,
-    )
-    found = tuple(candidates)
-    return Plan(
-        target, scenario, seeds, scale, best, found, warnings, has_cache, rows, least, fixes
-    )
+    common = (target, scenario, seeds, scale, best, tuple(found))
+    plan = Plan(*common, (), has_cache, rows, least, fixes)
+    warnings = (*_of_person(scenario, best), *_warnings(plan, least_goal), *cache.warnings)
+    return replace(plan, warnings=warnings)
 
 
 def nearest_of(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -396,14 +392,8 @@ def _of_person(scenario: Scenario, best: Candidate | None) -> list[str]:
     ]
 
 
-def _warnings(
-    max_days: float,
-    scale: float,
-    best: Candidate | None,
-    least: int,
-    candidates: Sequence[Candidate],
-    rows: Sequence[WhatIf],
-) -> list[str]:
+def _warnings(plan: Plan, least: int) -> list[str]:
+    scale, best, candidates = plan.scale, plan.best, plan.candidates
     warnings = []
     if {most for each in candidates for most in each.max_participations} == {1}:
         warnings.append(
@@ -427,10 +417,10 @@ def _warnings(
             f"Report goal {least:,} is the least that this noise per report allows, so that no "
             "smaller one was tried."
         )
-    days = best.enforced_days or best.days or 0.0
+    days, max_days = best.enforced_days or best.days or 0.0, plan.scenario.rounds.max_days
     is_late = days >= LATE * max_days
     tight = [f"takes {days:.2f} of the {max_days:g} days of rounds.max_days"] * is_late
-    if any(row.name == "population -10 %" and row.starves_at is not None for row in rows):
+    if any(row.name == "population -10 %" and row.starves_at is not None for row in plan.what_ifs):
         tight.append("starves with 10 % fewer devices")
     if tight:
         warnings.append(f"The plan has little margin: the run {' and '.join(tight)}.")
@@ -589,17 +579,20 @@ class _Planner:
         if near is None:
             return ()
 
-        def simulate(devices: int, hours: float) -> Candidate:
-            changed = self.scenario.with_overrides(f"population.devices={devices}")
-            other, goal = replace(self, scenario=changed, candidates=[]), near.report_goal
-            runs = [other._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
+        devices = self.scenario.population.devices
+
+        def simulate(more: int, hours: float, goal: int) -> Candidate:
+            changed = self.scenario.with_overrides(f"population.devices={more}")
+            other = replace(self, scenario=changed, candidates=[])
+            # A remedy costs no more than a run of the plan at full size.
+            scale = min(self.scale, devices / more)
+            runs = [other._run_of(goal, hours, seed, scale) for seed in range(self.seeds)]
             truths = other._truths(runs, "remedies")
-            return other._judged(goal, hours, scale_of(goal, self.scale), truths, None)
+            return other._judged(goal, hours, scale_of(goal, scale), truths, None)
 
         def sensitivity_of(limits: MinSep) -> float:
             return _sensitivity(limits, self.target, self.has_cache)
 
-        devices = self.scenario.population.devices
         return remedies(near, devices, sensitivity_of, simulate)
 
     def _with_rules(self, full: Candidate) -> Candidate:

@@ -14,7 +14,7 @@ from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario, scale_of
-from fedray.studies.remedies import Remedy
+from fedray.studies.remedies import Remedy, grown
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
@@ -72,22 +72,46 @@ def _nothing_found(plan: Plan) -> str:
     said = " ".join([said, *_starved_at_full_size(plan)])
     if not plan.remedies:
         return f"{said} Epsilon falls with more noise per report, fewer rounds, and more devices."
-    scale = 1.0 if near is None else scale_of(near.report_goal, plan.scale)
-    by = "" if scale == 1.0 else f", by estimates from {scale:.2g} of the size"
-    return f"{said} Instead would do{by}: {'; or '.join(_remedy(plan, e) for e in plan.remedies)}."
+    scale = min(each.scale for each in plan.remedies)
+    by = "" if scale == 1.0 else f", by estimates from {scale:.2g} of the size or more"
+    would_do = [remedy_words(plan, each)[0] for each in plan.remedies if each.value is not None]
+    said += f" Instead would do{by}: {'; or '.join(would_do)}."
+    none = [each for each in plan.remedies if each.value is None]
+    proven = [_NAMES[each.key] for each in none if each.epsilon is not None]
+    unknown = [_NAMES[each.key] for each in none if each.epsilon is None]
+    if proven:
+        least = "even one participation of a device exceeds the target"
+        said += f" No {' and no '.join(proven)} would do: {least}."
+    return said + (f" No {' and no '.join(unknown)} was found that would do." if unknown else "")
 
 
-def _remedy(plan: Plan, remedy: Remedy) -> str:
-    near, days = plan.nearest, remedy.days
+_NAMES = {
+    "rounds.count": "number of rounds",
+    "rounds.report_goal": "larger report goal with more devices",
+    "population.devices": "number of devices at this goal",
+    "timer_hours": "timer",
+}
+
+
+def remedy_words(plan: Plan, remedy: Remedy) -> tuple[str, str]:
+    """Returns a remedy with a value in words, and the option by which it is planned."""
+    near, value, devices = plan.nearest, remedy.value, plan.scenario.population.devices
     assert near is not None
-    took = "" if days is None else f", in {days:.1f} days"
+    assert value is not None
+    took = "" if remedy.days is None else f", in {remedy.days:.1f} days"
     if remedy.key == "noise_per_report":
-        times = remedy.value / plan.target.noise_per_report
-        return f"noise_per_report {up(remedy.value, 6)}, {up(times, 2)} times the noise"
+        noise, times = up(value, 6), up(value / plan.target.noise_per_report, 2)
+        said = f"noise_per_report {noise}, {times} times the noise on the mean, which makes the "
+        return f"{said}signal-to-noise ratio {times} times smaller", f"--noise-per-report {noise}"
     if remedy.key == "timer_hours":
-        return f"a timer of {remedy.value:.0f} h{took} instead of {near.days or 0.0:.1f}"
+        said = f"a timer of {value:.0f} h{took} instead of {near.days or 0.0:.1f}"
+        return said, f"--timers {value:g}"
+    if remedy.key == "rounds.report_goal":
+        more, times = grown(devices, value, near.report_goal), up(value / near.report_goal, 2)
+        said = f"{times} times the devices and the report goal ({more:,} and {value:,.0f}), at the "
+        return f"{said}same noise on the mean{took}", f"--set population.devices={more}"
     unit = "round" if remedy.key == "rounds.count" else "device"
-    return f"{counted(round(remedy.value), unit)}{took}"
+    return f"{counted(round(value), unit)}{took}", f"--set {remedy.key}={value:.0f}"
 
 
 def _starved_at_full_size(plan: Plan) -> list[str]:
