@@ -426,8 +426,9 @@ def _warnings(plan: Plan, least: int) -> list[str]:
         warnings.append(f"The plan has little margin: the run {' and '.join(tight)}.")
     # A plan without a second participation has a warning that timers do not matter.
     if best.planned_max_participations != 1:
-        tried = sorted({each.timer_hours for each in candidates})
-        warnings += _end_of_timers(best.timer_hours, tried, is_late)
+        warnings += _end_of_timers(
+            best.timer_hours, sorted({each.timer_hours for each in candidates}), is_late
+        )
     return warnings
 
 

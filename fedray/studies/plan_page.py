@@ -14,7 +14,7 @@ from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario, scale_of
-from fedray.studies.remedies import Remedy, grown
+from fedray.studies.remedies import Remedy
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
@@ -76,21 +76,16 @@ def _nothing_found(plan: Plan) -> str:
     by = "" if scale == 1.0 else f", by estimates from {scale:.2g} of the size or more"
     would_do = [remedy_words(plan, each)[0] for each in plan.remedies if each.value is not None]
     said += f" Instead would do{by}: {'; or '.join(would_do)}."
-    none = [each for each in plan.remedies if each.value is None]
-    proven = [_NAMES[each.key] for each in none if each.epsilon is not None]
-    unknown = [_NAMES[each.key] for each in none if each.epsilon is None]
-    if proven:
+    names = {"rounds.count": "number of rounds", "timer_hours": "timer"}
+    names |= {"population.devices": "number of devices at this goal"}
+    none: dict[bool, list[str]] = {True: [], False: []}
+    for each in plan.remedies:
+        if each.value is None:
+            none[each.epsilon is None].append(names.get(each.key, "larger goal with more devices"))
+    if none[False]:
         least = "even one participation of a device exceeds the target"
-        said += f" No {' and no '.join(proven)} would do: {least}."
-    return said + (f" No {' and no '.join(unknown)} was found that would do." if unknown else "")
-
-
-_NAMES = {
-    "rounds.count": "number of rounds",
-    "rounds.report_goal": "larger report goal with more devices",
-    "population.devices": "number of devices at this goal",
-    "timer_hours": "timer",
-}
+        said += f" No {' and no '.join(none[False])} would do: {least}."
+    return said + (f" No {' and no '.join(none[True])} was found that would do." * bool(none[True]))
 
 
 def remedy_words(plan: Plan, remedy: Remedy) -> tuple[str, str]:
@@ -107,7 +102,7 @@ def remedy_words(plan: Plan, remedy: Remedy) -> tuple[str, str]:
         said = f"a timer of {value:.0f} h{took} instead of {near.days or 0.0:.1f}"
         return said, f"--timers {value:g}"
     if remedy.key == "rounds.report_goal":
-        more, times = grown(devices, value, near.report_goal), up(value / near.report_goal, 2)
+        more, times = math.ceil(devices * value / near.report_goal), up(value / near.report_goal, 2)
         said = f"{times} times the devices and the report goal ({more:,} and {value:,.0f}), at the "
         return f"{said}same noise on the mean{took}", f"--set population.devices={more}"
     unit = "round" if remedy.key == "rounds.count" else "device"
@@ -142,16 +137,13 @@ def plan_sentences(plan: Plan) -> list[str]:
     assert best.planned_max_participations is not None
     assert best.days is not None
     seen = " and ".join(dict.fromkeys(shown_min_sep(each) for each in best.min_seps))
-    # All at this timer, as min-sep depends on it.
-    missing = [
-        each.report_goal
-        for each in plan.candidates
-        if each.timer_hours == best.timer_hours and not each.meets_target
-    ]
+    # All at this timer, as min-sep depends on it; candidates are in order of goal.
     below = [
-        f" Goal {goal:,} with a timer of {best.timer_hours:g} h misses the target."
-        for goal in sorted(missing)
-        if goal < best.report_goal
+        f" Goal {each.report_goal:,} with a timer of {each.timer_hours:g} h misses the target."
+        for each in plan.candidates
+        if each.timer_hours == best.timer_hours
+        and each.report_goal < best.report_goal
+        and not each.meets_target
     ]
     limits = "one participation of each device"
     if best.planned_min_sep is not None:
@@ -330,8 +322,7 @@ def _folded(plan: Plan) -> Iterable[str]:
     goals: dict[tuple[float, str], list[int]] = {}
     for each in plan.candidates:
         if each.starves:
-            outcome = "starves" if each.is_possible else "cannot be sustained"
-            goals.setdefault((each.timer_hours, outcome), []).append(each.report_goal)
+            goals.setdefault((each.timer_hours, _verdict(plan, each)), []).append(each.report_goal)
     for (hours, outcome), tried in goals.items():
         ends = " to ".join(dict.fromkeys((f"{min(tried):,}", f"{max(tried):,}")))
         yield f"Timer {hours:g} h, goal {ends}: {outcome} ({len(tried)} tried)."

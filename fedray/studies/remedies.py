@@ -92,7 +92,7 @@ def remedies(
                 value = more = round(devices * times)
             else:
                 value = goal = math.ceil(goal * times)
-                more = grown(devices, goal, near.report_goal)
+                more = math.ceil(devices * goal / near.report_goal)
             tried = simulate(more, hours, goal)
             if tried.meets_target:
                 remedy = Remedy(key, value, tried.epsilon, tried.scale, tried.days)
@@ -101,11 +101,6 @@ def remedies(
                 break
         found.append(remedy)
     return tuple(found)
-
-
-def grown(devices: int, goal: float, before: int) -> int:
-    """Returns the devices that a larger goal needs for the min-sep that it had before."""
-    return math.ceil(devices * goal / before)
 
 
 def _bisected(meets: Callable[[int], bool], fails: int, end: int) -> int | None:

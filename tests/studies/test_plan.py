@@ -3,6 +3,7 @@
 import contextlib
 import html
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable
@@ -45,7 +46,7 @@ from fedray.studies.plan_page import (
     plan_tables,
     remedy_words,
 )
-from fedray.studies.remedies import grown, remedies
+from fedray.studies.remedies import remedies
 from fedray.studies.simulated import Truth
 from fedray.studies.what_ifs import WhatIf, what_ifs
 
@@ -669,9 +670,7 @@ def test_goals_that_the_rules_make_impossible_are_not_simulated(small, monkeypat
     assert asked
     assert max(asked) <= 334
     page = plan_page(plan)
-    assert re.search(
-        r"Timer 12 h, goal [\d,]+ to [\d,]+: cannot be sustained \(\d+ tried\)\.", page
-    )
+    assert re.search(r"Timer 12 h, goal [\d,]+ to [\d,]+: cannot sustain \(\d+ tried\)\.", page)
     assert "cannot be sustained: participation.round_separation=60" in page
 
 
@@ -716,7 +715,8 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     times = noise / z
     goal = found["rounds.report_goal"].value
     assert goal == pytest.approx(plan.nearest.report_goal * times, abs=1.0)
-    both = f"({grown(20_000, goal, plan.nearest.report_goal):,} and {goal:,})"
+    more = math.ceil(20_000 * goal / plan.nearest.report_goal)
+    both = f"({more:,} and {goal:,})"
     said = f"{up(goal / plan.nearest.report_goal, 2)} times the devices and the report goal {both}"
     assert f"{said}, at the same noise on the mean" in plan.headline
     assert found["rounds.report_goal"].scale <= 1 / times < plan.scale
@@ -741,7 +741,7 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     options = [remedy_words(plan, each)[1] for each in plan.remedies]
     assert options[1:3] == [
         f"--set rounds.count={rounds}",
-        f"--set population.devices={grown(20_000, goal, plan.nearest.report_goal)}",
+        f"--set population.devices={more}",
     ]
     assert options[4] == f"--timers {hours:g}"
 

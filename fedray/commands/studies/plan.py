@@ -87,10 +87,10 @@ def plan(
     if out is not None and not as_json:
         print_line(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
     # The last value of an option counts.
-    again = command if out is None else f"{command} --out {shlex.quote(f'{out}-2')}"
-    for each in [] if as_json else found.remedies:
-        if each.value is not None:
-            print_line(f"or      {again} {remedy_words(found, each)[1]}")
+    again = "" if out is None else f" --out {shlex.quote(f'{out}-2')}"
+    for each in found.remedies:
+        if each.value is not None and not as_json:
+            print_line(f"or      {command} {remedy_words(found, each)[1]}{again}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
