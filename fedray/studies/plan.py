@@ -591,10 +591,9 @@ class _Planner:
             truths = other._truths(runs, "remedies")
             return other._judged(goal, hours, scale_of(goal, scale), truths, None)
 
-        def sensitivity_of(limits: MinSep) -> float:
-            return _sensitivity(limits, self.target, self.has_cache)
-
-        return remedies(near, devices, sensitivity_of, simulate)
+        return remedies(
+            near, devices, lambda each: _sensitivity(each, self.target, self.has_cache), simulate
+        )
 
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""

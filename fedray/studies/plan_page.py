@@ -78,14 +78,15 @@ def _nothing_found(plan: Plan) -> str:
     said += f" Instead would do{by}: {'; or '.join(would_do)}."
     names = {"rounds.count": "number of rounds", "timer_hours": "timer"}
     names |= {"population.devices": "number of devices at this goal"}
-    none: dict[bool, list[str]] = {True: [], False: []}
+    reasons: dict[str, list[str]] = {}
     for each in plan.remedies:
         if each.value is None:
-            none[each.epsilon is None].append(names.get(each.key, "larger goal with more devices"))
-    if none[False]:
-        least = "even one participation of a device exceeds the target"
-        said += f" No {' and no '.join(none[False])} would do: {least}."
-    return said + (f" No {' and no '.join(none[True])} was found that would do." * bool(none[True]))
+            why = "would do: even one participation of a device exceeds the target"
+            reason = "was found that would do" if each.epsilon is None else why
+            name = names.get(each.key, "larger report goal with more devices")
+            reasons.setdefault(reason, []).append(name)
+    found = (f" No {' and no '.join(none)} {reason}." for reason, none in reasons.items())
+    return said + "".join(found)
 
 
 def remedy_words(plan: Plan, remedy: Remedy) -> tuple[str, str]:
@@ -258,15 +259,14 @@ def _what_ifs_table(plan: Plan) -> Table:
     }
     goal = 1 if plan.best is None else plan.best.report_goal
     is_once = plan.best is not None and plan.best.planned_max_participations == 1
+    once = " While no device takes part twice (k = 1), only the days can differ." if is_once else ""
     return Table.of(
         "What if",
         plan.what_ifs,
         cells,
         f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
         "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
-        "by its exact sensitivity unless it says <=; only the plan's rules make it a guarantee."
-        + is_once
-        * " While no device takes part twice (k = 1), only the days can differ.",
+        f"by its exact sensitivity unless it says <=; only the plan's rules are a guarantee.{once}",
         *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.note),
     )
 

@@ -1,11 +1,11 @@
-"""Remedies of a plan that fails: how much noise, how few rounds, how many devices with and without
-as much more of the report goal, or how long a timer would meet its target, each by itself, at the
-report goal and timer of the nearest miss.
+"""Remedies of a plan that fails: more noise, fewer rounds, more devices with a larger report goal,
+more devices at the same goal, or a longer timer, each by itself, from the report goal and timer of
+the nearest miss.
 
 Noise and rounds follow from the planned limits: the first rounds of a run have no smaller min-sep.
 If devices and report goal grow by one factor, min-sep stays about the same and the noise grows by
-the factor, so that of the noise does. Devices and timers by themselves change who comes when: the
-min-sep that would do is found first, and min-sep is about proportional to both. The proposals are
+that factor. Devices or timers by themselves change who comes when: the min-sep that would do is
+found first, and min-sep is about proportional to both. Proposals that change devices or timer are
 then simulated as the plan's own candidates are.
 """
 
@@ -32,13 +32,13 @@ class Remedy(Document):
     """A change that would meet the target of a plan."""
 
     key: str
-    """Changed figure: noise_per_report, rounds.count, rounds.report_goal with as many times the
-    devices, population.devices or timer_hours."""
+    """Changed figure: noise_per_report, rounds.count, rounds.report_goal (the devices grow by the
+    same factor), population.devices or timer_hours."""
     value: float | None
     """Value that would do; None if none was found."""
     epsilon: float | None
-    """Epsilon with it; without a value that of one participation, which exceeds the target, or None
-    if larger values than those simulated might do."""
+    """Epsilon with it. Without a value: epsilon of one participation, which exceeds the target, or
+    None if the simulated values failed, but others might do."""
     scale: float
     """Size of the simulations on which it rests; 1: the whole population."""
     days: float | None = None
@@ -51,7 +51,7 @@ def remedies(
     sensitivity_of: Callable[[MinSep], float],
     simulate: Callable[[int, float, int], Any],
 ) -> tuple[Remedy, ...]:
-    """Returns the changes that would do, and without a value those of which none was found.
+    """Returns the changes that would do; a change of which none was found has no value.
 
     Args:
         near: candidate of a plan with the least epsilon, and planned limits.
@@ -78,15 +78,15 @@ def remedies(
     more_apart = needed and MORE * needed / b
     factors = {"rounds.report_goal": z / near.noise_multiplier, "population.devices": more_apart}
     # Without a timer none can be longer.
-    for key, factor in (
-        factors | ({"timer_hours": more_apart} if near.timer_hours else {})
-    ).items():
+    if near.timer_hours:
+        factors["timer_hours"] = more_apart
+    for key, factor in factors.items():
         remedy = Remedy(key, None, None if factor else epsilon(n, n), near.scale)
         for attempt in range(MOST_PROPOSALS if factor else 0):
             times, hours, goal = (factor or 1.0) * MORE**attempt, near.timer_hours, near.report_goal
             more = devices
             if key == "timer_hours":
-                # Whole hours, so that what a reader is told is what was simulated.
+                # Whole hours, so that the shown value is the simulated one.
                 value = hours = float(math.ceil(hours * times))
             elif key == "population.devices":
                 value = more = round(devices * times)
