@@ -73,6 +73,8 @@ LEAST_DEVIATION = 0.5
 """Rounds: min-sep is a whole number, so equal seeds do not mean zero spread."""
 SLOWER = 0.05
 """Relative slowdown by the planned limits as rules from which on a plan warns."""
+LATE = 0.95
+"""Share of rounds.max_days from which on a plan has little margin."""
 NEAR = 0.05
 """Relative distance from the least goal within which the fastest candidate is chosen."""
 MOST_OF_THE_DEVICES = 0.95
@@ -243,7 +245,8 @@ class Plan(DrawnResult):
     least: Least = "updates"
     """Cost by which the answer is the least."""
     remedies: tuple[Remedy, ...] = ()
-    """Changes that would meet the target, each by itself, if nothing meets it."""
+    """Changes that would meet the target, each by itself, if nothing meets it; without a value if
+    none was found."""
 
     @property
     def nearest(self) -> Candidate | None:
@@ -341,18 +344,13 @@ def make_plan(
         best = planner.confirm(searches, least)
         rows = () if best is None else planner.what_ifs(best)
         fixes = planner.remedies() if best is None else ()
-    candidates = sorted(
+    found = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
-    warnings = (
-        *_of_person(scenario, best),
-        *_warnings(scale, best, least_goal, candidates),
-        *cache.warnings,
-    )
-    found = tuple(candidates)
-    return Plan(
-        target, scenario, seeds, scale, best, found, warnings, has_cache, rows, least, fixes
-    )
+    common = (target, scenario, seeds, scale, best, tuple(found))
+    plan = Plan(*common, (), has_cache, rows, least, fixes)
+    warnings = (*_of_person(scenario, best), *_warnings(plan, least_goal), *cache.warnings)
+    return replace(plan, warnings=warnings)
 
 
 def nearest_of(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -394,9 +392,8 @@ def _of_person(scenario: Scenario, best: Candidate | None) -> list[str]:
     ]
 
 
-def _warnings(
-    scale: float, best: Candidate | None, least: int, candidates: Sequence[Candidate]
-) -> list[str]:
+def _warnings(plan: Plan, least: int) -> list[str]:
+    scale, best, candidates = plan.scale, plan.best, plan.candidates
     warnings = []
     if {most for each in candidates for most in each.max_participations} == {1}:
         warnings.append(
@@ -420,22 +417,30 @@ def _warnings(
             f"Report goal {least:,} is the least that this noise per report allows, so that no "
             "smaller one was tried."
         )
+    days, max_days = best.enforced_days or best.days or 0.0, plan.scenario.rounds.max_days
+    is_late = days >= LATE * max_days
+    tight = [f"takes {days:.2f} of the {max_days:g} days of rounds.max_days"] * is_late
+    if any(row.name == "population -10 %" and row.starves_at is not None for row in plan.what_ifs):
+        tight.append("starves with 10 % fewer devices")
+    if tight:
+        warnings.append(f"The plan has little margin: the run {' and '.join(tight)}.")
     # A plan without a second participation has a warning that timers do not matter.
     if best.planned_max_participations != 1:
         warnings += _end_of_timers(
-            best.timer_hours, sorted({each.timer_hours for each in candidates})
+            best.timer_hours, sorted({each.timer_hours for each in candidates}), is_late
         )
     return warnings
 
 
-def _end_of_timers(best: float, tried: Sequence[float]) -> list[str]:
-    """A line if the best timer is the first or the last of those tried, in order."""
+def _end_of_timers(best: float, tried: Sequence[float], is_late: bool) -> list[str]:
+    """A line if the best timer is the first or the last of those tried, in order; a run that is
+    late has no time for a longer one."""
     lines = []
     if best == tried[0] and best > 0:
         lines.append(
             f"{best:g} h is the shortest timer tried; if your rules allow it, try {best / 2:g}."
         )
-    if best == tried[-1]:
+    if best == tried[-1] and not is_late:
         step = tried[-1] - tried[-2] if len(tried) > 1 else 24.0
         lines.append(f"{best:g} h is the longest timer tried; try {best + step:g}.")
     return lines
@@ -575,18 +580,20 @@ class _Planner:
         if near is None:
             return ()
 
-        def simulate(devices: int, hours: float) -> Candidate:
-            changed = self.scenario.with_overrides(f"population.devices={devices}")
-            other, goal = replace(self, scenario=changed, candidates=[]), near.report_goal
-            runs = [other._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
-            truths = other._truths(runs, "remedies")
-            return other._judged(goal, hours, scale_of(goal, self.scale), truths, None)
-
-        def sensitivity_of(limits: MinSep) -> float:
-            return _sensitivity(limits, self.target, self.has_cache)
-
         devices = self.scenario.population.devices
-        return remedies(near, devices, sensitivity_of, simulate)
+
+        def simulate(more: int, hours: float, goal: int) -> Candidate:
+            changed = self.scenario.with_overrides(f"population.devices={more}")
+            other = replace(self, scenario=changed, candidates=[])
+            # A remedy costs no more than a run of the plan at full size.
+            scale = min(self.scale, devices / more)
+            runs = [other._run_of(goal, hours, seed, scale) for seed in range(self.seeds)]
+            truths = other._truths(runs, "remedies")
+            return other._judged(goal, hours, scale_of(goal, scale), truths, None)
+
+        return remedies(
+            near, devices, lambda each: _sensitivity(each, self.target, self.has_cache), simulate
+        )
 
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""
@@ -671,7 +678,7 @@ class _Planner:
                 rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
                 epsilon=epsilon,
             )
-            outcome = "no guarantee" if epsilon is None else f"epsilon {up(epsilon, 2)}"
+            outcome = "no guarantee" if epsilon is None else f"epsilon {up(epsilon)}"
         self.candidates.append(candidate)
         self.on_progress(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {outcome}")
         return candidate

@@ -9,7 +9,7 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, significant, up
+from fedray.base.rounding import counted, given, shown_min_sep, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -72,22 +72,42 @@ def _nothing_found(plan: Plan) -> str:
     said = " ".join([said, *_starved_at_full_size(plan)])
     if not plan.remedies:
         return f"{said} Epsilon falls with more noise per report, fewer rounds, and more devices."
-    scale = 1.0 if near is None else scale_of(near.report_goal, plan.scale)
-    by = "" if scale == 1.0 else f", by estimates from {scale:.2g} of the size"
-    return f"{said} Instead would do{by}: {'; or '.join(_remedy(plan, e) for e in plan.remedies)}."
+    scale = min(each.scale for each in plan.remedies)
+    by = "" if scale == 1.0 else f", by estimates from {scale:.2g} of the size or more"
+    would_do = [remedy_words(plan, each)[0] for each in plan.remedies if each.value is not None]
+    said += f" Instead would do{by}: {'; or '.join(would_do)}."
+    names = {"rounds.count": "number of rounds", "timer_hours": "timer"}
+    names |= {"population.devices": "number of devices at this goal"}
+    reasons: dict[str, list[str]] = {}
+    for each in plan.remedies:
+        if each.value is None:
+            why = "would do: even one participation of a device exceeds the target"
+            reason = "was found that would do" if each.epsilon is None else why
+            name = names.get(each.key, "larger report goal with more devices")
+            reasons.setdefault(reason, []).append(name)
+    found = (f" No {' and no '.join(none)} {reason}." for reason, none in reasons.items())
+    return said + "".join(found)
 
 
-def _remedy(plan: Plan, remedy: Remedy) -> str:
-    near, days = plan.nearest, remedy.days
+def remedy_words(plan: Plan, remedy: Remedy) -> tuple[str, str]:
+    """Returns a remedy with a value in words, and the option by which it is planned."""
+    near, value, devices = plan.nearest, remedy.value, plan.scenario.population.devices
     assert near is not None
-    took = "" if days is None else f", in {days:.1f} days"
+    assert value is not None
+    took = "" if remedy.days is None else f", in {remedy.days:.1f} days"
     if remedy.key == "noise_per_report":
-        times = remedy.value / plan.target.noise_per_report
-        return f"noise_per_report {up(remedy.value, 6)}, {up(times, 2)} times the noise"
+        noise, times = up(value, 6), up(value / plan.target.noise_per_report, 2)
+        said = f"noise_per_report {noise}, {times} times the noise on the mean, which makes the "
+        return f"{said}signal-to-noise ratio {times} times smaller", f"--noise-per-report {noise}"
     if remedy.key == "timer_hours":
-        return f"a timer of {remedy.value:.0f} h{took} instead of {near.days or 0.0:.1f}"
+        said = f"a timer of {value:.0f} h{took} instead of {near.days or 0.0:.1f}"
+        return said, f"--timers {value:g}"
+    if remedy.key == "rounds.report_goal":
+        more, times = math.ceil(devices * value / near.report_goal), up(value / near.report_goal, 2)
+        said = f"{times} times the devices and the report goal ({more:,} and {value:,.0f}), at the "
+        return f"{said}same noise on the mean{took}", f"--set population.devices={more}"
     unit = "round" if remedy.key == "rounds.count" else "device"
-    return f"{counted(round(remedy.value), unit)}{took}"
+    return f"{counted(round(value), unit)}{took}", f"--set {remedy.key}={value:.0f}"
 
 
 def _starved_at_full_size(plan: Plan) -> list[str]:
@@ -118,14 +138,13 @@ def plan_sentences(plan: Plan) -> list[str]:
     assert best.planned_max_participations is not None
     assert best.days is not None
     seen = " and ".join(dict.fromkeys(shown_min_sep(each) for each in best.min_seps))
-    # All at this timer, as min-sep depends on it.
-    missing = [
-        each.report_goal
-        for each in plan.candidates
-        if each.timer_hours == best.timer_hours and not each.meets_target
-    ]
+    # All at this timer, as min-sep depends on it; candidates are in order of goal.
     below = [
-        f" Goal {goal:,} misses the target." for goal in sorted(missing) if goal < best.report_goal
+        f" Goal {each.report_goal:,} with a timer of {each.timer_hours:g} h misses the target."
+        for each in plan.candidates
+        if each.timer_hours == best.timer_hours
+        and each.report_goal < best.report_goal
+        and not each.meets_target
     ]
     limits = "one participation of each device"
     if best.planned_min_sep is not None:
@@ -133,7 +152,7 @@ def plan_sentences(plan: Plan) -> list[str]:
         limits = f"min-sep {best.planned_min_sep:,} and at most {most}"
     return [
         f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
-        f"{given(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
+        f"{_noise(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
         f"{given(plan.target.delta)}, planned for {limits}." + "".join(below[-1:]),
         f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates:,} device updates in "
@@ -173,7 +192,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {given(target.epsilon)} at delta "
-        f"{given(target.delta)}, noise_per_report {shown_noise(target.noise_per_report, 6)} (noise "
+        f"{given(target.delta)}, noise_per_report {_noise(target.noise_per_report, 6)} (noise "
         f"multiplier over report goal); the answer has the least {plan.least}."
     )
     tables = plan_tables(plan)[plan.best is not None :]
@@ -211,8 +230,8 @@ def _answer(plan: Plan) -> Table:
     cells = (
         f"{best.report_goal:,}",
         f"{best.timer_hours:g} h",
-        shown_noise(best.noise_multiplier),
-        "-" if best.epsilon is None else up(best.epsilon, 2),
+        _noise(best.noise_multiplier),
+        _or_dash(up, best.epsilon),
         _or_dash("{:.1f}".format, days),
         "-" if not days else f"{best.rounds / days:.1f}",
     )
@@ -235,18 +254,19 @@ def _what_ifs_table(plan: Plan) -> Table:
         "days": lambda each: _or_dash("{:.2f}".format, each.days),
         "min-sep": _what_if_min_sep,
         "epsilon": lambda each: (
-            "-" if each.epsilon is None else ("" if each.is_exact else "<= ") + up(each.epsilon, 2)
+            "-" if each.epsilon is None else ("" if each.is_exact else "<= ") + up(each.epsilon)
         ),
     }
     goal = 1 if plan.best is None else plan.best.report_goal
+    is_once = plan.best is not None and plan.best.planned_max_participations == 1
+    once = " While no device takes part twice (k = 1), only the days can differ." if is_once else ""
     return Table.of(
         "What if",
         plan.what_ifs,
         cells,
         f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
         "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
-        "by its exact sensitivity unless it says <=; only the plan's rules make it a guarantee. "
-        "While no device takes part twice (k = 1), only the days can differ.",
+        f"by its exact sensitivity unless it says <=; only the plan's rules are a guarantee.{once}",
         *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.note),
     )
 
@@ -270,7 +290,7 @@ def _candidates_table(plan: Plan) -> Table:
         "verdict": lambda each: _verdict(plan, each),
         "timer": lambda each: f"{each.timer_hours:g} h",
         "report goal": lambda each: f"{each.report_goal:,}",
-        "z": lambda each: shown_noise(each.noise_multiplier),
+        "z": lambda each: _noise(each.noise_multiplier),
         "size": lambda each: f"{each.scale:.2g}" if each.is_possible else "-",
         "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
         "planned": lambda each: _or_dash(
@@ -279,21 +299,33 @@ def _candidates_table(plan: Plan) -> Table:
         "population / goal": lambda each: f"{each.population_over_goal:,}",
         "k": lambda each: _or_dash(str, each.planned_max_participations),
         "days": lambda each: _or_dash("{:.1f}".format, each.days),
-        "epsilon": lambda each: significant(each.epsilon),
+        "epsilon": lambda each: _or_dash(up, each.epsilon),
     }
+    # Without a run that ends there is nothing else to show.
+    rows = [each for each in plan.candidates if not each.starves] or plan.candidates
     return Table.of(
         "Candidates",
-        plan.candidates,
+        rows,
         cells,
+        *_folded(plan),
         *(f"Goal {each.report_goal:,} cannot be sustained: {each.note}." for each in least),
         *_starved_at_full_size(plan),
-        row_styles=[
-            "marked" if each == (plan.best or plan.nearest) else "" for each in plan.candidates
-        ],
+        row_styles=["marked" if each == (plan.best or plan.nearest) else "" for each in rows],
         method=(how,),
         # They follow from the other columns.
         details=("z", "population / goal"),
     )
+
+
+def _folded(plan: Plan) -> Iterable[str]:
+    """Yields a line for each timer and outcome of the goals that no run commits."""
+    goals: dict[tuple[float, str], list[int]] = {}
+    for each in plan.candidates:
+        if each.starves:
+            goals.setdefault((each.timer_hours, _verdict(plan, each)), []).append(each.report_goal)
+    for (hours, outcome), tried in goals.items():
+        ends = " to ".join(dict.fromkeys((f"{min(tried):,}", f"{max(tried):,}")))
+        yield f"Timer {hours:g} h, goal {ends}: {outcome} ({len(tried)} tried)."
 
 
 def _timers_table(plan: Plan) -> Table:
@@ -309,7 +341,7 @@ def _timers_table(plan: Plan) -> Table:
         "min-sep, planned": cell(lambda each: shown_min_sep(each.planned_min_sep)),
         "days": cell(lambda each: f"{each.days:.1f}"),
         "rounds a day": cell(lambda each: f"{each.rounds / (each.days or 1.0):.1f}"),
-        "epsilon": cell(lambda each: significant(each.epsilon)),
+        "epsilon": cell(lambda each: _or_dash(up, each.epsilon)),
         "simulated at": cell(
             lambda each: "full size" if each.is_full_size else f"{each.scale:.2g} of the size"
         ),
@@ -342,6 +374,11 @@ def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
     found = sorted(min_seps, key=lambda each: math.inf if each is None else each)
     # Equal ends are shown once.
     return " to ".join(dict.fromkeys(map(shown_min_sep, (found[0], found[-1]))))
+
+
+def _noise(value: float, decimals: int = 4) -> str:
+    """A target needs this noise, so it is rounded up; few digits are shown as they are."""
+    return min(given(value), up(value, decimals), key=len)
 
 
 def _or_dash(text: Callable[[Any], str], value: Any) -> str:

@@ -1,9 +1,12 @@
-"""Remedies of a plan that fails: how much noise, how few rounds, how many devices or how long a
-timer would meet its target, each by itself, at the report goal and timer of the nearest miss.
+"""Remedies of a plan that fails: more noise, fewer rounds, more devices with a larger report goal,
+more devices at the same goal, or a longer timer, each by itself, from the report goal and timer of
+the nearest miss.
 
 Noise and rounds follow from the planned limits: the first rounds of a run have no smaller min-sep.
-Devices and timers change who comes when: the min-sep that would do is found first, and min-sep is
-about proportional to both; the proposal is then simulated as the plan's own candidates are.
+If devices and report goal grow by one factor, min-sep stays about the same and the noise grows by
+that factor. Devices or timers by themselves change who comes when: the min-sep that would do is
+found first, and min-sep is about proportional to both. Proposals that change devices or timer are
+then simulated as the plan's own candidates are.
 """
 
 import math
@@ -29,11 +32,15 @@ class Remedy(Document):
     """A change that would meet the target of a plan."""
 
     key: str
-    """Changed figure: noise_per_report, rounds.count, population.devices or timer_hours."""
-    value: float
-    """Value that would do."""
-    epsilon: float
-    """Epsilon with it."""
+    """Changed figure: noise_per_report, rounds.count, rounds.report_goal (the devices grow by the
+    same factor), population.devices or timer_hours."""
+    value: float | None
+    """Value that would do; None if none was found."""
+    epsilon: float | None
+    """Epsilon with it. Without a value: epsilon of one participation, which exceeds the target, or
+    None if the simulated values failed, but others might do."""
+    scale: float
+    """Size of the simulations on which it rests; 1: the whole population."""
     days: float | None = None
     """Days of the slowest simulated run; None without simulations."""
 
@@ -42,15 +49,15 @@ def remedies(
     near: Any,
     devices: int,
     sensitivity_of: Callable[[MinSep], float],
-    simulate: Callable[[int, float], Any],
+    simulate: Callable[[int, float, int], Any],
 ) -> tuple[Remedy, ...]:
-    """Returns the changes that would do.
+    """Returns the changes that would do; a change of which none was found has no value.
 
     Args:
         near: candidate of a plan with the least epsilon, and planned limits.
         devices: devices of its population.
         sensitivity_of: sensitivity of the mechanism made for limits, under them.
-        simulate: returns the candidate with its goal and other devices or timer.
+        simulate: returns the candidate with other devices, timer hours and report goal.
     """
     target, limits = near.target, near.planned_limits
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
@@ -62,26 +69,37 @@ def remedies(
 
     # Without sampling the noise for an epsilon has a closed form.
     z = noise_multiplier_for(sensitivity_of(limits), target.delta, epsilon=target.epsilon)
-    found = [Remedy("noise_per_report", z / near.report_goal, target.epsilon)]
-    if (rounds := _bisected(lambda each: epsilon(each, b) <= target.epsilon, n, 1)) is not None:
-        found.append(Remedy("rounds.count", rounds, epsilon(rounds, b)))
+    rounds = _bisected(lambda each: epsilon(each, b) <= target.epsilon, n, 1)
+    found = [
+        Remedy("noise_per_report", z / near.report_goal, target.epsilon, near.scale),
+        Remedy("rounds.count", rounds, epsilon(rounds or 1, b), near.scale),
+    ]
     needed = _bisected(lambda each: epsilon(n, each) <= target.epsilon, b, n)
-    if needed is None:
-        return tuple(found)
-    for key in ("population.devices", "timer_hours"):
-        factor = MORE * needed / b
-        for _ in range(MOST_PROPOSALS):
-            is_timer = key == "timer_hours"
-            # Whole hours, so that what a reader is told is what was simulated.
-            hours = float(math.ceil(near.timer_hours * factor)) if is_timer else near.timer_hours
-            tried = simulate(devices if is_timer else round(devices * factor), hours)
-            if tried.meets_target and tried.epsilon is not None:
-                value = hours if is_timer else round(devices * factor)
-                found.append(Remedy(key, value, tried.epsilon, tried.days))
+    more_apart = needed and MORE * needed / b
+    factors = {"rounds.report_goal": z / near.noise_multiplier, "population.devices": more_apart}
+    # Without a timer none can be longer.
+    if near.timer_hours:
+        factors["timer_hours"] = more_apart
+    for key, factor in factors.items():
+        remedy = Remedy(key, None, None if factor else epsilon(n, n), near.scale)
+        for attempt in range(MOST_PROPOSALS if factor else 0):
+            times, hours, goal = (factor or 1.0) * MORE**attempt, near.timer_hours, near.report_goal
+            more = devices
+            if key == "timer_hours":
+                # Whole hours, so that the shown value is the simulated one.
+                value = hours = float(math.ceil(hours * times))
+            elif key == "population.devices":
+                value = more = round(devices * times)
+            else:
+                value = goal = math.ceil(goal * times)
+                more = math.ceil(devices * goal / near.report_goal)
+            tried = simulate(more, hours, goal)
+            if tried.meets_target:
+                remedy = Remedy(key, value, tried.epsilon, tried.scale, tried.days)
             # A longer timer starves once, and then always.
-            if tried.meets_target or tried.starves or (is_timer and not hours):
+            if tried.meets_target or tried.starves:
                 break
-            factor *= MORE
+        found.append(remedy)
     return tuple(found)
 
 

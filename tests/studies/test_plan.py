@@ -3,6 +3,7 @@
 import contextlib
 import html
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable
@@ -43,10 +44,11 @@ from fedray.studies.plan_page import (
     plan_page,
     plan_sentences,
     plan_tables,
+    remedy_words,
 )
 from fedray.studies.remedies import remedies
 from fedray.studies.simulated import Truth
-from fedray.studies.what_ifs import what_ifs
+from fedray.studies.what_ifs import WhatIf, what_ifs
 
 HERE = Placement(backend="in-process")
 
@@ -488,6 +490,7 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
         "Report goal 200, timer 24 h, noise multiplier 0.2: epsilon 2.5001 at delta 1e-10, planned for min-sep 6"
         in words
     )
+    assert "Goal 150 with a timer of 24 h misses the target." in words
     assert "A round starts at least 96 minutes after the one before" in words
     none = Plan(PlanTarget(epsilon=1.0), small(), 2, 0.5, None, others)
     assert plan_sentences(none)[0].startswith(
@@ -502,8 +505,11 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     for figure, y in ((days, 2.0), (epsilon, 2.50001)):
         assert [each.kind for each in figure.series] == ["line", "stars"]
         assert (figure.series[-1].x.tolist(), figure.series[-1].y.tolist()) == ([200.0], [y])
-    first, *_, caveats = plan_tables(plan)
-    assert first.rows == (("200", "24 h", "0.2", "2.51", "2.0", "6.0"),)
+    first, *_, candidates, caveats = plan_tables(plan)
+    # Goals that starve are a line for each timer, and not rows.
+    assert [row[2] for row in candidates.rows] == ["100", "150", "200"]
+    assert "Timer 24 h, goal 400: starves (1 tried)." in candidates.notes
+    assert first.rows == (("200", "24 h", "0.2", "2.5001", "2.0", "6.0"),)
     assert "rest on the availability model 'habit'" in first.notes[0]
     assert caveats.title == "Caveats"
     tiles = page.index('class="tile"')
@@ -664,7 +670,7 @@ def test_goals_that_the_rules_make_impossible_are_not_simulated(small, monkeypat
     assert asked
     assert max(asked) <= 334
     page = plan_page(plan)
-    assert "cannot sustain" in page
+    assert re.search(r"Timer 12 h, goal [\d,]+ to [\d,]+: cannot sustain \(\d+ tried\)\.", page)
     assert "cannot be sustained: participation.round_separation=60" in page
 
 
@@ -686,7 +692,10 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     assert plan.best is None
     assert plan.nearest is not None
     found = {each.key: each for each in plan.remedies}
-    assert [*found] == ["noise_per_report", "rounds.count", "population.devices", "timer_hours"]
+    assert [*found] == [
+        *("noise_per_report", "rounds.count"),
+        *("rounds.report_goal", "population.devices", "timer_hours"),
+    ]
     assert all(each.epsilon <= 2.0 for each in plan.remedies)
     z = plan.nearest.noise_multiplier
 
@@ -702,6 +711,16 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     assert epsilon(MinSep(rounds, b, -(-rounds // b))) <= 2.0
     more = round(rounds * 1.02) + 1
     assert epsilon(MinSep(more, b, -(-more // b))) > 2.0
+    # Noise, and devices with the report goal, grow by one factor.
+    times = noise / z
+    goal = found["rounds.report_goal"].value
+    assert goal == pytest.approx(plan.nearest.report_goal * times, abs=1.0)
+    more = math.ceil(20_000 * goal / plan.nearest.report_goal)
+    both = f"({more:,} and {goal:,})"
+    said = f"{up(goal / plan.nearest.report_goal, 2)} times the devices and the report goal {both}"
+    assert f"{said}, at the same noise on the mean" in plan.headline
+    assert found["rounds.report_goal"].scale <= 1 / times < plan.scale
+    assert f"which makes the signal-to-noise ratio {up(times, 2)} times smaller" in plan.headline
     for key in ("population.devices", "timer_hours"):
         factor = found[key].value / (20_000 if key == "population.devices" else 12.0)
         less = int(b * factor / 1.12)
@@ -712,14 +731,44 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     assert hours == int(hours)
     assert f"a timer of {hours:.0f} h, in" in plan.headline
     page = plan_page(plan)
-    assert "Instead would do: noise_per_report" in plan.headline
+    least = min(each.scale for each in plan.remedies)
+    assert f"Instead would do, by estimates from {least:.2g} of the size or more: " in plan.headline
     assert f" {rounds:,} rounds; or " in plan.headline
     assert plan.headline in html.unescape(page)
     assert "nearest miss" in page
     assert plan_figures(plan)[0].name == "epsilon"
     assert plan_figures(plan)[0].series[-1].name == "nearest miss"
-    smaller = replace(plan, scale=0.5)
-    assert "Instead would do, by estimates from 0.5 of the size: " in smaller.headline
+    options = [remedy_words(plan, each)[1] for each in plan.remedies]
+    assert options[1:3] == [
+        f"--set rounds.count={rounds}",
+        f"--set population.devices={more}",
+    ]
+    assert options[4] == f"--timers {hours:g}"
+
+
+def test_a_plan_that_fails_says_what_would_not_do(small, monkeypatch) -> None:
+    """One participation exceeds epsilon 2 at noise multiplier 1, and a timer beyond 12 h starves."""
+
+    def truth(scenario: Scenario) -> Truth:
+        goal, n = scenario.rounds.report_goal, scenario.rounds.count
+        if goal > scenario.population.devices / 20 or scenario.participation.timer_hours > 12.0:
+            return Truth(None, note="no devices")
+        return Truth(MinSep(n, 20, -(-n // 20)), days=3.0)
+
+    without_simulations(monkeypatch, truth)
+    target = PlanTarget(epsilon=2.0, delta=1e-6, noise_per_report=0.001, buffers=1)
+    plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
+    keys = {each.key for each in plan.remedies if each.value is None}
+    assert keys == {"rounds.count", "population.devices", "timer_hours"}
+    never = "No number of rounds and no number of devices at this goal and no timer would do"
+    assert f"{never}: even one participation of a device exceeds the target." in plan.headline
+    target = replace(target, noise_per_report=0.005)
+    plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
+    none = {each.key for each in plan.remedies if each.value is None}
+    assert none == {"population.devices", "timer_hours"}
+    unknown = "No number of devices at this goal and no timer was found that would do."
+    assert unknown in plan.headline
+    assert plan.headline in html.unescape(plan_page(plan))
 
 
 def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
@@ -731,13 +780,17 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
         noise_multiplier=3.0,
         report_goal=100,
         timer_hours=0.0,
+        scale=0.5,
     )
     asked = []
 
-    def simulate(devices: int, hours: float) -> SimpleNamespace:
-        asked.append((devices, hours))
+    def simulate(devices: int, hours: float, goal: int) -> SimpleNamespace:
+        if goal == near.report_goal:
+            asked.append((devices, hours))
         is_third = len({each for each, _ in asked}) == 3
-        return SimpleNamespace(meets_target=is_third, epsilon=1.9, days=5.0, starves=False)
+        return SimpleNamespace(
+            meets_target=is_third, epsilon=1.9, days=5.0, starves=False, scale=0.5
+        )
 
     found = remedies(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate)
     (devices,) = [each for each in found if each.key == "population.devices"]
@@ -754,7 +807,33 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
     ],
 )
 def test_a_best_timer_at_an_end_of_those_tried_asks_for_more(best, tried, told) -> None:
-    assert planning._end_of_timers(best, tried) == told
+    assert planning._end_of_timers(best, tried, is_late=False) == told
+    # A run without days to spare has none for a longer timer.
+    late = planning._end_of_timers(best, tried, is_late=True)
+    assert late == [each for each in told if "shortest" in each]
+
+
+@pytest.mark.parametrize(
+    ("days", "enforced", "starves_at", "said"),
+    [
+        (13.2, None, None, None),
+        (13.31, None, None, "takes 13.31 of the 14 days of rounds.max_days"),
+        (13.0, 13.96, 176, "takes 13.96 of the 14 days of rounds.max_days and starves with 10 % "),
+        (13.0, None, 0, "the run starves with 10 % fewer devices."),
+    ],
+)
+def test_a_plan_without_margin_in_days_or_devices_says_so(
+    small, days, enforced, starves_at, said
+) -> None:
+    best = candidate(200, 2.5, days=days, enforced_days=enforced)
+    rows = (WhatIf("as planned"), WhatIf("population -10 %", starves_at=starves_at))
+    plan = Plan(best.target, small("rounds.max_days=14"), 2, 0.5, best, (best,), what_ifs=rows)
+    warnings = planning._warnings(plan, 1)
+    tight = [each for each in warnings if "little margin" in each]
+    assert len(tight) == (said is not None)
+    assert said is None or said in tight[0]
+    is_late = said is not None and "13." in said
+    assert any("longest timer" in each for each in warnings) != is_late
 
 
 def test_the_least_days_may_take_more_updates() -> None:

@@ -56,7 +56,7 @@ def plan(
     from fedray.base.atomic import write_directory
     from fedray.studies.fit import scenario_to_fit
     from fedray.studies.plan import PlanTarget, make_plan
-    from fedray.studies.plan_page import plan_files
+    from fedray.studies.plan_page import plan_files, remedy_words
 
     # Cheap mistakes are reported before the planner is loaded.
     hours = _hours(timers)
@@ -79,12 +79,18 @@ def plan(
             on_progress=show,
             least=least,  # pyright: ignore[reportArgumentType]
         )
+    command = f"fedray {shlex.join(sys.argv[1:])}"
     if out is not None:
-        write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
+        write_directory(out, plan_files(found, command))
     write_shown(found, None, figures)
     print_result(found, as_json)
     if out is not None and not as_json:
         print_line(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
+    # The last value of an option counts.
+    again = "" if out is None else f" --out {shlex.quote(f'{out}-2')}"
+    for each in found.remedies:
+        if each.value is not None and not as_json:
+            print_line(f"or      {command} {remedy_words(found, each)[1]}{again}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
