@@ -86,11 +86,10 @@ def plan(
     print_result(found, as_json)
     if out is not None and not as_json:
         print_line(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
-    # The last value of an option counts.
-    again = "" if out is None else f" --out {shlex.quote(f'{out}-2')}"
+    again = shlex.join([f"{each}-2" if each == str(out) else each for each in sys.argv[1:]])
     for each in found.remedies:
         if each.value is not None and not as_json:
-            print_line(f"or      {command} {remedy_words(found, each)[1]}{again}")
+            print_line(f"or      fedray {again} {remedy_words(found, each)[1]}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
