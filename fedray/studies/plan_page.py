@@ -9,7 +9,7 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, significant, up
+from fedray.base.rounding import counted, given, needed_noise, shown_min_sep, significant, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -173,7 +173,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {given(target.epsilon)} at delta "
-        f"{given(target.delta)}, noise_per_report {shown_noise(target.noise_per_report, 6)} (noise "
+        f"{given(target.delta)}, noise_per_report {needed_noise(target.noise_per_report, 6)} (noise "
         f"multiplier over report goal); the answer has the least {plan.least}."
     )
     tables = plan_tables(plan)[plan.best is not None :]
@@ -211,7 +211,7 @@ def _answer(plan: Plan) -> Table:
     cells = (
         f"{best.report_goal:,}",
         f"{best.timer_hours:g} h",
-        shown_noise(best.noise_multiplier),
+        needed_noise(best.noise_multiplier),
         "-" if best.epsilon is None else up(best.epsilon, 2),
         _or_dash("{:.1f}".format, days),
         "-" if not days else f"{best.rounds / days:.1f}",
@@ -270,7 +270,7 @@ def _candidates_table(plan: Plan) -> Table:
         "verdict": lambda each: _verdict(plan, each),
         "timer": lambda each: f"{each.timer_hours:g} h",
         "report goal": lambda each: f"{each.report_goal:,}",
-        "z": lambda each: shown_noise(each.noise_multiplier),
+        "z": lambda each: needed_noise(each.noise_multiplier),
         "size": lambda each: f"{each.scale:.2g}" if each.is_possible else "-",
         "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
         "planned": lambda each: _or_dash(

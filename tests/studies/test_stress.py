@@ -19,7 +19,7 @@ from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechani
 from fedray.mechanisms.participation import MinSep
 from fedray.scenario import Scenario
 from fedray.studies.simulated import Truth
-from fedray.studies.stress import run as running
+from fedray.studies.stress import judged as judging
 from fedray.studies.stress.judged import Judged, Stressed, StressRow
 from fedray.studies.stress.result import MOST_EXCEEDING, StressResult
 from fedray.studies.stress.run import stress
@@ -301,29 +301,42 @@ def test_a_trace_spends_exactly_what_its_audit_says(trace: fedray.Trace, tmp_pat
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(
-    trace: fedray.Trace, tmp_path: Path, monkeypatch, fedray_command
+    trace: fedray.Trace, tmp_path: Path, monkeypatch
 ) -> None:
     short = tmp_path / "short.json"
     strategy = optimize_mechanism(MechanismRequest("banded", MinSep(30, 5, 2)))
     fedray.write_strategy(strategy, short)
-    monkeypatch.setattr(running, "MATRIX_WORK", 50**3)
+    monkeypatch.setattr(judging, "MOST_MATRIX_ROUNDS", 70)
     names = [str(short), "banded", "tree"]
     result = stress(trace, rounds=71, estimated=[20], mechanisms=names)
     assert "is more than this banded strategy has (30)" in row_of(result, str(short)).note
-    assert "run `fedray optimize banded` once at min-sep" in row_of(result, "banded").note
+    assert "banded matrix of 71 rounds takes hours" in row_of(result, "banded").note
     assert row_of(result, "banded").epsilon is None
     assert row_of(result, "tree").epsilon is not None
     text = " ".join(str(table) for table in result.tables())
-    assert "banded: a matrix of 71 rounds takes long" in " ".join(text.split())
+    assert "banded: a banded matrix of 71 rounds takes hours" in " ".join(text.split())
+    assert result.verdict.startswith("Not judged: ")
+    assert "; banded (a banded matrix of 71 rounds takes hours" in result.verdict
     assert "<html" in result.page()
     # Nothing else can run, and the verdict says so.
     alone = stress(trace, rounds=71, estimated=[20], mechanisms=["banded"])
-    assert "no mechanism can run (a matrix of 71 rounds takes long" in alone.verdict
-    # What the note says is the remedy.
-    setting = ("--rounds", "71", "--min-sep", "20", "--max-participations", "4")
-    assert fedray_command("optimize", "banded", *setting)[0] == 0
-    again = stress(trace, rounds=71, estimated=[20], mechanisms=["banded"])
-    assert row_of(again, "banded").epsilon is not None
+    assert "no mechanism can run (a banded matrix of 71 rounds takes hours" in alone.verdict
+
+
+def test_a_matrix_in_the_cache_changes_no_result(
+    trace: fedray.Trace, tmp_path: Path, monkeypatch
+) -> None:
+    """Nor does the limit: above it a matrix is not taken from the cache either."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    given = {"estimated": [15, 20], "mechanisms": ["banded", "tree"]}
+    cold = stress(trace, **given)
+    assert all(row.rms_regret is not None for row in cold.rows)
+    assert stress(trace, **given).to_json() == cold.to_json()
+    assert stress(trace, has_cache=False, **given).to_json() == cold.to_json()
+    monkeypatch.setattr(judging, "MOST_MATRIX_ROUNDS", 39)
+    refused = stress(trace, **given)
+    assert stress(trace, has_cache=False, **given).to_json() == refused.to_json()
+    assert {row.epsilon for row in refused.rows if row.mechanism == "banded"} == {None}
 
 
 SEEDS = 6
@@ -361,7 +374,14 @@ def test_the_recommended_estimate_is_the_best_of_all_candidates(
     truths = [
         MinSep(40, each.patterns.min_sep, each.patterns.max_participations) for each in audits
     ]
-    tried = {MinSep(40, each.min_sep, -(-40 // each.min_sep)) for each in truths}
+    enforced = min(
+        each.guarantees[1].participation.min_sep
+        for each in (
+            fedray.audit_trace(trace, 1.0, mechanism="tree").mechanisms[0] for trace in traces
+        )
+    )
+    min_seps = {enforced, *(each.min_sep for each in truths)}
+    tried = {MinSep(40, b, -(-40 // b)) for b in min_seps if b <= enforced}
     candidates = tried | {
         each for each in result.estimates if each.max_participations == -(-40 // each.min_sep)
     }
@@ -385,7 +405,7 @@ def test_the_recommended_estimate_is_the_best_of_all_candidates(
             spent, excess = [], []
             for place, trace in enumerate(traces):
                 (found,) = fedray.audit_trace(trace, z, mechanism=strategy).mechanisms
-                spent.append(found.observed.epsilon)
+                spent.append(found.enforced.epsilon)
                 excess.append(z * error / least_error(kind, place) - 1)
             chance = np.mean(np.array(spent) > 4.0)
             costs[estimate] = (chance if chance > MOST_EXCEEDING else 0.0, np.mean(excess))
@@ -405,7 +425,7 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
     result = simulated_result
     assert result.to_arrow().num_rows == len(result.rows)
     assert json.loads(json.dumps(result.to_json()))["verdict"] == result.verdict
-    assert "of the runs exceed epsilon 4" in result.verdict
+    assert f"of {2 * SEEDS} runs exceed epsilon 4" in result.verdict
     (estimate,) = result.estimates
     given = [each for each in result.outcomes if result.is_given(each)]
     for each in given:
@@ -417,7 +437,7 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
             and row.estimated_participations == estimate.max_participations
         ]
         assert len(own) == each.runs
-        assert each.exceeding == np.mean([row.epsilon > 4.0 for row in own])
+        assert each.exceeding == np.mean([row.enforced_epsilon > 4.0 for row in own])
         assert each.epsilons[1] == pytest.approx(np.median([row.epsilon for row in own]))
     # The planned limits are meant to hold, so the runs of the scenario itself keep the target.
     assert all(
@@ -593,9 +613,9 @@ def test_the_verdict_says_what_is_a_bound_and_names_what_could_not_be_judged() -
         judged_row("dense", note="takes long"),
     )
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 10, 4),), rows).verdict
-    assert "at most 4.30 (banded)" in verdict
-    assert "up to +6.9 % of error (blt)" in verdict, "a bound is rounded up, as in the table"
-    assert verdict.endswith("; dense could not be judged.")
+    assert "at most 4.3000 (banded)" in verdict
+    assert "up to +6.8 % of error (blt)" in verdict, "to the nearest, as in the table"
+    assert verdict.startswith("Not judged: dense (takes long). Design for ")
 
 
 def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_noise() -> None:
@@ -613,7 +633,8 @@ def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_no
         for name, spent, error in (("blt", 4.5, 1.0), ("tree", 3.9, 2.0))
     )
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 9, 4),), rows).verdict
-    assert verdict.startswith("Design a tree for min-sep 10 (k 4):"), (
+    assert verdict.startswith("Not judged: ") is False
+    assert verdict.startswith("Design a tree for min-sep 10 (k 4): error "), (
         "the given estimate has no rows"
     )
 
@@ -759,5 +780,5 @@ def test_the_published_pairs_name_their_paper_and_their_costs_are_rounded_once(
     assert code == 0
     assert "Table 4 of McMahan, Xu and Zhang (2024)" in " ".join(out.split())
     assert out.startswith("Design for min-sep 300 (k 5), or take 1.175 to 1.232 times the noise: ")
-    assert out.count("+6.9 %") == 2, "in the sentence and in the table"
+    assert out.count("+6.8 %") == 2, "in the sentence and in the table"
     assert "Regret below 0" in out
