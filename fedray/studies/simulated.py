@@ -57,7 +57,7 @@ class Truth:
     committed: int = 0
     """Committed rounds of a run that starved."""
     enforced: MinSep | None = None
-    """(n, b, k) that the rules enforce at the times of the run's rounds; None if none or unknown."""
+    """(n, b, k) that the rules enforce at the recorded times of the rounds; None if none."""
 
     @property
     def min_sep(self) -> int | None:

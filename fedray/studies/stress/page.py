@@ -143,7 +143,8 @@ def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
 
 def _regret(row: StressRow, value: float | None) -> str:
     if row.is_exact is False and value is not None:
-        return f"<= {up(100.0 * value, 1)} %"
+        # A bound stays one only if it is rounded up.
+        return f"<= {float(up(100.0 * value, 1)):+.1f} %"
     return share(value)
 
 

@@ -122,9 +122,9 @@ class StressResult(DrawnResult):
         """The estimate to design for, of each mechanism: of those with which at most 5 % of the
         runs exceed the target, the one of least `mean_excess`; if all are riskier, the one with
         which the fewest runs do. No run supports a min-sep above all that occurred, so none of
-        those is recommended, nor one above the least that the rules enforced in a run; of equal ones
-        the smallest is. Nor do runs show that no device of another run takes part more often, so k
-        is the most that may happen at that min-sep."""
+        those is recommended, nor one above the least that the rules enforced in a run; of equal
+        ones the smallest is. Nor do runs show that no device of another run takes part more often,
+        so k is the most that may happen at that min-sep."""
 
         def cost(outcome: Outcome) -> tuple[float, float, int]:
             # Equal excesses may differ by rounding.
@@ -158,13 +158,12 @@ class StressResult(DrawnResult):
             return row.epsilon is None or (row.seed is not None and row.rms_excess is None)
 
         some = {row.mechanism for row in known if not lacks(row)}
-        return {
-            f"{row.mechanism}{f' for {_limits(*estimate_of(row)[1:])}' * (row.mechanism in some)}": (
-                row.note or "no exact loss is known of one made for the truth"
-            )
-            for row in known
-            if lacks(row)
-        }
+        found: dict[str, str] = {}
+        for row in filter(lacks, known):
+            made = f" for {_limits(*estimate_of(row)[1:])}" if row.mechanism in some else ""
+            reason = row.note or "no exact loss is known of one made for the truth"
+            found.setdefault(f"{row.mechanism}{made}", reason)
+        return found
 
     @property
     def verdict(self) -> InJson[str]:
