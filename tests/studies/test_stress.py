@@ -21,7 +21,7 @@ from fedray.scenario import Scenario
 from fedray.studies.simulated import Truth
 from fedray.studies.stress import judged as judging
 from fedray.studies.stress.judged import Judged, Stressed, StressRow
-from fedray.studies.stress.result import MOST_EXCEEDING, StressResult
+from fedray.studies.stress.result import MOST_EXCEEDING, StressResult, share
 from fedray.studies.stress.run import stress
 
 FIGURES = ["stress-epsilon", "stress-noise-factor", "stress-regret"]
@@ -781,3 +781,83 @@ def test_the_published_pairs_name_their_paper_and_their_costs_are_rounded_once(
     assert out.startswith("Design for min-sep 300 (k 5), or take 1.175 to 1.232 times the noise: ")
     assert out.count("+6.8 %") == 2, "in the sentence and in the table"
     assert "Regret below 0" in out
+
+
+def simulated_rows(estimates, enforced_min_sep=None, spent=lambda b: 3.9) -> tuple[StressRow, ...]:
+    """Four runs of min-sep 9 of a tree that is made for each estimate."""
+    return tuple(
+        replace(
+            judged_row("tree", seed=seed, min_sep=9, rms_regret=0.0, rms_error=1.0),
+            estimated_min_sep=b,
+            estimated_participations=-(-40 // b),
+            epsilon=3.9,
+            enforced_epsilon=None if enforced_min_sep is None else spent(b),
+            enforced_min_sep=enforced_min_sep,
+            noise_factor=0.5 + 0.05 * b,
+        )
+        for seed in range(4)
+        for b in estimates
+    )
+
+
+def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happened() -> None:
+    """All runs spend 3.9 with 9, as observed; the audits would publish 4.1."""
+    rows = simulated_rows((8, 9), 8, lambda b: 4.1 if b == 9 else 4.0)
+    result = StressResult("mine", 4.0, DELTA, (MinSep(40, 9, 5),), rows)
+    by_estimate = {each.estimated_min_sep: each for each in result.outcomes}
+    assert by_estimate[9].exceeding == 1.0
+    assert by_estimate[8].exceeding == 0.0
+    (best,) = result.recommended
+    assert best.estimated_min_sep == 8
+    assert "min-sep 9 (k 5): exceeds epsilon 4 in 4 of 4 runs (95 % quantile 4.1" in result.verdict
+    assert result.verdict.endswith("; the rules enforce 8.")
+    (table,) = result.tables()
+    assert [row[table.columns.index("enforced")] for row in table.rows] == ["4.0000", "4.1000"]
+    # Even one that would keep the target is not recommended above the enforced min-sep.
+    (best,) = StressResult("", 4.0, DELTA, (), simulated_rows((8, 9), 8, lambda _: 3.9)).recommended
+    assert best.estimated_min_sep == 8
+    # Without such rules the observed figures decide.
+    (best,) = StressResult("", 4.0, DELTA, (), simulated_rows((8, 9))).recommended
+    assert best.estimated_min_sep == 9
+
+
+def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds() -> None:
+    rows = simulated_rows((8, 9, 50), 9, lambda b: 4.5 if b == 50 else 4.0)
+    given = (MinSep(40, 8, 5), MinSep(40, 50, 1))
+    verdict = StressResult("", 4.0, DELTA, given, rows, planned=given[:1]).verdict
+    assert "; for the planner's min-sep 8 (k 5): error " in verdict
+    told = "for min-sep 50 (k 1), more than the 40 rounds: exceeds epsilon 4 in 4 of 4 runs"
+    assert told in verdict
+    assert verdict.count("error ") == 2, "none for the estimate that exceeds the target"
+
+
+def test_an_estimate_without_figures_is_a_row_with_its_reason() -> None:
+    rows = tuple(
+        replace(row, epsilon=None, note="is too short") if row.estimated_min_sep == 8 else row
+        for row in simulated_rows((8, 9))
+    )
+    given = (MinSep(40, 8, 5), MinSep(40, 9, 5))
+    result = StressResult("", 4.0, DELTA, given, rows)
+    (table,) = result.tables()
+    assert [row[:4] for row in table.rows] == [
+        ("tree", "9, 5 *", "4", "0 %"),
+        ("tree", "8, 5", "-", "see below"),
+    ]
+    assert "tree for min-sep 8 (k 5): is too short." in table.notes
+    assert result.verdict.startswith(
+        "Not judged: tree for min-sep 8 (k 5) (is too short). Design a "
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.01724, "+1.7 %"),
+        (0.000011, "0.0 %"),
+        (-0.000099, "0.0 %"),
+        (-0.272, "-27.2 %"),
+        (None, "-"),
+    ],
+)
+def test_a_cost_is_rounded_to_the_nearest(value, text) -> None:
+    assert share(value) == text

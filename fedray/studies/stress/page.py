@@ -202,7 +202,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     estimates = [(each.rounds, each.min_sep, each.max_participations) for each in result.estimates]
     estimates = dict.fromkeys((*estimates, *map(estimate_of, best)))
     without = [
-        (name, f"{b:,}, {k:,}", "see below", *"-" * (len(cells) - 3))
+        (name, f"{b:,}, {k:,}", "-", "see below", *"-" * (len(cells) - 4))
         for name in dict.fromkeys(row.mechanism for row in result.rows)
         for n, b, k in estimates
         if (name, (n, b, k)) not in known
