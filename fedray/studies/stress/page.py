@@ -172,7 +172,6 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "epsilon": lambda each: up(each.epsilons[1]),
         "epsilon 95 %": lambda each: up(each.epsilons[2]),
         "enforced": lambda each: up((each.enforced_epsilons or each.epsilons)[1]),
-        "enforced 95 %": lambda each: up((each.enforced_epsilons or each.epsilons)[2]),
         "factor 95 %": lambda each: up(each.noise_factors[2], 3),
         "rms error": lambda each: significant(each.rms_error),
         "excess": lambda each: share(each.mean_excess),
@@ -180,14 +179,14 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
     }
     if all(each.enforced_epsilons is None for each in result.outcomes):
-        del cells["enforced"], cells["enforced 95 %"]
+        del cells["enforced"]
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
         _rests_on(result),
         "Epsilon: median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: "
         "runs that spend more than the target, by the enforced epsilon if the rules enforce one. "
-        "Excess: RMS error at the noise that was "
-        "chosen, over that of the same kind made for each truth with its own noise, minus 1; "
+        "Excess: RMS error at the noise that was chosen, over that of the same kind made for each "
+        "truth with its own noise, minus 1; "
         "regret: the same at equal epsilon. Both are means over the runs. * recommended: the least "
         "excess of the estimates with which at most 5 % of the runs exceed the target, and which "
         "are above neither the min-sep of every run nor the least that the rules enforce.",
@@ -195,7 +194,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
     )
-    details = ("runs", "epsilon 95 %", "enforced 95 %", "factor 95 %", "rms error", "regret 95 %")
+    details = ("runs", "epsilon 95 %", "factor 95 %", "rms error", "regret 95 %")
     tables = [Table.of(_title(result), shown, cells, *notes, details=details)]
     # A mechanism that cannot run in every truth is a row too.
     known = {(each.mechanism, estimate_of(each)) for each in shown}
