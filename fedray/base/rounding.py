@@ -77,8 +77,15 @@ def exact(value: float) -> str:
 
 
 def shown_noise(noise_multiplier: float, decimals: int = 4) -> str:
-    """Returns a noise multiplier for a table: every digit if they are few, else rounded down."""
+    """Returns the noise multiplier of a run, for a table: every digit if they are few, else rounded
+    down."""
     return min(given(noise_multiplier), down(noise_multiplier, decimals), key=len)
+
+
+def needed_noise(noise_multiplier: float, decimals: int = 4) -> str:
+    """Returns a noise multiplier that a target needs, for a table: every digit if they are few,
+    else rounded up, so that a copied one meets the target."""
+    return min(given(noise_multiplier), up(noise_multiplier, decimals), key=len)
 
 
 def simulated_time(seconds: float) -> str:

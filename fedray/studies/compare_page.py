@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.tuning import Tuning
-from fedray.base.rounding import counted, given, in_words, shown_noise, up
+from fedray.base.rounding import counted, given, in_words, needed_noise, up
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
@@ -117,7 +117,7 @@ def _groups_table(comparison: Comparison) -> Table:
     cells: dict[str, Callable[[Group], str]] = {
         "setting": lambda group: group.label,
         "noise mult.": lambda group: (
-            "-" if group.noise_multiplier is None else shown_noise(group.noise_multiplier)
+            "-" if group.noise_multiplier is None else needed_noise(group.noise_multiplier)
         ),
     }
     # A run without noise has no privacy figures.

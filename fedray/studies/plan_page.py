@@ -9,7 +9,7 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import counted, given, shown_min_sep, up
+from fedray.base.rounding import counted, given, needed_noise, shown_min_sep, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -152,7 +152,7 @@ def plan_sentences(plan: Plan) -> list[str]:
         limits = f"min-sep {best.planned_min_sep:,} and at most {most}"
     return [
         f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
-        f"{_noise(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
+        f"{needed_noise(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
         f"{given(plan.target.delta)}, planned for {limits}." + "".join(below[-1:]),
         f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates:,} device updates in "
@@ -192,7 +192,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {given(target.epsilon)} at delta "
-        f"{given(target.delta)}, noise_per_report {_noise(target.noise_per_report, 6)} (noise "
+        f"{given(target.delta)}, noise_per_report {needed_noise(target.noise_per_report, 6)} (noise "
         f"multiplier over report goal); the answer has the least {plan.least}."
     )
     tables = plan_tables(plan)[plan.best is not None :]
@@ -230,7 +230,7 @@ def _answer(plan: Plan) -> Table:
     cells = (
         f"{best.report_goal:,}",
         f"{best.timer_hours:g} h",
-        _noise(best.noise_multiplier),
+        needed_noise(best.noise_multiplier),
         _or_dash(up, best.epsilon),
         _or_dash("{:.1f}".format, days),
         "-" if not days else f"{best.rounds / days:.1f}",
@@ -290,7 +290,7 @@ def _candidates_table(plan: Plan) -> Table:
         "verdict": lambda each: _verdict(plan, each),
         "timer": lambda each: f"{each.timer_hours:g} h",
         "report goal": lambda each: f"{each.report_goal:,}",
-        "z": lambda each: _noise(each.noise_multiplier),
+        "z": lambda each: needed_noise(each.noise_multiplier),
         "size": lambda each: f"{each.scale:.2g}" if each.is_possible else "-",
         "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
         "planned": lambda each: _or_dash(
@@ -374,11 +374,6 @@ def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
     found = sorted(min_seps, key=lambda each: math.inf if each is None else each)
     # Equal ends are shown once.
     return " to ".join(dict.fromkeys(map(shown_min_sep, (found[0], found[-1]))))
-
-
-def _noise(value: float, decimals: int = 4) -> str:
-    """A target needs this noise, so it is rounded up; few digits are shown as they are."""
-    return min(given(value), up(value, decimals), key=len)
 
 
 def _or_dash(text: Callable[[Any], str], value: Any) -> str:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from fedray.audit.guarantees import enforced_limits
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import Starved, TraceError
 from fedray.base.kept import cache_folder, keep, read_kept
@@ -55,6 +56,8 @@ class Truth:
     """Whether the run failed, which another attempt may not."""
     committed: int = 0
     """Committed rounds of a run that starved."""
+    enforced: MinSep | None = None
+    """(n, b, k) that the rules enforce at the recorded times of the rounds; None if none."""
 
     @property
     def min_sep(self) -> int | None:
@@ -86,7 +89,11 @@ def simulated(scenario: Scenario, placement: Placement | None = None) -> Truth:
         n = patterns.committed_rounds
         participation = MinSep(n, patterns.min_sep, patterns.max_participations)
         days = float(trace.rounds["closed"][-1]) / 86_400.0
-        return Truth(participation, patterns, days, ended)
+        enforced = enforced_limits(trace, scenario, None, patterns).participation
+        # Rules that let a device take part in every round enforce nothing.
+        if enforced is not None and enforced.max_participations == n:
+            enforced = None
+        return Truth(participation, patterns, days, ended, enforced=enforced)
 
 
 class StudyCache:
@@ -128,7 +135,8 @@ class StudyCache:
             if "rounds" in arrays:
                 columns = {name: arrays[name] for name in _COLUMNS if name in arrays}
                 patterns = Patterns(participation.rounds, **columns)
-            return Truth(participation, patterns, head["days"], head["note"])
+            enforced = MinSep(**head["enforced"]) if head["enforced"] else None
+            return Truth(participation, patterns, head["days"], head["note"], enforced=enforced)
 
     def read(self, name: str, request: str) -> bytes | None:
         """Returns the content of an entry if it was written for this request, a digest."""
@@ -158,6 +166,7 @@ def _with_entry(
     truth = simulate_one(scenario)
     head = {
         "participation": asdict(truth.participation) if truth.participation else None,
+        "enforced": asdict(truth.enforced) if truth.enforced else None,
         "days": truth.days,
         "note": truth.note,
         "committed": truth.committed,

@@ -148,11 +148,6 @@ def cached_mechanism(
     return strategy
 
 
-def is_kept(request: MechanismRequest, directory: Path) -> bool:
-    """Returns whether the cache has an entry of a request, which need not be valid."""
-    return (directory / f"{_digest(request)}.json").is_file()
-
-
 @lru_cache(maxsize=16)
 def made_mechanism(request: MechanismRequest, directory: Path | None) -> Strategy:
     """Returns the strategy of a request, for studies that need the same strategies repeatedly. The

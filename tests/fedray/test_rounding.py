@@ -35,6 +35,11 @@ def test_noise_is_never_shown_above_what_it_is(z: float) -> None:
     assert 0 <= z - float(rounding.shown_noise(z)) < 1e-4
 
 
+@given(st.floats(0.01, 1e6))
+def test_a_needed_noise_that_is_copied_from_a_table_is_enough(z: float) -> None:
+    assert -math.ulp(z) <= float(rounding.needed_noise(z)) - z < 1e-4
+
+
 def test_noise_multipliers_are_short_where_they_can_be() -> None:
     numbers = (7.0, 1300 * 7 / 6500, 0.1, 910, 4.08248290463863)
     assert [rounding.given(z) for z in numbers] == ["7", "1.4", "0.1", "910", "4.08248290463863"]

@@ -36,6 +36,8 @@ from fedray.studies.simulated import Truth
 
 MATRIX_KINDS = ("banded", "dense")
 """Kinds whose optimisation takes time in proportion to the cube of the rounds."""
+MOST_MATRIX_ROUNDS = 2_500
+"""Most rounds of a matrix that is optimised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ class StressRow(Document):
     epsilon: float | None = None
     """Epsilon spent at that noise; an upper bound unless `is_exact`."""
     enforced_epsilon: float | None = None
-    """Epsilon at that noise under the limits that the rules of a trace enforce; None if unknown."""
+    """Epsilon at that noise under the limits that the rules enforce; None if unknown."""
+    enforced_min_sep: int | None = None
+    """b of these limits."""
     noise_factor: float | None = None
     """Factor on the noise multiplier that keeps the target; below 1 if there was too much."""
     is_exact: bool | None = None
@@ -96,6 +100,17 @@ class StressRow(Document):
         if self.rms_regret is None or self.noise_factor is None:
             return None
         return (1.0 + self.rms_regret) / self.noise_factor - 1.0
+
+
+def made(request: MechanismRequest, designs: Path | None) -> Strategy:
+    """Returns the mechanism of a request. Raises InputError for a matrix of too many rounds, even
+    if the cache has it: a result does not depend on a cache."""
+    if request.kind in MATRIX_KINDS and request.participation.rounds > MOST_MATRIX_ROUNDS:
+        raise InputError(
+            f"a {request.kind} matrix of {request.participation.rounds:,} rounds takes hours to "
+            f"optimise, and {MOST_MATRIX_ROUNDS:,} rounds are the most; take banded-toeplitz"
+        )
+    return made_mechanism(request, designs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +171,8 @@ class Stressed:
     delta: float
     designs: Path | None
     """Folder of the cache of mechanisms; None for no cache."""
-    too_slow: frozenset[MechanismRequest] = frozenset()
-    """Mechanisms whose optimisation would take too long."""
     seed: int | None = None
     what_if: str | None = None
-    enforced: MinSep | None = None
-    """Limits that the rules of a trace enforce; None if unknown, and for other truths."""
 
     def rows(self) -> list[StressRow]:
         """Returns a row for each mechanism and estimate."""
@@ -230,9 +241,10 @@ class Stressed:
                 max_loss=used.value * max_error,
                 rms_loss=used.value * rms_error,
             )
-            if self.enforced is not None:
-                limited = strategy.participation_sensitivity(self.enforced)
-                row = replace(row, enforced_epsilon=self._epsilon(limited, z))
+            if (enforced := self.truth.enforced) is not None:
+                limited = strategy.participation_sensitivity(enforced)
+                spent = self._epsilon(limited, z)
+                row = replace(row, enforced_min_sep=enforced.min_sep, enforced_epsilon=spent)
             if (losses := best()) is None:
                 return row
             max_loss, rms_loss = losses
@@ -266,14 +278,7 @@ class Stressed:
         return self._made(MechanismRequest(mechanism.given, estimate))
 
     def _made(self, request: MechanismRequest) -> Strategy:
-        if request in self.too_slow:
-            setting = request.participation
-            raise InputError(
-                f"a matrix of {setting.rounds:,} rounds takes long to optimise; run `fedray "
-                f"optimize {request.kind}` once at min-sep {setting.min_sep:,} and "
-                f"{setting.max_participations:,} participations, and this again"
-            )
-        return made_mechanism(request, self.designs)
+        return made(request, self.designs)
 
     def _sensitivity(self, strategy: Strategy) -> Sensitivity | TraceSensitivity:
         """Returns the sensitivity under the truth: that of the trace if there is one."""

@@ -20,6 +20,7 @@ from fedray.studies.stress.result import (
     PUBLISHED,
     Outcome,
     StressResult,
+    beyond,
     case_of,
     estimate_of,
     grouped,
@@ -88,8 +89,8 @@ def _rows_table(result: StressResult) -> Table:
             else f"{row.min_sep:,}, {row.max_participations}"
         ),
         "noise multiplier": lambda row: significant(row.noise_multiplier),
-        "epsilon": lambda row: _bounded(row, row.epsilon, 2),
-        "enforced": lambda row: _bounded(row, row.enforced_epsilon, 2),
+        "epsilon": lambda row: _bounded(row, row.epsilon, 4),
+        "enforced": lambda row: _bounded(row, row.enforced_epsilon, 4),
         "factor": lambda row: _bounded(row, row.noise_factor, 3),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
@@ -141,8 +142,10 @@ def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
 
 
 def _regret(row: StressRow, value: float | None) -> str:
-    bound = "<= " if row.is_exact is False and value is not None else ""
-    return f"{bound}{share(value)}"
+    if row.is_exact is False and value is not None:
+        # A bound stays one only if it is rounded up.
+        return f"<= {float(up(100.0 * value, 1)):+.1f} %"
+    return share(value)
 
 
 def _shown(result: StressResult) -> list[list[Outcome]]:
@@ -164,35 +167,45 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         ),
         "runs": lambda each: f"{each.runs:,}",
         "quantile": lambda each: percent(each.quantile),
-        "exceed": lambda each: percent(each.exceeding),
+        "exceed": beyond,
         "noise multiplier": lambda each: significant(each.noise_multiplier),
-        "epsilon": lambda each: up(each.epsilons[1], 2),
-        "epsilon 95 %": lambda each: up(each.epsilons[2], 2),
+        "epsilon": lambda each: up(each.epsilons[1]),
+        "epsilon 95 %": lambda each: up(each.epsilons[2]),
+        "enforced": lambda each: up((each.enforced_epsilons or each.epsilons)[1]),
         "factor 95 %": lambda each: up(each.noise_factors[2], 3),
         "rms error": lambda each: significant(each.rms_error),
         "excess": lambda each: share(each.mean_excess),
         "regret": lambda each: share(each.mean_regret),
         "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
     }
-    known = {each.mechanism for each in shown}
-    reasons = {row.mechanism: row.note for row in result.rows if row.mechanism not in known}
+    if all(each.enforced_epsilons is None for each in result.outcomes):
+        del cells["enforced"]
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
         _rests_on(result),
         "Epsilon: median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: "
-        "share of runs that spend more than the target. Excess: RMS error at the noise that was "
-        "chosen, over that of the same kind made for each truth with its own noise, minus 1; "
+        "runs that spend more than the target, by the enforced epsilon if the rules enforce one. "
+        "Excess: RMS error at the noise that was chosen, over that of the same kind made for each "
+        "truth with its own noise, minus 1; "
         "regret: the same at equal epsilon. Both are means over the runs. * recommended: the least "
         "excess of the estimates with which at most 5 % of the runs exceed the target, and which "
-        "are not above the min-sep of every run.",
+        "are above neither the min-sep of every run nor the least that the rules enforce.",
         _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
-        *(f"{name}: {note}." for name, note in reasons.items()),
+        *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
     )
     details = ("runs", "epsilon 95 %", "factor 95 %", "rms error", "regret 95 %")
     tables = [Table.of(_title(result), shown, cells, *notes, details=details)]
     # A mechanism that cannot run in every truth is a row too.
-    without = [(name, "see below", *"-" * (len(cells) - 2)) for name in reasons]
+    known = {(each.mechanism, estimate_of(each)) for each in shown}
+    estimates = [(each.rounds, each.min_sep, each.max_participations) for each in result.estimates]
+    estimates = dict.fromkeys((*estimates, *map(estimate_of, best)))
+    without = [
+        (name, f"{b:,}, {k:,}", "-", "see below", *"-" * (len(cells) - 4))
+        for name in dict.fromkeys(row.mechanism for row in result.rows)
+        for n, b, k in estimates
+        if (name, (n, b, k)) not in known
+    ]
     tables[0] = replace(tables[0], rows=(*tables[0].rows, *without))
     for name in dict.fromkeys(each.what_if for each in result.outcomes_by_what_if):
         of_name = [each for each in result.outcomes_by_what_if if each.what_if == name]

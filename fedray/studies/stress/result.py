@@ -1,6 +1,7 @@
 """The result of a stress test: its rows, their distribution over simulated truths, the recommended
 estimate, and the verdict in a sentence."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,9 +48,12 @@ class Outcome(Document):
     quantile: float
     """Share of runs whose min-sep is below the estimate."""
     exceeding: float
-    """Share of runs that spend more than the target."""
+    """Share of runs that spend more than the target: by the enforced epsilon of a run, or, if its
+    rules enforce none, by the observed one."""
     epsilons: tuple[float, float, float]
-    """Quantiles 0.05, 0.5 and 0.95 of the epsilon spent."""
+    """Quantiles 0.05, 0.5 and 0.95 of the observed epsilon."""
+    enforced_epsilons: tuple[float, float, float] | None
+    """The same quantiles of the epsilon that `exceeding` rests on; None if no run enforces one."""
     noise_factors: tuple[float, float, float]
     """The same quantiles of the factor on the noise that keeps the target."""
     regrets: tuple[float, float, float] | None
@@ -86,6 +90,8 @@ class StressResult(DrawnResult):
     """Damaged cache entries, which were computed again."""
     cap: NotInJson[int | None] = None
     """k that the rules of the simulated runs ensure; None if they ensure none."""
+    planned: NotInJson[tuple[MinSep, ...]] = ()
+    """The estimate that a plan makes from the simulated runs, if it makes one."""
 
     def __repr__(self) -> str:
         return f"<StressResult: {self.verdict}>"
@@ -116,19 +122,22 @@ class StressResult(DrawnResult):
         """The estimate to design for, of each mechanism: of those with which at most 5 % of the
         runs exceed the target, the one of least `mean_excess`; if all are riskier, the one with
         which the fewest runs do. No run supports a min-sep above all that occurred, so none of
-        those is recommended, and of equal ones the smallest is. Nor do runs show that no device of
-        another run takes part more often, so k is the most that may happen at that min-sep."""
+        those is recommended, nor one above the least that the rules enforced in a run; of equal
+        ones the smallest is. Nor do runs show that no device of another run takes part more often,
+        so k is the most that may happen at that min-sep."""
 
         def cost(outcome: Outcome) -> tuple[float, float, int]:
             # Equal excesses may differ by rounding.
             excess = round(outcome.mean_excess or 0.0, 9)
             return _risk(outcome), excess, outcome.estimated_min_sep
 
+        enforced = min(_known(self.rows, "enforced_min_sep"), default=math.inf)
         comparable = [
             each
             for each in self.outcomes
             if each.mean_excess is not None
             and each.quantile < 1
+            and each.estimated_min_sep <= enforced
             and each.estimated_participations
             >= min(-(-each.rounds // each.estimated_min_sep), self.cap or each.rounds)
         ]
@@ -139,10 +148,30 @@ class StressResult(DrawnResult):
         given_ones = {(each.min_sep, each.max_participations) for each in self.estimates}
         return (outcome.estimated_min_sep, outcome.estimated_participations) in given_ones
 
+    @cached_property
+    def unjudged(self) -> dict[str, str]:
+        """The reason for each mechanism that has no epsilon under a truth or, in simulated runs, no
+        excess; with the estimate if others of the mechanism have."""
+        known = [row for row in self.rows if row.max_participations is not None]
+
+        def lacks(row: StressRow) -> bool:
+            return row.epsilon is None or (row.seed is not None and row.rms_excess is None)
+
+        some = {row.mechanism for row in known if not lacks(row)}
+        found: dict[str, str] = {}
+        for row in filter(lacks, known):
+            made = f" for {_limits(*estimate_of(row)[1:])}" if row.mechanism in some else ""
+            reason = row.note or "no exact loss is known of one made for the truth"
+            found.setdefault(f"{row.mechanism}{made}", reason)
+        return found
+
     @property
     def verdict(self) -> InJson[str]:
         """The answer in a sentence; with a training, and what it showed."""
         said = self._said()
+        if self.unjudged and any(row.epsilon is not None for row in self.rows):
+            reasons = "; ".join(f"{name} ({why})" for name, why in self.unjudged.items())
+            said = f"Not judged: {reasons}. {said}"
         return said if self.comparison is None else f"{said} {self.comparison.answer}"
 
     @property
@@ -151,7 +180,6 @@ class StressResult(DrawnResult):
         return self.subject not in ("", PUBLISHED)
 
     def _said(self) -> str:
-        target = given(self.epsilon)
         best = min(self.recommended, key=lambda each: (_risk(each), each.rms_error), default=None)
         if best is None:
             cases = grouped(self.rows, case_of)
@@ -159,21 +187,36 @@ class StressResult(DrawnResult):
             which = f" (the worst of {len(cases)} cases)" if len(cases) > 1 else ""
             return _sentence(worst, self.epsilon, which, self.is_observed)
         others = "".join(
-            f"; for {_limits(*estimate_of(each)[1:])} {share(each.mean_excess)} and "
-            f"{percent(each.exceeding)}"
+            f"; {self._made_for(each)}: {self._cost(each)}"
             for each in self.outcomes
             if each.mechanism == best.mechanism and self.is_given(each) and each != best
         )
         runs = {(row.seed, row.what_if): row for row in self.rows}.values()
         min_seps, most = _known(runs, "min_sep"), _known(runs, "max_participations")
         true = f"It was min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
-        true += f" in {len(most)} of {counted(len(runs), 'run')}."
+        true += f" in {len(most)} of {counted(len(runs), 'run')}"
+        if enforced := _known(self.rows, "enforced_min_sep"):
+            true += f"; the rules enforce {_span(enforced, '{:,}'.format)}"
         return (
-            f"Design a {best.mechanism} for {_limits(*estimate_of(best)[1:])}: its error is "
-            f"{share(best.mean_excess)} against that of one made for each truth, and "
-            f"{percent(best.exceeding)} of the runs exceed epsilon {target}{others}. "
-            f"{true if max(most) > 1 else ALONE}"
+            f"Design a {best.mechanism} {self._made_for(best)}: {self._cost(best)}{others}. Errors "
+            "are against that of one made for each truth. "
+            f"{f'{true}.' if max(most) > 1 else ALONE}"
         )
+
+    def _made_for(self, outcome: Outcome) -> str:
+        n, b, k = estimate_of(outcome)
+        planner = "the planner's " if MinSep(n, b, k) in self.planned else ""
+        beyond = f", more than the {n:,} rounds" if b > n else ""
+        return f"for {planner}{_limits(b, k)}{beyond}"
+
+    def _cost(self, outcome: Outcome) -> str:
+        """Returns the excess and the runs beyond the target; without an excess if those are many,
+        because it is less noise that they have."""
+        target, count = given(self.epsilon), beyond(outcome)
+        if _risk(outcome) > 0:
+            most = up((outcome.enforced_epsilons or outcome.epsilons)[2])
+            return f"exceeds epsilon {target} in {count} runs (95 % quantile {most})"
+        return f"error {share(outcome.mean_excess)}, {count} runs exceed epsilon {target}"
 
 
 def _risk(outcome: Outcome) -> float:
@@ -194,6 +237,9 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
     first, (rounds, min_sep, most) = rows[0], estimate_of(rows[0])
     what_ifs = {row.what_if for row in rows}
     epsilons = _known(rows, "epsilon")
+    enforced = (row.enforced_epsilon for row in rows)
+    judged = [seen if rule is None else rule for seen, rule in zip(epsilons, enforced, strict=True)]
+    is_enforced = any(row.enforced_epsilon is not None for row in rows)
     regrets, excesses = _known(rows, "rms_regret"), _known(rows, "rms_excess")
     return Outcome(
         *(first.mechanism, rounds, min_sep, most),
@@ -201,8 +247,9 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
         runs=len(rows),
         noise_multiplier=_known(rows, "noise_multiplier")[0],
         quantile=sum(each < min_sep for each in _known(rows, "min_sep")) / len(rows),
-        exceeding=sum(each > target for each in epsilons) / len(rows),
+        exceeding=sum(each > target for each in judged) / len(rows),
         epsilons=_quantiles(epsilons),
+        enforced_epsilons=_quantiles(judged) if is_enforced else None,
         noise_factors=_quantiles(_known(rows, "noise_factor")),
         regrets=_quantiles(regrets) if len(regrets) == len(rows) else None,
         mean_regret=fmean(regrets) if len(regrets) == len(rows) else None,
@@ -241,7 +288,7 @@ def _sentence(rows: Sequence[StressRow], target: float, which: str, is_observed:
     if not judged:
         return f"It was {true} instead of {planned}: no mechanism can run ({first.note})."
     spent = [
-        f"{'at most ' if row.is_exact is False else ''}{up(row.epsilon or 0, 2)} ({row.mechanism})"
+        f"{'at most ' if row.is_exact is False else ''}{up(row.epsilon or 0)} ({row.mechanism})"
         for row in judged
     ]
     factors = _known(judged, "noise_factor")
@@ -259,8 +306,6 @@ def _sentence(rows: Sequence[StressRow], target: float, which: str, is_observed:
     if worst.rms_regret is not None and worst.rms_regret > 0:
         cost = f"{share(worst.rms_regret)} of error ({worst.mechanism})"
         text += f"; at equal epsilon the wrong design costs up to {cost}"
-    if missing := [row.mechanism for row in rows if row.epsilon is None]:
-        text += f"; {', '.join(missing)} could not be judged"
     return f"{text}."
 
 
@@ -273,9 +318,17 @@ def _span(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 
 def share(value: float | None) -> str:
-    """Returns a cost as a percentage with a sign, rounded up to one decimal; "-" if unknown."""
-    # What is 0 but for the rounding of floats is no cost.
-    return "-" if value is None else f"{float(up(round(100.0 * value, 6), 1)):+.1f} %"
+    """Returns a cost as a percentage with a sign, to the nearest with one decimal; "-" if
+    unknown."""
+    if value is None:
+        return "-"
+    rounded = round(100.0 * value, 1)
+    return f"{rounded:+.1f} %" if rounded else "0.0 %"
+
+
+def beyond(outcome: Outcome) -> str:
+    """Returns how many of the runs exceed the target, such as "1 of 20"."""
+    return f"{round(outcome.exceeding * outcome.runs):,} of {outcome.runs:,}"
 
 
 def percent(share: float) -> str:

@@ -20,7 +20,7 @@ from fedray.base.parsing import parse_toml
 from fedray.base.regular_file import read_input
 from fedray.mechanisms.accounting.limits import check_delta
 from fedray.mechanisms.files import write_strategy
-from fedray.mechanisms.optimize.design import MechanismRequest, is_kept, made_mechanism
+from fedray.mechanisms.optimize.design import MechanismRequest
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.learning import scenario_of
 from fedray.runtime.placement import Placement
@@ -31,7 +31,7 @@ from fedray.studies.compare import Comparison
 from fedray.studies.equal_privacy import compare_mechanisms
 from fedray.studies.plan import limits_of_runs
 from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated
-from fedray.studies.stress.judged import MATRIX_KINDS, Judged, Stressed
+from fedray.studies.stress.judged import Judged, Stressed, made
 from fedray.studies.stress.result import PUBLISHED, StressResult, case_of, grouped
 from fedray.studies.sweep.sweep import shipped_sweeps
 from fedray.trace.imported import ImportedTrace, open_trace
@@ -42,8 +42,6 @@ MECHANISMS = ("blt", "banded-toeplitz", "tree")
 PRINTED = ((430, 100, 90), (1280, 400, 300), (2350, 400, 440), (2000, 1000, 2001))
 """Rounds, estimated and actual min-sep of the runs of PUBLISHED."""
 SEEDS = 20
-MATRIX_WORK = 2 * 500**3
-"""Sum of rounds^3 of the matrices that are optimised on the way: minutes on two cores."""
 MOST_CANDIDATES = 20
 """Most estimates that are tried for a recommendation."""
 Listener = Callable[[str], None]
@@ -123,13 +121,17 @@ def stress(
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
     trainings = {"train": train, "out": out, "trust_code": trust_code}
     estimate = estimated, estimated_participations
-    name, cap = _name(opened), None
+    name, cap, planned = _name(opened), None, ()
     if isinstance(opened, Scenario):
         _refuse("a scenario", rounds=rounds, **settings, **trainings)
         runs = _simulated(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
         )
-        estimates = _planned(opened, runs, *estimate)
+        planned = _planned(opened, runs, estimated_participations)
+        estimates = _participations(opened.rounds.count, *estimate) or planned
+        if not estimates:
+            rule = "must be given, because a plan estimates it from at least two runs"
+            raise InputError.of("estimated", None, rule)
         cap = _cap([opened, *map(opened.with_overrides, what_ifs)])
         tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs, cap))))
         jobs = [replace(each, estimates=tried) for each in runs]
@@ -146,7 +148,8 @@ def stress(
         assert truth.patterns is not None
         own_rules = scenario if isinstance(scenario, Scenario) else None
         enforced = enforced_limits(opened, own_rules, None, truth.patterns).participation
-        jobs = [replace(blank, truth=truth, estimates=estimates, enforced=enforced)]
+        truth = replace(truth, enforced=enforced)
+        jobs = [replace(blank, truth=truth, estimates=estimates)]
     else:
         _refuse("settings", **simulations, **trainings)
         if any((rounds, *estimate, *settings.values())):
@@ -163,7 +166,7 @@ def stress(
     where = placement or (
         Placement() if isinstance(opened, Scenario) else Placement(1, "in-process")
     )
-    jobs = _with_mechanisms(jobs, where, on_progress)
+    _make_mechanisms(jobs, where, on_progress)
     done = sorted(
         run_jobs(
             Stressed.rows, jobs, where, lambda counts: on_progress(counts.line("truths judged"))
@@ -179,7 +182,9 @@ def stress(
             opened, jobs[0], estimates[0], seeds, out, placement, on_progress, trust_code
         )
     warnings = tuple(cache.warnings)
-    return StressResult(name, epsilon, delta, estimates, ordered, comparison, warnings, cap)
+    return StressResult(
+        name, epsilon, delta, estimates, ordered, comparison, warnings, cap, planned
+    )
 
 
 def _trained(
@@ -315,18 +320,14 @@ def _simulated(
 def _planned(
     scenario: Scenario,
     runs: Sequence[Stressed],
-    estimated: Sequence[int],
     participations: Sequence[int],
 ) -> tuple[MinSep, ...]:
-    """Returns the given estimates, or the one that a plan makes from the runs."""
+    """Returns the estimate that a plan makes from the runs, which are at least two, else none."""
     n = scenario.rounds.count
-    if estimated:
-        return _participations(n, estimated, participations)
     found = [run.truth for run in runs if run.what_if is None]
     known = [each.min_sep for each in found if each.participation is not None]
     if len(known) < 2:
-        rule = "must be given, because a plan estimates it from at least two runs"
-        raise InputError.of("estimated", None, rule)
+        return ()
     limits = limits_of_runs(n, known, len(known), scenario.participation)
     return _participations(
         n, (limits.min_sep or n,), participations or (limits.max_participations,)
@@ -336,10 +337,11 @@ def _planned(
 def _candidates(
     scenario: Scenario, runs: Sequence[Stressed], cap: int | None
 ) -> tuple[MinSep, ...]:
-    """Returns every b of the runs as estimates, of many b as many quantiles; k is the most that
-    may happen."""
+    """Returns every b of the runs as estimates, of many b as many quantiles, and the least that the
+    rules enforced in one; k is the most that may happen."""
     truths = [run.truth.participation for run in runs if run.truth.participation is not None]
-    min_seps = sorted({each.min_sep for each in truths})
+    enforced = [run.truth.enforced.min_sep for run in runs if run.truth.enforced is not None]
+    min_seps = sorted({*(each.min_sep for each in truths), *sorted(enforced)[:1]})
     count = min(MOST_CANDIDATES, len(min_seps))
     chosen = np.linspace(0, len(min_seps) - 1, count).round().astype(int)
     n = scenario.rounds.count
@@ -355,36 +357,25 @@ def _cap(scenarios: Sequence[Scenario]) -> int | None:
     return max(map(min, ensured)) if all(ensured) else None
 
 
-def _with_mechanisms(
-    jobs: list[Stressed], placement: Placement, on_progress: Listener
-) -> list[Stressed]:
-    """Makes all mechanisms that are searched for, each once, so that no two jobs do; returns the
-    jobs with the matrices that would take too long."""
+def _make_mechanisms(jobs: list[Stressed], placement: Placement, on_progress: Listener) -> None:
+    """Makes all mechanisms that are searched for, each once, so that no two jobs do."""
+    if (designs := jobs[0].designs) is None:
+        return
     wanted: dict[MechanismRequest, None] = {}
     for job in jobs:
         truths = () if job.truth.participation is None else (job.truth.participation,)
         for mechanism in job.mechanisms:
             wanted |= dict.fromkeys(mechanism.searched_for(job.estimates, truths))
-    designs = jobs[0].designs
-    work, too_slow = 0, set()
-    for request in sorted(wanted, key=lambda each: each.participation.rounds):
-        is_made = designs is not None and is_kept(request, designs)
-        if request.kind in MATRIX_KINDS and not is_made:
-            work += request.participation.rounds**3
-            if work > MATRIX_WORK:
-                too_slow.add(request)
-    making = [each for each in wanted if each not in too_slow] if designs is not None else []
     for _ in run_jobs(
         partial(_make, designs),
-        making,
+        list(wanted),
         placement,
         lambda counts: on_progress(counts.line("mechanisms made")),
     ):
         pass
-    return [replace(job, too_slow=frozenset(too_slow)) for job in jobs]
 
 
-def _make(designs: Path | None, request: MechanismRequest) -> None:
+def _make(designs: Path, request: MechanismRequest) -> None:
     # A mechanism that cannot be made becomes the note of its rows.
     with suppress(ValueError, ArithmeticError):
-        made_mechanism(request, designs)
+        made(request, designs)

@@ -63,7 +63,7 @@ class Row(Document):
     max_loss: float | None = None
     """MaxLoss: error of the worst round at mu = 1."""
     regret: float | None = None
-    """rms_loss over the least in the cell, minus 1."""
+    """rms_loss over that of the cell's best mechanism, minus 1."""
     common_rho: float | None = None
     """The rho of all mechanisms of the cell in the comparison: that of the first one at z."""
     needed_noise_multiplier: float | None = None

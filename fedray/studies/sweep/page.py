@@ -14,8 +14,8 @@ from fedray.base.rounding import (
     counted,
     decimals_of,
     down,
+    needed_noise,
     shown_min_sep,
-    shown_noise,
     significant,
     up,
 )
@@ -39,7 +39,7 @@ COLUMNS = {
     "rms_prefix_error": "RMS error at common rho",
     "max_prefix_error": "max error at common rho",
     "rms_error": "RMS error",
-    "regret": "regret",
+    "regret": "regret over the cell's best",
     "sensitivity": "sensitivity",
     "sensitivity_of": "sensitivity of",
     "participation_sensitivity": "sensitivity of (b, k)",
@@ -213,7 +213,7 @@ def _means_table(result: SweepResult) -> Table:
         texts = [way(value, decimals) if math.isfinite(value) else "-" for way, value in numbers]
         runs = f"{len(values)} of {len(own)}" if len(values) < len(own) else str(len(own))
         noises = [row.noise_multiplier for row in own if row.noise_multiplier is not None]
-        z = shown_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
+        z = needed_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
         rows.append((*place, z, runs, *texts))
     title = f"{result.sweep.name}: {_title(result.sweep)} over seeds"
     note = "The interval of the mean is Student's; runs without a figure are left out."
@@ -259,7 +259,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
     if name == "noise_multiplier" and value is not None:
-        return shown_noise(row[name])
+        return needed_noise(row[name])
     if name == "days" and value is not None:
         return f"{value:.5g}"
     is_bound = name in BOUNDS and row[f"{name}_is_exact"] is False

@@ -202,7 +202,8 @@ class Sweep(Table):
         "days",
         "noise_multiplier",
     ] = "rms_loss"
-    """Plotted figure of `fedray.studies.sweep.cells.Row`."""
+    """Plotted figure of `fedray.studies.sweep.cells.Row`; "regret" is over the cell's best
+    mechanism, not over one made for the truth."""
     plane: str | None = None
     """Vertical axis of a plane: another varied key."""
     # Documents of sweeps over prefix sums stay as they were before there was a choice.
