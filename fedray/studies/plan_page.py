@@ -192,8 +192,8 @@ def plan_page(plan: Plan, command: str = "") -> str:
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {given(target.epsilon)} at delta "
-        f"{given(target.delta)}, noise_per_report {needed_noise(target.noise_per_report, 6)} (noise "
-        f"multiplier over report goal); the answer has the least {plan.least}."
+        f"{given(target.delta)}, noise_per_report {needed_noise(target.noise_per_report, 6)} "
+        f"(noise multiplier over report goal); the answer has the least {plan.least}."
     )
     tables = plan_tables(plan)[plan.best is not None :]
     called = [("command", command)] if command else []
