@@ -74,7 +74,7 @@ def _nothing_found(plan: Plan) -> str:
         return f"{said} Epsilon falls with more noise per report, fewer rounds, and more devices."
     scale = min(each.scale for each in plan.remedies)
     by = "" if scale == 1.0 else f", by estimates from {scale:.2g} of the size or more"
-    would_do = [remedy_words(plan, each)[0] for each in plan.remedies if each.value is not None]
+    would_do = [_remedy_words(plan, each) for each in plan.remedies if each.value is not None]
     said += f" Instead would do{by}: {'; or '.join(would_do)}."
     names = {"rounds.count": "number of rounds", "timer_hours": "timer"}
     names |= {"population.devices": "number of devices at this goal"}
@@ -89,25 +89,31 @@ def _nothing_found(plan: Plan) -> str:
     return said + "".join(found)
 
 
-def remedy_words(plan: Plan, remedy: Remedy) -> tuple[str, str]:
-    """Returns a remedy with a value in words, and the option by which it is planned."""
-    near, value, devices = plan.nearest, remedy.value, plan.scenario.population.devices
+def devices_of(plan: Plan, remedy: Remedy) -> int:
+    """Returns the devices of a remedy that multiplies them as the report goal."""
+    assert plan.nearest is not None
+    assert remedy.value is not None
+    devices = plan.scenario.population.devices
+    return math.ceil(devices * remedy.value / plan.nearest.report_goal)
+
+
+def _remedy_words(plan: Plan, remedy: Remedy) -> str:
+    near, value = plan.nearest, remedy.value
     assert near is not None
     assert value is not None
     took = "" if remedy.days is None else f", in {remedy.days:.1f} days"
     if remedy.key == "noise_per_report":
         noise, times = up(value, 6), up(value / plan.target.noise_per_report, 2)
         said = f"noise_per_report {noise}, {times} times the noise on the mean, which makes the "
-        return f"{said}signal-to-noise ratio {times} times smaller", f"--noise-per-report {noise}"
+        return f"{said}signal-to-noise ratio {times} times smaller"
     if remedy.key == "timer_hours":
-        said = f"a timer of {value:.0f} h{took} instead of {near.days or 0.0:.1f}"
-        return said, f"--timers {value:g}"
+        return f"a timer of {value:.0f} h{took} instead of {near.days or 0.0:.1f}"
     if remedy.key == "rounds.report_goal":
-        more, times = math.ceil(devices * value / near.report_goal), up(value / near.report_goal, 2)
+        more, times = devices_of(plan, remedy), up(value / near.report_goal, 2)
         said = f"{times} times the devices and the report goal ({more:,} and {value:,.0f}), at the "
-        return f"{said}same noise on the mean{took}", f"--set population.devices={more}"
+        return f"{said}same noise on the mean{took}"
     unit = "round" if remedy.key == "rounds.count" else "device"
-    return f"{counted(round(value), unit)}{took}", f"--set {remedy.key}={value:.0f}"
+    return f"{counted(round(value), unit)}{took}"
 
 
 def _starved_at_full_size(plan: Plan) -> list[str]:

@@ -5,10 +5,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from fedray.base.errors import InputError, shown
+from fedray.base.rounding import up
 from fedray.commands.frame.output import print_line, print_result, refuse_existing, write_shown
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
@@ -56,7 +58,7 @@ def plan(
     from fedray.base.atomic import write_directory
     from fedray.studies.fit import scenario_to_fit
     from fedray.studies.plan import PlanTarget, make_plan
-    from fedray.studies.plan_page import plan_files, remedy_words
+    from fedray.studies.plan_page import plan_files
 
     # Cheap mistakes are reported before the planner is loaded.
     hours = _hours(timers)
@@ -89,7 +91,7 @@ def plan(
     again = shlex.join([f"{each}-2" if each == str(out) else each for each in sys.argv[1:]])
     for each in found.remedies:
         if each.value is not None and not as_json:
-            print_line(f"or      fedray {again} {remedy_words(found, each)[1]}")
+            print_line(f"or      fedray {again} {_option(found, each)}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
@@ -108,3 +110,17 @@ def _refuse_planned(overrides: Sequence[str]) -> None:
         remedy = PLANNED.get(each.partition("=")[0].strip())
         if remedy is not None:
             raise InputError(f"--set {shown(each)}: a plan finds this itself; {remedy}")
+
+
+def _option(plan: Any, remedy: Any) -> str:
+    """Returns the option by which a remedy is planned."""
+    from fedray.studies.plan_page import devices_of
+
+    key, value = remedy.key, remedy.value
+    if key == "noise_per_report":
+        return f"--noise-per-report {up(value, 6)}"
+    if key == "timer_hours":
+        return f"--timers {value:g}"
+    if key == "rounds.report_goal":
+        key, value = "population.devices", devices_of(plan, remedy)
+    return f"--set {key}={value:.0f}"
