@@ -118,9 +118,10 @@ def main(name: str, rounds: int, trainers: int, devices: int) -> None:
         backend="in-process" if trainers == 1 else "ray",
         trainers=trainers,
     )
+    about = {"scenario": name, "digest": name}
     with (
         tempfile.TemporaryDirectory() as folder,
-        reserved(placement, lambda _: 0, trains=True) as mine,
+        reserved(placement, lambda _: 0, about, print, trains=True) as mine,
     ):
         scenario = scenario_of(name, rounds, devices, Path(folder))
         loop = TrainingLoop(
