@@ -21,6 +21,7 @@ from fedray.audit.claims import read_claim
 from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
+from fedray.commands.studies.plan import _option
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.identity import Identity
@@ -44,7 +45,6 @@ from fedray.studies.plan_page import (
     plan_page,
     plan_sentences,
     plan_tables,
-    remedy_words,
 )
 from fedray.studies.remedies import remedies
 from fedray.studies.simulated import Truth
@@ -738,7 +738,7 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     assert "nearest miss" in page
     assert plan_figures(plan)[0].name == "epsilon"
     assert plan_figures(plan)[0].series[-1].name == "nearest miss"
-    options = [remedy_words(plan, each)[1] for each in plan.remedies]
+    options = [_option(plan, each) for each in plan.remedies]
     assert options[1:3] == [
         f"--set rounds.count={rounds}",
         f"--set population.devices={more}",
