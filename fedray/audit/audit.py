@@ -476,7 +476,7 @@ class Audit(DrawnResult):
         noise = "only if the claimed noise was added and this was enforced"
         return f"{noise}{self.for_all_rows}, which the trace cannot show: {limits}"
 
-    @property
+    @cached_property
     def would_do(self) -> IfAny[str]:
         """A claim of limits that gives a smaller epsilon than may be published, or one where none
         may be, in a sentence; absent without one, and for a run, whose rules are known."""
@@ -922,12 +922,7 @@ def audit_trace(
         ]
     if trained is None and scenario is of_run and isinstance(opened, Trace):
         trained = opened.trained
-    people = trained.document.get("people") if trained is not None and mechanisms else None
-    clients = None
-    if people and people["most_devices"] > 1:
-        # Of what was released beside the model, a group of devices has no figure.
-        by_rules = () if answers else (mechanisms[0].enforced, mechanisms[0].filtered)
-        clients = Clients.of(people, [each for each in by_rules if each is not None])
+    clients = clients_of(trained, mechanisms, bool(answers)) if trained is not None else None
     return Audit(
         trace=opened,
         path=opened.path,
@@ -1192,6 +1187,19 @@ def _with_server_rules(
         reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"
         by_filter = replace(by_filter, may_rest_on=False, reason=reason)
     return replace(mechanism, enforced=enforced, sampled=by_sampling, filtered=by_filter)
+
+
+def clients_of(
+    trained: TrainedRun, mechanisms: Sequence[MechanismAudit], has_answers: bool
+) -> Clients | None:
+    """Returns the clients of a training's data, with the guarantees of its first mechanism for
+    them; None without a mechanism, or if each is on one device."""
+    people = trained.document.get("people")
+    if not (mechanisms and people and people["most_devices"] > 1):
+        return None
+    # Of what was released beside the model, a group of devices has no figure.
+    by_rules = () if has_answers else (mechanisms[0].enforced, mechanisms[0].filtered)
+    return Clients.of(people, [each for each in by_rules if each is not None])
 
 
 def _with_person(

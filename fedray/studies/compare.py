@@ -18,8 +18,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from fedray.audit.audit import Audit, audit_trace
-from fedray.audit.persons import Clients
+from fedray.audit.audit import Audit, audit_trace, clients_of
 from fedray.audit.questions import vocabulary_cost
 from fedray.audit.tuning import Tuning
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
@@ -705,10 +704,8 @@ def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list
 
 
 def _clients(audit: Audit, run: TrainedRun) -> str:
-    people = run.document.get("people") or {"most_devices": 1}
-    if people["most_devices"] == 1 or not audit.mechanisms or audit.answers:
-        return ""
-    return Clients.of(people, [audit.mechanisms[0].enforced]).text
+    found = clients_of(run, audit.mechanisms, bool(audit.answers))
+    return "" if found is None else found.text
 
 
 def _figures_of(audit: Audit) -> _Spent:
