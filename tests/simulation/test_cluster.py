@@ -223,22 +223,26 @@ def test_content_is_sent_once_and_only_to_those_who_use_it(laden: Scenario) -> N
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) -> None:
-    """Trace and model are those of a run in one process; shards, trainers and aggregator are sent an object each."""
+    """Trace, model and metrics are those of a run in one process, to the bit: groups are fixed and sums exact. Shards, trainers and aggregator
+    are sent an object each."""
     import ray
 
     sent, put = [], ray.put
     monkeypatch.setattr(ray, "put", lambda value: sent.append(type(value)) or put(value))
     laden = laden.with_overrides(
-        "training.enabled=true", "training.cohort_sample=2", "population.devices=70000"
-    )
+        "training.enabled=true", "training.cohort_sample=16", "training.devices_at_once=8", "training.evaluate_every=2", "population.devices=140000"
+    )  # fmt: skip
     there, here = (
-        run_scenario(laden, Placement(2, backend, trainers=trainers), tmp_path / backend)
-        for backend, trainers in (("ray", 1), ("in-process", None))
+        run_scenario(laden, Placement(3, backend, trainers=trainers), tmp_path / backend)
+        for backend, trainers in (("ray", 2), ("in-process", None))
     )
-    assert there.digest == here.digest
+    assert (there.run["shards"], there.digest) == (3, here.digest)
     assert there.trained is not None
     assert here.trained is not None
+    assert there.trained.document["trainers"] == 2
     assert (there.trained.parameters() == here.trained.parameters()).all()
+    for name, column in there.trained.metrics.items():
+        assert np.array_equal(column, here.trained.metrics[name], equal_nan=True)
     assert sent == [Scenario, Scenario, Scenario]
 
 

@@ -45,7 +45,7 @@ OVERRIDES = (
 MOMENTS = (3, 8, 14)
 """The second follows a checkpoint of the aggregator, with an evaluation under way."""
 KILLS = MOMENTS if "FEDRAY_ALL_MOMENTS" in os.environ else MOMENTS[1:2]
-"""Moments at which Ray actors are killed: a new one takes seconds to load; `make faults` has all."""
+"""Moments at which Ray actors are killed, and runs interrupted: a new actor takes seconds to load; `make faults` has all."""
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 SELDOM = Placement(1, "in-process")
 """Checkpoints every half minute, which these runs do not take."""
@@ -448,7 +448,7 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", KILLS)
 def test_an_interrupted_run_can_be_resumed(
     reference: Trace, small, tmp_path: Path, moment: int
 ) -> None:

@@ -244,10 +244,14 @@ def test_tasks_move_from_a_node_with_a_full_disk_and_end_where_all_are_full(
 
 GROWING = """
 import threading, time, fedray
+folder = arguments[0]
 def work(job):
-    import time
+    import pathlib, time
     begun = time.time()
-    time.sleep(2)
+    pathlib.Path(folder, str(job)).touch()
+    # After the first two, four run at once; a busy machine may take long to add the second node.
+    while job > 1 and len(list(pathlib.Path(folder).iterdir())) < 6 and time.time() < begun + 60:
+        time.sleep(0.05)
     return begun, time.time()
 found, counts = [], []
 def tasks():
@@ -268,9 +272,11 @@ result = [len(found), at_once, counts[0].running]
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_tasks_fill_nodes_that_join_a_cluster_without_any(on_nodes: Callable[..., Any]) -> None:
+def test_tasks_fill_nodes_that_join_a_cluster_without_any(
+    tmp_path: Path, on_nodes: Callable[..., Any]
+) -> None:
     """Beside two that run on the first node two wait, so that a cluster that can grow does."""
-    assert on_nodes(GROWING) == [12, 4, 4]
+    assert on_nodes(GROWING, tmp_path) == [12, 4, 4]
 
 
 def test_only_directories_of_this_process_are_searched_by_workers(
