@@ -2,13 +2,15 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # Compiled files are kept, so that the second run starts sooner, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests keep the order that tests/conftest.py gives them.
-TWO := $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+# Tests keep the order that tests/conftest.py gives them. Of three processes one mostly waits for Ray, so that two cores are busy.
+TESTS := $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
 # A test at full size may take longer than the limit of the others.
 LONG := $(BIN)/python -m pytest -q --timeout 3600
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# By all cores, where pip has one. Some packages have templates of files, which do not compile.
+COMPILE := $(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
 
-.PHONY: diurnal help run test outside lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict fits laws fuzz docs clean
+.PHONY: diurnal help run test outside everything lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,10 +19,13 @@ run: .venv/.runs  ## Simulate the quickstart scenario at full size, audit it, wr
 	$(BIN)/fedray run scenarios/quickstart.toml
 
 test: .venv/.tests  ## Every test of fedray itself
-	$(TWO) -m "not outside"
+	$(TESTS) -m "not outside"
 
 outside: .venv/.tests  ## Tests of fedray in other hands: image, wheel, notebooks, browsers, other frameworks, submitted jobs, benchmarks
-	$(TWO) -m outside $$(grep -rl "mark\.outside" tests --include "test_*.py")
+	$(TESTS) -m outside $$(grep -rl "mark\.outside" tests --include "test_*.py")
+
+everything: .venv/.tests  ## Both at once, as in CI: a process that waits leaves its core to the others
+	$(TESTS)
 
 lowest: .venv/.tests  ## The lowest versions of dependencies that pyproject.toml allows: import, audit, runs; also in `outside`
 	$(LONG) tests/architecture/test_lowest.py
@@ -35,7 +40,7 @@ types:
 	$(BIN)/basedpyright
 
 fast:
-	$(TWO) -m "not slow and not ray and not outside"
+	$(TESTS) -m "not slow and not ray and not outside"
 
 bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
 	$(BIN)/python tests/benchmarks/bench_quickstart.py
@@ -110,16 +115,20 @@ clean:  ## Remove what was made, runs excepted
 
 .venv/.runs: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[all]'
+	@$(COMPILE)
 	touch $@
 
 .venv/.tests: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[dev]'
+	@$(COMPILE)
 	touch $@ .venv/.runs
 
 .venv/.cluster: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[dev,cluster]'
+	@$(COMPILE)
 	touch $@ .venv/.runs .venv/.tests
 
 .venv/.docs: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[docs]'
+	@$(COMPILE)
 	touch $@

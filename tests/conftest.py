@@ -55,9 +55,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Tests that share the session's cluster run in one process, and so do those that share a fixture, which is then made once.
 
     Processes take them in this order: first the cluster's, since they are the largest group; beside
-    them tests that compile, so that after a checkout one process compiles what simulations need, the
-    other what only a few tests need, and no process compiles what another one has begun; then the
-    groups, the slow tests, and at the end quick ones, with which all processes end together.
+    them tests that compile, and those of mechanisms, so that after a checkout one process compiles
+    what simulations need, another what only a few tests need, the third nothing, and no process
+    compiles what another one has begun; then the groups, the slow tests, and at the end quick ones,
+    with which all processes end together.
     """
     groups = {item: group_of(item) for item in items}
     for item, group in groups.items():
@@ -68,6 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             key=lambda item: (
                 groups[item] != "ray",
                 item.get_closest_marker("compiles") is None,
+                item.path.parent.name != "mechanisms",
                 groups[item] is None,
                 groups[item] is None and item.get_closest_marker("slow") is None,
             )
@@ -75,12 +77,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def group_of(item: pytest.Item) -> str | None:
-    """`ray`, the group that is given, or the module or folder of a fixture that outlives its test."""
+    """`ray`, the group that is given, `compiles`, or the module or folder of a fixture that outlives its test."""
     if item.get_closest_marker("ray") is not None:
         return "ray"
     given = item.get_closest_marker("xdist_group")
     if given is not None:
         return given.args[0]
+    if item.get_closest_marker("compiles") is not None:
+        return "compiles"
     fixtures = item._fixtureinfo.name2fixturedefs.values()
     homes = {each[-1].baseid for each in fixtures if each[-1].scope != "function"}
     # Fixtures of this file and of plugins are everybody's.

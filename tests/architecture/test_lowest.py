@@ -15,7 +15,7 @@ import pytest
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 
-pytestmark = [pytest.mark.outside, pytest.mark.slow, pytest.mark.compiles]
+pytestmark = [pytest.mark.outside, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = ("simulate", "figures")

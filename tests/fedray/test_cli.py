@@ -20,6 +20,7 @@ SMALL_RUN = [
     "--set",
     "rounds.count=6",
 ]
+HERE = ["--place", "backend=in-process"]
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +65,11 @@ def test_run_prints_one_json_object_and_writes_trace_and_report(
     assert {key: document[key] for key in audited} == audited
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
 def test_run_prints_tables_and_paths_for_people(fedray_command, small, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(small().to_toml())
-    code, out, _ = fedray_command("run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"))
+    code, out, _ = fedray_command(
+        "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), *HERE
+    )
     assert code == 0
     assert all(
         word in out
@@ -148,8 +149,6 @@ def _refused(*arguments: object) -> None:
     raise InputError("no memory")
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
 def test_a_starved_run_exits_with_1_and_keeps_its_trace(
     fedray_command, small, tmp_path: Path
 ) -> None:
@@ -163,7 +162,7 @@ def test_a_starved_run_exits_with_1_and_keeps_its_trace(
     )
     (tmp_path / "s.toml").write_text(starving.to_toml())
     code, out, err = fedray_command(
-        "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--json"
+        "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--json", *HERE
     )
     assert code == 1
     assert json.loads(out)["ended"].startswith("starved")

@@ -60,11 +60,12 @@ def reference_rows(strategy: Strategy, rounds: int) -> np.ndarray:
 
 
 @KINDS
-@pytest.mark.parametrize("rounds", [1, 2, 8, ROUNDS])
-def test_a_stream_is_the_reference_map_of_its_own_draws(strategy: Strategy, rounds: int) -> None:
-    stream = stream_of(strategy, rounds)
-    rows = np.stack([stream.next().numpy().copy() for _ in range(rounds)])
-    np.testing.assert_allclose(rows, reference_rows(strategy, rounds), atol=2e-5)  # float32 state
+def test_a_stream_is_the_reference_map_of_its_own_draws(strategy: Strategy) -> None:
+    for rounds in (1, 2, 8, ROUNDS):
+        stream = stream_of(strategy, rounds)
+        rows = np.stack([stream.next().numpy().copy() for _ in range(rounds)])
+        expected = reference_rows(strategy, rounds)
+        np.testing.assert_allclose(rows, expected, atol=2e-5)  # float32 state
 
 
 @KINDS

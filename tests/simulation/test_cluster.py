@@ -1,7 +1,4 @@
-"""Where actors run and what they hear: two nodes, of which one is lost; ports and tokens; what is sent to whom.
-
-The two nodes are real raylets in a process of their own: the session's cluster has one node.
-"""
+"""Where actors run and what they hear: two nodes, of which one is lost; ports and tokens; what is sent to whom."""
 
 import ipaddress
 import json
@@ -9,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +23,15 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 
 PROGRAM = """
-import json, logging, os, sys
-sys.path[:0] = [sys.argv[1], sys.argv[5]]
-os.environ["PYTHONPATH"] = sys.argv[1]
-from fedray.base.errors import InputError
+import json, ray
+from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.runs.simulation import simulate
 from processes import lose
-from ray.cluster_utils import Cluster
-import ray
-memory = 80 * 2**20
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory, "include_dashboard": False})
-ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-scenario, out = Scenario.from_toml(sys.argv[2]), {}
-for moment in json.loads(sys.argv[4]):
-    node = cluster.add_node(num_cpus=1, object_store_memory=memory)
+scenario, result = Scenario.from_toml(arguments[0]), {}
+add(1)
+for moment in json.loads(arguments[2]):
+    node = add(1)
     cluster.wait_for_nodes()
     nodes = set()
     def look(progress):
@@ -48,15 +39,12 @@ for moment in json.loads(sys.argv[4]):
             for actor in ray._private.state.actors().values():
                 if actor["State"] == "ALIVE" and "Shard" in actor["ActorClassName"]:
                     nodes.add(actor["Address"]["NodeID"])
-        if progress.committed == moment and cluster.worker_nodes:
+        if progress.committed == moment and node in cluster.worker_nodes:
             lose(cluster, node)
-    trace = simulate(scenario, Placement(2, checkpoint_seconds=0.0), f"{sys.argv[3]}/{moment}", look)
-    out[str(moment)] = [trace.digest, len(nodes), trace.run["restarts"]]
+    trace = simulate(scenario, Placement(2, checkpoint_seconds=0.0), f"{arguments[1]}/{moment}", look)
+    result[str(moment)] = [trace.digest, len(nodes), trace.run["restarts"]]
     if moment is None:
         cluster.remove_node(node)
-ray.shutdown()
-cluster.shutdown()
-print("RESULT", json.dumps(out))
 """
 
 
@@ -66,20 +54,15 @@ MOMENTS = [None, 2, 9, 20] if "FEDRAY_ALL_MOMENTS" in os.environ else [9]
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_two_nodes_and_a_lost_one_change_nothing(small, tmp_path: Path) -> None:
+def test_two_nodes_and_a_lost_one_change_nothing(
+    small, tmp_path: Path, on_nodes: Callable[..., Any]
+) -> None:
     """One shard runs on either node. The second node is lost at some moments: its shard goes on beside the first."""
     scenario = small(
         "population.devices=100000", "rounds.count=40", "rounds.look_ahead_minutes=2.0"
     )
     (tmp_path / "s.toml").write_text(scenario.to_toml())
-    here = Path(__file__).resolve()
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, here.parents[2], tmp_path / "s.toml", tmp_path, json.dumps(MOMENTS), here.parent],
-        capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
-    assert line is not None, done.stdout + done.stderr
-    results = json.loads(line.removeprefix("RESULT "))
+    results = on_nodes(PROGRAM, tmp_path / "s.toml", tmp_path, json.dumps(MOMENTS))
     reference = simulate(
         Scenario.from_toml(tmp_path / "s.toml"), Placement(1, "in-process"), tmp_path / "reference"
     )
@@ -240,55 +223,51 @@ def test_content_is_sent_once_and_only_to_those_who_use_it(laden: Scenario) -> N
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) -> None:
-    """Trace and model are those of a run in one process; shards, trainers and aggregator are sent an object each."""
+    """Trace, model and metrics are those of a run in one process, to the bit: groups are fixed and sums exact. Shards, trainers and aggregator
+    are sent an object each."""
     import ray
 
     sent, put = [], ray.put
     monkeypatch.setattr(ray, "put", lambda value: sent.append(type(value)) or put(value))
     laden = laden.with_overrides(
-        "training.enabled=true", "training.cohort_sample=2", "population.devices=70000"
-    )
+        "training.enabled=true", "training.cohort_sample=16", "training.devices_at_once=8", "training.evaluate_every=2", "population.devices=140000"
+    )  # fmt: skip
     there, here = (
-        run_scenario(laden, Placement(2, backend, trainers=trainers), tmp_path / backend)
-        for backend, trainers in (("ray", 1), ("in-process", None))
+        run_scenario(laden, Placement(3, backend, trainers=trainers), tmp_path / backend)
+        for backend, trainers in (("ray", 2), ("in-process", None))
     )
-    assert there.digest == here.digest
+    assert (there.run["shards"], there.digest) == (3, here.digest)
     assert there.trained is not None
     assert here.trained is not None
+    assert there.trained.document["trainers"] == 2
     assert (there.trained.parameters() == here.trained.parameters()).all()
+    for name, column in there.trained.metrics.items():
+        assert np.array_equal(column, here.trained.metrics[name], equal_nan=True)
     assert sent == [Scenario, Scenario, Scenario]
 
 
 SWEEP = """
-import json, logging, os, sys, threading
-sys.path[:0] = [sys.argv[1], sys.argv[5]]
-os.environ["PYTHONPATH"] = sys.argv[1]
+import os, threading
 from pathlib import Path
 from fedray.runtime.placement import Placement
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep
 from processes import lose
-from ray.cluster_utils import Cluster
-import ray
-memory = 80 * 2**20
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory, "include_dashboard": False})
-nodes = [cluster.add_node(num_cpus=1, object_store_memory=memory) for _ in range(int(sys.argv[4]) - 1)]
-all_nodes = len(nodes)
+file, at, count = arguments[0], int(arguments[1]), int(arguments[2])
+os.environ["XDG_CACHE_HOME"] = arguments[3]
+nodes = [add(1) for _ in range(count)]
 cluster.wait_for_nodes()
-ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-told = []
+said = []
 def look(text):
-    told.append(text)
-    if len(nodes) == all_nodes and text.startswith(f"{sys.argv[3]} of ") and "runs simulated" in text:
+    said.append(text)
+    if len(nodes) == count and text.startswith(f"{at} of ") and "runs simulated" in text:
         # A moment later: the node that has just finished a run has begun the next one by then.
         threading.Timer(0.5, lose, [cluster, nodes.pop()]).start()
-sweep, scenario = Sweep.from_toml(Path(sys.argv[2]))
+sweep, scenario = Sweep.from_toml(Path(file))
 first = run_sweep(sweep, scenario, Placement(), on_progress=look)
-count = len(told)
-again = run_sweep(sweep, scenario, Placement(), on_progress=told.append)
-ray.shutdown()
-cluster.shutdown()
-print("RESULT", json.dumps([first.table(), told, len(told) - count, again.table() == first.table()]))
+before = len(said)
+again = run_sweep(sweep, scenario, Placement(), on_progress=said.append)
+result = [first.table(), said, len(said) - before, again.table() == first.table()]
 """
 CELLS, NODES = (200, 4) if "FEDRAY_ALL_MOMENTS" in os.environ else (6, 2)
 """Runs of the sweep, and nodes of the cluster; `make faults` has more."""
@@ -296,7 +275,9 @@ CELLS, NODES = (200, 4) if "FEDRAY_ALL_MOMENTS" in os.environ else (6, 2)
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_sweep_on_nodes_of_which_one_is_lost_has_every_cell_once(small, tmp_path: Path) -> None:
+def test_a_sweep_on_nodes_of_which_one_is_lost_has_every_cell_once(
+    small, tmp_path: Path, on_nodes: Callable[..., Any]
+) -> None:
     """Runs on the lost node are begun again elsewhere, and counted; a second time nothing is run."""
     # Long enough that the lost node is in the middle of a run.
     scenario = small("population.devices=200000", "rounds.count=300", "rounds.report_goal=500")
@@ -311,15 +292,9 @@ vary = {{seed = {list(range(CELLS))}}}
 kind = "identity"
 """
     )
-    here = Path(__file__).resolve()
-    done = subprocess.run(
-        [sys.executable, "-c", SWEEP, here.parents[2], tmp_path / "sweep.toml", str(CELLS // 3), str(NODES), here.parent],
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
-    assert line is not None, done.stdout + done.stderr
-    rows, told, told_again, is_same = json.loads(line.removeprefix("RESULT "))
+    rows, told, told_again, is_same = on_nodes(
+        SWEEP, tmp_path / "sweep.toml", CELLS // 3, NODES, tmp_path / "cache"
+    )
     assert sorted(row["cell.seed"] for row in rows) == list(range(CELLS))
     assert all(row["rounds"] == 300 for row in rows)
     assert f"{CELLS} of {CELLS} runs simulated" in [text.split(",")[0] for text in told]

@@ -45,7 +45,7 @@ OVERRIDES = (
 MOMENTS = (3, 8, 14)
 """The second follows a checkpoint of the aggregator, with an evaluation under way."""
 KILLS = MOMENTS if "FEDRAY_ALL_MOMENTS" in os.environ else MOMENTS[1:2]
-"""Moments at which Ray actors are killed: a new one takes seconds to load; `make faults` has all."""
+"""Moments at which Ray actors are killed, and runs interrupted: a new actor takes seconds to load; `make faults` has all."""
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 SELDOM = Placement(1, "in-process")
 """Checkpoints every half minute, which these runs do not take."""
@@ -356,11 +356,12 @@ def wait_for_checkpoint(process: subprocess.Popen[Any], directory: Path) -> None
 
 ELSEWHERE = """
 import sys
-sys.path.insert(0, sys.argv.pop(1))
+sys.path[0] = sys.argv.pop(1)
 from fedray.cli import main
 main()
 """
 """The command, with the repository on this process's path alone: Ray's workers do not inherit it."""
+STRANGER = 'import os\nopen(os.environ["RAN"], "a").write("code of the working directory ran")\nraise ImportError\n'
 
 
 @pytest.mark.slow
@@ -370,14 +371,18 @@ def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sig
 ) -> None:
     """`fedray run SCENARIO --resume` starts and is interrupted once it has a checkpoint: one line, exit 130; `--resume` finishes it; its report is there too.
 
-    The workers found the code: what they had settled is in the checkpoint.
+    The workers found the code: what they had settled is in the checkpoint. A stranger's numpy.py and another fedray in that directory are not
+    imported.
     """
+    (tmp_path / "fedray").mkdir()
+    for name in ("numpy.py", "fedray/__init__.py"):
+        (tmp_path / name).write_text(STRANGER)
     (tmp_path / "s.toml").write_text(small(*OVERRIDES, "training.enabled=false").to_toml())
     command = [sys.executable, "-m", "fedray", "run"]
     process = start(
         [sys.executable, "-c", ELSEWHERE, str(ROOT), "run", "s.toml", "--resume", str(tmp_path / "t"), "--place", "checkpoint_seconds=0", "--json", "--place", "backend=ray", "--place", "shards=2"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"RAN": str(tmp_path / "ran")},
     )  # fmt: skip
     wait_for_checkpoint(process, tmp_path)
     process.send_signal(signal.SIGINT)
@@ -397,6 +402,7 @@ def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sig
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["digest"] == reference.digest
+    assert not (tmp_path / "ran").exists()
     assert {path.name for path in (tmp_path / "t").iterdir()} == {
         "participations",
         "rounds.parquet",
@@ -442,7 +448,7 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", KILLS)
 def test_an_interrupted_run_can_be_resumed(
     reference: Trace, small, tmp_path: Path, moment: int
 ) -> None:

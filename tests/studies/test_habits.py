@@ -90,6 +90,7 @@ def test_intervals_hold_what_made_a_log_95_times_of_100(capsys) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
 def test_standard_errors_are_wider_than_weights_of_the_log_itself_claim(monkeypatch) -> None:
     """By at least what theory says of statistics that are normal, and at most by three times that.
 
