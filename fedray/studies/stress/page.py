@@ -58,7 +58,10 @@ def _is_simulated(result: StressResult) -> bool:
 
 
 def _title(result: StressResult) -> str:
-    source = "; epsilon as observed" if result.is_observed else result.subject and f"; {PUBLISHED}"
+    kinds = {row.is_enforced for row in result.rows if row.is_enforced is not None}
+    source = f"; {PUBLISHED}" if result.subject == PUBLISHED else ""
+    if len(kinds) == 1:
+        source = "; truth as enforced" if True in kinds else "; truth as observed"
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
     return f"Made for the estimate, with the noise for {target} under it{source}"
 
@@ -90,7 +93,7 @@ def _rows_table(result: StressResult) -> Table:
         ),
         "noise multiplier": lambda row: significant(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),
-        "enforced": lambda row: _bounded(row, row.enforced_epsilon, 4),
+        "observed": lambda row: _bounded(row, row.observed_epsilon, 4),
         "factor": lambda row: _bounded(row, row.noise_factor, 3),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
@@ -99,8 +102,8 @@ def _rows_table(result: StressResult) -> Table:
         "max regret": lambda row: _regret(row, row.max_regret),
         "rms regret": lambda row: _regret(row, row.rms_regret),
     }
-    if all(row.enforced_epsilon is None for row in result.rows):
-        del cells["enforced"]
+    if not any(row.is_enforced for row in result.rows):
+        del cells["observed"]
     notes = [
         _rests_on(result),
         "The factor on the noise keeps the target under the truth. Errors are of prefix sums, at "
@@ -120,10 +123,15 @@ def _rows_table(result: StressResult) -> Table:
 
 
 def _rests_on(result: StressResult) -> str:
-    """Returns what a guarantee may rest on, if not on the truths that were observed."""
+    """Returns what truths of runs are, and whether a guarantee may rest on them."""
+    kinds = {row.is_enforced for row in result.rows if row.is_enforced is not None}
+    if not kinds:
+        return ""
     alone = f" {ALONE}" if any(row.max_participations == 1 for row in result.rows) else ""
-    rest = "Epsilon is as observed; a guarantee may rest only on the enforced one (`fedray audit`)."
-    return f"{rest}{alone}" if result.is_observed else ""
+    if kinds == {False}:
+        return f"The truth is what was observed; a guarantee may not rest on it.{alone}"
+    rest = "The truth is what the rules enforce at the times of the rounds, as `fedray audit` says"
+    return f"{rest}{', or what was observed if they enforce nothing' if False in kinds else ''}."
 
 
 def _below_zero(regrets: Iterable[float | None]) -> str:
@@ -171,20 +179,20 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "noise multiplier": lambda each: significant(each.noise_multiplier),
         "epsilon": lambda each: up(each.epsilons[1]),
         "epsilon 95 %": lambda each: up(each.epsilons[2]),
-        "enforced": lambda each: up((each.enforced_epsilons or each.epsilons)[1]),
+        "observed": lambda each: up(each.observed_epsilon),
         "factor 95 %": lambda each: up(each.noise_factors[2], 3),
         "rms error": lambda each: significant(each.rms_error),
         "excess": lambda each: share(each.mean_excess),
         "regret": lambda each: share(each.mean_regret),
         "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
     }
-    if all(each.enforced_epsilons is None for each in result.outcomes):
-        del cells["enforced"]
+    if not any(row.is_enforced for row in result.rows):
+        del cells["observed"]
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
         _rests_on(result),
         "Epsilon: median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: "
-        "runs that spend more than the target, by the enforced epsilon if the rules enforce one. "
+        "runs that spend more than the target. "
         "Excess: RMS error at the noise that was chosen, over that of the same kind made for each "
         "truth with its own noise, minus 1; "
         "regret: the same at equal epsilon. Both are means over the runs. * recommended: the least "
