@@ -584,6 +584,10 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
             ["--rounds", "9", "--estimated", "3", "--actual", "3", "--train"],
             "--train does not apply",
         ),
+        (
+            ["--rounds", "9", "--estimated", "planned", "--actual", "3"],
+            "--estimated='planned' must be whole numbers, or of a scenario planned",
+        ),
         (["--epsilon", "nan"], "--epsilon=nan must be positive"),
         (["--mechanisms", "chess"], "is neither a file nor one of the kinds"),
         (["small", "--what-if", "no"], "must have the form table.key=value"),
@@ -710,7 +714,7 @@ def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
     assert "as enforced" in table.title
     assert table.notes[1].startswith("The truth is what the rules enforce")
     assert table.notes[0] == "In all rows: rounds 40; estimate b, k 15, 3; truth b, k 18, 2."
-    assert "noise multiplier" in table.columns
+    assert {"z", "RMS error", "excess"} <= {*table.columns} - {*table.details}
 
 
 def test_a_trace_without_a_second_participation_is_no_reason_for_less_noise(tmp_path: Path) -> None:
@@ -727,7 +731,7 @@ def test_a_trace_without_a_second_participation_is_no_reason_for_less_noise(tmp_
     assert "no device took part twice, which is no evidence for a longer run" in result.verdict
     assert "times the noise" not in result.verdict
     (table,) = result.tables()
-    assert "truth b, k none (k 1)" in table.notes[0]
+    assert "truth b, k none, 1" in table.notes[0]
     assert all(mark.text != "truth" for figure in result.figures() for mark in figure.marks)
 
 
@@ -838,6 +842,8 @@ def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds() -> N
     told = "for min-sep 50 (k 1), more than the 40 rounds: exceeds epsilon 4 in 4 of 4 runs"
     assert told in verdict
     assert verdict.count("error ") == 2, "none for the estimate that exceeds the target"
+    (table,) = StressResult("", 4.0, DELTA, given, rows).tables()
+    assert [row[1] for row in table.rows] == ["8, 5", "9, 5 *", "50, 1 (> 40 rounds)"]
 
 
 def test_an_estimate_without_figures_is_a_row_with_its_reason() -> None:

@@ -30,6 +30,10 @@ from fedray.studies.stress.result import (
 
 MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
+EXCESS = (
+    "Excess: RMS error at z, over that of the same kind made for the truth with its own z, minus "
+    "1: below 0, there is too little noise, or a regret below 0. Regret: the same at equal epsilon."
+)
 _Cells = dict[str, Callable[[StressRow], str]]
 
 
@@ -85,30 +89,31 @@ def _rows_table(result: StressResult) -> Table:
     cells: _Cells = {
         "mechanism": lambda row: row.mechanism,
         "rounds": lambda row: f"{row.rounds:,}",
-        "estimate b, k": lambda row: f"{row.estimated_min_sep:,}, {row.estimated_participations:,}",
+        "estimate b, k": lambda row: _made_for(*estimate_of(row)),
         "truth b, k": lambda row: (
-            "none (k 1)"
+            "none, 1"
             if row.max_participations == 1
             else f"{row.min_sep:,}, {row.max_participations}"
         ),
-        "noise multiplier": lambda row: significant(row.noise_multiplier),
+        "z": lambda row: significant(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),
         "observed": lambda row: _bounded(row, row.observed_epsilon, 4),
         "factor": lambda row: _bounded(row, row.noise_factor, 3),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
-        "rms error": lambda row: significant(row.rms_error),
+        "RMS error": lambda row: significant(row.rms_error),
+        "excess": lambda row: share(row.rms_excess),
         "max regret": lambda row: _regret(row, row.max_regret),
-        "rms regret": lambda row: _regret(row, row.rms_regret),
+        "regret": lambda row: _regret(row, row.rms_regret),
     }
     if not any(row.is_enforced for row in result.rows):
         del cells["observed"]
     notes = [
         _rests_on(result),
-        "The factor on the noise keeps the target under the truth. Errors are of prefix sums, at "
-        "clip norm 1 and the noise that was chosen; losses are errors at mu = 1. Regret: the loss "
-        "over that of the same kind made for the truth, minus 1, which is at equal epsilon.",
+        "z: noise multiplier. The factor on it keeps the target under the truth. Errors are of "
+        "prefix sums, at clip norm 1 and z; losses are errors at mu = 1.",
+        EXCESS,
         _below_zero(row.rms_regret for row in result.rows),
     ]
     if any(row.is_exact is False for row in result.rows):
@@ -117,7 +122,7 @@ def _rows_table(result: StressResult) -> Table:
             "the bound of the mechanism made for the truth is unknown."
         )
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
-    details = ("MaxLoss", "RmsLoss", "max error", "rms error", "max regret")
+    details = ("MaxLoss", "RmsLoss", "max error", "max regret")
     table = Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
     return _brief(table, "rounds", "estimate b, k", "truth b, k")
 
@@ -141,6 +146,11 @@ def _below_zero(regrets: Iterable[float | None]) -> str:
         "Regret below 0: it is of RmsLoss under the truth, but a BLT is made for least MaxLoss, as "
         "in its paper, and every kind for the worst rounds of (b, k), not for recorded ones."
     )
+
+
+def _made_for(n: int, b: int, k: int) -> str:
+    """Returns b and k of an estimate, and n if b is beyond it."""
+    return f"{b:,}, {k:,}{f' (> {n:,} rounds)' * (b > n)}"
 
 
 def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
@@ -170,46 +180,41 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     cells: dict[str, Callable[[Outcome], str]] = {
         "mechanism": lambda each: each.mechanism,
         "made for b, k": lambda each: (
-            f"{each.estimated_min_sep:,}, {each.estimated_participations:,}"
-            f"{' *' if each in best else ''}"
+            f"{_made_for(*estimate_of(each))}{' *' if each in best else ''}"
         ),
         "runs": lambda each: f"{each.runs:,}",
-        "quantile": lambda each: percent(each.quantile),
         "exceed": beyond,
-        "noise multiplier": lambda each: significant(each.noise_multiplier),
+        "z": lambda each: significant(each.noise_multiplier),
         "epsilon": lambda each: up(each.epsilons[1]),
         "epsilon 95 %": lambda each: up(each.epsilons[2]),
-        "observed": lambda each: up(each.observed_epsilon),
         "factor 95 %": lambda each: up(each.noise_factors[2], 3),
-        "rms error": lambda each: significant(each.rms_error),
+        "RMS error": lambda each: significant(each.rms_error),
         "excess": lambda each: share(each.mean_excess),
         "regret": lambda each: share(each.mean_regret),
         "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
+        "observed": lambda each: up(each.observed_epsilon),
+        "quantile": lambda each: percent(each.quantile),
     }
-    if not any(row.is_enforced for row in result.rows):
-        del cells["observed"]
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
         _rests_on(result),
         "Epsilon: median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: "
-        "runs that spend more than the target. "
-        "Excess: RMS error at the noise that was chosen, over that of the same kind made for each "
-        "truth with its own noise, minus 1; "
-        "regret: the same at equal epsilon. Both are means over the runs. * recommended: the least "
-        "excess of the estimates with which at most 5 % of the runs exceed the target, and which "
-        "are above neither the min-sep of every run nor the least that the rules enforce.",
+        f"runs that spend more than the target. z: noise multiplier. {EXCESS} Both are means over "
+        "the runs. * recommended: the least excess of the estimates with which at most 5 % of the "
+        "runs exceed the target; never one above the least min-sep that the rules enforced, nor "
+        "above that of every run.",
         _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
     )
-    details = ("runs", "epsilon 95 %", "factor 95 %", "rms error", "regret 95 %")
+    details = ("runs", "epsilon 95 %", "regret", "regret 95 %", "observed", "quantile")
     tables = [Table.of(_title(result), shown, cells, *notes, details=details)]
     # A mechanism that cannot run in every truth is a row too.
     known = {(each.mechanism, estimate_of(each)) for each in shown}
     estimates = [(each.rounds, each.min_sep, each.max_participations) for each in result.estimates]
     estimates = dict.fromkeys((*estimates, *map(estimate_of, best)))
     without = [
-        (name, f"{b:,}, {k:,}", "-", "see below", *"-" * (len(cells) - 4))
+        (name, _made_for(n, b, k), "-", "see below", *"-" * (len(cells) - 4))
         for name in dict.fromkeys(row.mechanism for row in result.rows)
         for n, b, k in estimates
         if (name, (n, b, k)) not in known
@@ -266,10 +271,10 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
 
 
 def _truth_marks(result: StressResult) -> list[Mark]:
-    """Returns the mark of the truth, if it is one min-sep."""
+    """Returns the mark of the truth, of several the least."""
     known = [row for row in result.rows if row.max_participations is not None]
-    true = {None if row.max_participations == 1 else row.min_sep for row in known}
-    return [Mark(float(each), "truth") for each in true if each and len(true) == 1]
+    true = sorted({row.min_sep for row in known if row.min_sep and row.max_participations != 1})
+    return [Mark(float(each), "truth" if len(true) == 1 else "least truth") for each in true[:1]]
 
 
 def _values(key: str, values: Sequence[Any]) -> Float64Array:

@@ -49,7 +49,7 @@ def stress(
     subject: Trace | ImportedTrace | Scenario | str | Path | None = None,
     *,
     rounds: int | None = None,
-    estimated: Sequence[int] = (),
+    estimated: Sequence[int | str] = (),
     actual: Sequence[int] = (),
     estimated_participations: Sequence[int] = (),
     actual_participations: Sequence[int] = (),
@@ -75,7 +75,7 @@ def stress(
     Args:
         subject: trace, opened or as its directory; or scenario, its file, or its shipped name.
         rounds: n of settings; for a trace the planned rounds, by default those of its scenario.
-        estimated: estimated min-seps; for a scenario, by default the one that a plan would take.
+        estimated: estimated min-seps; for a scenario also "planned", the default, from a plan.
         actual: true min-seps of settings.
         estimated_participations: estimated participations k; default: ceil(n / b).
         actual_participations: true participations of settings; default: ceil(n / b).
@@ -112,13 +112,19 @@ def stress(
     designs = cache_folder("designs") if has_cache else None
     cache = StudyCache(has_cache)
     blank = Stressed(judged, (), Truth(None), epsilon, delta, designs)
-    for which, values in {"estimated": estimated, "actual": actual}.items():
+    words = [each for each in estimated if isinstance(each, str)]
+    if words and (words != ["planned"] or not isinstance(opened, Scenario)):
+        raise InputError.of(
+            "estimated", words[0], "must be whole numbers, or of a scenario planned"
+        )
+    numbers = [each for each in estimated if not isinstance(each, str)]
+    for which, values in {"estimated": numbers, "actual": actual}.items():
         if (least := min(values, default=1)) < 1:
             raise InputError.of(which, least, "must be at least 1")
     settings = {"actual": actual, "actual_participations": actual_participations}
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
     trainings = {"train": train, "out": out, "trust_code": trust_code}
-    estimate = estimated, estimated_participations
+    estimate = numbers, estimated_participations
     name, planned = _name(opened), ()
     if isinstance(opened, Scenario):
         _refuse("a scenario", rounds=rounds, **settings, **trainings)
@@ -126,8 +132,10 @@ def stress(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
         )
         planned = _planned(opened, runs, estimated_participations)
-        estimates = _participations(opened.rounds.count, *estimate) or planned
-        if not estimates:
+        estimates = _participations(opened.rounds.count, *estimate)
+        if words or not estimates:
+            estimates = tuple(dict.fromkeys((*estimates, *planned)))
+        if not (planned if words else estimates):
             rule = "must be given, because a plan estimates it from at least two runs"
             raise InputError.of("estimated", None, rule)
         tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs))))
