@@ -855,7 +855,7 @@ def test_an_estimate_without_figures_is_a_row_with_its_reason() -> None:
     result = StressResult("", 4.0, DELTA, given, rows)
     (table,) = result.tables()
     assert [row[:4] for row in table.rows] == [
-        ("tree", "9, 5 *", "4", "0 %"),
+        ("tree", "9, 5 *", "4", "0 of 4"),
         ("tree", "8, 5", "-", "see below"),
     ]
     assert "tree for min-sep 8 (k 5): is too short." in table.notes

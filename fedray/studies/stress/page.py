@@ -25,6 +25,7 @@ from fedray.studies.stress.result import (
     estimate_of,
     grouped,
     percent,
+    risk,
     share,
 )
 
@@ -32,7 +33,7 @@ MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
 EXCESS = (
     "Excess: RMS error at z, over that of the same kind made for the truth with its own z, minus "
-    "1: below 0, there is too little noise, or a regret below 0. Regret: the same at equal epsilon."
+    "1, if the target is kept. Regret: the same at equal epsilon."
 )
 _Cells = dict[str, Callable[[StressRow], str]]
 
@@ -103,7 +104,7 @@ def _rows_table(result: StressResult) -> Table:
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
         "RMS error": lambda row: significant(row.rms_error),
-        "excess": lambda row: share(row.rms_excess),
+        "excess": lambda row: share(row.rms_excess if (row.noise_factor or 0.0) <= 1.0 else None),
         "max regret": lambda row: _regret(row, row.max_regret),
         "regret": lambda row: _regret(row, row.rms_regret),
     }
@@ -189,7 +190,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "epsilon 95 %": lambda each: up(each.epsilons[2]),
         "factor 95 %": lambda each: up(each.noise_factors[2], 3),
         "RMS error": lambda each: significant(each.rms_error),
-        "excess": lambda each: share(each.mean_excess),
+        "excess": lambda each: share(None if risk(each) else each.mean_excess),
         "regret": lambda each: share(each.mean_regret),
         "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
         "observed": lambda each: up(each.observed_epsilon),

@@ -126,7 +126,7 @@ class StressResult(DrawnResult):
         def cost(outcome: Outcome) -> tuple[float, float, int]:
             # Equal excesses may differ by rounding.
             excess = round(outcome.mean_excess or 0.0, 9)
-            return _risk(outcome), excess, outcome.estimated_min_sep
+            return risk(outcome), excess, outcome.estimated_min_sep
 
         least, most = math.inf, math.inf
         if enforced := [row for row in self.rows if row.is_enforced]:
@@ -176,7 +176,7 @@ class StressResult(DrawnResult):
         return said if self.comparison is None else f"{said} {self.comparison.answer}"
 
     def _said(self) -> str:
-        best = min(self.recommended, key=lambda each: (_risk(each), each.rms_error), default=None)
+        best = min(self.recommended, key=lambda each: (risk(each), each.rms_error), default=None)
         if best is None:
             cases = grouped(self.rows, case_of)
             worst = max(cases, key=lambda case: max(_known(case, "epsilon"), default=0.0))
@@ -212,13 +212,13 @@ class StressResult(DrawnResult):
         """Returns the excess and the runs beyond the target; without an excess if those are many,
         because it is less noise that they have."""
         target, count = given(self.epsilon), beyond(outcome)
-        if _risk(outcome) > 0:
+        if risk(outcome) > 0:
             most = up(outcome.epsilons[2])
             return f"exceeds epsilon {target} in {count} runs (95 % quantile {most})"
         return f"error {share(outcome.mean_excess)}, {count} runs exceed epsilon {target}"
 
 
-def _risk(outcome: Outcome) -> float:
+def risk(outcome: Outcome) -> float:
     """Returns the share of runs beyond the target, 0 if so few are acceptable."""
     return outcome.exceeding if outcome.exceeding > MOST_EXCEEDING else 0.0
 
