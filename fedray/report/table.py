@@ -147,13 +147,13 @@ class Table:
         rows = tuple(map(without, self.rows))
         return replace(self, columns=without(self.columns), rows=rows, details=(), method=())
 
-    def varied(self) -> Self:
-        """Returns the table without columns whose cells are all equal; a note has their value. The
-        first column stays, and so does a table of one row."""
+    def varied(self, *names: str) -> Self:
+        """Returns the table without columns whose cells are all equal, of these names if any; a
+        note has their value. The first column stays, and so does a table of one row."""
         if len(self.rows) < 2:
             return self
         cells = dict(zip(self.columns, zip(*self.rows, strict=True), strict=True))
-        equal = {name: cells[name][0] for name in self.columns[1:] if len(set(cells[name])) == 1}
+        equal = {n: cells[n][0] for n in names or self.columns[1:] if len(set(cells[n])) == 1}
         said = [f"{name} {text}" for name, text in equal.items() if text not in ("-", "")]
         note = [f"In all rows: {'; '.join(said)}."] if said else []
         found = replace(self, details=tuple(equal)).brief()
