@@ -147,13 +147,13 @@ class Table:
         rows = tuple(map(without, self.rows))
         return replace(self, columns=without(self.columns), rows=rows, details=(), method=())
 
-    def varied(self) -> Self:
-        """Returns the table without columns whose cells are all equal; a note has their value. The
-        first column stays, and so does a table of one row."""
+    def varied(self, *names: str) -> Self:
+        """Returns the table without columns whose cells are all equal, of these names if any; a
+        note has their value. The first column stays, and so does a table of one row."""
         if len(self.rows) < 2:
             return self
         cells = dict(zip(self.columns, zip(*self.rows, strict=True), strict=True))
-        equal = {name: cells[name][0] for name in self.columns[1:] if len(set(cells[name])) == 1}
+        equal = {n: cells[n][0] for n in names or self.columns[1:] if len(set(cells[n])) == 1}
         said = [f"{name} {text}" for name, text in equal.items() if text not in ("-", "")]
         note = [f"In all rows: {'; '.join(said)}."] if said else []
         found = replace(self, details=tuple(equal)).brief()
@@ -254,8 +254,8 @@ class Table:
             heads = map(_latex_head, sides, zip(*lines, strict=True))
             rows[:1] = [" & ".join(heads) + r" \\", r"\midrule"]
         said = [f"% {' '.join(each.split())}" for each in (table.title, *table.notes) if each]
-        # Of many columns the gaps are 7 pt instead of 12, so that a page has room.
-        gap = "@{\\hspace{7pt}}" if len(sides) > 8 else ""
+        # Many columns have gaps of 6 pt instead of 12, so that they fit a page.
+        gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
         begin = rf"\begin{{tabular}}{{@{{}}{gap.join(sides)}@{{}}}}"
         body = [begin, r"\toprule", *rows, r"\bottomrule"]
         return "\n".join([*said, *body, "\\end{tabular}\n"])

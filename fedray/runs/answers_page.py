@@ -143,14 +143,13 @@ def _answers_table(found: Answers) -> Table:
 def _rows_table(window: WindowAnswer, top: int) -> Table:
     """The largest rows of the first trust model, with the exact answers."""
     first = window.answers[0]
-    confidence = f"{100 * first.confidence:g} %"
     cells = {
         "row": lambda row: row.label,
         "all devices": lambda row: _number(row.of_all),
         "came": lambda row: _number(row.of_came),
         "estimate": lambda row: _number(row.estimate),
-        f"{confidence} low": lambda row: _number(row.low),
-        f"{confidence} high": lambda row: _number(row.high),
+        f"{100 * first.confidence:g} % low": lambda row: _number(row.low),
+        f"{100 * first.confidence:g} % high": lambda row: _number(row.high),
     }
     title = f"The largest rows of {_window(window)}, trust model {first.trust}"
     return Table.of(title, first.rows[:top], cells)

@@ -84,8 +84,7 @@ def paired_difference(
 
 
 def interval_text(estimate: MeanInterval, form: str) -> str:
-    """Returns a mean in a format and half the width of its interval, as "0.1234 ± 0.0021"; of equal
-    values only the mean."""
+    """Returns a mean in a format and half the width of its interval, if any: "0.1234 ± 0.0021"."""
     if not math.isfinite(estimate.mean):
         return "-"
     mean = format(estimate.mean, form)

@@ -254,7 +254,7 @@ def latex_cells(text: str) -> list[list[str]]:
     assert lines[0].startswith(r"\begin{tabular}{")
     assert lines[-1] == r"\end{tabular}"
     columns = lines[0].removeprefix(r"\begin{tabular}{@{}").removesuffix("@{}}")
-    columns = columns.replace(r"@{\hspace{7pt}}", "")
+    columns = columns.replace(r"@{\hspace{6pt}}", "")
     assert set(columns) <= set("lr")
     assert [each for each in lines[1:-1] if not each.endswith(r"\\")] == [
         r"\toprule",

@@ -74,16 +74,10 @@ def _title(result: StressResult) -> str:
 def _brief(table: Table, *shared: str) -> Table:
     """Returns the table without 95 % quantiles that are all the figures before them; those of the
     columns `shared` that have one value become a note."""
-    columns = list(zip(table.columns, zip(*table.rows, strict=True), strict=True))
-    repeated = [b for a, b in pairwise(columns) if a[1] == b[1] and b[0] == f"{a[0]} 95 %"]
-    same = [
-        each for each in columns if each[0] in shared and len(table.rows) > 1 == len({*each[1]})
-    ]
-    note = [f"In all rows: {'; '.join(f'{name} {cells[0]}' for name, cells in same)}."] * bool(same)
-    kept = [each for each in columns if each not in (*repeated, *same)]
-    names, cells = zip(*kept, strict=True)
-    rows = tuple(zip(*cells, strict=True))
-    return replace(table, columns=names, rows=rows, notes=(*note, *table.notes))
+    columns = pairwise(zip(table.columns, zip(*table.rows, strict=True), strict=True))
+    repeated = tuple(b[0] for a, b in columns if a[1] == b[1] and b[0] == f"{a[0]} 95 %")
+    kept = replace(table, details=repeated).brief()
+    return replace(kept, details=table.details).varied(*shared)
 
 
 def _rows_table(result: StressResult) -> Table:
@@ -92,9 +86,8 @@ def _rows_table(result: StressResult) -> Table:
         "rounds": lambda row: f"{row.rounds:,}",
         "estimate b, k": lambda row: _made_for(*estimate_of(row)),
         "truth b, k": lambda row: (
-            "none, 1"
-            if row.max_participations == 1
-            else f"{row.min_sep:,}, {row.max_participations}"
+            f"{'none' if row.max_participations == 1 else format(row.min_sep, ',')}, "
+            f"{row.max_participations}"
         ),
         "z": lambda row: significant(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),
@@ -272,10 +265,12 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
 
 
 def _truth_marks(result: StressResult) -> list[Mark]:
-    """Returns the mark of the truth, of several the least."""
-    known = [row for row in result.rows if row.max_participations is not None]
-    true = sorted({row.min_sep for row in known if row.min_sep and row.max_participations != 1})
-    return [Mark(float(each), "truth" if len(true) == 1 else "least truth") for each in true[:1]]
+    """Returns the mark of the truth, or of all truths, if devices took part twice in each."""
+    if any(row.max_participations == 1 for row in result.rows):
+        return []
+    true = [float(row.min_sep) for row in result.rows if row.min_sep]
+    least, most = min(true), max(true)
+    return [Mark(least, "truth", until=most if most > least else None)]
 
 
 def _values(key: str, values: Sequence[Any]) -> Float64Array:

@@ -218,18 +218,16 @@ def _means_table(result: SweepResult) -> Table:
         noises = [row.noise_multiplier for row in own if row.noise_multiplier is not None]
         z = needed_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
         rows.append((*place, z, runs, *texts))
-    title = f"{result.sweep.name}: {shown} over seeds"
     note = "The interval of the mean is Student's; runs without a figure are left out."
-    return Table(title, (*keys, *heads), tuple(rows), (note,))
+    return Table(f"{result.sweep.name}: {shown} over seeds", (*keys, *heads), tuple(rows), (note,))
 
 
 def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Table:
-    x = _key_title(result.sweep.x)
     cells = {
         "better before": lambda each: each.before,
         "better after": lambda each: each.after,
-        f"{x} before": lambda each: f"{each.low:g}",
-        f"{x} after": lambda each: f"{each.high:g}",
+        f"{_key_title(result.sweep.x)} before": lambda each: f"{each.low:g}",
+        f"{_key_title(result.sweep.x)} after": lambda each: f"{each.high:g}",
         "interpolated": lambda each: f"{each.at:.1f}",
     }
     note = f"Where the lower {_title(result.sweep)} changes from one mechanism to another."
