@@ -553,7 +553,7 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
     names = {each.name for each in (tmp_path / "figures").iterdir()}
     assert names == {f"{name}.{suffix}" for name in FIGURES for suffix in ("svg", "csv")}
     rows = list(csv.DictReader((tmp_path / "figures" / "stress-epsilon.csv").open()))
-    assert [row["Epsilon as observed"] for row in rows if row["series"] == "mark: target"] == ["6"]
+    assert [row["Epsilon spent"] for row in rows if row["series"] == "mark: target"] == ["6"]
     code, out, _ = fedray_command(*given, "--json")
     document = json.loads(out)
     assert code == 0
