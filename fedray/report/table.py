@@ -19,6 +19,7 @@ _NUMBER = re.compile(
     r"|-|none( \(k = 1\))?|"
 )
 _GREEK = re.compile(r"\b(epsilon|delta|rho|mu|sigma)\b", re.IGNORECASE)
+_SYMBOL = re.compile(r"\b[bknz]\b")
 _SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[]")
 _LATEX = {
     **{"<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$", "[": "{[}"},
@@ -146,13 +147,13 @@ class Table:
         rows = tuple(map(without, self.rows))
         return replace(self, columns=without(self.columns), rows=rows, details=(), method=())
 
-    def varied(self) -> Self:
-        """Returns the table without columns whose cells are all equal; a note has their value. The
-        first column stays, and so does a table of one row."""
+    def varied(self, *names: str) -> Self:
+        """Returns the table without columns whose cells are all equal, of these names if any; a
+        note has their value. The first column stays, and so does a table of one row."""
         if len(self.rows) < 2:
             return self
         cells = dict(zip(self.columns, zip(*self.rows, strict=True), strict=True))
-        equal = {name: cells[name][0] for name in self.columns[1:] if len(set(cells[name])) == 1}
+        equal = {n: cells[n][0] for n in names or self.columns[1:] if len(set(cells[n])) == 1}
         said = [f"{name} {text}" for name, text in equal.items() if text not in ("-", "")]
         note = [f"In all rows: {'; '.join(said)}."] if said else []
         found = replace(self, details=tuple(equal)).brief()
@@ -247,12 +248,16 @@ class Table:
             rows = [table.columns, rule, *table.rows]
             cells = ((printable(cell).replace("|", r"\|") for cell in row) for row in rows)
             return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+        sides = "".join("r" if kind == "number" else "l" for kind in table.kinds)
         rows = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
         if table.has_heading:
-            rows[:1] = [with_greek(rows[0]), r"\midrule"]
-        sides = "".join("r" if kind == "number" else "l" for kind in table.kinds)
+            heads = map(_latex_head, sides, zip(*lines, strict=True))
+            rows[:1] = [" & ".join(heads) + r" \\", r"\midrule"]
         said = [f"% {' '.join(each.split())}" for each in (table.title, *table.notes) if each]
-        body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", *rows, r"\bottomrule"]
+        # Many columns have gaps of 6 pt instead of 12, so that they fit a page.
+        gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
+        begin = rf"\begin{{tabular}}{{@{{}}{gap.join(sides)}@{{}}}}"
+        body = [begin, r"\toprule", *rows, r"\bottomrule"]
         return "\n".join([*said, *body, "\\end{tabular}\n"])
 
     def _with_units(self) -> Self:
@@ -314,6 +319,16 @@ def with_greek(text: str) -> str:
 
 def _latex(cell: str) -> str:
     return _SPECIAL.sub(lambda found: _LATEX[found[0]], printable(cell))
+
+
+def _latex_head(side: str, column: Sequence[str]) -> str:
+    """Returns a heading with its symbols as formulas, in lines about as long as its cells."""
+    words = column[0].replace("_", " ")
+    width = max(len(words) // 2 + 1, *map(len, [*column[1:], *words.split()]))
+    lines = [with_greek(_latex(each)) for each in wrap(words, width, break_on_hyphens=False)]
+    text = _SYMBOL.sub(r"$\g<0>$", r"\\".join(lines))
+    stack = rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{text}\end{{tabular}}"
+    return stack if lines[1:] else text
 
 
 def _plain(cell: str) -> str:

@@ -108,8 +108,8 @@ def _answers_table(found: Answers) -> Table:
     confidence = f"{100 * rows[0][1].confidence:g} %"
     own = {
         "estimate": lambda row: _number(row[1].rows[0].estimate),
-        f"{confidence} from": lambda row: _number(row[1].rows[0].low),
-        "to": lambda row: _number(row[1].rows[0].high),
+        f"{confidence} low": lambda row: _number(row[1].rows[0].low),
+        f"{confidence} high": lambda row: _number(row[1].rows[0].high),
     }
     of_several = {
         "rows": lambda row: f"{row[1].released:,}",
@@ -148,8 +148,8 @@ def _rows_table(window: WindowAnswer, top: int) -> Table:
         "all devices": lambda row: _number(row.of_all),
         "came": lambda row: _number(row.of_came),
         "estimate": lambda row: _number(row.estimate),
-        f"{100 * first.confidence:g} % from": lambda row: _number(row.low),
-        "to": lambda row: _number(row.high),
+        f"{100 * first.confidence:g} % low": lambda row: _number(row.low),
+        f"{100 * first.confidence:g} % high": lambda row: _number(row.high),
     }
     title = f"The largest rows of {_window(window)}, trust model {first.trust}"
     return Table.of(title, first.rows[:top], cells)

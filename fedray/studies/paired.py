@@ -30,6 +30,11 @@ class MeanInterval(Document):
     """Upper end of the interval of the mean; NaN for fewer than two values."""
 
     @property
+    def has_width(self) -> bool:
+        """Whether there is an interval, and the values differ by more than rounding."""
+        return self.high - self.low > 1e-9 * abs(self.mean)
+
+    @property
     def is_from_zero(self) -> bool:
         """Whether the interval excludes zero: the sign of the mean is then more than chance."""
         return self.low > 0 or self.high < 0
@@ -79,10 +84,10 @@ def paired_difference(
 
 
 def interval_text(estimate: MeanInterval, form: str) -> str:
-    """Returns a mean in a format and half the width of its interval, as "0.1234 ± 0.0021"."""
+    """Returns a mean in a format and half the width of its interval, if any: "0.1234 ± 0.0021"."""
     if not math.isfinite(estimate.mean):
         return "-"
     mean = format(estimate.mean, form)
-    if not math.isfinite(estimate.low):
+    if not estimate.has_width:
         return mean
     return f"{mean} ± {(estimate.high - estimate.low) / 2:.4f}"

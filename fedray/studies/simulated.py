@@ -33,7 +33,9 @@ from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import TaskCounts, run_jobs
 from fedray.scenario import Scenario
+from fedray.trace.imported import ImportedTrace
 from fedray.trace.provenance import package_versions
+from fedray.trace.reader import Trace
 
 _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
@@ -65,6 +67,11 @@ class Truth:
         found = self.participation
         return found.min_sep if found is not None and found.max_participations > 1 else None
 
+    @property
+    def binding(self) -> MinSep | None:
+        """Limits that a guarantee may rest on: those enforced, else those that came about."""
+        return self.enforced or self.participation
+
 
 def simulated(scenario: Scenario, placement: Placement | None = None) -> Truth:
     """Returns the outcome of a run, by default simulated in this process; its trace is not kept.
@@ -89,11 +96,17 @@ def simulated(scenario: Scenario, placement: Placement | None = None) -> Truth:
         n = patterns.committed_rounds
         participation = MinSep(n, patterns.min_sep, patterns.max_participations)
         days = float(trace.rounds["closed"][-1]) / 86_400.0
-        enforced = enforced_limits(trace, scenario, None, patterns).participation
-        # Rules that let a device take part in every round enforce nothing.
-        if enforced is not None and enforced.max_participations == n:
-            enforced = None
+        enforced = enforced_in(trace, scenario, patterns)
         return Truth(participation, patterns, days, ended, enforced=enforced)
+
+
+def enforced_in(
+    trace: Trace | ImportedTrace, scenario: Scenario | None, patterns: Patterns
+) -> MinSep | None:
+    """Returns (n, b, k) that the rules enforce at the recorded times of the rounds; None if they
+    let a device take part in every round, were broken, or are unknown."""
+    found = enforced_limits(trace, scenario, None, patterns).participation
+    return None if found is None or found.max_participations == found.rounds else found
 
 
 class StudyCache:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedray.studies.paired import mean_interval, paired_difference
+from fedray.studies.paired import interval_text, mean_interval, paired_difference
 
 
 def test_the_interval_is_students():
@@ -20,6 +20,8 @@ def test_the_interval_is_students():
 
 def test_one_value_has_no_interval_and_none_no_mean():
     one, none = mean_interval([0.5]), mean_interval([])
+    # Equal values may differ by rounding, and show no interval.
+    assert interval_text(mean_interval([0.1 + 0.2, 0.3]), ".4f") == "0.3000"
     assert one.to_json() == {"count": 1, "mean": 0.5, "low": None, "high": None}
     assert none.to_json() == {"count": 0, "mean": None, "low": None, "high": None}
     assert not one.is_from_zero

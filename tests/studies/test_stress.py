@@ -291,13 +291,13 @@ def test_a_trace_spends_exactly_what_its_audit_says(trace: fedray.Trace, tmp_pat
         (audited,) = fedray.audit_trace(
             trace, mechanism=strategy, noise_multiplier=row.noise_multiplier
         ).mechanisms
-        assert row.epsilon == audited.observed.epsilon
-        assert row.is_exact is audited.trace.is_exact
+        assert row.observed_epsilon == audited.observed.epsilon
+        assert row.epsilon == audited.enforced.epsilon
         assert row.epsilon != pytest.approx(6.0, rel=0.01), "the estimate is wrong here"
         # With the needed noise the audit says the target.
         needed = row.noise_multiplier * row.noise_factor
         again = fedray.audit_trace(trace, mechanism=strategy, noise_multiplier=needed)
-        assert again.mechanisms[0].observed.epsilon == pytest.approx(6.0, rel=1e-6)
+        assert again.mechanisms[0].enforced.epsilon == pytest.approx(6.0, rel=1e-6)
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(
@@ -370,21 +370,17 @@ def test_the_recommended_estimate_is_the_best_of_all_candidates(
         for seed in range(3, 3 + SEEDS):
             run = small_run().with_overrides(f"seed={seed}", *keys)
             traces.append(fedray.simulate(run, HERE, tmp_path / f"{len(traces)}"))
-    audits = [fedray.audit_trace(each) for each in traces]
-    truths = [
-        MinSep(40, each.patterns.min_sep, each.patterns.max_participations) for each in audits
-    ]
+    tree = optimize_mechanism(MechanismRequest("tree", MinSep(40, 10, 4)))
+    audits = [fedray.audit_trace(each, 1.0, mechanism=tree).mechanisms[0] for each in traces]
+    truths = [each.enforced.participation for each in audits]
     made_for = cache(lambda kind, limits: optimize_mechanism(MechanismRequest(kind, limits)))
-    enforced = min(
-        fedray.audit_trace(each, 1.0, mechanism=made_for("tree", truths[0]))
-        .mechanisms[0]
-        .enforced.participation.min_sep
-        for each in traces
-    )
-    min_seps = {enforced, *(each.min_sep for each in truths)}
-    tried = {MinSep(40, b, -(-40 // b)) for b in min_seps}
+    least = min(each.min_sep for each in truths)
+    most = max(each.max_participations for each in truths)
+    tried = {MinSep(40, b, min(-(-40 // b), most)) for b in {each.min_sep for each in truths}}
     candidates = tried | {
-        each for each in result.estimates if each.max_participations == -(-40 // each.min_sep)
+        each
+        for each in result.estimates
+        if each.max_participations >= min(-(-40 // each.min_sep), most)
     }
     assert len(candidates) > 2, "there is something to choose from"
 
@@ -394,7 +390,7 @@ def test_the_recommended_estimate_is_the_best_of_all_candidates(
         knew = made_for(kind, truths[place])
         (found,) = fedray.audit_trace(traces[place], 1.0, mechanism=knew).mechanisms
         of_best = fedray.mechanism_figures(knew, truths[place], None, DELTA).loss.rms_error
-        return noise_for(found.trace.value, 4.0) * of_best
+        return noise_for(found.enforced.sensitivity.value, 4.0) * of_best
 
     for kind in ("blt", "banded", "tree"):
         costs = {}
@@ -409,7 +405,7 @@ def test_the_recommended_estimate_is_the_best_of_all_candidates(
                 excess.append(z * error / least_error(kind, place) - 1)
             chance = np.mean(np.array(spent) > 4.0)
             costs[estimate] = (chance if chance > MOST_EXCEEDING else 0.0, np.mean(excess))
-        best = min(cost for estimate, cost in costs.items() if estimate.min_sep <= enforced)
+        best = min(cost for estimate, cost in costs.items() if estimate.min_sep <= least)
         (ours,) = (each for each in result.recommended if each.mechanism == kind)
         assert ours.runs == 2 * SEEDS
         chosen = costs[MinSep(40, ours.estimated_min_sep, ours.estimated_participations)]
@@ -437,7 +433,7 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
             and row.estimated_participations == estimate.max_participations
         ]
         assert len(own) == each.runs
-        assert each.exceeding == np.mean([row.enforced_epsilon > 4.0 for row in own])
+        assert each.exceeding == np.mean([row.epsilon > 4.0 for row in own])
         assert each.epsilons[1] == pytest.approx(np.median([row.epsilon for row in own]))
     # The planned limits are meant to hold, so the runs of the scenario itself keep the target.
     assert all(
@@ -588,6 +584,10 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
             ["--rounds", "9", "--estimated", "3", "--actual", "3", "--train"],
             "--train does not apply",
         ),
+        (
+            ["--rounds", "9", "--estimated", "planned", "--actual", "3"],
+            "--estimated='planned' must be whole numbers, or of a scenario planned",
+        ),
         (["--epsilon", "nan"], "--epsilon=nan must be positive"),
         (["--mechanisms", "chess"], "is neither a file nor one of the kinds"),
         (["small", "--what-if", "no"], "must have the form table.key=value"),
@@ -603,6 +603,8 @@ def test_bad_usage_of_the_command_exits_with_2(arguments: list[str], told, fedra
 
 def judged_row(mechanism: str, **figures) -> StressRow:
     known = {"min_sep": 8, "max_participations": 5, "noise_multiplier": 2.0, "is_exact": True}
+    if "seed" in figures:
+        known |= {"is_enforced": False, "observed_epsilon": figures.get("epsilon")}
     return StressRow(mechanism, 40, 10, 4, mechanism, **(known | figures))
 
 
@@ -657,20 +659,21 @@ def test_no_estimate_above_every_truth_is_recommended_and_a_tie_goes_to_the_smal
 
 def test_a_recommendation_has_room_for_every_participation_at_its_min_sep() -> None:
     """40 rounds have room for 5 participations 8 apart. No run had so many, but another may, unless
-    the rules ensure fewer."""
-    rows = tuple(
-        replace(
-            judged_row("tree", seed=seed, epsilon=3.9, rms_regret=0.0, rms_error=1.0),
-            estimated_min_sep=8,
-            estimated_participations=k,
-            max_participations=4,
-            noise_factor=factor,
+    the rules enforced fewer in every run."""
+    for enforced, k in (((), 5), ((0, 1, 2), 5), ((0, 1, 2, 3), 4)):
+        rows = tuple(
+            replace(
+                judged_row("tree", seed=seed, epsilon=3.9, rms_regret=0.0, rms_error=1.0),
+                estimated_min_sep=8,
+                estimated_participations=k,
+                max_participations=4,
+                noise_factor=factor,
+                is_enforced=seed in enforced,
+            )
+            for seed in range(4)
+            for k, factor in ((5, 0.8), (4, 0.9))
         )
-        for seed in range(4)
-        for k, factor in ((5, 0.8), (4, 0.9))
-    )
-    for cap, k in ((None, 5), (6, 5), (4, 4)):
-        (best,) = StressResult("", 4.0, DELTA, (), rows, cap=cap).recommended
+        (best,) = StressResult("", 4.0, DELTA, (), rows).recommended
         assert (best.estimated_min_sep, best.estimated_participations) == (8, k)
 
 
@@ -678,16 +681,16 @@ def test_a_recommendation_has_room_for_every_participation_at_its_min_sep() -> N
 @pytest.mark.parametrize(
     ("keys", "k"),
     [
-        ((), lambda b: -(-40 // b)),
-        (("participation.max_participations=2",), lambda _: 2),
+        ((), lambda _: 2),
+        (("participation.timer_hours=0", "participation.max_participations=3"), lambda _: 3),
         (
             ("participation.max_participations=2", "participation.history_loss_per_day=0.001"),
             lambda b: -(-40 // b),
         ),
     ],
 )
-def test_candidates_have_as_many_participations_as_the_rules_permit(keys, k) -> None:
-    """A device that loses its history does not know how often it took part."""
+def test_candidates_have_as_many_participations_as_the_rules_enforced(keys, k) -> None:
+    """A timer enforces 2 at the times of the rounds, of which 3 are 17 apart. A device that loses its history does not know how often it took part."""
     run = small_run().with_overrides(*keys)
     result = stress(run, seeds=2, mechanisms=["tree"], placement=HERE, estimated=[1])
     for each in result.recommended:
@@ -705,25 +708,30 @@ def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
             trace, mechanism=strategy, noise_multiplier=row.noise_multiplier
         ).mechanisms
         assert audited.enforced.may_rest_on
-        assert row.enforced_epsilon == audited.enforced.epsilon >= row.epsilon
+        assert row.epsilon == audited.enforced.epsilon >= row.observed_epsilon
+        assert row.observed_epsilon == audited.observed.epsilon
     (table,) = result.tables()
-    assert "as observed" in table.title
-    assert "guarantee may rest only on the enforced one" in table.notes[1]
+    assert "as enforced" in table.title
+    assert table.notes[1].startswith("The truth is what the rules enforce")
     assert table.notes[0] == "In all rows: rounds 40; estimate b, k 15, 3; truth b, k 18, 2."
-    assert "noise multiplier" in table.columns
+    assert {"z", "RMS error", "excess"} <= {*table.columns} - {*table.details}
 
 
 def test_a_trace_without_a_second_participation_is_no_reason_for_less_noise(tmp_path: Path) -> None:
-    once = small_run(participation={"timer_hours": 0.0, "max_participations": 1})
+    once = small_run(
+        population={"devices": 3_000_000},
+        rounds={"count": 3, "report_goal": 5},
+        participation={"timer_hours": 0.0},
+    )
     result = stress(
-        fedray.simulate(once, HERE, tmp_path / "trace"), estimated=[10, 20], mechanisms=["tree"]
+        fedray.simulate(once, HERE, tmp_path / "trace"), estimated=[1, 2], mechanisms=["tree"]
     )
     assert {row.max_participations for row in result.rows} == {1}
     assert result.verdict.startswith("Keep the noise: ")
     assert "no device took part twice, which is no evidence for a longer run" in result.verdict
     assert "times the noise" not in result.verdict
     (table,) = result.tables()
-    assert "truth b, k none (k 1)" in table.notes[0]
+    assert "truth b, k none, 1" in table.notes[0]
     assert all(mark.text != "truth" for figure in result.figures() for mark in figure.marks)
 
 
@@ -753,7 +761,7 @@ def test_table_and_figures_have_one_series_a_mechanism_and_the_same_rows() -> No
         ("tree", "8, 5 *"),
     ]
     assert "epsilon 95 %" not in table.columns, "it repeats the median"
-    assert "as observed" in table.title
+    assert "truth as observed" in table.title
     for figure in result.figures():
         assert [(each.name, [*each.x]) for each in figure.series] == [
             ("blt", [7.0, 8.0]),
@@ -787,12 +795,14 @@ def simulated_rows(estimates, enforced_min_sep=None, spent=lambda b: 3.9) -> tup
     """Four runs of min-sep 9 of a tree that is made for each estimate."""
     return tuple(
         replace(
-            judged_row("tree", seed=seed, min_sep=9, rms_regret=0.0, rms_error=1.0),
+            judged_row("tree", seed=seed, rms_regret=0.0, rms_error=1.0),
+            min_sep=enforced_min_sep or 9,
+            is_enforced=enforced_min_sep is not None,
+            observed_min_sep=9,
             estimated_min_sep=b,
             estimated_participations=-(-40 // b),
-            epsilon=3.9,
-            enforced_epsilon=None if enforced_min_sep is None else spent(b),
-            enforced_min_sep=enforced_min_sep,
+            epsilon=spent(b),
+            observed_epsilon=3.9,
             noise_factor=0.5 + 0.05 * b,
         )
         for seed in range(4)
@@ -810,9 +820,12 @@ def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happene
     (best,) = result.recommended
     assert best.estimated_min_sep == 8
     assert "min-sep 9 (k 5): exceeds epsilon 4 in 4 of 4 runs (95 % quantile 4.1" in result.verdict
-    assert result.verdict.endswith("; the rules enforce 8.")
+    assert result.verdict.endswith(
+        "The rules enforce min-sep 8 (k 5) in 4 of 4 runs; observed was 9."
+    )
     (table,) = result.tables()
-    assert [row[table.columns.index("enforced")] for row in table.rows] == ["4.0000", "4.1000"]
+    assert [row[table.columns.index("epsilon")] for row in table.rows] == ["4.0000", "4.1000"]
+    assert [row[table.columns.index("observed")] for row in table.rows] == ["3.9000", "3.9000"]
     # Even one that would keep the target is not recommended above the enforced min-sep.
     (best,) = StressResult("", 4.0, DELTA, (), simulated_rows((8, 9), 8, lambda _: 3.9)).recommended
     assert best.estimated_min_sep == 8
@@ -829,6 +842,8 @@ def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds() -> N
     told = "for min-sep 50 (k 1), more than the 40 rounds: exceeds epsilon 4 in 4 of 4 runs"
     assert told in verdict
     assert verdict.count("error ") == 2, "none for the estimate that exceeds the target"
+    (table,) = StressResult("", 4.0, DELTA, given, rows).tables()
+    assert [row[1] for row in table.rows] == ["8, 5", "9, 5 *", "50, 1 (> 40 rounds)"]
 
 
 def test_an_estimate_without_figures_is_a_row_with_its_reason() -> None:
@@ -840,7 +855,7 @@ def test_an_estimate_without_figures_is_a_row_with_its_reason() -> None:
     result = StressResult("", 4.0, DELTA, given, rows)
     (table,) = result.tables()
     assert [row[:4] for row in table.rows] == [
-        ("tree", "9, 5 *", "4", "0 %"),
+        ("tree", "9, 5 *", "4", "0 of 4"),
         ("tree", "8, 5", "-", "see below"),
     ]
     assert "tree for min-sep 8 (k 5): is too short." in table.notes

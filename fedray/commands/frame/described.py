@@ -20,7 +20,7 @@ FILES = {
     # Needs numba, as sweeps do.
     "sweep": "fedray.studies.sweep.sweep:Sweep",
 }
-"""Classes of other files, of which the top table is described."""
+"""Classes of other files, whose tables are described too, as in sweep.mechanisms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,14 @@ def _parts(name: str) -> list[SchemaPart]:
         return [SchemaPart(name, "", [SchemaRow(each) for each in columns_of(name)])]
     if name == PLACEMENT:
         return [SchemaPart(name, "", [SchemaRow(each) for each in _placement_keys()])]
-    if name in FILES:
-        keys = tables_of(resolve_name(FILES[name]))[0].keys
-        return [SchemaPart(name, "", [SchemaRow(key) for key in keys])]
+    file, _, inner = name.partition(".")
+    tables = tables_of(resolve_name(FILES[file])) if file in FILES else []
+    # Without the name of a table, those of several kinds are left out.
+    if found := [each for each in tables if (each.path == inner if inner else not each.kind)]:
+        return [
+            SchemaPart(f"{file}.{each.path}".rstrip("."), each.kind, [*map(SchemaRow, each.keys)])
+            for each in found
+        ]
     if (path := path_of(name)) is None:
         known = ", ".join(nearest_first(name, known_names()))
         raise InputError(f"table {name!r} is unknown; choose from {known}")

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from pathlib import Path
+from typing import Any
 
 from fedray.base.errors import InputError
 from fedray.commands.frame.numbers import whole_number_rule
@@ -49,7 +50,7 @@ def stress(
     Args:
         truth: trace, for what really happened; or scenario to simulate; default: --actual
         rounds (N): rounds n; of a trace, the planned rounds
-        estimated (B,B): estimated min-seps; for a scenario by default what a plan would take
+        estimated (B,B): estimated min-seps; for a scenario also "planned", the default
         actual (B,B): true min-seps
         epsilon (E): target of the noise
         mechanisms (A,B): kinds of `fedray optimize`, files, or names such as blt-400
@@ -65,7 +66,7 @@ def stress(
         result = stressed(
             truth,
             rounds=rounds,
-            estimated=_numbers("estimated", estimated),
+            estimated=_numbers("estimated", estimated, "planned"),
             actual=_numbers("actual", actual),
             epsilon=epsilon,
             delta=delta,
@@ -90,10 +91,11 @@ def stress(
         print_files(written)
 
 
-def _numbers(name: str, text: str | None) -> list[int]:
-    """Reads whole numbers with commas between."""
+def _numbers(name: str, text: str | None, *words: str) -> list[Any]:
+    """Reads whole numbers, and permitted words, with commas between."""
     try:
-        return [int(each) for each in (text or "").split(",") if text]
+        parts = [each.strip() for each in (text or "").split(",") if text]
+        return [each if each in words else int(each) for each in parts]
     except ValueError:
         rule = f"must be whole numbers with commas between, each {whole_number_rule('')}"
         raise InputError.of(name, text, rule) from None

@@ -49,8 +49,8 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
         "parameter": lambda each: each.name,
         "estimate": lambda each: f"{each.value:.4g}",
         "standard error": lambda each: f"{each.standard_error:.4g}",
-        "95 % from": lambda each: f"{each.low:.4g}",
-        "to": lambda each: f"{each.high:.4g}",
+        "95 % low": lambda each: f"{each.low:.4g}",
+        "95 % high": lambda each: f"{each.high:.4g}",
     }
     held = {
         "parameter": lambda each: each.name,

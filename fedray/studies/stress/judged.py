@@ -1,8 +1,10 @@
 """One mechanism under a truth that is not the estimate.
 
 Before a run the estimate (n, b, k) decides twice: the mechanism is made for it, and the noise
-multiplier is the least at which epsilon is E under it. Then devices participate as they do. With s
-the sensitivity under the truth, B = A C^-1 and z the noise that was chosen:
+multiplier is the least at which epsilon is E under it. Then devices participate as they do. The
+truth of a run is what its rules enforce at the times of its rounds, because a guarantee rests only
+on that; if they enforce nothing, it is what was observed. With s the sensitivity under the truth,
+B = A C^-1 and z the noise that was chosen:
 
     spent     epsilon of s / z
     factor    z', the least noise multiplier that keeps E at s, over z
@@ -58,9 +60,14 @@ class StressRow(Document):
     kind: str | None = None
     """Kind of which one is made for the truth; None for a matrix of no kind."""
     min_sep: int | None = None
-    """b that came about, all rounds if no device took part twice; None if the run starved."""
+    """b of the truth, all rounds if no device took part twice; None if the run starved."""
     max_participations: int | None = None
-    """k that came about; None if the run starved."""
+    """k of the truth; None if the run starved."""
+    is_enforced: bool | None = None
+    """Whether the truth of a run is what its rules enforce, as a guarantee needs; False: it is what
+    was observed, because rules enforce nothing or are unknown. None for given settings."""
+    observed_min_sep: int | None = None
+    """b that was observed in the run; None for given settings."""
     seed: int | None = None
     """Seed of a simulated truth; None for others."""
     what_if: str | None = None
@@ -68,11 +75,9 @@ class StressRow(Document):
     noise_multiplier: float | None = None
     """z, the least for the target under the estimate."""
     epsilon: float | None = None
-    """Epsilon spent at that noise; an upper bound unless `is_exact`."""
-    enforced_epsilon: float | None = None
-    """Epsilon at that noise under the limits that the rules enforce; None if unknown."""
-    enforced_min_sep: int | None = None
-    """b of these limits."""
+    """Epsilon of the truth at that noise; an upper bound unless `is_exact`."""
+    observed_epsilon: float | None = None
+    """Epsilon of what was observed in the run, at that noise; None for given settings."""
     noise_factor: float | None = None
     """Factor on the noise multiplier that keeps the target; below 1 if there was too much."""
     is_exact: bool | None = None
@@ -186,14 +191,15 @@ class Stressed:
     def strategies(self, estimate: MinSep) -> dict[str, Strategy]:
         """Returns the mechanisms that can run, made for the estimate and for the truth, by name;
         those that are the same for both once."""
-        assert self.truth.participation is not None
+        true = self.truth.binding
+        assert true is not None
         found: dict[str, Strategy] = {}
         for mechanism in self.mechanisms:
             name = Path(mechanism.name).stem
             with suppress(ValueError, ArithmeticError):
                 planned = self._planned(mechanism, estimate)
-                planned.check_rounds(self.truth.participation.rounds)
-                request = mechanism.made_for(self.truth.participation)
+                planned.check_rounds(true.rounds)
+                request = mechanism.made_for(true)
                 best = planned if request is None else self._made(request)
                 same = {name: planned}
                 found |= (
@@ -206,7 +212,7 @@ class Stressed:
     def _row(
         self, mechanism: Judged, estimate: MinSep, best: Callable[[], tuple[float, float] | None]
     ) -> StressRow:
-        true = self.truth.participation
+        true, patterns = self.truth.binding, self.truth.patterns
         row = StressRow(
             mechanism.name,
             estimate.rounds,
@@ -215,6 +221,8 @@ class Stressed:
             mechanism.kind,
             None if true is None else true.min_sep,
             None if true is None else true.max_participations,
+            None if patterns is None else self.truth.enforced is not None,
+            None if patterns is None else patterns.min_sep,
             self.seed,
             self.what_if,
             note=self.truth.note
@@ -241,10 +249,9 @@ class Stressed:
                 max_loss=used.value * max_error,
                 rms_loss=used.value * rms_error,
             )
-            if (enforced := self.truth.enforced) is not None:
-                limited = strategy.participation_sensitivity(enforced)
-                spent = self._epsilon(limited, z)
-                row = replace(row, enforced_min_sep=enforced.min_sep, enforced_epsilon=spent)
+            if patterns is not None:
+                observed = trace_sensitivity(strategy, patterns)
+                row = replace(row, observed_epsilon=self._epsilon(observed, z))
             if (losses := best()) is None:
                 return row
             max_loss, rms_loss = losses
@@ -260,7 +267,7 @@ class Stressed:
     def _losses_of_best(self, mechanism: Judged) -> tuple[float, float] | None:
         """Returns (MaxLoss, RmsLoss) of the same kind made for the truth; None if there is no kind
         or only an upper bound, over which no regret would be an upper bound."""
-        true = self.truth.participation
+        true = self.truth.binding
         assert true is not None
         if (request := mechanism.made_for(true)) is None:
             return None
@@ -281,11 +288,12 @@ class Stressed:
         return made(request, self.designs)
 
     def _sensitivity(self, strategy: Strategy) -> Sensitivity | TraceSensitivity:
-        """Returns the sensitivity under the truth: that of the trace if there is one."""
-        if self.truth.patterns is not None:
+        """Returns the sensitivity under the truth: that of its limits, or, if rules enforce none,
+        that of the trace."""
+        if self.truth.enforced is None and self.truth.patterns is not None:
             return trace_sensitivity(strategy, self.truth.patterns)
-        assert self.truth.participation is not None
-        return strategy.participation_sensitivity(self.truth.participation)
+        assert self.truth.binding is not None
+        return strategy.participation_sensitivity(self.truth.binding)
 
     def _epsilon(self, used: Sensitivity | TraceSensitivity, z: float) -> float:
         return gdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=used.value), self.delta)

@@ -25,11 +25,16 @@ from fedray.studies.stress.result import (
     estimate_of,
     grouped,
     percent,
+    risk,
     share,
 )
 
 MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
+EXCESS = (
+    "Excess: RMS error at z, over that of the same kind made for the truth with its own z, minus "
+    "1, if the target is kept. Regret: the same at equal epsilon."
+)
 _Cells = dict[str, Callable[[StressRow], str]]
 
 
@@ -58,7 +63,10 @@ def _is_simulated(result: StressResult) -> bool:
 
 
 def _title(result: StressResult) -> str:
-    source = "; epsilon as observed" if result.is_observed else result.subject and f"; {PUBLISHED}"
+    kinds = {row.is_enforced for row in result.rows if row.is_enforced is not None}
+    source = f"; {PUBLISHED}" if result.subject == PUBLISHED else ""
+    if len(kinds) == 1:
+        source = "; truth as enforced" if True in kinds else "; truth as observed"
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
     return f"Made for the estimate, with the noise for {target} under it{source}"
 
@@ -66,46 +74,40 @@ def _title(result: StressResult) -> str:
 def _brief(table: Table, *shared: str) -> Table:
     """Returns the table without 95 % quantiles that are all the figures before them; those of the
     columns `shared` that have one value become a note."""
-    columns = list(zip(table.columns, zip(*table.rows, strict=True), strict=True))
-    repeated = [b for a, b in pairwise(columns) if a[1] == b[1] and b[0] == f"{a[0]} 95 %"]
-    same = [
-        each for each in columns if each[0] in shared and len(table.rows) > 1 == len({*each[1]})
-    ]
-    note = [f"In all rows: {'; '.join(f'{name} {cells[0]}' for name, cells in same)}."] * bool(same)
-    kept = [each for each in columns if each not in (*repeated, *same)]
-    names, cells = zip(*kept, strict=True)
-    rows = tuple(zip(*cells, strict=True))
-    return replace(table, columns=names, rows=rows, notes=(*note, *table.notes))
+    columns = pairwise(zip(table.columns, zip(*table.rows, strict=True), strict=True))
+    repeated = tuple(b[0] for a, b in columns if a[1] == b[1] and b[0] == f"{a[0]} 95 %")
+    kept = replace(table, details=repeated).brief()
+    return replace(kept, details=table.details).varied(*shared)
 
 
 def _rows_table(result: StressResult) -> Table:
     cells: _Cells = {
         "mechanism": lambda row: row.mechanism,
         "rounds": lambda row: f"{row.rounds:,}",
-        "estimate b, k": lambda row: f"{row.estimated_min_sep:,}, {row.estimated_participations:,}",
+        "estimate b, k": lambda row: _made_for(*estimate_of(row)),
         "truth b, k": lambda row: (
-            "none (k 1)"
-            if row.max_participations == 1
-            else f"{row.min_sep:,}, {row.max_participations}"
+            f"{'none' if row.max_participations == 1 else format(row.min_sep, ',')}, "
+            f"{row.max_participations}"
         ),
-        "noise multiplier": lambda row: significant(row.noise_multiplier),
+        "z": lambda row: significant(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),
-        "enforced": lambda row: _bounded(row, row.enforced_epsilon, 4),
+        "observed": lambda row: _bounded(row, row.observed_epsilon, 4),
         "factor": lambda row: _bounded(row, row.noise_factor, 3),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
-        "rms error": lambda row: significant(row.rms_error),
+        "RMS error": lambda row: significant(row.rms_error),
+        "excess": lambda row: share(row.rms_excess if (row.noise_factor or 0.0) <= 1.0 else None),
         "max regret": lambda row: _regret(row, row.max_regret),
-        "rms regret": lambda row: _regret(row, row.rms_regret),
+        "regret": lambda row: _regret(row, row.rms_regret),
     }
-    if all(row.enforced_epsilon is None for row in result.rows):
-        del cells["enforced"]
+    if not any(row.is_enforced for row in result.rows):
+        del cells["observed"]
     notes = [
         _rests_on(result),
-        "The factor on the noise keeps the target under the truth. Errors are of prefix sums, at "
-        "clip norm 1 and the noise that was chosen; losses are errors at mu = 1. Regret: the loss "
-        "over that of the same kind made for the truth, minus 1, which is at equal epsilon.",
+        "z: noise multiplier. The factor on it keeps the target under the truth. Errors are of "
+        "prefix sums, at clip norm 1 and z; losses are errors at mu = 1.",
+        EXCESS,
         _below_zero(row.rms_regret for row in result.rows),
     ]
     if any(row.is_exact is False for row in result.rows):
@@ -114,16 +116,21 @@ def _rows_table(result: StressResult) -> Table:
             "the bound of the mechanism made for the truth is unknown."
         )
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
-    details = ("MaxLoss", "RmsLoss", "max error", "rms error", "max regret")
+    details = ("MaxLoss", "RmsLoss", "max error", "max regret")
     table = Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
     return _brief(table, "rounds", "estimate b, k", "truth b, k")
 
 
 def _rests_on(result: StressResult) -> str:
-    """Returns what a guarantee may rest on, if not on the truths that were observed."""
+    """Returns what truths of runs are, and whether a guarantee may rest on them."""
+    kinds = {row.is_enforced for row in result.rows if row.is_enforced is not None}
+    if not kinds:
+        return ""
     alone = f" {ALONE}" if any(row.max_participations == 1 for row in result.rows) else ""
-    rest = "Epsilon is as observed; a guarantee may rest only on the enforced one (`fedray audit`)."
-    return f"{rest}{alone}" if result.is_observed else ""
+    if kinds == {False}:
+        return f"The truth is what was observed; a guarantee may not rest on it.{alone}"
+    rest = "The truth is what the rules enforce at the times of the rounds, as `fedray audit` says"
+    return f"{rest}{', or what was observed if they enforce nothing' if False in kinds else ''}."
 
 
 def _below_zero(regrets: Iterable[float | None]) -> str:
@@ -133,6 +140,11 @@ def _below_zero(regrets: Iterable[float | None]) -> str:
         "Regret below 0: it is of RmsLoss under the truth, but a BLT is made for least MaxLoss, as "
         "in its paper, and every kind for the worst rounds of (b, k), not for recorded ones."
     )
+
+
+def _made_for(n: int, b: int, k: int) -> str:
+    """Returns b and k of an estimate, and n if b is beyond it."""
+    return f"{b:,}, {k:,}{f' (> {n:,} rounds)' * (b > n)}"
 
 
 def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
@@ -162,46 +174,41 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     cells: dict[str, Callable[[Outcome], str]] = {
         "mechanism": lambda each: each.mechanism,
         "made for b, k": lambda each: (
-            f"{each.estimated_min_sep:,}, {each.estimated_participations:,}"
-            f"{' *' if each in best else ''}"
+            f"{_made_for(*estimate_of(each))}{' *' if each in best else ''}"
         ),
         "runs": lambda each: f"{each.runs:,}",
-        "quantile": lambda each: percent(each.quantile),
         "exceed": beyond,
-        "noise multiplier": lambda each: significant(each.noise_multiplier),
+        "z": lambda each: significant(each.noise_multiplier),
         "epsilon": lambda each: up(each.epsilons[1]),
         "epsilon 95 %": lambda each: up(each.epsilons[2]),
-        "enforced": lambda each: up((each.enforced_epsilons or each.epsilons)[1]),
         "factor 95 %": lambda each: up(each.noise_factors[2], 3),
-        "rms error": lambda each: significant(each.rms_error),
-        "excess": lambda each: share(each.mean_excess),
+        "RMS error": lambda each: significant(each.rms_error),
+        "excess": lambda each: share(None if risk(each) else each.mean_excess),
         "regret": lambda each: share(each.mean_regret),
         "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
+        "observed": lambda each: up(each.observed_epsilon),
+        "quantile": lambda each: percent(each.quantile),
     }
-    if all(each.enforced_epsilons is None for each in result.outcomes):
-        del cells["enforced"]
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     notes = (
         _rests_on(result),
         "Epsilon: median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: "
-        "runs that spend more than the target, by the enforced epsilon if the rules enforce one. "
-        "Excess: RMS error at the noise that was chosen, over that of the same kind made for each "
-        "truth with its own noise, minus 1; "
-        "regret: the same at equal epsilon. Both are means over the runs. * recommended: the least "
-        "excess of the estimates with which at most 5 % of the runs exceed the target, and which "
-        "are above neither the min-sep of every run nor the least that the rules enforce.",
+        f"runs that spend more than the target. z: noise multiplier. {EXCESS} Both are means over "
+        "the runs. * recommended: the least excess of the estimates with which at most 5 % of the "
+        "runs exceed the target; never one above the least min-sep that the rules enforced, nor "
+        "above that of every run.",
         _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
     )
-    details = ("runs", "epsilon 95 %", "factor 95 %", "rms error", "regret 95 %")
+    details = ("runs", "epsilon 95 %", "regret", "regret 95 %", "observed", "quantile")
     tables = [Table.of(_title(result), shown, cells, *notes, details=details)]
     # A mechanism that cannot run in every truth is a row too.
     known = {(each.mechanism, estimate_of(each)) for each in shown}
     estimates = [(each.rounds, each.min_sep, each.max_participations) for each in result.estimates]
     estimates = dict.fromkeys((*estimates, *map(estimate_of, best)))
     without = [
-        (name, f"{b:,}, {k:,}", "-", "see below", *"-" * (len(cells) - 4))
+        (name, _made_for(n, b, k), "-", "see below", *"-" * (len(cells) - 4))
         for name in dict.fromkeys(row.mechanism for row in result.rows)
         for n, b, k in estimates
         if (name, (n, b, k)) not in known
@@ -258,10 +265,12 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
 
 
 def _truth_marks(result: StressResult) -> list[Mark]:
-    """Returns the mark of the truth, if it is one min-sep."""
-    known = [row for row in result.rows if row.max_participations is not None]
-    true = {None if row.max_participations == 1 else row.min_sep for row in known}
-    return [Mark(float(each), "truth") for each in true if each and len(true) == 1]
+    """Returns the mark of the truth, or of all truths, if devices took part twice in each."""
+    if any(row.max_participations == 1 for row in result.rows):
+        return []
+    true = [float(row.min_sep) for row in result.rows if row.min_sep]
+    least, most = min(true), max(true)
+    return [Mark(least, "truth", until=most if most > least else None)]
 
 
 def _values(key: str, values: Sequence[Any]) -> Float64Array:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, median
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -48,12 +48,11 @@ class Outcome(Document):
     quantile: float
     """Share of runs whose min-sep is below the estimate."""
     exceeding: float
-    """Share of runs that spend more than the target: by the enforced epsilon of a run, or, if its
-    rules enforce none, by the observed one."""
+    """Share of runs that spend more than the target."""
     epsilons: tuple[float, float, float]
-    """Quantiles 0.05, 0.5 and 0.95 of the observed epsilon."""
-    enforced_epsilons: tuple[float, float, float] | None
-    """The same quantiles of the epsilon that `exceeding` rests on; None if no run enforces one."""
+    """Quantiles 0.05, 0.5 and 0.95 of epsilon."""
+    observed_epsilon: float
+    """Median of the observed epsilon."""
     noise_factors: tuple[float, float, float]
     """The same quantiles of the factor on the noise that keeps the target."""
     regrets: tuple[float, float, float] | None
@@ -88,8 +87,6 @@ class StressResult(DrawnResult):
     """Models trained at equal epsilon; absent without a training."""
     warnings: NotInJson[tuple[str, ...]] = ()
     """Damaged cache entries, which were computed again."""
-    cap: NotInJson[int | None] = None
-    """k that the rules of the simulated runs ensure; None if they ensure none."""
     planned: NotInJson[tuple[MinSep, ...]] = ()
     """The estimate that a plan makes from the simulated runs, if it makes one."""
 
@@ -121,25 +118,29 @@ class StressResult(DrawnResult):
     def recommended(self) -> InJson[list[Outcome]]:
         """The estimate to design for, of each mechanism: of those with which at most 5 % of the
         runs exceed the target, the one of least `mean_excess`; if all are riskier, the one with
-        which the fewest runs do. No run supports a min-sep above all that occurred, so none of
-        those is recommended, nor one above the least that the rules enforced in a run; of equal
-        ones the smallest is. Nor do runs show that no device of another run takes part more often,
-        so k is the most that may happen at that min-sep."""
+        which the fewest runs do; of equal ones the smallest. Observed runs support no min-sep above
+        all that occurred, and do not show that no device of another run takes part more often: k is
+        the most that may happen at that min-sep. Enforced ones support the least b and the largest
+        k of a run."""
 
         def cost(outcome: Outcome) -> tuple[float, float, int]:
             # Equal excesses may differ by rounding.
             excess = round(outcome.mean_excess or 0.0, 9)
-            return _risk(outcome), excess, outcome.estimated_min_sep
+            return risk(outcome), excess, outcome.estimated_min_sep
 
-        enforced = min(_known(self.rows, "enforced_min_sep"), default=math.inf)
+        least, most = math.inf, math.inf
+        if enforced := [row for row in self.rows if row.is_enforced]:
+            least = min(_known(enforced, "min_sep"))
+        if all(row.is_enforced for row in self.rows if row.min_sep is not None):
+            most = max(_known(enforced, "max_participations"), default=math.inf)
         comparable = [
             each
             for each in self.outcomes
             if each.mean_excess is not None
             and each.quantile < 1
-            and each.estimated_min_sep <= enforced
+            and each.estimated_min_sep <= least
             and each.estimated_participations
-            >= min(-(-each.rounds // each.estimated_min_sep), self.cap or each.rounds)
+            >= min(-(-each.rounds // each.estimated_min_sep), most)
         ]
         return [min(each, key=cost) for each in grouped(comparable, lambda each: each.mechanism)]
 
@@ -174,18 +175,13 @@ class StressResult(DrawnResult):
             said = f"Not judged: {reasons}. {said}"
         return said if self.comparison is None else f"{said} {self.comparison.answer}"
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether truths are what happened in runs, and are not assumed."""
-        return self.subject not in ("", PUBLISHED)
-
     def _said(self) -> str:
-        best = min(self.recommended, key=lambda each: (_risk(each), each.rms_error), default=None)
+        best = min(self.recommended, key=lambda each: (risk(each), each.rms_error), default=None)
         if best is None:
             cases = grouped(self.rows, case_of)
             worst = max(cases, key=lambda case: max(_known(case, "epsilon"), default=0.0))
             which = f" (the worst of {len(cases)} cases)" if len(cases) > 1 else ""
-            return _sentence(worst, self.epsilon, which, self.is_observed)
+            return _sentence(worst, self.epsilon, which)
         others = "".join(
             f"; {self._made_for(each)}: {self._cost(each)}"
             for each in self.outcomes
@@ -193,14 +189,17 @@ class StressResult(DrawnResult):
         )
         runs = {(row.seed, row.what_if): row for row in self.rows}.values()
         min_seps, most = _known(runs, "min_sep"), _known(runs, "max_participations")
-        true = f"It was min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
+        enforced = [row.is_enforced for row in runs if row.min_sep is not None]
+        lead = "The rules enforce" if all(enforced) else "It was"
+        true = f"{lead} min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
         true += f" in {len(most)} of {counted(len(runs), 'run')}"
-        if enforced := _known(self.rows, "enforced_min_sep"):
-            true += f"; the rules enforce {_span(enforced, '{:,}'.format)}"
+        if any(enforced):
+            observed = _span(_known(runs, "observed_min_sep"), "{:,}".format)
+            true += f"; observed was {observed}"
         return (
             f"Design a {best.mechanism} {self._made_for(best)}: {self._cost(best)}{others}. Errors "
             "are against that of one made for each truth. "
-            f"{f'{true}.' if max(most) > 1 else ALONE}"
+            f"{f'{true}.' if max(most) > 1 or all(enforced) else ALONE}"
         )
 
     def _made_for(self, outcome: Outcome) -> str:
@@ -213,13 +212,13 @@ class StressResult(DrawnResult):
         """Returns the excess and the runs beyond the target; without an excess if those are many,
         because it is less noise that they have."""
         target, count = given(self.epsilon), beyond(outcome)
-        if _risk(outcome) > 0:
-            most = up((outcome.enforced_epsilons or outcome.epsilons)[2])
+        if risk(outcome) > 0:
+            most = up(outcome.epsilons[2])
             return f"exceeds epsilon {target} in {count} runs (95 % quantile {most})"
         return f"error {share(outcome.mean_excess)}, {count} runs exceed epsilon {target}"
 
 
-def _risk(outcome: Outcome) -> float:
+def risk(outcome: Outcome) -> float:
     """Returns the share of runs beyond the target, 0 if so few are acceptable."""
     return outcome.exceeding if outcome.exceeding > MOST_EXCEEDING else 0.0
 
@@ -237,9 +236,6 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
     first, (rounds, min_sep, most) = rows[0], estimate_of(rows[0])
     what_ifs = {row.what_if for row in rows}
     epsilons = _known(rows, "epsilon")
-    enforced = (row.enforced_epsilon for row in rows)
-    judged = [seen if rule is None else rule for seen, rule in zip(epsilons, enforced, strict=True)]
-    is_enforced = any(row.enforced_epsilon is not None for row in rows)
     regrets, excesses = _known(rows, "rms_regret"), _known(rows, "rms_excess")
     return Outcome(
         *(first.mechanism, rounds, min_sep, most),
@@ -247,9 +243,9 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
         runs=len(rows),
         noise_multiplier=_known(rows, "noise_multiplier")[0],
         quantile=sum(each < min_sep for each in _known(rows, "min_sep")) / len(rows),
-        exceeding=sum(each > target for each in judged) / len(rows),
+        exceeding=sum(each > target for each in epsilons) / len(rows),
         epsilons=_quantiles(epsilons),
-        enforced_epsilons=_quantiles(judged) if is_enforced else None,
+        observed_epsilon=median(_known(rows, "observed_epsilon")),
         noise_factors=_quantiles(_known(rows, "noise_factor")),
         regrets=_quantiles(regrets) if len(regrets) == len(rows) else None,
         mean_regret=fmean(regrets) if len(regrets) == len(rows) else None,
@@ -263,8 +259,8 @@ def _known(rows: Iterable[StressRow], name: str) -> list[float]:
 
 
 def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    low, median, high = np.quantile(values, QUANTILES).tolist()
-    return low, median, high
+    low, middle, high = np.quantile(values, QUANTILES).tolist()
+    return low, middle, high
 
 
 def estimate_of(row: StressRow | Outcome) -> tuple[int, int, int]:
@@ -277,7 +273,7 @@ def case_of(row: StressRow) -> tuple[object, ...]:
     return (*estimate_of(row), row.min_sep, row.max_participations)
 
 
-def _sentence(rows: Sequence[StressRow], target: float, which: str, is_observed: bool) -> str:
+def _sentence(rows: Sequence[StressRow], target: float, which: str) -> str:
     """Returns what to do if mechanisms made for one estimate meet one truth, and their cost."""
     first = rows[0]
     rounds, *estimate = estimate_of(first)
@@ -294,12 +290,13 @@ def _sentence(rows: Sequence[StressRow], target: float, which: str, is_observed:
     factors = _known(judged, "noise_factor")
     needed = f"{_span(factors, lambda each: up(each, 3))} times the noise"
     lead, more = f"Keep the design for {planned}", f"; {needed} keeps {given(target)}"
-    if is_observed and most == 1:
+    if most == 1 and first.is_enforced is False:
         lead, more = "Keep the noise", f"; {ALONE[0].lower()}{ALONE[1:-1]}"
     elif max(factors) > 1:
         lead, more = f"Design for {true}, or take {needed}", ""
+    was = "the rules enforce" if first.is_enforced else "it was"
     text = (
-        f"{lead}: in {rounds:,} rounds{which} it was {true}, and what is made for {planned} spends "
+        f"{lead}: in {rounds:,} rounds{which} {was} {true}, and what is made for {planned} spends "
         f"{', '.join(spent)} instead of epsilon {given(target)}{more}"
     )
     worst = max(judged, key=lambda row: row.rms_regret or 0.0)

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedray.audit.guarantees import enforced_limits
 from fedray.audit.participation import read_patterns
-from fedray.audit.rules import rules_of
 from fedray.base.errors import InputError, Starved
 from fedray.base.kept import cache_folder
 from fedray.base.parsing import parse_toml
@@ -30,7 +28,7 @@ from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 from fedray.studies.compare import Comparison
 from fedray.studies.equal_privacy import compare_mechanisms
 from fedray.studies.plan import limits_of_runs
-from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated
+from fedray.studies.simulated import StudyCache, Truth, enforced_in, simulate_runs, simulated
 from fedray.studies.stress.judged import Judged, Stressed, made
 from fedray.studies.stress.result import PUBLISHED, StressResult, case_of, grouped
 from fedray.studies.sweep.sweep import shipped_sweeps
@@ -51,7 +49,7 @@ def stress(
     subject: Trace | ImportedTrace | Scenario | str | Path | None = None,
     *,
     rounds: int | None = None,
-    estimated: Sequence[int] = (),
+    estimated: Sequence[int | str] = (),
     actual: Sequence[int] = (),
     estimated_participations: Sequence[int] = (),
     actual_participations: Sequence[int] = (),
@@ -77,7 +75,7 @@ def stress(
     Args:
         subject: trace, opened or as its directory; or scenario, its file, or its shipped name.
         rounds: n of settings; for a trace the planned rounds, by default those of its scenario.
-        estimated: estimated min-seps; for a scenario, by default the one that a plan would take.
+        estimated: estimated min-seps; for a scenario also "planned", the default, from a plan.
         actual: true min-seps of settings.
         estimated_participations: estimated participations k; default: ceil(n / b).
         actual_participations: true participations of settings; default: ceil(n / b).
@@ -114,26 +112,33 @@ def stress(
     designs = cache_folder("designs") if has_cache else None
     cache = StudyCache(has_cache)
     blank = Stressed(judged, (), Truth(None), epsilon, delta, designs)
-    for which, values in {"estimated": estimated, "actual": actual}.items():
+    words = [each for each in estimated if isinstance(each, str)]
+    if words and (words != ["planned"] or not isinstance(opened, Scenario)):
+        raise InputError.of(
+            "estimated", words[0], "must be whole numbers, or of a scenario planned"
+        )
+    numbers = [each for each in estimated if not isinstance(each, str)]
+    for which, values in {"estimated": numbers, "actual": actual}.items():
         if (least := min(values, default=1)) < 1:
             raise InputError.of(which, least, "must be at least 1")
     settings = {"actual": actual, "actual_participations": actual_participations}
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
     trainings = {"train": train, "out": out, "trust_code": trust_code}
-    estimate = estimated, estimated_participations
-    name, cap, planned = _name(opened), None, ()
+    estimate = numbers, estimated_participations
+    name, planned = _name(opened), ()
     if isinstance(opened, Scenario):
         _refuse("a scenario", rounds=rounds, **settings, **trainings)
         runs = _simulated(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
         )
         planned = _planned(opened, runs, estimated_participations)
-        estimates = _participations(opened.rounds.count, *estimate) or planned
-        if not estimates:
+        estimates = _participations(opened.rounds.count, *estimate)
+        if words or not estimates:
+            estimates = tuple(dict.fromkeys((*estimates, *planned)))
+        if not (planned if words else estimates):
             rule = "must be given, because a plan estimates it from at least two runs"
             raise InputError.of("estimated", None, rule)
-        cap = _cap([opened, *map(opened.with_overrides, what_ifs)])
-        tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs, cap))))
+        tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs))))
         jobs = [replace(each, estimates=tried) for each in runs]
     elif opened is not None:
         # Without a training there is one truth.
@@ -147,8 +152,7 @@ def stress(
         truth = _happened(opened)
         assert truth.patterns is not None
         own_rules = scenario if isinstance(scenario, Scenario) else None
-        enforced = enforced_limits(opened, own_rules, None, truth.patterns).participation
-        truth = replace(truth, enforced=enforced)
+        truth = replace(truth, enforced=enforced_in(opened, own_rules, truth.patterns))
         jobs = [replace(blank, truth=truth, estimates=estimates)]
     else:
         _refuse("settings", **simulations, **trainings)
@@ -182,9 +186,7 @@ def stress(
             opened, jobs[0], estimates[0], seeds, out, placement, on_progress, trust_code
         )
     warnings = tuple(cache.warnings)
-    return StressResult(
-        name, epsilon, delta, estimates, ordered, comparison, warnings, cap, planned
-    )
+    return StressResult(name, epsilon, delta, estimates, ordered, comparison, warnings, planned)
 
 
 def _trained(
@@ -334,27 +336,18 @@ def _planned(
     )
 
 
-def _candidates(
-    scenario: Scenario, runs: Sequence[Stressed], cap: int | None
-) -> tuple[MinSep, ...]:
-    """Returns every b of the runs as estimates, of many b as many quantiles, and the least that the
-    rules enforced in one; k is the most that may happen."""
-    truths = [run.truth.participation for run in runs if run.truth.participation is not None]
-    enforced = [run.truth.enforced.min_sep for run in runs if run.truth.enforced is not None]
-    min_seps = sorted({*(each.min_sep for each in truths), *sorted(enforced)[:1]})
+def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, ...]:
+    """Returns every b of the truths as estimates, of many b as many quantiles; k is the most that
+    may happen."""
+    truths = [each for run in runs if (each := run.truth.binding) is not None]
+    min_seps = sorted({each.min_sep for each in truths})
     count = min(MOST_CANDIDATES, len(min_seps))
     chosen = np.linspace(0, len(min_seps) - 1, count).round().astype(int)
     n = scenario.rounds.count
+    is_enforced = all(run.truth.enforced for run in runs if run.truth.binding)
+    most = max(each.max_participations for each in truths) if is_enforced else n
     tried = [min_seps[place] for place in chosen]
-    return tuple(MinSep(n, b, min(-(-n // b), cap or n)) for b in tried)
-
-
-def _cap(scenarios: Sequence[Scenario]) -> int | None:
-    """Returns the most participations of a device that the rules of all scenarios ensure; None if
-    those of one ensure none."""
-    rules = [rules_of(each.participation) for each in scenarios]
-    ensured = [[rule.most for rule in own if rule.most and not rule.unkept] for own in rules]
-    return max(map(min, ensured)) if all(ensured) else None
+    return tuple(MinSep(n, b, min(-(-n // b), most)) for b in tried)
 
 
 def _make_mechanisms(jobs: list[Stressed], placement: Placement, on_progress: Listener) -> None:
@@ -363,7 +356,7 @@ def _make_mechanisms(jobs: list[Stressed], placement: Placement, on_progress: Li
         return
     wanted: dict[MechanismRequest, None] = {}
     for job in jobs:
-        truths = () if job.truth.participation is None else (job.truth.participation,)
+        truths = () if job.truth.binding is None else (job.truth.binding,)
         for mechanism in job.mechanisms:
             wanted |= dict.fromkeys(mechanism.searched_for(job.estimates, truths))
     for _ in run_jobs(

@@ -200,32 +200,34 @@ def _means_table(result: SweepResult) -> Table:
             name = "all" if result.is_of_cell else names[row.mechanism]
             groups.setdefault((*others, name), []).append(row)
     keys = [key for key, _ in result.others_of(result.cells[0].cell, ())]
-    heads = ("mechanism", "z", "runs", f"mean {_title(result.sweep)}", "sd", "95 % from", "to")
+    shown = _title(result.sweep)
+    heads = ("mechanism", "z", "runs", f"mean {shown}", "sd", "95 % low", "95 % high")
     rows = []
     for place, own in groups.items():
         values = [float(each) for row in own if (each := getattr(row, y)) is not None]
         found = mean_interval(values)
-        sd = stdev(values) if len(values) > 1 else math.nan
         # A protection is rounded down.
-        numbers = [(down if y == "min_sep" else up, found.mean), (up, sd)]
-        numbers += [(down, found.low), (up, found.high)]
+        numbers = [(down if y == "min_sep" else up, found.mean)]
+        if found.has_width:
+            numbers += [(up, stdev(values)), (down, found.low), (up, found.high)]
         decimals = decimals_of(found.mean)
         texts = [way(value, decimals) if math.isfinite(value) else "-" for way, value in numbers]
+        if not found.has_width:
+            texts += ["0" if math.isfinite(found.low) else "-", "-", "-"]
         runs = f"{len(values)} of {len(own)}" if len(values) < len(own) else str(len(own))
         noises = [row.noise_multiplier for row in own if row.noise_multiplier is not None]
         z = needed_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
         rows.append((*place, z, runs, *texts))
-    title = f"{result.sweep.name}: {_title(result.sweep)} over seeds"
     note = "The interval of the mean is Student's; runs without a figure are left out."
-    return Table(title, (*keys, *heads), tuple(rows), (note,))
+    return Table(f"{result.sweep.name}: {shown} over seeds", (*keys, *heads), tuple(rows), (note,))
 
 
 def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Table:
     cells = {
         "better before": lambda each: each.before,
         "better after": lambda each: each.after,
-        f"between {result.sweep.x}": lambda each: f"{each.low:g}",
-        "and": lambda each: f"{each.high:g}",
+        f"{_key_title(result.sweep.x)} before": lambda each: f"{each.low:g}",
+        f"{_key_title(result.sweep.x)} after": lambda each: f"{each.high:g}",
         "interpolated": lambda each: f"{each.at:.1f}",
     }
     note = f"Where the lower {_title(result.sweep)} changes from one mechanism to another."
