@@ -63,6 +63,8 @@ REMOVED = {
     "kind = 'gaussian-sum'": "describe it by kind = 'gaussian', with standard_deviation / bound as "
     "noise_multiplier",
     "training.devices_at_once = 'measured'": "give the number of devices that is fastest for you",
+    "privacy.mechanism.kind = 'restarted'": "use kind 'tree' with its key restarts, or a matrix of "
+    "your own with the blocks of the restarts",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }

@@ -391,8 +391,8 @@ class Scenario(Table):
             raise ValueError(
                 f"privacy.clipping.kind={clipping.kind!r}: the clip norm can change only when "
                 f"the mechanism restarts, and this {strategy.kind} mechanism does not restart "
-                f"within rounds.count={count} rounds; use a mechanism with restarts (kind "
-                "'tree' or 'restarted'), or 'identity', which needs none"
+                f"within rounds.count={count} rounds; use kind 'tree' with "
+                "restarts, or 'identity', which needs none"
             )
 
     @model_validator(mode="after")
