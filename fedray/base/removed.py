@@ -34,6 +34,7 @@ REMOVED = {
     "mechanism",
     "fedray import --memory": "set memory_mebibytes of fedray.import_log in Python",
     "fedray optimize --objective": "set objective of fedray.MechanismRequest in Python",
+    "fedray optimize --targets": "set targets of fedray.MechanismRequest in Python",
     "fedray plan --buffers": "set buffers of fedray.PlanTarget in Python",
     "fedray plan --max-days": "give `--set rounds.max_days=DAYS`",
     "fedray audit-model --references": "set references of fedray.audit_model in Python",

@@ -23,7 +23,6 @@ def optimize(
     min_sep: int | None = None,
     max_participations: int | None = None,
     is_fixed_order: bool = False,
-    targets: Path | None = None,
     buffers: int | None = None,
     bands: int | None = None,
     workload: str = "prefix",
@@ -34,9 +33,9 @@ def optimize(
     has_cache: bool = True,
     as_json: bool = False,
 ) -> None:
-    """Optimize a mechanism for a setting or for weighted outcomes, or build one.
+    """Optimize a mechanism for a setting, or build one.
 
-    A setting is --rounds, --min-sep and --max-participations; an outcome also has a weight.
+    A setting is --rounds, --min-sep and --max-participations.
     Ctrl-C ends the search with the best mechanism so far, which is written and validated as any
     other; it is not the optimum, and is not cached. `fedray mechanism` gives its privacy.
     The kind best is the banded-toeplitz of the bands, and as many partitions of a schedule
@@ -45,7 +44,6 @@ def optimize(
     Args:
         kind: blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full, identity,
             best, or a finished blt-100, blt-400 or blt-1000
-        targets (FILE): JSON list of weighted outcomes for a blt
         buffers (D): buffers of a blt; default: 4
         bands (B): bands; default: min-sep, or those of least loss for band-fhu and bisr
         workload (W): prefix, for prefix sums; SCENARIO.toml for its server; or parts joined by
@@ -64,13 +62,13 @@ def optimize(
     )
 
     unused = {"min_sep": min_sep, "max_participations": max_participations}
-    unused |= {"buffers": buffers, "targets": targets, "is_fixed_order": is_fixed_order or None}
+    unused |= {"buffers": buffers, "is_fixed_order": is_fixed_order or None}
     wanted = read_amplification(kind, rounds, epsilon, delta, sampling, unused)
     setting = (kind, rounds, min_sep, max_participations)
     if wanted is not None:
         # The search sets min-sep and participations, by the number of bands.
         setting = (AMPLIFIED_KIND, rounds, 1, 1)
-    request = read_request(*setting, buffers, bands, targets, workload, is_fixed_order)
+    request = read_request(*setting, buffers, bands, workload, is_fixed_order)
     started = time.perf_counter()
     with progress_line(f"optimizing {kind}") as show, Search(show) as search:
         found = find_mechanism(request, out, has_cache, search, wanted)
@@ -79,8 +77,7 @@ def optimize(
         document = {**found.to_json(), "seconds": seconds, "interrupted": search.is_interrupted}
         print_json(document)
     else:
-        for figures in (found.figures, *found.others):
-            print_pieces(figures.tables())
+        print_pieces(found.figures.tables())
         if found.tried:
             print_pieces([bands_table(found.tried)])
         if out is not None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from fedray.base.document import Document, IfAny, InPlace, NotInJson
+from fedray.base.document import Document, IfAny, InPlace
 from fedray.base.errors import InputError, OptimizationFailed, demanded
 from fedray.base.kept import cache_folder
 from fedray.base.mistakes import nearest_first
@@ -25,7 +25,7 @@ from fedray.mechanisms.optimize.design import (
     cached_mechanism,
     optimize_mechanism,
 )
-from fedray.mechanisms.optimize.objective import Progress, read_targets
+from fedray.mechanisms.optimize.objective import Progress
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
@@ -43,17 +43,11 @@ AMPLIFIED_KIND = "banded-toeplitz"
 
 @dataclass(frozen=True, slots=True)
 class Found(Document):
-    """A mechanism's figures; with weighted outcomes for each of them, the weightiest first."""
+    """A mechanism's figures, and how it was found."""
 
     figures: InPlace[Figures]
-    others: NotInJson[tuple[Figures, ...]]
     tried: IfAny[tuple[AmplifiedBands, ...]] = None
     """Numbers of bands that were tried, in order; only of the kind best."""
-
-    @property
-    def targets(self) -> IfAny[tuple[Figures, ...]]:
-        """The same figures for each of several weighted outcomes, the weightiest first."""
-        return (self.figures, *self.others) if self.others else None
 
 
 def read_request(
@@ -63,7 +57,6 @@ def read_request(
     max_participations: int | None,
     buffers: int | None,
     bands: int | None,
-    targets: Path | None,
     workload: str = "prefix",
     is_fixed_order: bool = False,
 ) -> MechanismRequest:
@@ -73,27 +66,13 @@ def read_request(
         InputError: the options contradict each other, or some are missing.
     """
     with _inputs():
-        if targets is None:
-            setting = (rounds, min_sep, max_participations, is_fixed_order)
-            participation, outcomes = _participation(*setting), ()
-        else:
-            if (rounds, min_sep, max_participations, is_fixed_order) != (None, None, None, False):
-                raise ValueError(
-                    f"targets={str(targets)!r} names the rounds, min-seps and participations, in "
-                    "any order; leave out what is beside it"
-                )
-            outcomes = read_targets(targets)
-            # A request needs one setting even if outcomes are weighted: the weightiest.
-            participation = max(outcomes, key=lambda target: target.weight).participation
-        lengths = [each.participation.rounds for each in outcomes] or [participation.rounds]
+        participation = _participation(rounds, min_sep, max_participations, is_fixed_order)
         return MechanismRequest(
             cast(Kind, kind),
             participation,
             buffers,
             bands,
-            None,
-            outcomes,
-            read_workload(workload, max(lengths)),
+            workload=read_workload(workload, participation.rounds),
         )
 
 
@@ -160,21 +139,15 @@ def find_mechanism(
             best, tried = best_bands(amplification, request, make, on_progress)
             if out is not None:
                 write_strategy(best.strategy, out, request.workload)
-            return Found(best, (), tried)
+            return Found(best, tried)
         strategy = make(request, on_progress=on_progress)
-        participations = [target.participation for target in request.targets] or [
-            request.participation
-        ]
-        # The figures of the request's own participation come first.
-        participations.sort(key=lambda participation: participation != request.participation)
-        first, *others = (
-            mechanism_figures(strategy, participation, None, _NO_DELTA, workload=request.workload)
-            for participation in participations
+        figures = mechanism_figures(
+            strategy, request.participation, None, _NO_DELTA, workload=request.workload
         )
         # The file comes last, so that a mechanism whose figures fail leaves none.
         if out is not None:
             write_strategy(strategy, out, request.workload)
-        return Found(first, tuple(others))
+        return Found(figures)
 
 
 def evaluate_mechanisms(

@@ -152,7 +152,6 @@ LOG = ["--column", "device=dev", "--column", "round=round", "--rounds", "logged"
         pytest.param(["canary", "MISSING.toml"], marks=pytest.mark.slow),
         ["sweep", "MISSING.toml"],
         ["plan", "MISSING.toml", "--epsilon", "3"],
-        ["optimize", "blt", "--targets", "MISSING.json"],
         ["mechanism", "MISSING.json", *SETTING],
         ["mechanism", "MISSING.json", "--epsilon", "3", *SETTING],
         ["calibrate", "MISSING", "--epsilon", "3"],

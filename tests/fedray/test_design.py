@@ -273,24 +273,6 @@ def test_a_bound_is_called_one(fedray_command, tmp_path: Path) -> None:
     assert document["sensitivity_lower_bound"] <= document["sensitivity"]
 
 
-def test_weighted_outcomes_have_figures_each(fedray_command, tmp_path: Path) -> None:
-    outcomes = [
-        {"rounds": 60, "min_sep": 12, "max_participations": 4},
-        {"rounds": 50, "min_sep": 8, "max_participations": 5, "weight": 3},
-    ]
-    (tmp_path / "t.json").write_text(json.dumps(outcomes))
-    code, out, _ = fedray_command(
-        "optimize", "blt", "--targets", str(tmp_path / "t.json"), "--buffers", "1", "--json"
-    )
-    assert code == 0
-    document = json.loads(out)
-    assert [(each["rounds"], each["min_sep"]) for each in document["targets"]] == [
-        (50, 8),
-        (60, 12),
-    ]
-    assert document["rounds"] == 50
-
-
 @pytest.mark.slow
 def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> None:
     first = json.loads(fedray_command("optimize", "banded-toeplitz", *SETTING, "--json")[1])
@@ -328,8 +310,6 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
             "name a file in a directory that exists",
         ),
         (["identity", *SETTING, "--out", "m.npy"], "choose another suffix"),
-        (["blt", "--targets", "/nowhere.json"], "cannot be read"),
-        (["blt", *SETTING, "--targets", "/nowhere.json"], "leave out what is beside it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
