@@ -52,6 +52,8 @@ REMOVED = {
     "fedray.FittedRun": "the runs of a fedray.Fit are its `runs`",
     "fedray.utility": "call fedray.mechanism_figures, whose `loss` has errors and losses",
     "fedray.Utility": "call fedray.mechanism_figures, whose `loss` has errors and losses",
+    "fedray.Aggregates": "see fedray.server.learning.aggregator.ModelAggregator",
+    "fedray.Trains": "see fedray.clients.canaries.CanaryTrainer",
     "fedray.resume": "call fedray.resume_run",
     "fedray.resume_tasks": "call fedray.resume_run",
     "fedray.run_tasks": "call fedray.run_scenario",
