@@ -72,7 +72,7 @@ from fedray.trace.reader import Trace
 from fedray.wire.messages import TrainReport
 
 if TYPE_CHECKING:  # loads torch, which only a run needs
-    from fedray.clients.canaries import Canaries, CanaryTrainer
+    from fedray.clients.canaries import Canaries
     from fedray.server.learning.aggregator import ModelAggregator
 
 CONFIDENCE = 0.99
@@ -97,9 +97,10 @@ _SLOWLY = 1e-4
 """Learning rate of clip norms while counts are tested, so that no norm reaches its limit."""
 
 
-Aggregator = Callable[[Scenario], "ModelAggregator"]
-"""Makes an aggregator of a scenario."""
-Trainer = Callable[[Scenario, Any], "CanaryTrainer"]
+Aggregator = Callable[[Scenario], Any]
+"""Makes an aggregator of a scenario, with the methods that a round calls on
+`fedray.server.learning.aggregator.ModelAggregator`."""
+Trainer = Callable[[Scenario, Any], Any]
 """Makes a trainer of a scenario and of its devices, `fedray.clients.canaries.Canaries`."""
 
 
