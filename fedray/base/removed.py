@@ -32,6 +32,7 @@ REMOVED = {
     "fedray init --all": "`fedray schema TABLE` describes every key of a table",
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
     "mechanism",
+    "fedray mechanism --place": "leave it out: random rounds are drawn in this process",
     "fedray import --memory": "set memory_mebibytes of fedray.import_log in Python",
     "fedray optimize --objective": "set objective of fedray.MechanismRequest in Python",
     "fedray optimize --targets": "set targets of fedray.MechanismRequest in Python",

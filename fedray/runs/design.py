@@ -11,7 +11,6 @@ from fedray.base.document import Document, IfAny, InPlace
 from fedray.base.errors import InputError, OptimizationFailed, demanded
 from fedray.base.kept import cache_folder
 from fedray.base.mistakes import nearest_first
-from fedray.mechanisms.accounting.monte_carlo import MAPPED
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy, recorded_workload, write_strategy
@@ -30,8 +29,6 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.runs.workloads import read_workload
-from fedray.runtime.placement import Placement
-from fedray.runtime.tasks import run_jobs
 
 _NO_DELTA = 1e-10
 """Delta of figures without noise, which have no epsilon."""
@@ -163,7 +160,6 @@ def evaluate_mechanisms(
     is_fixed_order: bool = False,
     *,
     has_random_rounds: bool = False,
-    placement: Placement | None = None,
     epsilon: float | None = None,
     rho: float | None = None,
 ) -> dict[str, Figures]:
@@ -179,7 +175,6 @@ def evaluate_mechanisms(
         is_fixed_order: whether rounds of a device are exactly min_sep apart.
         has_random_rounds: whether a sampled device rests for min_sep - 1 rounds after each of its
             rounds, instead of taking turns.
-        placement: cluster for the draws of random rounds; None for this process.
         epsilon: target for epsilon at delta.
         rho: target for rho, instead of epsilon.
 
@@ -202,20 +197,17 @@ def evaluate_mechanisms(
         # All are read before any is evaluated, so that a wrong name costs no time.
         strategies = {str(each): _strategy(each, participation, matrix) for each in given}
         found = {}
-        with _drawn_by(placement):
-            for name, strategy in strategies.items():
-                used = {"sampling": sampling, "workload": matrix}
-                setting = strategy, participation
-                try:
-                    if has_target:
-                        figures = calibrated_figures(
-                            *setting, delta, epsilon=epsilon, rho=rho, **used
-                        )
-                    else:
-                        figures = mechanism_figures(*setting, noise_multiplier, delta, **used)
-                    found[name] = replace(figures, made_for=other_workload(name, matrix))
-                except InputError as error:
-                    raise InputError(f"mechanism {name!r}: {error}") from None
+        for name, strategy in strategies.items():
+            used = {"sampling": sampling, "workload": matrix}
+            setting = strategy, participation
+            try:
+                if has_target:
+                    figures = calibrated_figures(*setting, delta, epsilon=epsilon, rho=rho, **used)
+                else:
+                    figures = mechanism_figures(*setting, noise_multiplier, delta, **used)
+                found[name] = replace(figures, made_for=other_workload(name, matrix))
+            except InputError as error:
+                raise InputError(f"mechanism {name!r}: {error}") from None
         return found
 
 
@@ -300,19 +292,6 @@ def _sampling(
     return PoissonSampling(
         participation.rounds, probability, 1 if partitions is None else partitions, min_sep
     )
-
-
-@contextmanager
-def _drawn_by(placement: Placement | None) -> Iterator[None]:
-    """Makes the draws of Monte Carlo bounds on a cluster."""
-    if placement is None:
-        yield
-        return
-    token = MAPPED.set(lambda work, ranges: (done for _, done in run_jobs(work, ranges, placement)))
-    try:
-        yield
-    finally:
-        MAPPED.reset(token)
 
 
 def _participation(

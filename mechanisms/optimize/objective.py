@@ -17,8 +17,7 @@ from ..workload import PREFIX, Workload
 Objective = Literal["max", "rms"]
 """Loss to minimise: that of the worst round, or the root mean square over rounds."""
 Progress = Callable[[str], None]
-"""Receiver of progress lines. If it raises StopIteration, the search ends with its best result so
-far, validated like any other."""
+"""Receiver of progress lines."""
 
 
 @dataclass(frozen=True, slots=True)
