@@ -30,6 +30,7 @@ REMOVED = {
     "training.cohort_sample",
     "fedray reproduce tree-patterns": "run tests/reproduction/tree_patterns.py of the sources",
     "fedray init --all": "`fedray schema TABLE` describes every key of a table",
+    "fedray init --json": "leave it out: it prints a line for each file",
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
     "mechanism",
     "fedray mechanism --place": "leave it out: random rounds are drawn in this process",

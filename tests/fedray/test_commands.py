@@ -183,8 +183,6 @@ def test_a_file_that_is_missing_is_named_in_one_line(
         (["mechanism", "tree.json", *SETTING], "rms_loss"),
         (["mechanism", "tree.json", "--epsilon", "3", *SETTING], "noise_multiplier"),
         (["reproduce", "gboard-privacy", "--rows", "en-GB"], "rows"),
-        (["init", "--list"], "scenarios"),
-        (["init"], "scenario_digest"),
         (["schema", "latency"], "parts"),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",

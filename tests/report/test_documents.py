@@ -368,8 +368,6 @@ def test_documents_of_fits_match_their_types(tmp_path: Path, fedray_command, mon
 def test_documents_of_files_match_their_types(tmp_path: Path, fedray_command, monkeypatch) -> None:
     """Of those that are written, listed and described."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    check("fedray init", printed(fedray_command, "init", str(tmp_path / "s.toml"), "--json"))
-    check("fedray init --list", printed(fedray_command, "init", "--list", "--json"))
     check("fedray sweep, without a name", printed(fedray_command, "sweep", "--json"))
     described = [
         printed(fedray_command, "schema", name, "--json")
