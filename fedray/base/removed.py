@@ -62,6 +62,8 @@ REMOVED = {
     "fedray.simulate_tasks": "call fedray.simulate",
     "availability.slow_days": "leave out intervals of slow days in a function of your own, by "
     "availability.model = 'custom'",
+    "population.correlation": "give population.classes, which differ in speed, rates, examples and "
+    "habits together, or data.tie, which ties what a device holds to its speed, hour or zone",
     "participation.clock_changes_per_day": "use clock_skew_hours or timer_violators there",
     "participation.clock_change_hours": "use clock_skew_hours or timer_violators there",
     "clock_changes_digest": "use the fedray release that wrote the trace",
