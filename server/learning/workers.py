@@ -18,16 +18,14 @@ from fedray.scenario import Scenario
 
 
 class AggregatorWorker(WorkerProxy):
-    """A ModelAggregator, wherever it runs. Of its pairs, the second part is a handle of parameters
-    that stay with it."""
+    """A ModelAggregator, wherever it runs; parameters stay with it, and their handles travel."""
 
     start, load = called_and_kept("start"), called_and_kept("load")
     commit, older_version = called_and_kept("commit"), called_and_kept("older_version")
     add, draw_noise, state = called("add"), called("draw_noise"), called("state")
 
     def restart(self) -> None:
-        """Restarts a lost aggregator without state, before a call of `start` or `load`. Raises
-        AggregatorLost if it was lost too often."""
+        """Restarts a lost aggregator, without state. Raises AggregatorLost after too many."""
         self.worker.restart()
 
 
