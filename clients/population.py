@@ -24,48 +24,12 @@ from fedray.base.blocks import BLOCK_DEVICES
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, normal, share_at, stream_key, uniform
 from fedray.scenario import Scenario
-from fedray.scenario.population import Correlation, TimeZone
+from fedray.scenario.population import TimeZone
 from fedray.wire.device_classes import DeviceClasses, class_of, classes_of, classes_on
 
 # Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER:
 # (0, 0).
 _REACH, _SPEED = 0, 1
-
-
-class Copula(NamedTuple):
-    """Gaussian copula of a device's attributes: correlates them without changing the distribution
-    of each.
-
-    A row mixes the independent normal scores of the attributes before and of its own; its length
-    is 1, so that the mixture is a standard normal too. The first score belongs to the habit, which
-    is not mixed: eligibility does not depend on correlations.
-
-    is_independent: whether every attribute has only its own score.
-    habit_key: key of the draws of habits, whose third word gives the first score.
-    speed, downlink, uplink, examples: rows up to the diagonal.
-    """
-
-    is_independent: bool
-    habit_key: Key
-    speed: tuple[float, float]
-    downlink: tuple[float, float, float]
-    uplink: tuple[float, float, float, float]
-    examples: tuple[float, float, float, float, float]
-
-    @classmethod
-    def of(cls, scenario: Scenario) -> "Copula":
-        """Compiles the table `population.correlation`."""
-        correlation = scenario.population.correlation
-        rows = (correlation or Correlation()).factor().tolist()
-        _, speed, downlink, uplink, examples = rows
-        return cls(
-            is_independent=correlation is None,
-            habit_key=stream_key(scenario.seed, Stream.HABIT),
-            speed=tuple(speed[:2]),
-            downlink=tuple(downlink[:3]),
-            uplink=tuple(uplink[:4]),
-            examples=tuple(examples),
-        )
 
 
 class DeviceModel(NamedTuple):
@@ -77,7 +41,6 @@ class DeviceModel(NamedTuple):
         device; see `fedray.scenario.population`.
     speed_sigma: log-standard deviation of the training time between devices.
     downlink_sigma, uplink_sigma: log-standard deviations of the two rates.
-    copula: correlations of the attributes.
     """
 
     key: Key
@@ -88,7 +51,6 @@ class DeviceModel(NamedTuple):
     speed_sigma: float
     downlink_sigma: float
     uplink_sigma: float
-    copula: Copula
 
     @classmethod
     def of(cls, scenario: Scenario) -> "DeviceModel":
@@ -104,7 +66,6 @@ class DeviceModel(NamedTuple):
             speed_sigma=latency.speed_between,
             downlink_sigma=latency.downlink_sigma,
             uplink_sigma=latency.uplink_sigma,
-            copula=Copula.of(scenario),
         )
 
 
@@ -195,48 +156,20 @@ def examples_of(model, device, class_factor):
     # The third word of the address: the first two decide whether the device is usable, and its
     # zone.
     w2 = draw(model.key, device, 0, _REACH)[2]
-    score = normal(w2)
-    copula = model.copula
-    if not copula.is_independent:
-        c0, c1, c2, c3, c4 = copula.examples
-        habit, e1, e2, e3 = _scores(model, device)
-        score = c0 * habit + c1 * e1 + c2 * e2 + c3 * e3 + c4 * score
-    spread = math.exp(model.examples_sigma * score)
+    spread = math.exp(model.examples_sigma * normal(w2))
     examples = math.floor(class_factor * model.examples_median * spread)
     return max(1.0, min(model.examples_max, examples))
-
-
-@njit(forceinline=True)
-def _scores(model, device):
-    """Returns independent normal scores: (habit, speed, download rate, upload rate)."""
-    # The habit model draws the propensity by inversion of the same word.
-    habit_word = draw(model.copula.habit_key, device, 0, 0)[2]
-    w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
-    # Fast devices take little time.
-    return normal(habit_word), -normal(w0), normal(w1), normal(w2)
 
 
 @njit(forceinline=True)
 def speed_of(model, device):
     """Returns factors on the training time, download rate and upload rate of a device; log-normal
     with median 1."""
-    copula = model.copula
-    if copula.is_independent:
-        w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
-        slow, down, up = normal(w0), normal(w1), normal(w2)
-    else:
-        habit, e1, e2, e3 = _scores(model, device)
-        s0, s1 = copula.speed
-        d0, d1, d2 = copula.downlink
-        u0, u1, u2, u3 = copula.uplink
-        # Scores rise with the speed, and the factor is on the time, hence the sign.
-        slow = -(s0 * habit + s1 * e1)
-        down = d0 * habit + d1 * e1 + d2 * e2
-        up = u0 * habit + u1 * e1 + u2 * e2 + u3 * e3
+    w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
     return (
-        math.exp(model.speed_sigma * slow),
-        math.exp(model.downlink_sigma * down),
-        math.exp(model.uplink_sigma * up),
+        math.exp(model.speed_sigma * normal(w0)),
+        math.exp(model.downlink_sigma * normal(w1)),
+        math.exp(model.uplink_sigma * normal(w2)),
     )
 
 

@@ -60,9 +60,7 @@ from fedray.runtime.tasks import run_jobs as run_jobs
 from fedray.scenario.scenario import Scenario as Scenario
 from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks
 from fedray.scenario.several_tasks import read_scenario as read_scenario
-from fedray.studies.canary import Aggregates as Aggregates
 from fedray.studies.canary import CanaryResult as CanaryResult
-from fedray.studies.canary import Trains as Trains
 from fedray.studies.canary import run_canary as run_canary
 from fedray.studies.compare import Comparison as Comparison
 from fedray.studies.compare import compare_runs as compare_runs

@@ -9,7 +9,6 @@ from .bisr import BISR
 from .blt import BLT
 from .identity import Identity
 from .matrix_files import Banded, Dense, Matrix
-from .restarted import Restarted
 from .toeplitz import Toeplitz
 from .tree import Tree
 from .tree_full import TreeFull
@@ -22,23 +21,12 @@ __all__ = [
     "Dense",
     "Identity",
     "Matrix",
-    "Restarted",
     "Toeplitz",
     "Tree",
     "TreeFull",
 ]
 
 AnyStrategy = Annotated[
-    Identity
-    | BLT
-    | Toeplitz
-    | BandFHU
-    | BISR
-    | Banded
-    | Dense
-    | Matrix
-    | Tree
-    | TreeFull
-    | Restarted,
+    Identity | BLT | Toeplitz | BandFHU | BISR | Banded | Dense | Matrix | Tree | TreeFull,
     Field(discriminator="kind"),
 ]

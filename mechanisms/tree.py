@@ -12,21 +12,24 @@ completion.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from .fixed_order import fixed_order_sensitivity
 from .participation import MinSep
 from .recurrence import Forest
-from .restarts import PROGRAM_PARTICIPATIONS, Restarts, segments_of, undominated
 from .strategy import Sensitivity, Strategy
 from .tree_nodes import node_matrix, tree_nodes, tree_noise_map
 from .workload import PREFIX, Workload
 
+PROGRAM_PARTICIPATIONS = 300
+"""Number of participations up to which the exact program over trees takes seconds; its time grows
+with its square."""
 NO_ROUND = -(2**62)
 MOST_MAPPED_ROUNDS = 4096
 """Number of rounds up to which the noise map fits into 1 GB."""
@@ -171,6 +174,12 @@ def _square_of(trees: Sequence[Subtree], pattern: Int64Array) -> float:
     return float(square)
 
 
+def _increasing(restarts: tuple[int, ...]) -> tuple[int, ...]:
+    if any(later <= earlier for earlier, later in pairwise(restarts)):
+        raise ValueError(f"restarts={list(restarts)} must increase; sort them without repeats")
+    return restarts
+
+
 class Tree(Strategy):
     """Tree aggregation with Honaker's estimate from below (TreeAgg).
 
@@ -180,7 +189,9 @@ class Tree(Strategy):
 
     kind: Literal["tree"] = "tree"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Binary tree, online."""
-    restarts: Restarts = ()
+    restarts: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False), AfterValidator(_increasing)
+    ] = ()
     """Rounds at which a new tree starts, increasing; restarts after the last round have no
     effect."""
     completion: bool = False
@@ -207,9 +218,10 @@ class Tree(Strategy):
         self.check_rounds(rounds)
         # A run that stops early leaves its last tree as it is: nobody completed it.
         planned = {*self.restarts, self.rounds}
+        inside = [restart for restart in self.restarts if restart < rounds]
         return [
             Segment(start, end, self.completion and end in planned)
-            for start, end in segments_of(self.restarts, rounds)
+            for start, end in pairwise([0, *inside, rounds])
         ]
 
     def forest(self, rounds: int) -> list[Subtree]:
@@ -359,7 +371,7 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         while len(joined) > 1 and not joined[-1]:
             joined.pop()
         # Last rounds up to `free` count as equal, because they bar no later round.
-        return tuple(tuple(undominated(each, lambda best: max(best.last, free))) for each in joined)
+        return tuple(tuple(_undominated(each, free)) for each in joined)
 
     # Trees are joined from left to right, like the halves of one tree, but without a node above.
     total: Frontier = ((NOBODY,),)
@@ -373,3 +385,13 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
             lambda start, tree=tree: subtree(tree.height, start, tree.real),
         )
     return max((best for each in total for best in each), key=lambda best: best.square)
+
+
+def _undominated(candidates: list[Best], free: int) -> list[Best]:
+    """Returns the patterns that are Pareto-optimal in a large square and an early last round."""
+    kept: list[Best] = []
+    # Sorted by last round, so a pattern that does not exceed the previous square is dominated.
+    for best in sorted(candidates, key=lambda each: (max(each.last, free), -each.square)):
+        if not kept or best.square > kept[-1].square:
+            kept.append(best)
+    return kept

@@ -14,7 +14,6 @@ from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
 from fedray.clients.sessions import PopulationSupply
 from fedray.commands.frame.described import Schema
-from fedray.commands.init import NewScenario, ShippedScenarios
 from fedray.commands.studies.sweep import ShippedSweeps
 from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.runs.answers import Answers
@@ -137,8 +136,6 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray mechanism, of several": Document(Mechanisms, printed.Written),
     "fedray optimize": Document(Found, printed.WithSearch, base="fedray mechanism"),
     "fedray status": Document(Listing),
-    "fedray init": Document(NewScenario),
-    "fedray init --list": Document(ShippedScenarios),
     "fedray schema TABLE": Document(Schema),
 }
 """Every document that has a reference, by its name."""

@@ -81,8 +81,6 @@ class WithSearch(TypedDict):
 
     seconds: float
     """Wall-clock time of the search in seconds."""
-    interrupted: bool
-    """Whether Ctrl-C ended the search before the optimum was found."""
 
 
 class WithHabitFit(TypedDict):

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from fedray.base.extras import missing_extra
 from fedray.base.removed import removed
 
 _FOLDER = Path(__file__).parent.parent
-_MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])")
 _LISTED = re.compile(r"^__all__ = (\[.*?\])$", re.MULTILINE | re.DOTALL)
 
 
@@ -48,39 +46,11 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 def _offered(home: str, name: str) -> Any:
     try:
-        return _with_short_types(getattr(import_module(home), name))
+        return getattr(import_module(home), name)
     except ModuleNotFoundError as error:
         if (lacks := missing_extra(error)) is not None:
             raise lacks from None
         raise
-
-
-class _Written(str):
-    """An annotation that `help` shows as it is written here."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
-def _with_short_types(value: Any) -> Any:
-    """Returns a function whose `help` names types without their modules; others as they are."""
-    if not isinstance(value, FunctionType) or hasattr(value, "__signature__"):
-        return value
-    # Importing fedray imports no other package, and this one is large.
-    import inspect
-
-    def short(annotation: Any) -> _Written:
-        return _Written(_MODULES.sub("", inspect.formatannotation(annotation)))
-
-    signature = inspect.signature(value)
-    parameters = [
-        each if each.annotation is each.empty else each.replace(annotation=short(each.annotation))
-        for each in signature.parameters.values()
-    ]
-    returned = short(signature.return_annotation)
-    signature = signature.replace(parameters=parameters, return_annotation=returned)
-    value.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
-    return value
 
 
 @cache

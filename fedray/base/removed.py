@@ -30,10 +30,13 @@ REMOVED = {
     "training.cohort_sample",
     "fedray reproduce tree-patterns": "run tests/reproduction/tree_patterns.py of the sources",
     "fedray init --all": "`fedray schema TABLE` describes every key of a table",
+    "fedray init --json": "leave it out: it prints a line for each file",
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
     "mechanism",
+    "fedray mechanism --place": "leave it out: random rounds are drawn in this process",
     "fedray import --memory": "set memory_mebibytes of fedray.import_log in Python",
     "fedray optimize --objective": "set objective of fedray.MechanismRequest in Python",
+    "fedray optimize --targets": "set targets of fedray.MechanismRequest in Python",
     "fedray plan --buffers": "set buffers of fedray.PlanTarget in Python",
     "fedray plan --max-days": "give `--set rounds.max_days=DAYS`",
     "fedray audit-model --references": "set references of fedray.audit_model in Python",
@@ -51,18 +54,24 @@ REMOVED = {
     "fedray.FittedRun": "the runs of a fedray.Fit are its `runs`",
     "fedray.utility": "call fedray.mechanism_figures, whose `loss` has errors and losses",
     "fedray.Utility": "call fedray.mechanism_figures, whose `loss` has errors and losses",
+    "fedray.Aggregates": "see fedray.server.learning.aggregator.ModelAggregator",
+    "fedray.Trains": "see fedray.clients.canaries.CanaryTrainer",
     "fedray.resume": "call fedray.resume_run",
     "fedray.resume_tasks": "call fedray.resume_run",
     "fedray.run_tasks": "call fedray.run_scenario",
     "fedray.simulate_tasks": "call fedray.simulate",
     "availability.slow_days": "leave out intervals of slow days in a function of your own, by "
     "availability.model = 'custom'",
+    "population.correlation": "give population.classes, which differ in speed, rates, examples and "
+    "habits together, or data.tie, which ties what a device holds to its speed, hour or zone",
     "participation.clock_changes_per_day": "use clock_skew_hours or timer_violators there",
     "participation.clock_change_hours": "use clock_skew_hours or timer_violators there",
     "clock_changes_digest": "use the fedray release that wrote the trace",
     "kind = 'gaussian-sum'": "describe it by kind = 'gaussian', with standard_deviation / bound as "
     "noise_multiplier",
     "training.devices_at_once = 'measured'": "give the number of devices that is fastest for you",
+    "privacy.mechanism.kind = 'restarted'": "use kind 'tree' with its key restarts, or a matrix of "
+    "your own with the blocks of the restarts",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
 }

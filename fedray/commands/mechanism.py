@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from fedray.commands.frame.output import print_files, print_result, write_shown
-from fedray.commands.frame.placing import placement_of
 
 
 def mechanism(
@@ -20,7 +19,6 @@ def mechanism(
     sampling: float | None = None,
     partitions: int | None = None,
     random_rounds: bool = False,
-    place: list[str] | None = None,
     workload: str = "prefix",
     page: Path | None = None,
     figures: Path | None = None,
@@ -60,7 +58,6 @@ def mechanism(
         workload,
         is_fixed_order,
         has_random_rounds=random_rounds,
-        placement=placement_of(place) if place else None,
         epsilon=epsilon,
         rho=rho,
     )

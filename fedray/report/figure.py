@@ -251,40 +251,7 @@ class Plane:
         return (value - low) / (high - low)
 
 
-DECADES = 4.0
-"""Powers of ten between the darkest and the lightest cell of a heat map."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeatMap:
-    """A matrix as a picture of shaded cells; its first row is on top."""
-
-    name: str
-    """Name of its files, and its id on the page."""
-    title: str
-    """Title above the figure."""
-    note: str
-    """Explanation for readers."""
-    x: Axis
-    """Axis of the columns."""
-    y: Axis
-    """Axis of the rows."""
-    z: Axis
-    """Axis of the values."""
-    cells: Float64Array
-    """Value of each cell, not negative, [rows, columns]."""
-    ends: tuple[float, float]
-    """Number of rows and of columns of the matrix, which the cells divide."""
-
-    def shades(self) -> Float64Array:
-        """Returns the darkness of each cell: 1 for the largest value, less by its power of ten, and
-        0 for zero."""
-        with np.errstate(divide="ignore"):
-            below = np.log10(self.cells / (self.cells.max() or 1.0))
-        return np.where(self.cells > 0, np.clip(1.0 + below / DECADES, 0.1, 1.0), 0.0)
-
-
-Shown = Figure | Plane | HeatMap
+Shown = Figure | Plane
 
 
 def file_names(prefix: str, names: Iterable[str]) -> dict[str, str]:

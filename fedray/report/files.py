@@ -13,7 +13,6 @@ import numpy as np
 from fedray.base.arrays import Float64Array
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
-from fedray.base.escaped import html_text
 from fedray.base.result import DrawnResult
 from fedray.base.storage import local_path
 from fedray.report.figure import (
@@ -23,7 +22,6 @@ from fedray.report.figure import (
     ZONE_OPACITY,
     Axis,
     Figure,
-    HeatMap,
     Mark,
     Plane,
     Series,
@@ -129,17 +127,9 @@ def figure_csv(figure: Shown) -> str:
     return out.getvalue()
 
 
-def _cell_rows(figure: Plane | HeatMap) -> Iterator[dict[str, str]]:
-    if isinstance(figure, Plane):
-        shown = {place: _plain(z) for place, z in figure.values.items()} | figure.marks
-        cells = sorted(shown.items())
-    else:
-        steps = np.array(figure.ends) / figure.cells.shape
-        cells = [
-            ((column * steps[1], row * steps[0]), _plain(value))
-            for (row, column), value in np.ndenumerate(figure.cells)
-        ]
-    for (x, y), text in cells:
+def _cell_rows(figure: Plane) -> Iterator[dict[str, str]]:
+    shown = {place: _plain(z) for place, z in figure.values.items()} | figure.marks
+    for (x, y), text in sorted(shown.items()):
         yield {"x": _plain(x), "y": _plain(y), "z": text}
 
 
@@ -209,8 +199,6 @@ def drawn_figure(figure: Shown, style: str = "wide") -> Any:
         axes.set_ylabel(fill(_words(figure.y), int(90 * height / size)))
         if isinstance(figure, Plane):
             _draw_plane(canvas, axes, figure)
-        elif isinstance(figure, HeatMap):
-            _draw_heat(axes, figure)
         else:
             _draw(canvas, axes, figure)
     return canvas
@@ -394,7 +382,7 @@ def _draw_plane(canvas: Any, axes: Any, plane: Plane) -> None:
     xs, ys = plane.xs, plane.ys
     cells = np.array([[plane.values.get((x, y), np.nan) for x in xs] for y in ys])
     norm = "log" if plane.z.is_log else None
-    image = axes.imshow(cells, cmap=_shading(0.6), norm=norm, aspect="auto")
+    image = axes.imshow(cells, cmap=_shading(), norm=norm, aspect="auto")
     # What the cells hold is no title, but like the name of an axis.
     axes.set_title(_words(plane.z), loc="left", fontsize=axes.xaxis.label.get_size())
     size = axes.xaxis.label.get_size() - 1.0
@@ -417,53 +405,9 @@ def _draw_plane(canvas: Any, axes: Any, plane: Plane) -> None:
             each.set_visible(place % math.ceil(widest / room[axis]) == 0)
 
 
-def _draw_heat(axes: Any, heat: HeatMap) -> None:
-    rows, columns = heat.ends
-    axes.imshow(heat.shades(), cmap=_shading(1.0), vmin=0.0, vmax=1.0, extent=(0, columns, rows, 0))
-    for each in (axes.xaxis, axes.yaxis):
-        each.get_major_locator().set_params(integer=True)
-        each.set_major_formatter(_tick)
-
-
-def _shading(most: float) -> Any:
-    """Returns the shades of one colour from white to a share of it; numbers on 0.6 are read."""
+def _shading() -> Any:
+    """Returns the shades of one colour from white to a share of it on which numbers are read."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    darkest = tuple(1.0 - most * (255 - part) / 255 for part in bytes.fromhex("1f66b8"))
+    darkest = tuple(1.0 - 0.6 * (255 - part) / 255 for part in bytes.fromhex("1f66b8"))
     return LinearSegmentedColormap.from_list("", ["white", darkest])
-
-
-def heat_svg(heat: HeatMap) -> str:
-    """Returns a heat map as SVG for a page, which has a title and colours of its own."""
-    size, left, top = 320, 52, 8
-    width, height = left + size + 24, top + size + 40
-    parts = [
-        f'<svg class="heat" xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" '
-        f'text-anchor="middle" role="img" aria-label="{html_text(heat.title)}">'
-    ]
-    rows, columns = heat.cells.shape
-    wide, high = size / columns, size / rows
-    levels = np.round(16 * heat.shades())
-    # A path per shade, because an element per cell would take ten times the space.
-    for level in np.unique(levels[levels > 0]).tolist():
-        path = "".join(
-            f"M{left + wide * column:g} {top + high * row:g}h{wide:g}v{high:g}h-{wide:g}z"
-            for row, column in np.argwhere(levels == level).tolist()
-        )
-        parts.append(
-            f'<path d="{path}" fill="#1f66b8" fill-opacity="{level / 16:g}" '
-            'shape-rendering="crispEdges"/>'
-        )
-    below = top + size
-    parts += [
-        f'<path d="M{left} {top}h{size}v{size}h-{size}z" fill="none" stroke="#8a8f94"/>',
-        f'<text x="{left}" y="{below + 16}">0</text>',
-        f'<text x="{left + size}" y="{below + 16}">{heat.x.text(heat.ends[1])}</text>',
-        f'<text x="{left + size / 2}" y="{below + 32}">{html_text(heat.x.title)}</text>',
-        f'<text x="{left - 6}" y="{top + 10}" text-anchor="end">0</text>',
-        f'<text x="{left - 6}" y="{below}" text-anchor="end">{heat.y.text(heat.ends[0])}</text>',
-        f'<text transform="translate(14 {top + size / 2}) rotate(-90)">'
-        f"{html_text(heat.y.title)}</text>",
-    ]
-    return "\n".join([*parts, "</svg>\n"])

@@ -1,6 +1,4 @@
-"""Pictures of mechanisms: coefficients, heat maps, and how the noise of rounds cancels."""
-
-from collections.abc import Iterable
+"""Pictures of mechanisms: coefficients, and how the noise of rounds cancels."""
 
 import numpy as np
 
@@ -8,14 +6,12 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
-from fedray.report.figure import Axis, Figure, HeatMap, Series, Shown, file_names, needs_log
+from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.mechanisms import mechanism_tables
 from fedray.report.page import render_study
 
 DRAWN_ROUNDS = 2048
-"""Largest number of rounds of a heat map; C is then built by its slow definition in seconds."""
-CELLS = 64
-"""Largest number of rows and columns of a heat map."""
+"""Largest number of coefficients; C is then built by its slow definition in seconds."""
 POINTS = 120
 """Largest number of points of a line, at equal ratios."""
 
@@ -38,22 +34,13 @@ def mechanism_page(found: Mechanisms | Figures) -> str:
 
 
 def mechanism_figures(found: Mechanisms | Figures) -> list[Shown]:
-    """Returns the noise of the workload's rows, the coefficients of C and C^-1, and heat maps of C
-    and of B = A C^-1 for each mechanism."""
+    """Returns the noise of the workload's rows, and the coefficients of C and C^-1."""
     several = _several(found)
     figures: list[Shown] = [_noise(several)]
     rounds = min(several.first.participation.rounds, DRAWN_ROUNDS)
-    maps: list[Shown] = []
     columns, inverses = [], []
-    files = file_names("", several.by_name)
     for name, each in several.by_name.items():
         C = each.strategy.definition(rounds)
-        maps.append(_map(f"c-{files[name]}", f"C of {name}", "row of C", rounds, [(0, C)]))
-        noise = (
-            (first, each.workload.applied(block, first)) for first, block in _copies(each, rounds)
-        )
-        title = f"B = A C^-1 of {name}"
-        maps.append(_map(f"b-{files[name]}", title, "round", rounds, noise))
         # A tree has a row per node, so its columns have no lags.
         if C.shape == (rounds, rounds) and rounds > 1:
             kind = each.strategy.kind
@@ -73,16 +60,11 @@ def mechanism_figures(found: Mechanisms | Figures) -> list[Shown]:
                 inverses,
             ),
         ]
-    return [*figures, *maps]
+    return figures
 
 
 def _several(found: Mechanisms | Figures) -> Mechanisms:
     return found if isinstance(found, Mechanisms) else Mechanisms({found.strategy.kind: found})
-
-
-def _copies(figures: Figures, rounds: int) -> Iterable[tuple[int, Float64Array]]:
-    # The workload is applied in place, and blocks may be views.
-    return ((first, block.copy()) for first, block in figures.strategy.noise_blocks(rounds))
 
 
 def _first_column(strategy: Strategy, rounds: int) -> Float64Array:
@@ -131,39 +113,3 @@ def _lags(name: str, title: str, note: str, series: list[Series]) -> Figure:
     drawn = [each for each in series if each.x.size]
     y = Axis("Coefficient", needs_log([each.y for each in drawn]), starts_at_zero=False)
     return Figure(name, title, note, Axis("Rounds later", is_log=bool(drawn)), y, tuple(drawn))
-
-
-def _map(
-    name: str,
-    title: str,
-    row: str,
-    rounds: int,
-    blocks: Iterable[tuple[int, Float64Array]],
-) -> HeatMap:
-    """Returns the root mean squares of the cells of a matrix, given by blocks of columns [rows -
-    first, columns]."""
-    parts = []
-    bins = np.zeros((0, 0))
-    for first, block in blocks:
-        if not parts:
-            bins = _bins(first + len(block))
-        parts.append(bins[:, first:] @ block**2)
-    by_row = np.concatenate(parts, axis=1)
-    across = _bins(by_row.shape[1])
-    cells = np.sqrt(by_row @ across.T)
-    note = (
-        f"Root mean square of the entries of each cell, over {rounds:,} rounds: the darker, the "
-        "larger, over four powers of ten; cells of zeros are empty."
-    )
-    ends = (float(bins.shape[1]), float(across.shape[1]))
-    return HeatMap(
-        name, title, note, Axis("column"), Axis(row), Axis("root mean square"), cells, ends
-    )
-
-
-def _bins(count: int) -> Float64Array:
-    """Returns the matrix that averages `count` values in at most CELLS bins, [bins, count]."""
-    bins = min(count, CELLS)
-    place = np.arange(count) * bins // count
-    is_in = place == np.arange(bins)[:, None]
-    return is_in / is_in.sum(axis=1, keepdims=True)

@@ -25,8 +25,8 @@ from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, fine, given, simulated_time
 from fedray.base.storage import local_path
 from fedray.report import audits
-from fedray.report.figure import Figure, HeatMap, Shown
-from fedray.report.files import figure_csv, heat_svg
+from fedray.report.figure import Figure, Shown
+from fedray.report.files import figure_csv
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.report.traces import outcomes_table, parameters_table
@@ -225,7 +225,6 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         "counted": counted,
         "epsilon": audits.epsilon_text,
         "fine": fine,
-        "heat_svg": heat_svg,
         "limit_cells": audits.limit_cells,
         "rests_on": audits.rests_on,
         "simulated_time": simulated_time,
@@ -244,8 +243,6 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
 
 def _for_script(figure: Shown) -> dict[str, Any]:
     drawn = plotly_figure(figure) if isinstance(figure, Figure) else {}
-    if isinstance(figure, HeatMap):
-        drawn["svg"] = heat_svg(figure)
     return {"title": figure.title, "csv": figure_csv(figure), **drawn}
 
 

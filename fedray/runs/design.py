@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from fedray.base.document import Document, IfAny, InPlace, NotInJson
+from fedray.base.document import Document, IfAny, InPlace
 from fedray.base.errors import InputError, OptimizationFailed, demanded
 from fedray.base.kept import cache_folder
 from fedray.base.mistakes import nearest_first
-from fedray.mechanisms.accounting.monte_carlo import MAPPED
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy, recorded_workload, write_strategy
@@ -25,13 +24,11 @@ from fedray.mechanisms.optimize.design import (
     cached_mechanism,
     optimize_mechanism,
 )
-from fedray.mechanisms.optimize.objective import Progress, read_targets
+from fedray.mechanisms.optimize.objective import Progress
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.runs.workloads import read_workload
-from fedray.runtime.placement import Placement
-from fedray.runtime.tasks import run_jobs
 
 _NO_DELTA = 1e-10
 """Delta of figures without noise, which have no epsilon."""
@@ -43,17 +40,11 @@ AMPLIFIED_KIND = "banded-toeplitz"
 
 @dataclass(frozen=True, slots=True)
 class Found(Document):
-    """A mechanism's figures; with weighted outcomes for each of them, the weightiest first."""
+    """A mechanism's figures, and how it was found."""
 
     figures: InPlace[Figures]
-    others: NotInJson[tuple[Figures, ...]]
     tried: IfAny[tuple[AmplifiedBands, ...]] = None
     """Numbers of bands that were tried, in order; only of the kind best."""
-
-    @property
-    def targets(self) -> IfAny[tuple[Figures, ...]]:
-        """The same figures for each of several weighted outcomes, the weightiest first."""
-        return (self.figures, *self.others) if self.others else None
 
 
 def read_request(
@@ -63,7 +54,6 @@ def read_request(
     max_participations: int | None,
     buffers: int | None,
     bands: int | None,
-    targets: Path | None,
     workload: str = "prefix",
     is_fixed_order: bool = False,
 ) -> MechanismRequest:
@@ -73,27 +63,13 @@ def read_request(
         InputError: the options contradict each other, or some are missing.
     """
     with _inputs():
-        if targets is None:
-            setting = (rounds, min_sep, max_participations, is_fixed_order)
-            participation, outcomes = _participation(*setting), ()
-        else:
-            if (rounds, min_sep, max_participations, is_fixed_order) != (None, None, None, False):
-                raise ValueError(
-                    f"targets={str(targets)!r} names the rounds, min-seps and participations, in "
-                    "any order; leave out what is beside it"
-                )
-            outcomes = read_targets(targets)
-            # A request needs one setting even if outcomes are weighted: the weightiest.
-            participation = max(outcomes, key=lambda target: target.weight).participation
-        lengths = [each.participation.rounds for each in outcomes] or [participation.rounds]
+        participation = _participation(rounds, min_sep, max_participations, is_fixed_order)
         return MechanismRequest(
             cast(Kind, kind),
             participation,
             buffers,
             bands,
-            None,
-            outcomes,
-            read_workload(workload, max(lengths)),
+            workload=read_workload(workload, participation.rounds),
         )
 
 
@@ -160,21 +136,15 @@ def find_mechanism(
             best, tried = best_bands(amplification, request, make, on_progress)
             if out is not None:
                 write_strategy(best.strategy, out, request.workload)
-            return Found(best, (), tried)
+            return Found(best, tried)
         strategy = make(request, on_progress=on_progress)
-        participations = [target.participation for target in request.targets] or [
-            request.participation
-        ]
-        # The figures of the request's own participation come first.
-        participations.sort(key=lambda participation: participation != request.participation)
-        first, *others = (
-            mechanism_figures(strategy, participation, None, _NO_DELTA, workload=request.workload)
-            for participation in participations
+        figures = mechanism_figures(
+            strategy, request.participation, None, _NO_DELTA, workload=request.workload
         )
         # The file comes last, so that a mechanism whose figures fail leaves none.
         if out is not None:
             write_strategy(strategy, out, request.workload)
-        return Found(first, tuple(others))
+        return Found(figures)
 
 
 def evaluate_mechanisms(
@@ -190,7 +160,6 @@ def evaluate_mechanisms(
     is_fixed_order: bool = False,
     *,
     has_random_rounds: bool = False,
-    placement: Placement | None = None,
     epsilon: float | None = None,
     rho: float | None = None,
 ) -> dict[str, Figures]:
@@ -206,7 +175,6 @@ def evaluate_mechanisms(
         is_fixed_order: whether rounds of a device are exactly min_sep apart.
         has_random_rounds: whether a sampled device rests for min_sep - 1 rounds after each of its
             rounds, instead of taking turns.
-        placement: cluster for the draws of random rounds; None for this process.
         epsilon: target for epsilon at delta.
         rho: target for rho, instead of epsilon.
 
@@ -229,20 +197,17 @@ def evaluate_mechanisms(
         # All are read before any is evaluated, so that a wrong name costs no time.
         strategies = {str(each): _strategy(each, participation, matrix) for each in given}
         found = {}
-        with _drawn_by(placement):
-            for name, strategy in strategies.items():
-                used = {"sampling": sampling, "workload": matrix}
-                setting = strategy, participation
-                try:
-                    if has_target:
-                        figures = calibrated_figures(
-                            *setting, delta, epsilon=epsilon, rho=rho, **used
-                        )
-                    else:
-                        figures = mechanism_figures(*setting, noise_multiplier, delta, **used)
-                    found[name] = replace(figures, made_for=other_workload(name, matrix))
-                except InputError as error:
-                    raise InputError(f"mechanism {name!r}: {error}") from None
+        for name, strategy in strategies.items():
+            used = {"sampling": sampling, "workload": matrix}
+            setting = strategy, participation
+            try:
+                if has_target:
+                    figures = calibrated_figures(*setting, delta, epsilon=epsilon, rho=rho, **used)
+                else:
+                    figures = mechanism_figures(*setting, noise_multiplier, delta, **used)
+                found[name] = replace(figures, made_for=other_workload(name, matrix))
+            except InputError as error:
+                raise InputError(f"mechanism {name!r}: {error}") from None
         return found
 
 
@@ -327,19 +292,6 @@ def _sampling(
     return PoissonSampling(
         participation.rounds, probability, 1 if partitions is None else partitions, min_sep
     )
-
-
-@contextmanager
-def _drawn_by(placement: Placement | None) -> Iterator[None]:
-    """Makes the draws of Monte Carlo bounds on a cluster."""
-    if placement is None:
-        yield
-        return
-    token = MAPPED.set(lambda work, ranges: (done for _, done in run_jobs(work, ranges, placement)))
-    try:
-        yield
-    finally:
-        MAPPED.reset(token)
 
 
 def _participation(

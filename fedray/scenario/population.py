@@ -5,10 +5,8 @@ import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from fedray.base.arrays import Float64Array
 from fedray.base.table import PositiveShare, Spread, Table
 
 
@@ -57,79 +55,6 @@ class DeviceClass(Table):
     def _zones_sum_to_one(self) -> Self:
         # A class without zones passes, because the substitute zone has the share 1.
         _demand_whole("time_zones", (zone.share for zone in self.time_zones or (TimeZone(),)))
-        return self
-
-
-RankCorrelation = Annotated[float, Field(gt=-1, lt=1)]
-
-
-class Correlation(Table):
-    """Rank correlations (Spearman's) of device attributes within a class.
-
-    They come from a Gaussian copula, so the distribution of each attribute stays the same. `habit`
-    is the propensity of a device to have an eligible night, `speed` is high if training is fast,
-    and `bandwidth` stands for both the download and the upload rate.
-    """
-
-    habit_speed: RankCorrelation = 0.0
-    """Rank correlation between habit and speed."""
-    habit_bandwidth: RankCorrelation = 0.0
-    """Rank correlation between habit and each rate."""
-    habit_examples: RankCorrelation = 0.0
-    """Rank correlation between habit and the number of examples."""
-    speed_bandwidth: RankCorrelation = 0.0
-    """Rank correlation between speed and each rate."""
-    speed_examples: RankCorrelation = 0.0
-    """Rank correlation between speed and the number of examples."""
-    bandwidth_examples: RankCorrelation = 0.0
-    """Rank correlation between each rate and the number of examples."""
-    downlink_uplink: RankCorrelation = 0.0
-    """Rank correlation between the two rates; it must be high if other correlations with them
-    are."""
-
-    @property
-    def is_of_habit(self) -> bool:
-        """Whether any attribute is correlated with habit."""
-        return any((self.habit_speed, self.habit_bandwidth, self.habit_examples))
-
-    @property
-    def is_of_examples(self) -> bool:
-        """Whether any attribute is correlated with the number of examples."""
-        return any((self.habit_examples, self.speed_examples, self.bandwidth_examples))
-
-    def factor(self) -> Float64Array:
-        """Returns L [5, 5], lower triangular with rows of length 1. L e are the normal scores of
-        (habit, speed, download rate, upload rate, examples) for independent normal variables e.
-
-        The Pearson correlation of normal scores with the rank correlation rho is 2 sin(pi rho / 6)
-        (Kruskal 1958, "Ordinal measures of association", section 6).
-
-        Raises:
-            numpy.linalg.LinAlgError: no five variables have these correlations.
-        """
-        # Only the part below the diagonal is filled in, since `cholesky` reads no other.
-        ranks = np.eye(5)
-        ranks[1, 0] = self.habit_speed
-        # Both rates have the same correlations with the other variables.
-        ranks[2, :2] = ranks[3, :2] = self.habit_bandwidth, self.speed_bandwidth
-        ranks[3, 2] = self.downlink_uplink
-        bandwidth = self.bandwidth_examples
-        ranks[4, :4] = self.habit_examples, self.speed_examples, bandwidth, bandwidth
-        # The sine maps 0 to 0 and 1 to 1, so the diagonal stays 1 and rows have length 1.
-        return np.linalg.cholesky(2.0 * np.sin(np.pi / 6.0 * ranks)).astype(np.float64)
-
-    @model_validator(mode="after")
-    def _some_variables_have_them(self) -> Self:
-        # Correlations can contradict each other, and the factorization fails exactly then.
-        try:
-            self.factor()
-        except np.linalg.LinAlgError:
-            given = {name: value for name, value in self.model_dump().items() if value}
-            told = ", ".join(f"{name}={value:g}" for name, value in given.items())
-            raise ValueError(
-                f"{told}: no variables can have all of these correlations; move them towards 0, or "
-                "raise downlink_uplink"
-            ) from None
         return self
 
 
@@ -192,9 +117,6 @@ class Population(Table):
     ) = None
     """Classes of devices, each a table `[[population.classes]]`. Default: all devices differ only
     by chance."""
-    correlation: Correlation | None = None
-    """Table: rank correlations of speed, bandwidth, habit and examples. Default: they are
-        independent."""
     owners: Owners | None = None
     """Table: persons who own the devices. Default: unknown, and the audit is per device."""
 

@@ -283,23 +283,9 @@ class Scenario(Table):
         return self
 
     @model_validator(mode="after")
-    def _classes_and_correlations_have_what_they_speak_of(self) -> Self:
+    def _classes_override_keys_that_there_are(self) -> Self:
         # This refuses keys of classes that the availability does not have.
         _ = self.of_classes
-        # Correlations act on draws, so attributes that the model or the data fixes have none.
-        correlation = self.population.correlation
-        if correlation is None:
-            return self
-        if correlation.is_of_habit and not self.availability.has_propensities:
-            raise ValueError(
-                f"population.correlation: availability.model={self.availability.model!r} has no "
-                "habits; leave the keys of habit out"
-            )
-        if correlation.is_of_examples and not self.data.draws_counts:
-            raise ValueError(
-                f"population.correlation: data.kind={self.data.kind!r} determines the number of "
-                "examples on a device; leave the keys of examples out"
-            )
         return self
 
     @model_validator(mode="after")
@@ -391,8 +377,8 @@ class Scenario(Table):
             raise ValueError(
                 f"privacy.clipping.kind={clipping.kind!r}: the clip norm can change only when "
                 f"the mechanism restarts, and this {strategy.kind} mechanism does not restart "
-                f"within rounds.count={count} rounds; use a mechanism with restarts (kind "
-                "'tree' or 'restarted'), or 'identity', which needs none"
+                f"within rounds.count={count} rounds; use kind 'tree' with "
+                "restarts, or 'identity', which needs none"
             )
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import linalg, stats
@@ -73,6 +73,7 @@ from fedray.wire.messages import TrainReport
 
 if TYPE_CHECKING:  # loads torch, which only a run needs
     from fedray.clients.canaries import Canaries
+    from fedray.server.learning.aggregator import ModelAggregator
 
 CONFIDENCE = 0.99
 NO_NOISE = 1e-6
@@ -96,42 +97,10 @@ _SLOWLY = 1e-4
 """Learning rate of clip norms while counts are tested, so that no norm reaches its limit."""
 
 
-class Aggregates(Protocol):
-    """The tested aggregator: the methods that a round calls on
-    `fedray.server.learning.aggregator.ModelAggregator`."""
-
-    def start(self, parameters: Float32Array) -> tuple[Clip, Float32Array]:
-        """Takes the initial parameters [D], once, before the first round; returns the clipping of
-        its updates, and the parameters."""
-        ...
-
-    def add(self, total: Int64Array) -> None:
-        """Adds a sum of encoded updates, integers [P], to that of the round."""
-        ...
-
-    def draw_noise(self) -> None:
-        """Draws the noise of the round ahead of `commit`, which draws it otherwise."""
-        ...
-
-    def commit(self, report: TrainReport) -> tuple[Clip, Float32Array]:
-        """Ends a round with the server's step; returns the clipping of the next round's updates,
-        and the new parameters [D]."""
-        ...
-
-
-class Trains(Protocol):
-    """The tested trainer: the methods of `fedray.clients.canaries.CanaryTrainer`."""
-
-    def initial_parameters(self) -> Float32Array:
-        """Zeros [D]."""
-        ...
-
-    def train(self, order: Any, parameters: Float32Array) -> Any: ...
-
-
-Aggregator = Callable[[Scenario], Aggregates]
-"""Makes an aggregator of a scenario."""
-Trainer = Callable[[Scenario, Any], Trains]
+Aggregator = Callable[[Scenario], Any]
+"""Makes an aggregator of a scenario, with the methods that a round calls on
+`fedray.server.learning.aggregator.ModelAggregator`."""
+Trainer = Callable[[Scenario, Any], Any]
 """Makes a trainer of a scenario and of its devices, `fedray.clients.canaries.Canaries`."""
 
 
@@ -778,7 +747,9 @@ class _Watched:
     sum: Float64Array
     """Decoded sum of updates of the last round, in clip norms, [D]."""
 
-    def __init__(self, aggregator: Aggregates, canaries: "Canaries", encoding: Encoding) -> None:
+    def __init__(
+        self, aggregator: "ModelAggregator", canaries: "Canaries", encoding: Encoding
+    ) -> None:
         self._aggregator, self._canaries, self._encoding = aggregator, canaries, encoding
         self._before = np.empty(0)
         self._total = encoding.zero_sum()

@@ -192,13 +192,12 @@ class Comparison(DrawnResult):
 
     def badness(self, group: Group) -> list[float]:
         """Last values of that metric by seed, less is better; infinite if the training diverged."""
-        sign = -1.0 if self.metric.better == "higher" else 1.0
         # A model that is NaN has an accuracy, and no loss.
         losses = group.finals(self.metrics[0].name)
         return [
             math.inf
             if group.runs[seed].divergence or not math.isfinite(value + losses[seed])
-            else sign * value
+            else -self.metric.sign * value
             for seed, value in group.finals(self.metric.name).items()
         ]
 
@@ -211,8 +210,7 @@ class Comparison(DrawnResult):
         starts = [each.document.get("start", {}).get(metric.name) for each in best.runs.values()]
         if None in starts:
             return ""
-        sign = -1.0 if metric.better == "higher" else 1.0
-        if fmean(self.badness(best)) < sign * fmean(starts):
+        if fmean(self.badness(best)) < -metric.sign * fmean(starts):
             return ""
         return (
             f"No setting is better than before its training, so none is best: {best.name} has "
@@ -280,11 +278,11 @@ class Comparison(DrawnResult):
     def _loss_text(self, group: Group, unit: str) -> str:
         """Returns how much the best group is better than one with noise, or worse than one without,
         and half of the interval that decides."""
-        found, is_higher = self.deciding(group), self.metric.better == "higher"
+        found = self.deciding(group)
         if not math.isfinite(found.mean):
             return "diverged" if found.count else "no common seed"
         scale, _ = shown_unit(self.metric)
-        factor = scale if is_higher != (group in self.ranked) else -scale
+        factor = scale * self.metric.sign * (-1.0 if group in self.ranked else 1.0)
         half = scale * (found.high - found.low) / 2
         if not half > 0:
             return f"{factor * found.mean:.{1 if scale > 1 else 4}f}{unit}"

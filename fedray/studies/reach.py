@@ -92,7 +92,7 @@ def reach_of(
 
 def _first(run: TrainedRun, metric: Metric, value: float) -> tuple[int | None, float]:
     """Returns the first round after which the metric is as good as `value`, and its best value."""
-    sign = 1.0 if metric.better == "higher" else -1.0
+    sign = metric.sign
     good = sign * run.metrics[f"evaluation_{metric.name}"].astype(np.float64)
     # A round that was not evaluated is NaN, and so is not as good.
     places = np.flatnonzero(good >= sign * value)

@@ -447,7 +447,7 @@ class TrainedRun(DrawnResult):
             said = f"the held-out {metric.title} was {before:.4f} before the training and is "
             if not math.isfinite(after.value):
                 return f"{said}not finite"
-            loss = (after.value - before) * (1 if metric.better == "lower" else -1)
+            loss = metric.sign * (before - after.value)
             # A share of 0 or 1 has no error of its own, and says nothing of that of the start.
             is_due = metric == metric_of_answer(known) and after.standard_error > 0
             if is_due and loss > ERRORS * after.standard_error:
@@ -492,9 +492,7 @@ class TrainedRun(DrawnResult):
         """Whether a metric is, within two standard errors, the best that any model can have, and
         these are at most a tenth of that best."""
         found, best = self.last_evaluation()[metric.name], self.document["optimum"].get(metric.name)
-        gap = ((math.nan if best is None else best) - found.value) * (
-            1 if metric.better == "higher" else -1
-        )
+        gap = metric.sign * ((math.nan if best is None else best) - found.value)
         return gap <= 2 * found.standard_error <= abs(best or 0.0) / 10
 
     def _devices_of_a_round(self) -> str:

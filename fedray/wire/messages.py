@@ -391,6 +391,11 @@ class Metric:
     is_exponential: bool = False
 
     @property
+    def sign(self) -> float:
+        """1 if higher values are better, else -1."""
+        return 1.0 if self.better == "higher" else -1.0
+
+    @property
     def title(self) -> str:
         """Name in words."""
         return self.name.replace("_", " ")

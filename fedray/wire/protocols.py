@@ -1,14 +1,10 @@
-"""Protocols between clients and server; the workers in `clients/workers.py` and
-`server/learning/workers.py` implement them."""
+"""Protocols between clients and server; the workers in `clients/workers.py` implement them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
-
 from fedray.base.arrays import Float32Array, UInt64Array
 from fedray.runtime.workers import Pending
-from fedray.scenario.clipping import Clip
 from fedray.wire.messages import (
     CheckInOrder,
     CheckIns,
@@ -100,59 +96,4 @@ class Trainer(Protocol):
 
     def initial_parameters(self) -> Pending[Float32Array]:
         """Returns the model's initial parameters [D], a function of the scenario."""
-        ...
-
-
-class Aggregator(Protocol):
-    """Keeps the model, the noise and the server optimizer."""
-
-    def start(self, parameters: Float32Array) -> Pending[tuple[Clip, Kept]]:
-        """Sets the initial parameters [D]. Returns the clipping of the first round, and a handle of
-        the parameters."""
-        ...
-
-    def add(self, total: Kept) -> Pending[None]:
-        """Adds a trainer's sum [P] to the round's sum."""
-        ...
-
-    def draw_noise(self) -> Pending[None]:
-        """Draws the round's noise ahead of its commit, while devices train."""
-        ...
-
-    def commit(self, report: TrainReport, last: Kept | None = None) -> Pending[tuple[Clip, Kept]]:
-        """Adds the round's noise to its sum and takes the server step.
-
-        Rounds are committed in order, once each. Returns the clipping of the next round, and a
-        handle of the new parameters [D].
-
-        Args:
-            report: report on the round's cohort; its `devices` divide the sum.
-            last: a sum [P] that is added before.
-        """
-        ...
-
-    def older_version(self, version: int) -> Pending[tuple[int, Kept]]:
-        """Returns the number of an older version of the model that devices may still train from,
-        and a handle of its parameters [D]."""
-        ...
-
-    def state(self) -> Pending[dict[str, NDArray]]:
-        """Returns the whole state between two rounds: parameters, older versions, optimizer, noise,
-        next round, and `device`, the kind of hardware that the aggregator runs on."""
-        ...
-
-    def load(self, state: dict[str, NDArray]) -> Pending[tuple[Clip, Kept]]:
-        """Restores a state, and returns the same as the last `commit`.
-
-        Raises:
-            CheckpointError: the state is from another kind of hardware.
-        """
-        ...
-
-    def restart(self) -> None:
-        """Restarts a lost aggregator without state, before a call of `start` or `load`.
-
-        Raises:
-            AggregatorLost: it was lost too often.
-        """
         ...

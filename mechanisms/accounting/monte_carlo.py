@@ -20,8 +20,6 @@ same holds of -L, with x from Q and delta(epsilon) = integral of e^(epsilon - t)
 """
 
 import math
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -41,20 +39,12 @@ BY_DRAWS = (
 DRAWS = 1 << 18
 """Default number of draws in each direction."""
 BATCH = 2048
-"""Draws that share a random generator, so that counts do not depend on where they are made."""
+"""Draws that share a random generator."""
 _THRESHOLDS = 24
 _SLACK = 1e-9
 """Allowance for the rounding of a loss."""
 _GRID = 4096
 """Points of the upper sums of integrals."""
-
-Counts = tuple[Int64Array, Int64Array]
-Batches = tuple["BatchCounts", int, int]
-"""A count, and its first and last batch."""
-MAPPED: ContextVar[Callable[[Callable[[Batches], Counts], list[Batches]], Iterable[Counts]]] = (
-    ContextVar("MAPPED", default=map)
-)
-"""Applies a function to ranges of batches, in any order, such as on other machines."""
 
 
 class BinLosses:
@@ -222,32 +212,6 @@ class LossTails:
         return high
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCounts:
-    """Counts the draws above thresholds."""
-
-    event: MinSepSampled
-    is_present: bool
-    thresholds: Float64Array
-    seed: int
-
-    def among(self, first: int, last: int) -> Counts:
-        """Returns the counts of delta and of the tail at each threshold, [K] both, in the batches
-        from `first` to before `last`."""
-        sampler = loss_sampler(self.event)
-        deltas, tails = np.zeros((2, self.thresholds.size), np.int64)
-        for batch in range(first, last):
-            random = np.random.default_rng([self.seed, self.is_present, batch])
-            loss = _loss(sampler, random, self.is_present)[:, None]
-            less = loss - random.exponential(size=BATCH)[:, None]
-            deltas += np.count_nonzero(less > self.thresholds, axis=0)
-            is_above = loss > self.thresholds
-            if self.is_present:
-                is_above &= less <= self.thresholds
-            tails += np.count_nonzero(is_above, axis=0)
-        return deltas, tails
-
-
 def monte_carlo_epsilon(event: Event, delta: float) -> float:
     """Returns an upper bound on epsilon at `delta` that holds with probability 1 - FALSE_ALARM over
     its draws, whose seed is fixed.
@@ -266,7 +230,7 @@ def monte_carlo_epsilon(event: Event, delta: float) -> float:
 
 @lru_cache(maxsize=16)
 def loss_tails(event: MinSepSampled, draws: int = DRAWS, seed: int = 0) -> LossTails:
-    """Draws losses in both directions, where `MAPPED` makes the draws.
+    """Draws losses in both directions.
 
     Args:
         event: strategy and sampling.
@@ -278,7 +242,7 @@ def loss_tails(event: MinSepSampled, draws: int = DRAWS, seed: int = 0) -> LossT
     """
     sampler = loss_sampler(event)
     count = -(-draws // BATCH)
-    present, absent = (_tail(event, sampler, here, count, seed) for here in (True, False))
+    present, absent = (_tail(sampler, here, count, seed) for here in (True, False))
     return LossTails((present, absent))
 
 
@@ -308,16 +272,11 @@ def loss_sampler(event: MinSepSampled) -> LossSampler:
     return PathLosses(columns, event.min_sep, event.probability)
 
 
-def _tail(
-    event: MinSepSampled, sampler: LossSampler, is_present: bool, count: int, seed: int
-) -> LossTail:
+def _tail(sampler: LossSampler, is_present: bool, count: int, seed: int) -> LossTail:
     from scipy.special import betainccinv
 
     thresholds = _pilot(sampler, is_present, count, seed)
-    counted = BatchCounts(event, is_present, thresholds, seed)
-    step = max(1, count // 64)
-    ranges = [(counted, first, min(first + step, count)) for first in range(0, count, step)]
-    found = np.sum([np.stack(each) for each in MAPPED.get()(_counts, ranges)], axis=0)
+    found = _counts(sampler, is_present, thresholds, count, seed)
     draws = count * BATCH
     # Both directions have two counts at each threshold.
     share = FALSE_ALARM / (4 * thresholds.size)
@@ -329,9 +288,21 @@ def _tail(
     return LossTail(is_present, sampler.lipschitz, thresholds, deltas, tails)
 
 
-def _counts(batches: Batches) -> Counts:
-    counted, first, last = batches
-    return counted.among(first, last)
+def _counts(
+    sampler: LossSampler, is_present: bool, thresholds: Float64Array, count: int, seed: int
+) -> Int64Array:
+    """Counts the draws of delta and of the tail above each threshold, [2, K]."""
+    deltas, tails = np.zeros((2, thresholds.size), np.int64)
+    for batch in range(count):
+        random = np.random.default_rng([seed, is_present, batch])
+        loss = _loss(sampler, random, is_present)[:, None]
+        less = loss - random.exponential(size=BATCH)[:, None]
+        deltas += np.count_nonzero(less > thresholds, axis=0)
+        is_above = loss > thresholds
+        if is_present:
+            is_above &= less <= thresholds
+        tails += np.count_nonzero(is_above, axis=0)
+    return np.stack([deltas, tails])
 
 
 def _pilot(sampler: LossSampler, is_present: bool, count: int, seed: int) -> Float64Array:

@@ -6,7 +6,6 @@ turn with a probability b times as large, which amplifies less (Choquette-Choo e
 "(Amplified) banded matrix factorization", section 4 and appendix G).
 """
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -96,7 +95,7 @@ def best_bands(
         request: kind, objective and workload of the mechanism; its bands, if given, are the only
             number tried.
         make: function that optimises a mechanism.
-        on_progress: receives progress lines; ends the search by raising StopIteration.
+        on_progress: receives progress lines.
     """
     most = wanted.most_bands
     if request.bands is not None and request.bands > most:
@@ -125,16 +124,14 @@ def best_bands(
             on_progress(f"bands {bands}: noise {known[bands][1].noise:.6f}")
         return known[bands][1].noise
 
-    # `on_progress` ends the search only after a number is known.
-    with suppress(StopIteration):
-        if request.bands is not None:
-            noise(request.bands)
-        else:
-            numbers = wanted.numbers_of_bands
-            # The last number, where nothing is amplified, may be a second minimum.
-            grid = [1 << place for place in range((len(numbers) - 1).bit_length())]
-            grid.append(len(numbers))
-            best_number(lambda place: noise(numbers[place - 1]), grid, len(numbers))
+    if request.bands is not None:
+        noise(request.bands)
+    else:
+        numbers = wanted.numbers_of_bands
+        # The last number, where nothing is amplified, may be a second minimum.
+        grid = [1 << place for place in range((len(numbers) - 1).bit_length())]
+        grid.append(len(numbers))
+        best_number(lambda place: noise(numbers[place - 1]), grid, len(numbers))
     tried = [known[bands] for bands in sorted(known)]
     best, _ = min(tried, key=lambda each: each[1].noise)
     return best, tuple(each for _, each in tried)

@@ -10,7 +10,6 @@ XLA takes longer to compile it than the whole search takes; tests/mechanisms/tes
 compares it with that of JAX.
 """
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 
@@ -75,16 +74,14 @@ def optimize_blt(
             best = min(value for value, _ in found)
             on_progress(f"{step}: loss {math.exp(best):.6f}")
 
-    # `on_progress` may end the search early.
-    with contextlib.suppress(StopIteration):
-        for number, start in enumerate(_starts(longest, buffers), 1):
-            # A few iterations show which starts are worth polishing; most are not.
-            found.append(_descend(value_and_gradient, start, iterations=30))
-            report(f"start {number}")
-        found.sort(key=lambda each: each[0])
-        for place, (_, p) in enumerate(found[:POLISHED]):
-            found[place] = _descend(value_and_gradient, p, iterations=3000)
-            report(f"polish {place + 1}")
+    for number, start in enumerate(_starts(longest, buffers), 1):
+        # A few iterations show which starts are worth polishing; most are not.
+        found.append(_descend(value_and_gradient, start, iterations=30))
+        report(f"start {number}")
+    found.sort(key=lambda each: each[0])
+    for place, (_, p) in enumerate(found[:POLISHED]):
+        found[place] = _descend(value_and_gradient, p, iterations=3000)
+        report(f"polish {place + 1}")
     return _best_valid(found, targets, objective, workload)
 
 

@@ -123,22 +123,7 @@ def cached_mechanism(
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         on_warning(f"the cached mechanism {str(path)!r} {reason}; recomputing it")
-    is_ended_early = False
-
-    def report(line: str) -> None:
-        nonlocal is_ended_early
-        try:
-            if on_progress:
-                on_progress(line)
-        except StopIteration:
-            is_ended_early = True
-            raise
-
-    strategy = optimize_mechanism(request, report)
-    # A completed search may find a better mechanism, so the result of an unfinished one is not
-    # cached.
-    if is_ended_early:
-        return strategy
+    strategy = optimize_mechanism(request, on_progress)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         keep(path, digest, json.dumps(document_of(strategy, path)).encode())
@@ -177,8 +162,7 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
 
     Args:
         request: the kind and its setting.
-        on_progress: receives progress lines of the search. If it raises StopIteration, the search
-            ends and the best result so far is returned.
+        on_progress: receives progress lines of the search.
 
     Raises:
         InputError: the request is impossible.
@@ -271,12 +255,7 @@ def _best_bands(
     # With many bands, one more changes little, so few large numbers are tried.
     geometric = {min(n, max(1, round(n ** (place / 23)))) for place in range(24)}
     grid = sorted(geometric | {min(n, participation.min_sep)})
-    try:
-        best = best_number(value, grid, n)
-    except StopIteration:
-        # `on_progress` ended the search.
-        best = min(known, key=known.__getitem__)
-    return kind(bands=best)
+    return kind(bands=best_number(value, grid, n))
 
 
 def best_number(value: Callable[[int], float], grid: Iterable[int], most: int) -> int:

@@ -4,15 +4,12 @@ of Toeplitz strategies, with its derivatives."""
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
-from fedray.base.parsing import read_document
 from ..participation import MinSep
 from ..strategy import MOST_MATRIX_ROUNDS
 from ..workload import PREFIX, Workload
@@ -20,8 +17,7 @@ from ..workload import PREFIX, Workload
 Objective = Literal["max", "rms"]
 """Loss to minimise: that of the worst round, or the root mean square over rounds."""
 Progress = Callable[[str], None]
-"""Receiver of progress lines. If it raises StopIteration, the search ends with its best result so
-far, validated like any other."""
+"""Receiver of progress lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,43 +148,3 @@ def _shifted_sum(x: Float64Array, b: int, k: int) -> Float64Array:
     total = np.cumsum(rows, axis=0)
     total[k:] -= total[:-k].copy()
     return total.ravel()[:n]
-
-
-class _TargetEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    rounds: int
-    min_sep: int
-    max_participations: int
-    weight: float = Field(default=1.0, strict=False)
-
-
-def read_targets(path: Path) -> tuple[Target, ...]:
-    """Reads a targets file.
-
-    Args:
-        path: path of a JSON list of objects with rounds, min_sep, max_participations and,
-            optionally, weight (default 1).
-
-    Raises:
-        InputError: the file cannot be read, has another form, or is empty.
-    """
-    try:
-        document = read_document(path, "targets file", "JSON")
-        entries = TypeAdapter(list[_TargetEntry]).validate_python(document)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "the file"
-        raise InputError(
-            f"targets file {str(path)!r}: {where}: {problem['msg']}; give a list of objects with "
-            "rounds, min_sep, max_participations and, optionally, weight"
-        ) from None
-    if not entries:
-        raise InputError(f"targets file {str(path)!r} is an empty list; name at least one outcome")
-    try:
-        return tuple(
-            Target(MinSep(each.rounds, each.min_sep, each.max_participations), each.weight)
-            for each in entries
-        )
-    except ValueError as error:
-        raise InputError(f"targets file {str(path)!r}: {error}") from None

@@ -29,7 +29,8 @@ from fedray.wire.messages import (
     TrainOrder,
     TrainReport,
 )
-from fedray.wire.protocols import Aggregator, Kept, Trainer
+from fedray.wire.protocols import Kept, Trainer
+from .workers import AggregatorWorker
 
 MOST_PARAMETERS = 1 << 19
 """Largest number of parameters in all models of a group. Beyond 2 MiB, larger groups are no faster
@@ -104,7 +105,7 @@ class TrainingLoop:
         self,
         scenario: Scenario,
         trainers: Sequence[Trainer],
-        aggregator: Aggregator,
+        aggregator: AggregatorWorker,
         loads: Loads | None = None,
         trainer_kind: str = "cpu",
     ) -> None:

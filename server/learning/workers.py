@@ -18,13 +18,14 @@ from fedray.scenario import Scenario
 
 
 class AggregatorWorker(WorkerProxy):
-    """ModelAggregator behind fedray.wire.protocols.Aggregator."""
+    """A ModelAggregator, wherever it runs; parameters stay with it, and their handles travel."""
 
     start, load = called_and_kept("start"), called_and_kept("load")
     commit, older_version = called_and_kept("commit"), called_and_kept("older_version")
     add, draw_noise, state = called("add"), called("draw_noise"), called("state")
 
     def restart(self) -> None:
+        """Restarts a lost aggregator, without state. Raises AggregatorLost after too many."""
         self.worker.restart()
 
 

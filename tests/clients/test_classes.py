@@ -1,5 +1,4 @@
-"""Classes of devices and correlations of what devices are like: shares, laws, and that nothing else
-changes."""
+"""Classes of devices: shares, laws, and that nothing else changes."""
 
 from pathlib import Path
 
@@ -33,21 +32,8 @@ CLASSES = (
     "availability={night_length_hours=2.0}},"
     "{name='new',share=0.75,time_zones=[{utc_offset_hours=9.0}]}]"
 )
-CORRELATION = {
-    "habit_speed": 0.3,
-    "habit_bandwidth": 0.2,
-    "habit_examples": -0.4,
-    "speed_bandwidth": 0.5,
-    "speed_examples": 0.1,
-    "bandwidth_examples": 0.25,
-    "downlink_uplink": 0.6,
-}
 FALSE_ALARM = 1e-4
 """Probability with which a test of a true law fails."""
-
-
-def correlated(value: dict[str, float]) -> str:
-    return f"population.correlation={{{','.join(f'{key}={x}' for key, x in value.items())}}}"
 
 
 def class_places(scenario: Scenario) -> np.ndarray:
@@ -119,9 +105,8 @@ def test_devices_of_a_class_fail_as_often_as_it_says(small) -> None:
 
 
 def attributes_of(scenario: Scenario) -> dict[str, np.ndarray]:
-    """What a correlation is about, as it comes out: habit, speed, both rates, examples."""
+    """Attributes of devices as they come out: habit, speed and both rates."""
     source = source_of(scenario)
-    examples = source.examples_on(DEVICES)
     none = np.zeros(DEVICES.size, np.int64)
     of_speed = LatencyModel.of(scenario, source)
     download = of_speed._replace(setup_seconds=np.zeros(1), upload_seconds=np.zeros(1))
@@ -133,15 +118,12 @@ def attributes_of(scenario: Scenario) -> dict[str, np.ndarray]:
         "speed": 1.0 / work_seconds(of_speed, DEVICES, none)[1],
         "downlink": 1.0 / work_seconds(download, DEVICES, none)[0],
         "uplink": 1.0 / work_seconds(upload, DEVICES, none)[0],
-        "examples": examples,
     }
 
 
-def test_a_correlation_keeps_every_marginal_and_has_the_ranks_that_it_states(small) -> None:
-    """Each marginal against its law (Kolmogorov and Smirnov, false alarm 1e-4 each); each rank
-    correlation within four standard errors (at most 1 / sqrt(n) each)."""
-    found = attributes_of(small(correlated(CORRELATION)))
-    scenario = small()
+def test_every_attribute_has_its_law(small) -> None:
+    """By Kolmogorov and Smirnov, false alarm 1e-4 each."""
+    found = attributes_of(small())
     laws = {
         "habit": stats.beta(0.78, 1.85),
         "speed": stats.lognorm(0.6, scale=1 / 45.0),
@@ -150,34 +132,15 @@ def test_a_correlation_keeps_every_marginal_and_has_the_ranks_that_it_states(sma
     }
     for name, law in laws.items():
         assert stats.kstest(found[name], law.cdf)[1] > FALSE_ALARM
-    plain = attributes_of(scenario)
-    assert stats.ks_2samp(found["examples"], plain["examples"]).pvalue > FALSE_ALARM
-    # Who is eligible stays as it was.
-    assert (found["habit"] == plain["habit"]).all()
-    pairs = {("downlink", "uplink"): CORRELATION["downlink_uplink"]}
-    for key, value in CORRELATION.items():
-        one, other = key.split("_")
-        for rate in ("downlink", "uplink"):
-            pair = tuple(rate if name == "bandwidth" else name for name in (one, other))
-            pairs[pair] = value  # pyright: ignore[reportArgumentType]
-    tolerance = 4.0 / np.sqrt(DEVICES.size)
-    for (one, other), expected in pairs.items():
-        seen = stats.spearmanr(found[one], found[other])[0]
-        assert seen == pytest.approx(expected, abs=tolerance), (one, other)
-        before = stats.spearmanr(plain[one], plain[other])[0]
-        assert before == pytest.approx(0.0, abs=tolerance), (one, other)
 
 
-def test_one_class_that_says_nothing_and_correlations_of_zero_change_no_bit(
-    small, tmp_path: Path
-) -> None:
+def test_one_class_that_says_nothing_changes_no_bit(small, tmp_path: Path) -> None:
     digests = {
         simulate(small(*more), Placement(1, "in-process"), tmp_path / str(place)).digest
         for place, more in enumerate(
             (
                 (),
                 ("population.classes=[{name='all',share=1.0}]",),
-                ("population.correlation={habit_speed=0.0}",),
             )
         )
     }
@@ -249,11 +212,6 @@ def test_a_run_counts_by_class_who_took_part_for_any_number_of_shards(
             "population.classes=[{name='a',share=1.0,time_zones=[{share=0.5}]}]",
             "time_zones: the shares sum to 0.5",
         ),
-        (
-            "population.correlation={speed_bandwidth=0.9}",
-            "no variables can have all of these correlations",
-        ),
-        ("population.correlation={speed_habit=0.9}", "speed_habit"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(small, override: str, expected: str) -> None:
@@ -261,10 +219,3 @@ def test_what_makes_no_sense_is_refused_in_one_line(small, override: str, expect
         small(override)
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_correlations_of_what_others_say_are_refused(small) -> None:
-    with pytest.raises(ScenarioError, match="has no habits"):
-        small("population.correlation={habit_speed=0.2}", 'availability={model="poisson"}')
-    with pytest.raises(ScenarioError, match="determines the number of examples"):
-        small("population.correlation={speed_examples=0.2}", 'data={kind="source_code"}')

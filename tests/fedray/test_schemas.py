@@ -57,10 +57,10 @@ def test_a_literal_is_read_back_as_the_value(value) -> None:
 
 def test_init_writes_the_small_scenario(fedray_command, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    code, out, _ = fedray_command("init", str(file), "--json")
+    code, _, _ = fedray_command("init", str(file))
     written = Scenario.from_toml(file)
     small = Scenario.from_toml(find_scenario("small"))
-    assert (code, json.loads(out)["scenario_digest"]) == (0, small.digest)
+    assert code == 0
     assert (written.digest, written.name, written.description) == (small.digest, "mine", "")
     assert "\n# To grow, raise it together" in file.read_text()
     code, out, err = fedray_command("init", str(file))

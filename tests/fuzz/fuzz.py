@@ -46,7 +46,7 @@ from fedray.imports.importer import import_log
 from fedray.imports.inspected import inspect_log
 from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.registry import Tree
-from fedray.runs.design import evaluate_mechanisms, read_request
+from fedray.runs.design import evaluate_mechanisms
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenarios.gboard_rows import published_runs, select
 from fedray.studies.habits.read import read_observed_log
@@ -941,7 +941,6 @@ TASKS = (
     ' "scenario": {},\n "traces": [\n  {\n   "task": "a",\n   "digest": "0"\n  }\n ],\n'
     ' "document_digest": "0"\n}'
 )
-TARGETS = '[\n {\n "rounds": 8,\n "min_sep": 2,\n "max_participations": 2,\n "weight": 1.0\n }\n]'
 
 
 EVENTS = (
@@ -1012,17 +1011,10 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
         lambda file: evaluate_mechanisms([file], *schema, 1.0, 1e-6),
     )
     yield "mechanism", 0.04, mechanism
-    outcomes = Texts(
-        texts / "o.json",
-        [TARGETS],
-        ": ",
-        lambda file: read_request("blt", None, None, None, None, None, None, file),
-    )
-    yield "targets", 0.02, outcomes
     events = Texts(
         texts / "e.json", [EVENTS], ": ", lambda file: [each.epsilon for each in read_events(file)]
     )
-    yield "events", 0.02, events
+    yield "events", 0.04, events
     rows = Texts(
         texts / "r.csv",
         [(root / "scenarios/gboard/published.csv").read_text()],

@@ -70,7 +70,7 @@ BASES: tuple[dict[str, Any], ...] = (
     ALWAYS_ON,
     {"availability": {"model": "poisson"}, "participation": {"policies": [{"kind": "swor", "period_hours": 6.0}]}},
     {**ALWAYS_ON, "privacy": {"stop_at": {"rho": 0.8}, "at_limit": "exclude", "noise_multiplier": 2.0, "mechanism": {"kind": "tree"}}, "participation": NO_TIMER},
-    {**ALWAYS_ON, "privacy": {"clipping": {"kind": "adaptive", "count_noise": 8.0}, "mechanism": {"kind": "restarted", "mechanism": {"kind": "toeplitz", "coefficients": [1.0, 0.5]}, "restarts": [2, 5]}, "noise_multiplier": 2.0}},
+    {**ALWAYS_ON, "privacy": {"clipping": {"kind": "adaptive", "count_noise": 8.0}, "mechanism": {"kind": "tree", "restarts": [2, 5]}, "noise_multiplier": 2.0}},
     {**ALWAYS_ON, "rounds": {"mode": "buffered", "count": 6, "report_goal": 20, "max_days": 3.0, "buffer": {"concurrency": 60, "max_staleness": 2}}},
     {**ALWAYS_ON, "rounds": {"mode": "upload-then-train", "count": 6, "report_goal": 20, "max_days": 3.0, "uploads": {**UPLOADS, "schedule": {"kind": "cyclic", "min_sep": 2}}}},
     {**ALWAYS_ON, "rounds": {"mode": "upload-then-train", "count": 6, "report_goal": 20, "max_days": 3.0, "uploads": {**UPLOADS, "schedule": {"kind": "poisson", "probability": 0.05}}}, "privacy": {"noise_multiplier": 2.0, "mechanism": {"kind": "identity"}}},
@@ -579,9 +579,9 @@ class Mechanisms(Valid):
         kind = rng.choice([*FOLLOWING_KINDS, "table", "table", "table"])  # fmt: skip
         if kind != "table":
             return Path(kind)
-        from fedray.mechanisms.registry import BISR, BLT, BandFHU, Restarted, Toeplitz
+        from fedray.mechanisms.registry import BISR, BLT, BandFHU, Toeplitz
 
-        table = rng.choice([BLT, BISR, BandFHU, Toeplitz, Restarted, Tree])
+        table = rng.choice([BLT, BISR, BandFHU, Toeplitz, Tree])
         while True:
             drawn = drawn_table(table, "privacy.mechanism", rng)
             file = out / "mechanism.json"

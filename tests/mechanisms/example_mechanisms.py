@@ -10,7 +10,6 @@ from fedray.mechanisms.registry import (
     Dense,
     Identity,
     Matrix,
-    Restarted,
     Toeplitz,
     Tree,
     TreeFull,
@@ -47,19 +46,6 @@ MECHANISMS: dict[str, Strategy] = {
     "tree, completion": Tree(completion=True, rounds=ROUNDS),
     "tree, both": Tree(restarts=(13, 20), completion=True, rounds=ROUNDS),
     "tree-full": TreeFull(rounds=ROUNDS),
-    "restarted": Restarted(
-        mechanism=BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)), restarts=(1, 13, 99)
-    ),
-    "restarted, toeplitz": Restarted(
-        mechanism=Toeplitz(coefficients=(0.8, 0.5, 0.25)), restarts=(7, 20)
-    ),
-    "restarted, bisr": Restarted(mechanism=BISR(bands=6), restarts=(7, 20)),
-    "restarted, not monotone": Restarted(
-        mechanism=Toeplitz(coefficients=(1.0, 0.2, 0.4, 0.1)), restarts=(5, 8, 9)
-    ),
-    "restarted, with signs": Restarted(
-        mechanism=Toeplitz(coefficients=(1.0, -0.5, 0.25)), restarts=(4, 7)
-    ),
 }
 """By names that begin with the kind."""
 OF_EACH_KIND = {name: strategy for name, strategy in MECHANISMS.items() if name == strategy.kind}

@@ -23,7 +23,7 @@ from fedray.mechanisms.optimize.design import (
     cached_mechanism,
     optimize_mechanism,
 )
-from fedray.mechanisms.optimize.objective import LossOfCoefficients, Target, read_targets
+from fedray.mechanisms.optimize.objective import LossOfCoefficients, Target
 from fedray.mechanisms.optimize.toeplitz import log_loss, optimize_toeplitz
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, BandFHU, Dense, Identity, Toeplitz, Tree, TreeFull
@@ -470,34 +470,9 @@ def test_numbers_of_buffers_that_make_no_sense_are_refused(buffers: int) -> None
         optimize_blt([Target(MinSep(30, 10, 3))], buffers)
 
 
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        ("[", "targets file"),
-        ("[]", "is an empty list"),
-        ('[{"rounds": 5}]', "0.min_sep: Field required"),
-        ('[{"rounds": 5, "min_sep": 0, "max_participations": 1}]', "min_sep=0 must be at least 1"),
-        (
-            '[{"rounds": 5, "min_sep": 1, "max_participations": 1, "weight": -1}]',
-            "weight=-1.0 of a target must be positive",
-        ),
-        ('{"rounds": 5}', "give a list of objects"),
-    ],
-)
-def test_targets_that_make_no_sense_are_refused(text: str, rule: str, tmp_path: Path) -> None:
-    (tmp_path / "targets.json").write_text(text)
-    with pytest.raises(ValueError, match=rule):
-        read_targets(tmp_path / "targets.json")
-
-
-def test_targets_are_read_with_their_weights(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_text(
-        '[{"rounds": 50, "min_sep": 10, "max_participations": 2, "weight": 3}, {"rounds": 40, "min_sep": 9, "max_participations": 1}]'
-    )
-    assert read_targets(tmp_path / "t.json") == (
-        Target(MinSep(50, 10, 2), 3.0),
-        Target(MinSep(40, 9, 1), 1.0),
-    )
+def test_a_target_without_a_weight_above_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="weight=-1.0 of a target must be positive"):
+        Target(MinSep(5, 1, 1), -1.0)
 
 
 def test_identity_needs_nothing() -> None:

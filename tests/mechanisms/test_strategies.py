@@ -21,7 +21,6 @@ from fedray.mechanisms.registry import (
     Dense,
     Identity,
     Matrix,
-    Restarted,
     Toeplitz,
     Tree,
     TreeFull,
@@ -234,7 +233,6 @@ def test_only_what_no_theorem_covers_lacks_an_exact_sensitivity() -> None:
         "dense, random",
         "matrix",
         "matrix, random",
-        "restarted, not monotone",
         "toeplitz, not monotone",
     }
 
@@ -329,46 +327,6 @@ def assert_exact(strategy: Strategy, rounds: int, min_sep: int, most: int) -> Se
         found.value, rel=1e-12
     )
     return found
-
-
-@st.composite
-def restarted(draw) -> tuple[Restarted, int]:
-    """A Toeplitz mechanism of non-increasing coefficients with restarts, and how many rounds."""
-    falls = draw(st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=5))
-    coefficients = np.cumsum(falls[::-1])[::-1] + (0.25 if draw(st.booleans()) else 0.0)
-    rounds = draw(st.integers(1, 13))
-    restarts = draw(st.sets(st.integers(1, 13), min_size=1, max_size=4))
-    mechanism = Toeplitz(coefficients=(coefficients[0] + 0.5, *coefficients[1:].tolist()))
-    return Restarted(mechanism=mechanism, restarts=tuple(sorted(restarts))), rounds
-
-
-@pytest.mark.slow
-@given(restarted(), st.integers(1, 13), st.integers(1, 6))
-@settings(max_examples=600, deadline=None)
-def test_ordered_mechanisms_with_restarts_are_exact(made, min_sep: int, most: int) -> None:
-    """By brute force over all patterns; a pattern's square is the sum over its segments."""
-    strategy, rounds = made
-    found = assert_exact(strategy, rounds, min_sep, most)
-    square = sum(
-        PatternSensitivities(strategy.mechanism, end - start)
-        .exact(np.array([r - start for r in found.worst_pattern if start <= r < end]))
-        .value
-        ** 2
-        for start, end in strategy.segments(rounds)
-        if any(start <= r < end for r in found.worst_pattern)
-    )
-    assert square == pytest.approx(found.value**2, rel=1e-12)
-
-
-def test_restarts_lower_the_sensitivity_and_raise_the_error() -> None:
-    """The golden BLT at (2052, 342, 6), with the restarts of Xu et al. 2023 and without."""
-    participation = MinSep(2052, 342, 6)
-    strategy = Restarted(mechanism=GOLDEN, restarts=(128, 1152))
-    whole, parts = (each.participation_sensitivity(participation) for each in (GOLDEN, strategy))
-    assert parts.is_exact
-    assert parts.value < whole.value
-    assert strategy.error_variances(2052)[-1] > GOLDEN.error_variances(2052)[-1]
-    assert any_strategy_sensitivity(strategy, participation).value >= parts.value * (1 - 1e-12)
 
 
 @KINDS
@@ -468,15 +426,6 @@ def test_trees_stay_quick_where_devices_come_often(participation: MinSep) -> Non
         ),
         ({"kind": "tree-full", "rounds": 0}, "greater than or equal to 1"),
         ({"kind": "matrix", "file": "nowhere.npy"}, "cannot be read"),
-        ({"kind": "restarted", "mechanism": {"kind": "tree"}, "restarts": [2]}, "expected tags"),
-        (
-            {"kind": "restarted", "mechanism": {"kind": "bisr", "bands": 2}, "restarts": []},
-            "at least 1 item",
-        ),
-        (
-            {"kind": "restarted", "mechanism": {"kind": "bisr", "bands": 2}, "restarts": [4, 3]},
-            "must increase",
-        ),
         ({"kind": "forest"}, "does not match any of the expected tags"),
     ],
     ids=str,

@@ -282,13 +282,7 @@ def test_documents_of_mechanisms_match_their_types(
     options = (*workload, *page, "--json")
     several = printed(fedray_command, "mechanism", file, "tree", *setting, *options)
     check("fedray mechanism, of several", several)
-    outcomes = [
-        {"rounds": 60, "min_sep": 12, "max_participations": 4},
-        {"rounds": 50, "min_sep": 8, "max_participations": 5},
-    ]
-    (tmp_path / "targets.json").write_text(json.dumps(outcomes))
-    targets = ("--targets", str(tmp_path / "targets.json"), "--buffers", "1")
-    found = printed(fedray_command, "optimize", "blt", *targets, *workload, "--json")
+    found = printed(fedray_command, "optimize", "identity", *setting, *workload, "--json")
     wanted = ("--rounds", "60", "--epsilon", "4", "--sampling", "0.1", "--bands", "3")
     tried = {"tried": printed(fedray_command, "optimize", "best", *wanted, "--json")["tried"]}
     check("fedray optimize", found, parts | tried, has_base=False)
@@ -374,8 +368,6 @@ def test_documents_of_fits_match_their_types(tmp_path: Path, fedray_command, mon
 def test_documents_of_files_match_their_types(tmp_path: Path, fedray_command, monkeypatch) -> None:
     """Of those that are written, listed and described."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    check("fedray init", printed(fedray_command, "init", str(tmp_path / "s.toml"), "--json"))
-    check("fedray init --list", printed(fedray_command, "init", "--list", "--json"))
     check("fedray sweep, without a name", printed(fedray_command, "sweep", "--json"))
     described = [
         printed(fedray_command, "schema", name, "--json")

@@ -16,7 +16,7 @@ from fedray.mechanisms.accounting.events import StrategyRelease
 from fedray.mechanisms.accounting.gdp import mu_of
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import BLT, Identity, Restarted, Tree
+from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
@@ -28,10 +28,6 @@ from fedray.wire.messages import TrainReport
 
 CPU = torch.device("cpu")
 TREE = "privacy.mechanism={kind='tree',restarts=[8,20,30]}"
-BLT_AGAIN = (
-    "privacy.mechanism={kind='restarted',mechanism={kind='blt',theta=[0.9],omega=[0.2]},"
-    "restarts=[8,20,30]}"
-)
 IDENTITY = "privacy.mechanism={kind='identity'}"
 
 
@@ -97,7 +93,7 @@ def test_another_quantile_is_tracked_too(small) -> None:
     assert found == pytest.approx(2.0 * 1.898, rel=0.05)
 
 
-@pytest.mark.parametrize("mechanism", [TREE, BLT_AGAIN])
+@pytest.mark.parametrize("mechanism", [TREE])
 def test_between_restarts_the_norm_stays_and_the_estimate_moves(small, mechanism: str) -> None:
     """By hand: C_(t+1) = C_0 exp(-eta (b_0 + ... + b_t - (t + 1) gamma)), b_t with the noise of the mechanism's own stream."""
     scenario = adaptive(small, mechanism, "privacy.clip_norm=0.7")
@@ -206,7 +202,7 @@ def test_other_kinds_keep_the_scenarios_norm_and_count_nothing(small, kind: str)
     assert rule.state() == {}
 
 
-@pytest.mark.parametrize("mechanism", [TREE, BLT_AGAIN, IDENTITY])
+@pytest.mark.parametrize("mechanism", [TREE, IDENTITY])
 def test_noise_on_sums_is_measured_by_the_norm_of_its_segment(small, mechanism: str) -> None:
     """Every step of no updates is z_u x norm x share x the row of the stream, over the devices; and a restored aggregator takes the same."""
     scenario = adaptive(
@@ -267,7 +263,6 @@ def composed_rho(
 STRATEGIES = [
     Tree(restarts=(3, 7)),
     Tree(restarts=(4,), completion=True, rounds=11),
-    Restarted(mechanism=BLT(theta=(0.9, 0.5), omega=(0.3, 0.4)), restarts=(3, 7)),
     Identity(),
 ]
 

@@ -19,7 +19,6 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.registry import (
     Identity,
-    Restarted,
     Tree,
 )
 from fedray.mechanisms.strategy import Sensitivity, Strategy
@@ -129,24 +128,6 @@ def test_a_mechanism_that_nobody_knows_has_the_noise_of_the_recurrence_that_it_n
     stream = stream_of(Halves(), 3)
     for t in range(3):
         np.testing.assert_allclose(stream.next().numpy(), draw(t) / 2.0, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [each for each in MECHANISMS.values() if isinstance(each, Restarted)],
-    ids=lambda s: s.mechanism.kind,
-)
-def test_after_a_restart_noise_is_that_of_a_stream_that_begins_there(strategy) -> None:
-    """But for its draws, which are those of the later rounds."""
-    stretches = pairwise([*strategy.restarts, ROUNDS])
-    start, end = max(stretches, key=lambda edges: edges[1] - edges[0])
-    stream = stream_of(strategy)
-    rows = np.stack([stream.next().numpy().copy() for _ in range(ROUNDS)])
-    count = min(end - start, 10)
-    assert count > 3
-    alone = np.linalg.inv(strategy.mechanism.definition(count))
-    expected = alone @ np.stack([draw(start + t) for t in range(count)])
-    np.testing.assert_allclose(rows[start : start + count], expected, atol=2e-5)
 
 
 def test_strategies_of_fewer_rounds_have_no_stream() -> None:
