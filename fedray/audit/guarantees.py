@@ -20,7 +20,7 @@ from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.document import Document, InJson, Keys, NotInJson
+from fedray.base.document import Document, InJson, Keys, NotInJson, Only
 from fedray.base.rounding import counted, down, shown_min_sep
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.clip_count import with_counts
@@ -105,8 +105,8 @@ class Guarantee(Document):
     reason: str
     assumptions: tuple[str, ...] = ()
     """Assumptions behind the guarantee, in sentences."""
-    pairs: NotInJson[tuple[MinSep, ...]] = ()
-    """Pairs of which each device keeps one; then no single participation describes it."""
+    pairs: Annotated[tuple[MinSep, ...], Only("min_sep max_participations")] = ()
+    """Pairs of limits of which each device keeps one; empty if all keep one participation."""
 
     @property
     def is_known(self) -> InJson[bool]:
