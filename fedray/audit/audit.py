@@ -61,14 +61,8 @@ from fedray.audit.noise import (
     released,
 )
 from fedray.audit.over_rounds import SpentAfter, privacy_after, privacy_over_rounds
-from fedray.audit.participation import Patterns, read_patterns
-from fedray.audit.persons import (
-    Clients,
-    PersonAudit,
-    Persons,
-    audited_person,
-    with_ids_joined,
-)
+from fedray.audit.participation import Patterns, read_patterns, with_ids_joined
+from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person
 from fedray.audit.questions import (
     OF_A_MODEL,
     ONLY_ANSWERS,
@@ -82,17 +76,7 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
-from fedray.base.document import (
-    Document,
-    IfAny,
-    InJson,
-    InPlace,
-    Key,
-    Keys,
-    NotInJson,
-    Only,
-    json_of,
-)
+from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, given, given_delta, shown_min_sep, up
@@ -118,7 +102,8 @@ from fedray.trace.trained import TrainedRun
 
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
-_OF_JOINED = "verdict min_sep max_participations supported_epsilon claim_holds"
+_OF_JOINED = "joined_epsilon=supported_epsilon joined_claim_holds=claim_holds "
+_OF_JOINED += "joined_min_sep=min_sep joined_max_participations=max_participations"
 DEFAULT_DELTA = 1e-10
 """Delta for logs, unless another is given."""
 
@@ -314,9 +299,8 @@ class Audit(DrawnResult):
     """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
     rests_on: NotInJson[tuple[Assumption, ...]]
     """Assumptions behind the figures, each with its source."""
-    joined: Annotated[IfAny["Audit"], Only(_OF_JOINED)]
-    """The same audit of a log with ids that differ only in writing as one device. Absent without
-    such ids, and in that audit itself."""
+    joined: Annotated["Audit | None", Keys(_OF_JOINED)]
+    """The same if ids that differ only in writing are one device; None without such ids."""
     classes: NotInJson[tuple[Any, ...]]
     """Participation of the devices of each class, as the run recorded it; empty without classes,
     and for a log."""
@@ -412,22 +396,24 @@ class Audit(DrawnResult):
         one = self.joined
         if one is None:
             return ""
+        same = "ids that differ only in case, spaces or the like are one device "
+        same += f"({self.devices:,} ids of {one.devices:,} devices)"
         said = f"min-sep is {shown_min_sep(one.min_sep)}, with at most "
         said += f"{counted(one.max_participations, 'participation')} of a device"
+        if self._noise is None:
+            return f"If {same}, {said}."
+        values = [each.mechanisms[0].epsilon for each in (self, one)]
         if self.findings:
-            value = one.supported_epsilon
+            values = [each.supported_epsilon for each in (self, one)]
             said = judged(one.findings).replace("The", "the", 1)
-            said += f"; epsilon that may be published is {'none' if value is None else up(value)}"
-        elif one._noise is not None:
-            said += f"; they spent {up(one.mechanisms[0].epsilon or 0.0)}"
-        ids = f"the {self.devices:,} ids are of {one.devices:,} devices"
-        return f"If ids that differ only in case, spaces or the like are one, {ids}, {said}."
+        own, other = ("none" if each is None else up(each) for each in values)
+        return f"Epsilon is {own}, or {other} if {same}; then {said}."
 
     @property
     def standing(self) -> str:
-        """Whether the claim "holds", is "broken", or neither ("open"), as one of limits that are the
-        log's own, or that hold only if ids that look alike are devices of their own; "" for a run
-        without a claim."""
+        """Whether the claim "holds", is "broken", or is in doubt ("open"); a log without a claim is
+        in doubt, and a run without one "".
+        """
         if not self.findings:
             return "" if self.scenario is not None else "open"
         is_doubted = self.reads_off or (self.joined is not None and not self.joined.claim_holds)

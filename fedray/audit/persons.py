@@ -26,8 +26,7 @@ from fedray.mechanisms.accounting.events import Composed, Repeated
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
-from fedray.trace.ids import first_alike
-from fedray.trace.imported import Assumption, ImportedTrace
+from fedray.trace.imported import Assumption
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +98,6 @@ def joined_by_owner(patterns: Patterns) -> Patterns:
     weights = None if patterns.weights is None else patterns.weights[order]
     rounds = patterns.rounds[order]
     return Patterns(patterns.committed_rounds, owner_ids, counts, rounds, weights)
-
-
-def with_ids_joined(log: ImportedTrace, patterns: Patterns) -> Patterns:
-    """Returns the patterns of a log with ids that differ only in writing as one device."""
-    # Devices of a log are numbered without gaps.
-    devices = first_alike(log.device_names).astype(np.uint64)
-    rows = np.repeat(devices, patterns.counts) << np.uint64(32) | patterns.rounds
-    # Records of a device and round are one contribution only if the import was told that.
-    rows = np.unique(rows) if log.repeats == "once" else np.sort(rows)
-    ids, counts = np.unique(rows >> np.uint64(32), return_counts=True)
-    return Patterns(patterns.committed_rounds, ids, counts, rows.astype(np.uint32))
 
 
 @dataclass(frozen=True, slots=True)
