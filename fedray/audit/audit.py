@@ -406,6 +406,7 @@ class Audit(DrawnResult):
         if self.findings:
             values = [each.supported_epsilon for each in (self, one)]
             said = judged(one.findings).replace("The", "the", 1)
+            said += ", its timer unchecked" * self._claims_timer
         own, other = ("none" if each is None else up(each) for each in values)
         return f"Epsilon is {own}, or {other} if {same}; then {said}."
 
@@ -416,8 +417,14 @@ class Audit(DrawnResult):
         """
         if not self.findings:
             return "" if self.scenario is not None else "open"
-        is_doubted = self.reads_off or (self.joined is not None and not self.joined.claim_holds)
+        one = self.joined
+        is_doubted = one is not None and (not one.claim_holds or self._claims_timer)
+        is_doubted |= bool(self.reads_off)
         return "open" if is_doubted and self.claim_holds else standing(self.findings)
+
+    @property
+    def _claims_timer(self) -> bool:
+        return self.claim is not None and self.claim.timer_hours is not None
 
     @property
     def reads_off(self) -> str:
