@@ -188,8 +188,8 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     if stated.may_rest_on:
         return f"{models} {have} {says}{about}"
     if scenario is None and stated.name != "observed":
-        condition = f"If {limits} were enforced{audit.for_all_rows}, which this log cannot show"
-        return f"{condition}, {models[0].lower()}{models[1:]} have {says}"
+        condition = f"If this noise was added and {limits} were enforced{audit.for_all_rows}, which"
+        return f"{condition} this log cannot show, {models[0].lower()}{models[1:]} have {says}"
     return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}{about}"
 
 

@@ -129,7 +129,8 @@ def test_a_frontier_gives_less_than_limits_that_never_meet_in_a_device(audited) 
     assert "(min-sep, participations) of [[45, 7], [22, 2]]" in of_pairs.supported_by
     # A published statement names what must be enforced.
     said = (
-        "If for each device one pair (min-sep, participations) of [[45, 7], [22, 2]] were enforced"
+        "If this noise was added and for each device one pair (min-sep, participations) of "
+        "[[45, 7], [22, 2]] were enforced"
     )
     assert said in privacy_statement(of_pairs).summary
 
