@@ -114,10 +114,7 @@ def test_a_frontier_gives_less_than_limits_that_never_meet_in_a_device(audited) 
     of_pairs = audited([*SELDOM, *CLOSE], frontier=[[45, 7], [22, 2]])
     assert of_pairs.claim_holds
     (claimed,) = [each for each in of_pairs.to_json()["guarantees"] if each["name"] == "claimed"]
-    assert claimed["pairs"] == [
-        {"min_sep": 45, "max_participations": 7},
-        {"min_sep": 22, "max_participations": 2},
-    ]
+    assert claimed["pairs"] == [[45, 7], [22, 2]]
     assert of_pairs.supported_epsilon < 0.85 * of_limits.supported_epsilon
     # The audit of the limits proposes the frontier, with its epsilon; that of the frontier has no better one.
     assert (
