@@ -36,6 +36,8 @@ from fedray.audit.findings import (
     Verdict,
     broken_noise,
     claim_passes,
+    judged,
+    standing,
     verdict_sentences,
 )
 from fedray.audit.guarantees import (
@@ -59,7 +61,7 @@ from fedray.audit.noise import (
     released,
 )
 from fedray.audit.over_rounds import SpentAfter, privacy_after, privacy_over_rounds
-from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.participation import Patterns, read_patterns, with_ids_joined
 from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person
 from fedray.audit.questions import (
     OF_A_MODEL,
@@ -77,7 +79,7 @@ from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import counted, given, given_delta, up
+from fedray.base.rounding import counted, given, given_delta, shown_min_sep, up
 from fedray.encoding.tables import AnyEncoding
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Event
@@ -100,6 +102,8 @@ from fedray.trace.trained import TrainedRun
 
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
+_OF_JOINED = "joined_epsilon=supported_epsilon joined_claim_holds=claim_holds "
+_OF_JOINED += "joined_min_sep=min_sep joined_max_participations=max_participations"
 DEFAULT_DELTA = 1e-10
 """Delta for logs, unless another is given."""
 
@@ -295,6 +299,8 @@ class Audit(DrawnResult):
     """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
     rests_on: NotInJson[tuple[Assumption, ...]]
     """Assumptions behind the figures, each with its source."""
+    joined: Annotated["Audit | None", Keys(_OF_JOINED)]
+    """The same if ids that differ only in writing are one device; None without such ids."""
     classes: NotInJson[tuple[Any, ...]]
     """Participation of the devices of each class, as the run recorded it; empty without classes,
     and for a log."""
@@ -341,10 +347,10 @@ class Audit(DrawnResult):
         )
 
     @property
-    def claim_holds(self) -> InJson[bool]:
+    def claim_holds(self) -> InJson[bool | None]:
         """Whether the claim passes: at least one statement could be checked, and every statement
-        that could be checked holds. True without a claim."""
-        return not self.findings or claim_passes(self.findings)
+        that could be checked holds. None without a claim."""
+        return claim_passes(self.findings) if self.findings else None
 
     @property
     def for_all_rows(self) -> str:
@@ -379,8 +385,57 @@ class Audit(DrawnResult):
     def verdict(self) -> InJson[str]:
         """The answer in a sentence: whether the claim holds and which figures would; without a
         claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
-        several devices."""
-        return " ".join([self._verdict, *([self.clients.text] if self.clients else [])])
+        several devices; and the same for ids that differ only in writing as one device."""
+        of_clients = self.clients.text if self.clients else ""
+        found = [self._verdict, of_clients, self.of_joined, self.reads_off]
+        return " ".join(filter(None, found))
+
+    @property
+    def of_joined(self) -> str:
+        """A sentence on the figures if ids that differ only in writing are one device, or ""."""
+        one = self.joined
+        if one is None:
+            return ""
+        same = "ids that differ only in case, spaces or the like are one device "
+        same += f"({self.devices:,} ids of {one.devices:,} devices)"
+        said = f"min-sep is {shown_min_sep(one.min_sep)}, with at most "
+        said += f"{counted(one.max_participations, 'participation')} of a device"
+        if self._noise is None:
+            return f"If {same}, {said}."
+        values = [each.mechanisms[0].epsilon for each in (self, one)]
+        if self.findings:
+            values = [each.supported_epsilon for each in (self, one)]
+            said = judged(one.findings).replace("The", "the", 1)
+            said += ", its timer unchecked" * self._claims_timer
+        own, other = ("none" if each is None else up(each) for each in values)
+        return f"Epsilon is {own}, or {other} if {same}; then {said}."
+
+    @property
+    def standing(self) -> str:
+        """Whether the claim "holds", is "broken", or is in doubt ("open"); a log without a claim is
+        in doubt, and a run without one "".
+        """
+        if not self.findings:
+            return "" if self.scenario is not None else "open"
+        one = self.joined
+        is_doubted = one is not None and (not one.claim_holds or self._claims_timer)
+        is_doubted |= bool(self.reads_off)
+        return "open" if is_doubted and self.claim_holds else standing(self.findings)
+
+    @property
+    def _claims_timer(self) -> bool:
+        return self.claim is not None and self.claim.timer_hours is not None
+
+    @property
+    def reads_off(self) -> str:
+        """A sentence that the limits of a claim about a log are the log's own; else empty."""
+        keys = ("min_sep", "max_participations", "frontier", "timer_hours")
+        limits = [each.found == each.claimed for each in self.findings if each.statement in keys]
+        if self.scenario is not None or not limits or not all(limits):
+            return ""
+        return (
+            "Its limits are what the log shows, so the log is no evidence that they were enforced."
+        )
 
     @property
     def _verdict(self) -> str:
@@ -412,6 +467,8 @@ class Audit(DrawnResult):
         said = (
             "" if spent is None else f"; the devices of this trace spent {up(spent.epsilon or 0)}"
         )
+        if self.scenario is None:
+            return f"No claim was given, and a log alone supports no guarantee{said}."
         return f"No guarantee may rest on this trace{said}."
 
     @property
@@ -783,6 +840,7 @@ def audit_trace(
     show_devices: bool = False,
     scenario: Scenario | None = None,
     trained: TrainedRun | None = None,
+    join_ids: bool = False,
 ) -> Audit:
     """Audits a trace, against a claim if one is given.
 
@@ -800,6 +858,7 @@ def audit_trace(
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
             place of the run's own.
         trained: that training; default: that of the run.
+        join_ids: whether ids of a log that differ only in case, spaces and the like are one device.
 
     Raises:
         InputError: an argument is out of range or excluded by a claim, the mechanism has fewer
@@ -840,6 +899,14 @@ def audit_trace(
             f"{patterns.committed_rounds:,} rounds, so there is no participation to audit; {remedy}"
         )
     names = DeviceNames(opened, show_devices)
+    joined = None
+    if isinstance(opened, ImportedTrace) and "doubtful_ids" in opened.run:
+        alike = with_ids_joined(opened, patterns)
+        if join_ids:
+            opened, patterns = opened.without_times(), alike
+        elif alike.device_ids.size < patterns.device_ids.size:
+            options = (noise_multiplier, delta, mechanism, claim, show_devices)
+            joined = audit_trace(opened, *options, join_ids=True)
     imported = opened if isinstance(opened, ImportedTrace) else None
     try:
         # Limits do not depend on the mechanism, so they are found once for all.
@@ -961,6 +1028,7 @@ def audit_trace(
             *(() if persons is None else (persons.assumption,)),
             *(() if clients is None else (Assumption(clients.text, "counted in training"),)),
         ),
+        joined=joined,
         classes=tuple(opened.run.get("classes", ())) if isinstance(opened, Trace) else (),
     )
 

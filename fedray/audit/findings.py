@@ -154,8 +154,8 @@ def headline(findings: Sequence[Finding]) -> str:
     return f"The claim {heads[standing(findings)]}"
 
 
-def verdict_sentences(findings: Sequence[Finding]) -> str:
-    """Returns the verdict on a claim in sentences: whether it holds, and each statement that does
+def judged(findings: Sequence[Finding]) -> str:
+    """Returns the verdict on a claim as a clause: whether it holds, and each statement that does
     not, with the figure that would."""
     failing = [
         each
@@ -169,8 +169,13 @@ def verdict_sentences(findings: Sequence[Finding]) -> str:
     # Privacy with the claimed noise is not that of a run with other noise.
     has_noise = not broken_noise(findings)
     clauses = "; ".join(_clause(each, has_noise) for each in failing)
+    return f"{head}: {clauses}" if clauses else head
+
+
+def verdict_sentences(findings: Sequence[Finding]) -> str:
+    """Returns the verdict on a claim in sentences."""
     unchecked = [each.name for each in findings if each.verdict is Verdict.UNCHECKED]
-    sentences = [f"{head}: {clauses}" if clauses else head]
+    sentences = [judged(findings)]
     if unchecked:
         sentences.append(f"Not checked: {', '.join(unchecked)}")
     if not any(each.statement in SPENT_STATEMENTS for each in findings):

@@ -20,7 +20,7 @@ from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.document import Document, InJson, Keys, NotInJson
+from fedray.base.document import Document, InJson, Key, Keys, NotInJson
 from fedray.base.rounding import counted, down, shown_min_sep
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.clip_count import with_counts
@@ -117,9 +117,14 @@ class Guarantee(Document):
     def limits(self) -> str:
         """The participation in words, or the reason why none is known."""
         if self.pairs:
-            pairs = shown_pairs([(each.min_sep, each.max_participations) for each in self.pairs])
+            pairs = shown_pairs(self.frontier)
             return f"for each device one pair (min-sep, participations) of {pairs}"
         return self.reason if self.participation is None else described(self.participation)
+
+    @property
+    def frontier(self) -> Annotated[tuple[tuple[int, int], ...], Key("pairs")]:
+        """Pairs of min-sep and participations of which each device keeps one; empty without."""
+        return tuple((each.min_sep, each.max_participations) for each in self.pairs)
 
     @property
     def scope(self) -> InJson[str]:

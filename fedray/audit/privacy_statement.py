@@ -166,8 +166,9 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     rho = "" if stated.rho is None else f", with rho {up(stated.rho, 6)} of zCDP"
     says = (
         f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy{rho}, for "
-        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}."
-    )
+        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}. "
+        f"{audit.of_joined}"
+    ).rstrip()
     by_rule = answers or stated.pairs or stated.name in BY_SERVER
     is_unlimited = stated.participation is None and not by_rule
     limits = "unlimited" if is_unlimited else audit.basis.condition
@@ -187,8 +188,8 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     if stated.may_rest_on:
         return f"{models} {have} {says}{about}"
     if scenario is None and stated.name != "observed":
-        condition = f"If {limits} were enforced{audit.for_all_rows}, which this log cannot show"
-        return f"{condition}, {models[0].lower()}{models[1:]} have {says}"
+        condition = f"If this noise was added and {limits} were enforced{audit.for_all_rows}, which"
+        return f"{condition} this log cannot show, {models[0].lower()}{models[1:]} have {says}"
     return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}{about}"
 
 

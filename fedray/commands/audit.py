@@ -35,6 +35,7 @@ def audit(
     events: Path | None = None,
     evidence: Path | None = None,
     show_devices: bool = False,
+    join_ids: bool = False,
     verify: bool | None = None,
     verbose: bool = False,
     as_json: bool = False,
@@ -73,6 +74,7 @@ def audit(
         verbose: print the whole audit
         verify: check every digest, or none; default: of what is read
         show_devices: name the devices of a log, instead of a keyed hash
+        join_ids: take ids of a log that differ only in case, spaces and the like as one device
     """
     from fedray.trace.several_tasks import is_of_tasks
 
@@ -89,6 +91,7 @@ def audit(
             "--events": events,
             "--evidence": evidence,
             "--show-devices": show_devices,
+            "--join-ids": join_ids,
         }
         audit_run_of_tasks(trace, about_one, delta, page, figures, verify, verbose, as_json)
         return
@@ -99,7 +102,7 @@ def audit(
     check_evidence(evidence, claim)
     with progress_line("auditing"):
         opened, result = audited(
-            trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
+            trace, claim, mechanism, noise_multiplier, delta, show_devices, verify, join_ids
         )
     written = write_shown(result, page, figures)
     if events is not None:
@@ -114,7 +117,7 @@ def audit(
             written["statement"] = write_statement(result, statement, tuning)
         except InputError as error:
             # The exit code says that the claim fails, whatever else cannot be written.
-            if result.claim_holds:
+            if result.claim_holds is not False:
                 raise
             print_line(f"fedray: {one_line(str(error))}", err=True)
     if as_json:

@@ -28,12 +28,12 @@ from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
-from fedray.imports.ids import doubtful_ids
-from fedray.imports.log import UNRELEASED, Log, LogLayout, Unused, shown_value
+from fedray.imports.log import NO_TIMES, UNRELEASED, UNTIMED, Log, LogLayout, Unused, shown_value
 from fedray.imports.log_files import BATCH_ROWS, separator_of, shown_path
 from fedray.imports.log_rounds import REMEDY, Numbering, ReleasedRounds, listed, read_rounds_file
 from fedray.imports.repeats import REPEATED, Repeats
 from fedray.trace.files import check_name, first_line
+from fedray.trace.ids import doubtful_ids
 from fedray.trace.imported import (
     DEVICES_FILE,
     IMPORT_FORMAT,
@@ -194,7 +194,7 @@ def import_log(
         repeated = parts.repeats.repeated
         if repeated.rows and repeats == "refuse":
             raise InputError(
-                f"log {str(log)!r} has {counted(repeated.rows, 'row')} of {REPEATED} (such as "
+                f"log {str(log)!r} has {counted(repeated.rows, 'row')} {REPEATED} (such as "
                 f"{repeated}), each of which may count: "
                 "give `repeats='once'` if they are repeated records of one contribution, or "
                 "`repeats='each'` if a device contributed more than once to a round"
@@ -251,8 +251,8 @@ def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
 def check_staged(source: Log, leave_out_invalid: bool) -> None:
     """Raises InputError if rows are not participations and may not be left out, or lack times."""
     source.check_conditions()
-    for problem in source.time_problems.values():
-        raise InputError(problem)
+    if source.time_problem:
+        raise InputError(source.time_problem)
     name = f"log {str(source.path)!r}"
     # Rows beyond the stated rounds are participations, so they must not be left out.
     if source.left_out and (source.out_of_range or not leave_out_invalid):
@@ -264,6 +264,8 @@ def check_staged(source: Log, leave_out_invalid: bool) -> None:
             "correct the log; or leave them out with `leave_out_invalid=True`, but then no claim "
             "can be checked, because they may be participations"
         )
+        if UNTIMED in source.left_out:
+            remedy = f"correct the log; or {NO_TIMES}"
         if source.out_of_range:
             remedy = (
                 "rows beyond the given rounds are participations too: correct the number of "

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
-from fedray.imports.ids import doubtful_ids
 from fedray.imports.importer import (
     ROUNDS,
     SORTED,
@@ -28,11 +27,12 @@ from fedray.imports.importer import (
     check_owners,
     queried,
 )
-from fedray.imports.log import Log, LogLayout, is_text, shown_value
+from fedray.imports.log import NO_TIMES, UNTIMED, Log, LogLayout, is_text, shown_value
 from fedray.imports.log_files import LogFiles
 from fedray.imports.log_rounds import Numbering
 from fedray.imports.log_times import EARLIEST, ISO_8601, LATEST, UNITS
 from fedray.imports.repeats import Repeats
+from fedray.trace.ids import doubtful_ids
 
 WORDS = {
     "time": ("timestamp", "datetime", "time", "date", "ts", "at", "when"),
@@ -154,9 +154,9 @@ def inspect_log(
                 if leave_out_invalid and not found.source.out_of_range:
                     notes.append(f"{text}, left out; claims are then unchecked")
                 else:
-                    problems.append(
-                        f"{text}; correct them, or leave them out by --leave-out-invalid"
-                    )
+                    remedy = "leave them out by --leave-out-invalid"
+                    remedy = NO_TIMES if each.reason == UNTIMED else remedy
+                    problems.append(f"{text}; correct them, or {remedy}")
             problems += found.problems
             notes += found.notes
             if found.is_repeated and repeats == "refuse":
@@ -319,9 +319,9 @@ class _Rows:
         with tempfile.TemporaryDirectory(prefix="fedray-inspect-") as folder:
             staged = Path(folder) / "staged.parquet"
             self.source.stage(staged, batches)
-            self.problems = [*self.source.time_problems.values()]
+            self.problems = [each for each in (self.source.time_problem,) if each]
             form = "" if self.source.times is None else self.source.times.form
-            if form and True not in self.source.time_problems:
+            if form and not self.problems:
                 doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in form else ""
                 self.notes.append(f"times: {form}{doubt}")
             try:

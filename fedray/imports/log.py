@@ -15,8 +15,9 @@ from fedray.base.arrays import BoolArray, Int64Array
 from fedray.base.errors import InputError, shown
 from fedray.imports.log_files import LogFiles, row_hashes, shown_path
 from fedray.imports.log_rounds import Numbering
-from fedray.imports.log_times import RowName, TimeReader
+from fedray.imports.log_times import TimeReader
 from fedray.trace.files import first_line
+from fedray.trace.ids import MISSING
 from fedray.trace.imported import AS_THEY_ARE, LeftOut, hashed_name
 
 MOST_MET = 5
@@ -27,6 +28,12 @@ ROW_HASH = "row_hash"
 """Staged column: the hash of a row's values in all columns of the log. Rows that differ have the
 same one with probability 2^-64."""
 UNRELEASED = "in rounds that released nothing, by the rounds file"
+UNTIMED = "without a time"
+"""Reason for which rows cannot be used in a log with times."""
+NO_TIMES = (
+    "leave out the column of times: min-sep and participations need none, but timers are then "
+    "unchecked, and copies count as repeats"
+)
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -147,8 +154,8 @@ class Log:
         self.rows = self.filtered_rows = self.staged_rows = 0
         self._places = np.empty(0, np.int64)
         """Positions in the log of the rows of the last batch."""
-        self.time_problems: dict[bool, str] = {}
-        """First error for times that cannot be read, and for rows without a time."""
+        self.time_problem = ""
+        """First error for times that cannot be read."""
         self.left_out: dict[str, Unused] = {}
         """Rows that may be participations but are incomplete, by reason."""
         self.out_of_range = self.unreleased_rows = 0
@@ -260,6 +267,9 @@ class Log:
         beyond = "with a round beyond 10^18"
         if self.numbering.how == AS_THEY_ARE:
             beyond = f"with a round beyond rounds-1={limit - 1}"
+        staged = self.numbering.staged(numbers)
+        times = None if self.times is None else batch.column(self.layout.time)
+        untimed = np.zeros(len(devices), bool) if times is None else _is_untimed(times)
         # A row is counted under the first of these that it fails.
         checks = {
             "without a device": _is_missing(devices),
@@ -268,6 +278,7 @@ class Log:
             "with a round that is not an integer": np.asarray(whole.is_null()),
             "with a negative round": numbers < 0,
             beyond: numbers >= limit,
+            UNTIMED: untimed & (staged >= 0),
         }
         is_left = np.ones(batch.num_rows, np.bool_)
         for reason, fails in checks.items():
@@ -281,7 +292,6 @@ class Log:
             self.left_out.setdefault(reason, found).rows += places.size
             self.out_of_range += places.size if reason == beyond else 0
         # Rows in these rounds are counted separately, because the log may have them.
-        staged = self.numbering.staged(numbers)
         is_unreleased = is_left & (staged < 0)
         if is_unreleased.any():
             self.unreleased_rows += int(is_unreleased.sum())
@@ -291,30 +301,22 @@ class Log:
         places = np.flatnonzero(is_left & ~is_unreleased)
         columns = [_taken(each, places) for each in (devices, *owners)]
         columns.append(pa.array(staged[places]))
-        if self.times is not None:
+        if self.times is not None and times is not None:
 
             def row_name(place: int) -> str:
                 row = int(places[place])
                 return row_text(devices[row], shown_value(rounds[row]))
 
-            times = _taken(batch.column(self.layout.time), places)
-            columns.append(self._seconds(self.times, times, row_name))
+            try:
+                seconds = self.times.seconds(_taken(times, places), row_name)
+            except InputError as error:
+                # The first, since all later rows are read by the form of the first.
+                self.time_problem = self.time_problem or str(error)
+                seconds = np.full(places.size, np.nan)
+            columns.append(pa.array(seconds, from_pandas=True))
             hashes = row_hashes(batch, self._places)
             columns.append(_taken(hashes, places))
         return pa.record_batch(columns, schema=self.schema)
-
-    def _seconds(self, reader: TimeReader, times: pa.Array, row_name: RowName) -> pa.Array:
-        """Returns times [N], null if they are missing or cannot be read, which is a problem."""
-        seconds = np.full(len(times), np.nan)
-        filled = np.flatnonzero(times.is_valid())
-        for places in (filled, np.arange(len(times))) if times.null_count else (filled,):
-            try:
-                some = times.take(pa.array(places))
-                seconds[places] = reader.seconds(some, lambda place, of=places: row_name(of[place]))
-            except InputError as error:
-                # The first of each kind, since all later rows are read by the form of the first.
-                self.time_problems.setdefault(places is filled, str(error))
-        return pa.array(seconds, from_pandas=True)
 
     def _owners(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """Returns each row's owner, as a list of one column, or of none."""
@@ -419,6 +421,14 @@ def shown_value(value: pa.Scalar) -> str:
 def is_text(kind: pa.DataType) -> bool:
     """Returns whether a type is text."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _is_untimed(times: pa.Array) -> BoolArray:
+    """Returns whether times [N] are null, or words that stand for a missing value."""
+    if not is_text(times.type):
+        return np.asarray(times.is_null())
+    words = _COMPUTE.utf8_lower(_COMPUTE.utf8_trim_whitespace(times)).fill_null("")
+    return np.asarray(_COMPUTE.is_in(words, pa.array(MISSING)))
 
 
 def _taken(column: pa.Array, places: Int64Array) -> pa.Array:

@@ -107,10 +107,7 @@ class TimeReader:
             return np.empty(0)
         if column.null_count:
             place = int(np.flatnonzero(column.is_null())[0])
-            raise self._error(
-                f"rows without a time ({row_name(place)}); correct them, or leave the times out, "
-                f"so that timers are not checked. {ACCEPTED}"
-            )
+            raise self._error(f"rows without a time ({row_name(place)}); correct them")
         kind = column.type
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         if self._parser is not None and not is_text:

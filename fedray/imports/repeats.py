@@ -17,7 +17,7 @@ from fedray.imports.log import ROW_HASH, Unused
 from fedray.imports.log_rounds import MOST_SHOWN
 from fedray.trace.imported import COPIED
 
-REPEATED = "the same device in the same round again"
+REPEATED = "of the same device in the same round again"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 

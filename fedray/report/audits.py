@@ -14,7 +14,7 @@ from fedray.audit.distribution import (
     Frontier,
     SpentByDevice,
 )
-from fedray.audit.findings import Evidence, Finding
+from fedray.audit.findings import Evidence, Finding, Verdict
 from fedray.audit.guarantees import (
     OBSERVED_CANNOT_BE_RESTED_ON,
     Guarantee,
@@ -341,7 +341,8 @@ def evidence_table(findings: Sequence[Finding], most_rounds: int | None = None) 
         findings: findings of an audit.
         most_rounds: largest number of rounds in one cell; None for all.
     """
-    rows = [(each, shown) for each in findings for shown in each.evidence]
+    ordered = sorted(findings, key=lambda each: each.verdict is not Verdict.BROKEN)
+    rows = [(each, shown) for each in ordered for shown in each.evidence]
     notes = [
         f"Of {each.statement} {each.evidence_note}." for each in findings if each.evidence_note
     ]
@@ -351,14 +352,16 @@ def evidence_table(findings: Sequence[Finding], most_rounds: int | None = None) 
         "rounds": lambda row: _rounds(row[1], most_rounds),
         "shows": lambda row: row[1].shows,
     }
-    return Table.of("Evidence", rows, cells, " ".join(notes))
+    styles = [style_of(row[0].verdict) for row in rows]
+    return Table.of("Evidence", rows, cells, " ".join(notes), row_styles=styles)
 
 
 def _rounds(evidence: Evidence, most: int | None) -> str:
-    return _listed(evidence.rounds, len(evidence.rounds) if most is None else most)
+    return listed(evidence.rounds, len(evidence.rounds) if most is None else most)
 
 
-def _listed(values: Sequence[int], most: int) -> str:
+def listed(values: Sequence[int], most: int) -> str:
+    """Returns the first `most` values as text."""
     return ", ".join([*map(str, values[:most]), *(["..."] if len(values) > most else [])])
 
 

@@ -16,7 +16,7 @@ import jinja2
 import tomli_w
 
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
-from fedray.audit.findings import Verdict, headline, standing
+from fedray.audit.findings import Verdict, headline
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
@@ -91,7 +91,7 @@ def audit_page(audit: Audit) -> str:
         used=audit.mechanisms[0] if audit.mechanisms else None,
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
-        verdict_style=standing(audit.findings) if audit.findings else "",
+        verdict_style=audit.standing,
         headline=headline(audit.findings),
         reasons=audit.verdict.removeprefix(headline(audit.findings)).lstrip(":. "),
         findings=audits.findings_table(audit),
@@ -115,7 +115,7 @@ def _telling_first(audit: Audit) -> list[Shown]:
 def _tables(audit: Audit) -> list[Table]:
     tables = []
     # A claim that does not hold is not printed as a statement.
-    if audit.claim_holds:
+    if audit.claim_holds is not False:
         # The verdict says why there is no privacy to state.
         with suppress(InputError):
             tables += privacy_statement(audit).tables()

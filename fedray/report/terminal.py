@@ -18,6 +18,7 @@ from fedray.report.audits import (
     epsilon_text,
     evidence_table,
     guarantees_table,
+    listed,
     persons_tables,
     rule_facts,
     tasks_table,
@@ -31,7 +32,6 @@ from fedray.trace.trained import TrainedRun
 
 def short_audit_text(audit: Audit) -> Iterator[Piece]:
     """Yields the answer of an `audit`: its verdict, participation, and guarantees."""
-    yield from _left_out(audit)
     yield from _verdict(audit)
     b, rounds = shown_min_sep(audit.min_sep), counted(audit.rounds, "round")
     if audit.scenario is not None and audit.ended != "completed":
@@ -43,6 +43,8 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
         f"{counted(audit.participations, 'participation')}; observed min-sep {b}, at most "
         f"{counted(audit.max_participations, 'participation')} of a device.",
     )
+    yield from _broken_by(audit)
+    yield from _left_out(audit)
     noticed = (each.text for each in audit.rests_on if each.source in NOTICED)
     yield from (Paragraph("note      ", text) for text in noticed)
     yield from end_of_run(audit)
@@ -60,8 +62,8 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
 def audit_text(audit: Audit) -> Iterator[Piece]:
     """Yields an `audit`: rows that were left out, the verdict, its tables, the claim, and the
     assumptions."""
-    yield from _left_out(audit)
     yield from _verdict(audit)
+    yield from _left_out(audit)
     yield ""
     yield from audit_tables(audit)
     yield from end_of_run(audit)
@@ -85,6 +87,14 @@ def _verdict(audit: Audit) -> Iterator[Paragraph]:
     yield Paragraph("", said.rstrip())
 
 
+def _broken_by(audit: Audit) -> Iterator[Paragraph]:
+    for each in audit.findings:
+        if each.broken_by and each.evidence:
+            some = [f"{e.device} in {listed(e.rounds, 6)}: {e.shows}" for e in each.evidence[:3]]
+            some += ["..."] * (each.broken_by > 3)
+            yield Paragraph("broken    ", f"{each.name}, by device {'; '.join(some)}")
+
+
 def end_of_run(audit: Audit) -> Iterator[Paragraph]:
     """Yields how the run of an `audit` ended, unless it ended as planned."""
     # The end of a run deserves a line only if it was not as planned.
@@ -100,7 +110,7 @@ def _left_out(audit: Audit) -> Iterator[Paragraph]:
         text = f"rows that do not meet the conditions of the import: {audit.filtered_rows:,}"
         yield Paragraph("left out  ", text)
     if audit.incompleteness:
-        text = f"The figures below are of the other rows. {audit.left_out_bound}"
+        text = f"The figures are of the other rows. {audit.left_out_bound}"
         yield Paragraph("WARNING   ", f"{audit.incompleteness} {text}")
 
 

@@ -360,7 +360,8 @@ class ImportedTrace(OpenedTrace):
             some = run.get("repeated_examples")
             text = (
                 "Rows that repeat another row's device and round: "
-                f"{run['repeated_rows']:,}. {meaning}" + (f" Among them: {some}." if some else "")
+                f"{run['repeated_rows']:,}. {meaning}"
+                + (f" Among them: {some}." if some and self.repeats == "each" else "")
             )
             found.append(Assumption(text, _REPEATS))
         times = run.get("times")
@@ -449,7 +450,7 @@ class ImportedTrace(OpenedTrace):
         count once: then they are the earliest and the latest of these rows.
         """
         part = self.run["parts"][part_index]
-        if "times_digest" not in part:
+        if self.run.get("times") is None or "times_digest" not in part:
             return None
         file = self.path / part["file"]
         schema = _schema(self.run, part)
@@ -538,6 +539,10 @@ class ImportedTrace(OpenedTrace):
         """Names of all devices in the log, in order of their ids; integers as text."""
         names = pq.read_table(self._names_file)["device"]
         return names.cast(pa.string()) if pa.types.is_integer(names.type) else names
+
+    def without_times(self) -> Self:
+        """Returns the trace as if it had been imported without times."""
+        return type(self)(self.path, {**self.run, "times": None}, self._verify)
 
     def verify(self) -> None:
         """Recomputes every digest. Raises TraceCorrupt at the first difference."""

@@ -255,18 +255,19 @@ def test_a_log_without_a_claimed_epsilon_is_said_to_claim_none(
         (
             noise + "min_sep = 2\n",
             0,
-            "The claim holds. Not checked: mechanism, noise multiplier. It states no rho or",
+            "The claim holds. Not checked: mechanism, noise multiplier. It states no rho or epsilon. "
+            "Its limits are what the log shows",
         ),
         (
             noise + "min_sep = 3\n",
             1,
-            "The claim does not hold: min-sep is 2, not 3 (1 pair of 1 device).",
+            "of a device. broken min-sep, by device #",
         ),
         (noise, 1, "The claim cannot be checked. Not checked: mechanism, noise multiplier. It"),
         (
             noise + "min_sep = 2\nepsilon = 50.0\n",
             0,
-            "noise multiplier. Epsilon that may be published: ",
+            "so the log is no evidence that they were enforced. Epsilon that may be published: ",
         ),
     ):
         (tmp_path / "claim.toml").write_text(claim)

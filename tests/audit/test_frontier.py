@@ -113,6 +113,8 @@ def test_a_frontier_gives_less_than_limits_that_never_meet_in_a_device(audited) 
     assert of_limits.claim_holds
     of_pairs = audited([*SELDOM, *CLOSE], frontier=[[45, 7], [22, 2]])
     assert of_pairs.claim_holds
+    (claimed,) = [each for each in of_pairs.to_json()["guarantees"] if each["name"] == "claimed"]
+    assert claimed["pairs"] == [[45, 7], [22, 2]]
     assert of_pairs.supported_epsilon < 0.85 * of_limits.supported_epsilon
     # The audit of the limits proposes the frontier, with its epsilon; that of the frontier has no better one.
     assert (
@@ -124,7 +126,8 @@ def test_a_frontier_gives_less_than_limits_that_never_meet_in_a_device(audited) 
     assert "(min-sep, participations) of [[45, 7], [22, 2]]" in of_pairs.supported_by
     # A published statement names what must be enforced.
     said = (
-        "If for each device one pair (min-sep, participations) of [[45, 7], [22, 2]] were enforced"
+        "If this noise was added and for each device one pair (min-sep, participations) of "
+        "[[45, 7], [22, 2]] were enforced"
     )
     assert said in privacy_statement(of_pairs).summary
 

@@ -93,7 +93,9 @@ def test_a_statement_begins_with_a_paragraph_and_ends_with_what_limits_it(trace,
     )
     claim = Claim.model_validate({"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0})
     claimed = privacy_statement(audit_trace(log, claim=claim)).summary
-    assert claimed.startswith("If min-sep 1 and at most 7 participations were enforced, which this")
+    assert claimed.startswith(
+        "If this noise was added and min-sep 1 and at most 7 participations were"
+    )
     observed = privacy_statement(audit_trace(log, 7.0, mechanism=Tree()))
     assert observed.summary.startswith("No guarantee may rest on this: ")
     lines = {line.what: line.says for line in observed.lines}
@@ -320,7 +322,9 @@ def test_limits_that_the_log_breaks_are_never_stated(log) -> None:
     # The min-sep of the trace takes the place of the broken one, under a condition.
     assert line.what == "Participation (corrected)"
     assert line.says.startswith(f"min-sep {audit.min_sep} and")
-    assert stated.summary.startswith(f"If {line.says.partition(' (')[0]} were enforced, which this")
+    assert stated.summary.startswith(
+        f"If this noise was added and {line.says.partition(' (')[0]} were enforced, which this"
+    )
     assert audit.corrected_claim is not None
     assert audit.corrected_claim.epsilon == audit.supported_epsilon
 

@@ -1,12 +1,15 @@
 """Ids that look alike, or like a missing value, are kept apart and named in one line."""
 
 import json
+import random
 import unicodedata
 from pathlib import Path
 
 import pytest
 
 from fedray.audit.audit import audit_trace
+from fedray.audit.claims import Claim
+from fedray.audit.findings import Verdict
 from fedray.imports.importer import import_log
 from fedray.imports.inspected import inspect_log
 from fedray.mechanisms.registry import Tree
@@ -63,3 +66,58 @@ def test_ids_that_may_mean_a_missing_value_are_named(tmp_path: Path, role: str) 
 @pytest.mark.parametrize("role", ["device", "owner"])
 def test_distinct_ids_have_no_note(tmp_path: Path, role: str) -> None:
     assert notes_of(tmp_path, ("a", "b-1", "b1", "10", "1", "0", "é", "e"), role) == ([], [])
+
+
+@pytest.mark.parametrize("repeats", ["once", "each"])
+def test_an_audit_has_the_figures_of_joined_ids_as_of_a_log_with_one_spelling(
+    tmp_path: Path, repeats: str
+) -> None:
+    drawn = random.Random(5)
+    rows = [(f"D{drawn.randrange(9)}", number) for number in range(12) for _ in range(4)]
+    spelled = (str.lower, " {} ".format, "'{}'".format, str)
+    written = {"clean": rows, "dirty": [(drawn.choice(spelled)(name), i) for name, i in rows]}
+    claim = Claim(mechanism=Tree(), noise_multiplier=4.0, min_sep=2, max_participations=9)
+    traces = {}
+    for name, lines in written.items():
+        log = tmp_path / f"{name}.csv"
+        log.write_text("device,round\n" + "".join(f'"{d}",{i}\n' for d, i in lines))
+        traces[name] = import_log(log, "device", "round", 12, tmp_path / name, repeats=repeats)
+    clean, dirty = (audit_trace(each, claim=claim) for each in traces.values())
+    joined = audit_trace(traces["dirty"], claim=claim, join_ids=True)
+    assert clean.joined is joined.joined is None
+    assert dirty.devices > 9
+    for each in (dirty.joined, joined):
+        assert each is not None
+        assert (each.devices, each.min_sep, each.max_participations, each.supported_epsilon) == (
+            *(clean.devices, clean.min_sep, clean.max_participations, clean.supported_epsilon),
+        )
+        assert each.mechanisms[0].epsilon == clean.mechanisms[0].epsilon
+        assert each.claim_holds is clean.claim_holds
+    document = dirty.to_json()
+    assert document["joined_epsilon"] == clean.supported_epsilon
+    assert document["joined_min_sep"] == clean.min_sep
+    ids = f"are one device ({dirty.devices} ids of 9 devices); then the claim does not hold: "
+    assert ids in dirty.verdict
+    assert ids in json.dumps(document)
+
+
+def test_a_timer_is_not_checked_on_joined_ids(tmp_path: Path) -> None:
+    at = "2026-03-0{}T12:00:00Z".format
+    rows = f"a,0,{at(1)}\nA,1,{at(2)}\nb,1,{at(2)}\n"
+    (tmp_path / "log.csv").write_text("device,round,time\n" + rows)
+    trace = import_log(
+        tmp_path / "log.csv", "device", "round", 2, tmp_path / "t", time_column="time"
+    )
+    claim = Claim(mechanism=Tree(), noise_multiplier=4.0, timer_hours=48.0, epsilon=9.0)
+    found, joined = (audit_trace(trace, claim=claim, join_ids=each) for each in (False, True))
+    verdicts = [
+        {each.statement: each.verdict for each in audit.findings}["timer_hours"]
+        for audit in (found, joined)
+    ]
+    assert verdicts == [Verdict.HOLDS, Verdict.UNCHECKED]
+    # Without the timer a device may take part in both rounds.
+    assert joined.supported_epsilon is not None
+    assert found.supported_epsilon is not None
+    assert joined.supported_epsilon > found.supported_epsilon
+    assert (found.claim_holds, found.standing) == (True, "open")
+    assert "then the claim holds, its timer unchecked." in found.verdict

@@ -38,9 +38,9 @@ def test_all_problems_are_told_at_once_with_their_first_rows(
     for expected in [
         "1 row without a device (first: row 3)",
         "1 row with a round that is not an integer (first: row 7)",
-        "has rows without a time (device 'f', round '3')",
+        "1 row without a time (first: row 9); correct them, or leave out the column of times",
         "1 value such as 'yesterday' (device 'a', round '1'), which is",
-        "1 row the same device in the same round again (such as device 'c', round 1)",
+        "1 row of the same device in the same round again (such as device 'c', round 1)",
     ]:
         assert expected in text, expected
     assert list(tmp_path.iterdir()) == [log]

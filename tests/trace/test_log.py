@@ -522,10 +522,9 @@ DOUBTFUL = {
         [TIMES[0], "9999-12-31T23:59:59Z"],
         "'9999-12-31T23:59:59Z' (device 'a', round '1'), which is not a time from 2000 to 2100. Acc",
     ),
-    "none": (["2026-03-01T12:00:00Z", ""], "has rows without a time (device 'a', round '1')"),
     "not finite": (
-        [f"{START.timestamp():.0f}", "nan"],
-        "a number that is not finite, 1 value such as nan (device 'a', round '1')",
+        [f"{START.timestamp():.0f}", "inf"],
+        "a number that is not finite, 1 value such as inf (device 'a', round '1')",
     ),
     "number, then text": (
         [f"{START.timestamp():.0f}", "2026-03-01T12:00:00Z"],
@@ -545,6 +544,16 @@ def test_times_in_doubt_are_refused(log, case: str) -> None:
     assert "such as 2026-03-01T12:00:00Z, timestamps, Unix numbers such as 1772366400" in str(
         refused.value
     )
+
+
+def test_rows_without_a_time_are_counted_and_refused_with_a_remedy(log) -> None:
+    words = ["", "NULL", " unknown ", "2026-03-01T12:00:00Z"]
+    lines = "".join(f'a,{place},"{word}"\n' for place, word in enumerate(words))
+    with pytest.raises(InputError) as refused:
+        log("dev,round,at\n" + lines, 4, time_column="at")
+    text = "has rows that cannot be used: 3 rows without a time (such as device 'a', round '0'); "
+    assert f"{text}correct the log; or leave out the column of times" in str(refused.value)
+    assert log("dev,round,at\n" + lines, 4).run["rows"] == 4
 
 
 OUTSIDE = {
@@ -863,7 +872,7 @@ def test_examples_of_what_was_left_out_have_the_hash_that_pages_show_and_no_name
     assert found["without a round"] == f"device {names['alice-phone']}, round missing"
     assert found["without a device"] == "device missing, round '1'"
     assert (
-        found["the same device in the same round again"]
+        found["of the same device in the same round again"]
         == f"device {names['alice-phone']}, round 0"
     )
     assert re.fullmatch(r"device #[0-9a-f]{12}, round '-1'", found["with a negative round"])

@@ -50,6 +50,7 @@ def audited(
     delta: float | None,
     show_devices: bool,
     verify: bool | None,
+    join_ids: bool = False,
 ) -> tuple[Any, Any]:
     """Opens and audits a trace as the options of `fedray audit` say; returns both. Of a training,
     its trace is audited with the mechanism and noise that it was trained with."""
@@ -67,15 +68,14 @@ def audited(
     # A kind such as tree is built for the number of rounds of this trace.
     strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
-    result = audit_trace(
-        opened, noise_multiplier, delta, strategies, claimed, show_devices, scenario, trained
-    )
+    options = (noise_multiplier, delta, strategies, claimed, show_devices, scenario, trained)
+    result = audit_trace(opened, *options, join_ids)
     return opened, result
 
 
 def exit_by_claim(audit: Any) -> None:
     """Ends the command with 1 unless the claim passes, on which scripts rely."""
-    if not audit.claim_holds:
+    if audit.claim_holds is False:
         text = one_line(f"fedray: {audit.verdict} {audit.incompleteness} {audit.left_out_bound}")
         # On a terminal the verdict is on the screen already.
         if not sys.stdout.isatty():
@@ -101,6 +101,8 @@ def print_audit(
         print_pieces([*short_audit_text(audit), WHOLE])
     if not has_evidence and any(each.evidence_note for each in audit.findings):
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
+    if audit.joined is not None:
+        print_line("", "--join-ids audits ids that differ only in writing as one device")
     if audit.needs_noise:
         command = shlex.join(["fedray", "calibrate", str(audit.path), "--claim", str(claim)])
         print_line("", f"{command} finds the noise that the claim needs")

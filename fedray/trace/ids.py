@@ -3,8 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from fedray.base.arrays import Int64Array
 from fedray.base.rounding import counted
 
 MISSING = (
@@ -12,11 +15,14 @@ MISSING = (
     *("unknown", "missing", "anonymous", "00000000-0000-0000-0000-000000000000", "0" * 32),
 )
 """Texts that mean a missing value, as `_KEYS` writes them."""
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
 # Characters that are spaces or not shown in any script, braces and quotes; then zeros of numbers.
 _MARKS = r"[\s\p{Z}\p{C}{}()\"''`]"
+_NUMBER = r"^0*(\d+?)(\.0+)?$"
 _KEYS = {
     pa.string(): f"regexp_replace(lower(nfc_normalize(regexp_replace(id, '{_MARKS}', '', 'g'))),"
-    r" '^0*(\d+?)(\.0+)?$', '\1')",
+    rf" '{_NUMBER}', '\1')",
     pa.binary(): "lower(hex(id))",
 }
 """SQL that makes ids equal that are written differently, by type; integers are written one way."""
@@ -56,10 +62,21 @@ def doubtful_ids(
             text = f"{counted(len(rows), 'id')} of {role}s may mean a missing value ({keys})"
             found.append((text, [each for each, _ in rows[:5]]))
     return [
-        f"{text}; each is kept as an id of its own"
+        text
         + (f", such as {', '.join(f'{each!r:.60}' for each in some)}." if has_examples else ".")
         for text, some in found
     ]
+
+
+def first_alike(names: pa.ChunkedArray) -> Int64Array:
+    """Returns for each device, given by its id [D], the first whose id differs only in writing."""
+    keys: Any = names
+    if pa.types.is_string(names.type):
+        keys = _COMPUTE.replace_substring_regex(names, _MARKS, "")
+        keys = _COMPUTE.utf8_lower(_COMPUTE.utf8_normalize(keys, "NFC"))
+        keys = _COMPUTE.replace_substring_regex(keys, _NUMBER, r"\1")
+    codes = keys.combine_chunks().dictionary_encode().indices.to_numpy()
+    return np.unique(codes, return_index=True)[1][codes]
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
