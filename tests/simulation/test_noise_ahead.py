@@ -90,5 +90,7 @@ def test_run_and_train_tell_it_once_at_the_start(tmp_path: Path, fedray_command)
     code, _, told = fedray_command("train", str(tmp_path / "t"), *more)
     assert code == 0
     assert told.count("fedray: warning: The noise on a mean update is in effect") == 1
-    notes = fedray.TrainedRun.open(tmp_path / "m").document["notes"]
-    assert sum("raise rounds.report_goal to" in each for each in notes) == 1
+    trained = fedray.TrainedRun.open(tmp_path / "m")
+    assert trained.document["update_noise"]["in_clip_norms"] > 1
+    assert "raise rounds.report_goal to" in trained.warnings[0]
+    assert sum("raise rounds.report_goal to" in each for each in trained.to_json()["notes"]) == 1
