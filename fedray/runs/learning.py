@@ -64,7 +64,7 @@ from fedray.trace.checkpoints import Checkpoints, has_checkpoint, prefixed, unde
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
 from fedray.trace.reader import Trace
-from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter, UpdateNoise
+from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished, write_unfinished
 from fedray.wire.messages import (
     Evaluation,
@@ -579,14 +579,13 @@ class _Training:
             trainers[-1].initial_parameters().result()
         )
         parameters = sum(math.prod(shape) for shape in self._description.shapes.values())
-        ratio = noise_ahead(scenario, parameters)
-        self._noise: UpdateNoise = {"in_clip_norms": ratio, "warning": ""}
-        if ratio:
+        self._noise_warning = ""
+        if ratio := noise_ahead(scenario, parameters):
             told = told_ahead(
                 ratio, scenario.rounds.report_goal, parameters, scenario.population.devices
             )
             if ratio > LEARNABLE:
-                self._noise["warning"] = told
+                self._noise_warning = told
                 logging.getLogger("fedray").warning("fedray: warning: %s", told)
             else:
                 logging.getLogger("fedray").info("noise   %s", told)
@@ -690,7 +689,7 @@ class _Training:
             "trainer_device": self._loop.trainer_kind,
             "devices_at_once": self._loop.devices_at_once,
             "encoding": _encoding_figures(self._scenario, model["parameters"].size),
-            "update_noise": self._noise,
+            "noise_warning": self._noise_warning,
             "start": json_of({name: each.value for name, each in untrained.metrics.items()}),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),

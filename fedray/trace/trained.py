@@ -138,15 +138,6 @@ class EncodingFigures(TypedDict):
     """Largest norm of an encoded update divided by the clip norm; at least 1."""
 
 
-class UpdateNoise(TypedDict):
-    """The noise on a mean update, as training.json records it; known before the training."""
-
-    in_clip_norms: float
-    """Its norm over the clip norm, with the error of the mechanism; 0 without noise."""
-    warning: str
-    """A sentence with remedies if that is too much for learning; else empty."""
-
-
 class TrainedDocument(TypedDict):
     """training.json, with the path and the last metrics."""
 
@@ -188,8 +179,8 @@ class TrainedDocument(TypedDict):
     """Number of devices whose updates are computed together in one batch."""
     encoding: EncodingFigures
     """Encoding of updates."""
-    update_noise: UpdateNoise
-    """Noise on a mean update."""
+    noise_warning: str
+    """A sentence if the noise on a mean update is too much for learning; else empty."""
     people: dict[str, int]
     """Number of `clients` in the recorded data, held-out ones aside, and `most_devices` that hold
     the data of one; empty for other data."""
@@ -365,8 +356,8 @@ class TrainedRun(DrawnResult):
 
     @property
     def clipping(self) -> str:
-        """A sentence if a fixed clip norm clipped nearly every update, or nearly none, as noise is
-        proportional to it; else empty."""
+        """A sentence if a fixed clip norm clipped nearly every update, or nearly none though its
+        noise is proportional to it; else empty."""
         privacy, share = self.document["scenario"]["privacy"], self.clipped_share
         # Other kinds of clipping follow the norms of updates or have no norm.
         if privacy.get("clipping", {}).get("kind", "fixed") != "fixed":
@@ -376,7 +367,7 @@ class TrainedRun(DrawnResult):
         said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
         if share >= 1 - EXTREME:
             return f"{said}, so the model learns from their directions only; try a higher one too."
-        if share <= EXTREME:
+        if share <= EXTREME and privacy["mechanism"]["kind"] != "none":
             return f"{said}, to which noise is proportional; a lower one adds less noise."
         return ""
 
@@ -428,7 +419,7 @@ class TrainedRun(DrawnResult):
     @property
     def noise_warning(self) -> str:
         """A sentence if the noise on a mean update is too much for learning; else empty."""
-        return self.document.get("update_noise", {}).get("warning", "")
+        return self.document.get("noise_warning", "")
 
     @property
     def warnings(self) -> list[str]:

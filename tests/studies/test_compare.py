@@ -325,8 +325,7 @@ def test_noise_that_is_too_much_for_learning_is_warned_of(trace, trained_of) -> 
         for z in (1, 2)
     ]
     much = told_ahead(2.0, 10, 100)
-    made[0].document["update_noise"] = {"in_clip_norms": 1.0, "warning": ""}
-    made[1].document["update_noise"] = {"in_clip_norms": 2.0, "warning": much}
+    made[0].document["noise_warning"], made[1].document["noise_warning"] = "", much
     warnings = fedray.compare_runs(made).warnings
     assert f"blt z 2: {much}" in warnings
     assert "blt z 1: The noise" not in " ".join(warnings)

@@ -72,7 +72,7 @@ def test_a_loss_far_above_the_initial_model_s_is_told_with_remedies(tmp_path, na
         assert key in trained.divergence
     assert trained.to_json()["notes"] == [trained.divergence]
     # Noise that is too much is named before the rates.
-    trained.document["update_noise"] = {"in_clip_norms": 9.0, "warning": "Much noise."}
+    trained.document["noise_warning"] = "Much noise."
     del trained.divergence
     said = trained.divergence
     assert said.find("Much noise.") < said.find("lower training.client.learning_rate")
