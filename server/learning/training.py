@@ -31,8 +31,8 @@ from fedray.wire.messages import (
 )
 from fedray.wire.protocols import Aggregator, Kept, Trainer
 
-MOST_PARAMETERS = 1 << 19
-"""Largest number of parameters in all models of a group. Beyond 2 MiB, larger groups are no faster
+MOST_PARAMETERS = 3 << 19
+"""Largest number of parameters in all models of a group. Beyond 6 MiB, larger groups are no faster
 on a CPU, and smaller ones are shared more evenly among trainers.
 """
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
