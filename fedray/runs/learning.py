@@ -619,7 +619,7 @@ class _Training:
         self._evaluate()
         self._loop.train(round_index, cohort)
         self._seconds_of_rounds.append(time.monotonic() - before)
-        # Of the last round `finish` tells, after its evaluation.
+        # `finish` reports the last round, after its evaluation.
         if self._loop.next_round < self._scenario.rounds.count:
             self._tell()
         if time.monotonic() - self._last_checkpoint > self._placement.checkpoint_seconds:
