@@ -21,6 +21,7 @@ from fedray.wire.messages import Metric
 from ..data.source import Field, Fields
 from .exponentials import exp
 from .initial import DrawnModel, Parameter
+from .layers import product
 from .task import Batch, Measures, Parameters, misfit
 
 SCORES_AT_ONCE = 1 << 23
@@ -48,6 +49,9 @@ class TextModel(DrawnModel, ABC):
     (pfl-research's "accuracy wo unk", TensorFlow Federated's "accuracy_no_oov"): a keyboard has
     nothing to suggest there.
     """
+
+    shares_weights = True
+    """Whether `losses` takes weights that devices share, as views with stride 0."""
 
     def __init__(self, tokens: Field, parameters: Mapping[str, Parameter], seed: int) -> None:
         super().__init__(parameters, seed)
@@ -186,7 +190,7 @@ class _OutputLoss(torch.autograd.Function):
             ones = torch.ones_like(states[:, None, :, 0])
             biases_slope = torch.bmm(ones, slopes)[:, 0]
         weights_slope = torch.bmm(slopes.transpose(1, 2), states)
-        states_slope = torch.bmm(slopes, weights)
+        states_slope = product(slopes, weights)
         return states_slope, weights_slope, biases_slope, None
 
 
@@ -202,6 +206,6 @@ def _exponentiate(scores, greatest):
 
 def _scores(states: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
     """Returns the logits [G, N, V]."""
-    scores = torch.bmm(states, weights.transpose(1, 2))
+    scores = product(states, weights.transpose(1, 2))
     # In place: `baddbmm` would first copy the biases to every row, which takes longer.
     return scores if biases is None else scores.add_(biases[:, None, :])

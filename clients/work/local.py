@@ -172,12 +172,13 @@ class _Models:
         self._table = table
         self._task = task
         self._start = start
-        # A single device needs no copy if the first step makes one anyway: a copy of a large model
-        # takes as long as a step. Devices of a group share no memory from the start, because tasks
-        # may view their parameters as one tensor.
-        is_copied = devices > 1 or not _is_plain(table)
-        self._all = repeated(start, devices) if is_copied else start
-        self._training = {name: part[:] for name, part in self._all.items()}
+        # No copy is needed if the first step makes one anyway: a copy of a large model takes as
+        # long as a step. Some tasks view the parameters of several devices as one tensor.
+        shares = devices == 1 or getattr(task, "shares_weights", False)
+        self._all = start if shares and _is_plain(table) else repeated(start, devices)
+        self._training = {
+            name: part.expand(devices, *part.shape[1:]) for name, part in self._all.items()
+        }
         parts = list(self._training.values())
         self._optimizer = None if _is_plain(table) else optimizer_of(table, parts)
 
@@ -192,7 +193,7 @@ class _Models:
             _add_proximal(gradients, self._training, self._start, self._table.proximal)
         if self._all is self._start:
             self._all = _first_step(self._table, self._start, gradients)
-            self._training = self._all
+            self._training = {name: part[:] for name, part in self._all.items()}
         else:
             _take_step(self._table, self._training, gradients, self._optimizer)
         return losses

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, assumptions_of
-from fedray.audit.basis import SECRET_DRAWS, Basis, basis_of
+from fedray.audit.basis import SECRET_DRAWS, Basis, basis_of, void_text
 from fedray.audit.check import check_claim
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim
@@ -385,9 +385,10 @@ class Audit(DrawnResult):
     def verdict(self) -> InJson[str]:
         """The answer in a sentence: whether the claim holds and which figures would; without a
         claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
-        several devices; and the same for ids that differ only in writing as one device."""
+        several devices, and that it is void, if it is; and the same for ids that differ only in
+        writing as one device."""
         of_clients = self.clients.text if self.clients else ""
-        found = [self._verdict, of_clients, self.of_joined, self.reads_off]
+        found = [self._verdict, self.void, of_clients, self.of_joined, self.reads_off]
         return " ".join(filter(None, found))
 
     @property
@@ -438,6 +439,13 @@ class Audit(DrawnResult):
         )
 
     @property
+    def void(self) -> str:
+        """That the epsilon of the verdict is void, in a sentence; empty if it is not."""
+        found = self.basis.guarantee
+        of_device = None if found is None else found.epsilon
+        return void_text(of_device) or void_text(self._epsilon_of_person)
+
+    @property
     def _verdict(self) -> str:
         if self.findings:
             return verdict_sentences(self.findings)
@@ -484,13 +492,17 @@ class Audit(DrawnResult):
 
     @property
     def _of_person(self) -> str:
-        person = self.mechanisms[0].person
-        if person is None:
+        if self.mechanisms[0].person is None:
             return ""
-        resting = [each.epsilon for each in self.mechanisms[0].resting("person")]
-        known = [each for each in resting if each is not None]
-        of_person = f"on epsilon {up(min(known))}" if known else "on none"
+        epsilon = self._epsilon_of_person
+        of_person = "on none" if epsilon is None else f"on epsilon {up(epsilon)}"
         return f" for a device, and {of_person} for a person"
+
+    @property
+    def _epsilon_of_person(self) -> float | None:
+        resting = [each for used in self.mechanisms[:1] for each in used.resting("person")]
+        known = [each.epsilon for each in resting if each.epsilon is not None]
+        return min(known, default=None)
 
     @cached_property
     def basis(self) -> Basis:

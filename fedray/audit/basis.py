@@ -13,6 +13,20 @@ from fedray.trace.imported import Assumption
 
 SECRET_DRAWS = "only if the draws stay secret"
 """Condition of a guarantee by sampling."""
+WEAK, VACUOUS = 10, 20
+"""Epsilon above which Ponomareva et al. 2023 ("How to DP-fy ML", tier 3) call a guarantee weak, and
+above which it is called void here: published keyboard models have up to 14, and e^20, the factor by
+which the odds of a guess may rise, is half a billion."""
+
+
+def void_text(epsilon: float | None) -> str:
+    """Returns a sentence that an epsilon is void as a guarantee; empty if it is not, or unknown."""
+    if epsilon is None or epsilon <= VACUOUS:
+        return ""
+    return (
+        f"An epsilon above {VACUOUS} protects nobody in practice; above {WEAK} it is weak "
+        "(Ponomareva et al. 2023)."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,14 +177,13 @@ def calibration_text(calibration: TraceCalibration) -> Iterator[Piece]:
 
 
 def training_text(title: str, trained: TrainedRun) -> Iterator[Piece]:
-    """Yields a trained run: its training, and warnings of a divergence and of its clip norm.
+    """Yields a trained run: its training, and its warnings.
 
     Args:
         title: line above the table.
         trained: the run.
     """
     yield Table.facts(f"{title}: {trained.short}" if trained.short else title, trained.rows())
-    warnings = [each for each in (trained.divergence, trained.clipping) if each]
-    yield from (Paragraph("WARNING   ", each) for each in warnings)
-    if warnings:
+    yield from (Paragraph("WARNING   ", each) for each in trained.warnings)
+    if trained.warnings:
         yield ""

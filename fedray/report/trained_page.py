@@ -59,7 +59,7 @@ def trained_page(
         scenario_toml=tomli_w.dumps(scenario),
         tiles=Table("", heads, (values,)),
         verdict=trained_verdict(trained, audit),
-        warnings=[each for each in (trained.divergence, trained.clipping) if each],
+        warnings=trained.warnings,
     )
 
 

@@ -45,6 +45,7 @@ from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import Node, Reservation, looks, reserved, show
 from fedray.runtime.tasks import run_jobs
+from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data import FormedData
@@ -66,6 +67,7 @@ from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished, write_unfinished
 from fedray.wire.messages import (
+    Evaluation,
     ProgressListener,
     TrainingEstimate,
     TrainingProgress,
@@ -544,6 +546,8 @@ class _Training:
     _checkpoints: Checkpoints
     _state: dict[str, NDArray]
     _reservation: Reservation | None
+    _rehearsed: Pending[Evaluation] | None
+    """Evaluation of the initial model, if it was made before."""
 
     def __post_init__(self) -> None:
         self._scenario, self._placement = self._start.scenario, self._start.placement
@@ -571,14 +575,17 @@ class _Training:
             self._notes.append(note)
             logging.getLogger("fedray").warning("fedray: %s", note)
         # Evaluated before the first round, so that a model that became worse is known to be.
-        self._untrained = trainers[-1].evaluate(trainers[-1].initial_parameters().result())
+        self._untrained = self._rehearsed or trainers[-1].evaluate(
+            trainers[-1].initial_parameters().result()
+        )
         parameters = sum(math.prod(shape) for shape in self._description.shapes.values())
+        self._noise_warning = ""
         if ratio := noise_ahead(scenario, parameters):
             told = told_ahead(
                 ratio, scenario.rounds.report_goal, parameters, scenario.population.devices
             )
             if ratio > LEARNABLE:
-                self._notes.append(told)
+                self._noise_warning = told
                 logging.getLogger("fedray").warning("fedray: warning: %s", told)
             else:
                 logging.getLogger("fedray").info("noise   %s", told)
@@ -612,7 +619,9 @@ class _Training:
         self._evaluate()
         self._loop.train(round_index, cohort)
         self._seconds_of_rounds.append(time.monotonic() - before)
-        self._tell()
+        # `finish` reports the last round, after its evaluation.
+        if self._loop.next_round < self._scenario.rounds.count:
+            self._tell()
         if time.monotonic() - self._last_checkpoint > self._placement.checkpoint_seconds:
             of_devices = self._evaluations.state() if self._evaluations is not None else {}
             self._checkpoints.save({**self._loop.state(), **prefixed("evaluations.", of_devices)})
@@ -680,6 +689,7 @@ class _Training:
             "trainer_device": self._loop.trainer_kind,
             "devices_at_once": self._loop.devices_at_once,
             "encoding": _encoding_figures(self._scenario, model["parameters"].size),
+            "noise_warning": self._noise_warning,
             "start": json_of({name: each.value for name, each in untrained.metrics.items()}),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
@@ -769,9 +779,9 @@ def _training(start: _Start) -> Iterator[_Training]:
         # The list grows while nodes join.
         stack.callback(lambda: [each.worker.close() for each in trainers])
         # A user's code may fail at once, and held-out data be damaged; other code is tested.
-        if scenario.training_files or isinstance(scenario.data, FormedData):
-            _rehearse(trainers[-1])
-        yield _Training(start, trainers, aggregator, writer, checkpoints, state, reservation)
+        is_tried = scenario.training_files or isinstance(scenario.data, FormedData)
+        first = _rehearsed(trainers[-1]) if is_tried else None
+        yield _Training(start, trainers, aggregator, writer, checkpoints, state, reservation, first)
 
 
 def _estimate(
@@ -796,13 +806,15 @@ def _estimate(
     return TrainingEstimate(rounds, sample, seconds(sample), accepted, seconds(accepted))
 
 
-def _rehearse(trainer: TrainerWorker) -> None:
-    """Raises InputError if a user's code fails at once, or held-out data is damaged, before the
-    training begins."""
+def _rehearsed(trainer: TrainerWorker) -> Pending[Evaluation]:
+    """Returns the evaluation of the initial model. Raises InputError if a user's code fails at
+    once, or held-out data is damaged, before the training begins."""
     parameters = trainer.initial_parameters().result()
-    trainer.evaluate(parameters).result()
+    found = trainer.evaluate(parameters)
+    found.result()
     # Every population has a device 0.
     trainer.train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
+    return found
 
 
 def _loads_of(scenario: Scenario) -> Loads | None:

@@ -23,14 +23,6 @@ ROUNDS = 200
 """Rounds over which errors are compared, those of the studies: later ones hardly change them."""
 
 
-_NOISE, _IS_LITTLE = "The noise on a mean update is in effect", ", which no update exceeds."
-
-
-def is_much(note: str) -> bool:
-    """Whether a note of a training says that the noise is too much for learning."""
-    return note.startswith(_NOISE) and not note.endswith(_IS_LITTLE)
-
-
 def noise_ahead(scenario: Scenario, parameters: int) -> float:
     """Returns the norm of the noise on a mean update of a model, in clip norms; 0 without noise."""
     strategy, goal = scenario.privacy.strategy, scenario.rounds.report_goal
@@ -48,9 +40,9 @@ def noise_ahead(scenario: Scenario, parameters: int) -> float:
 def told_ahead(ratio: float, goal: int, parameters: int, devices: float = math.inf) -> str:
     """Returns this noise in a sentence, with remedies in figures if it is too much for learning:
     a goal of fewer than all devices, or a model of some parameters."""
-    text = f"{_NOISE} {ratio:.2g} times the clip norm"
+    text = f"The noise on a mean update is in effect {ratio:.2g} times the clip norm"
     if ratio <= LEARNABLE:
-        return f"{text}{_IS_LITTLE}"
+        return f"{text}, which no update exceeds."
     needed = goal * ratio / LEARNABLE
     step = 10 ** max(0, math.floor(math.log10(needed)) - 1)
     larger, fewer = math.ceil(needed / step) * step, int(parameters / ratio**2)

@@ -8,7 +8,6 @@ from fedray.scenario.clipping import *
 from fedray.scenario.data import *
 from fedray.scenario.latency import Latency as Latency
 from fedray.scenario.participation import *
-from fedray.scenario.population import Correlation as Correlation
 from fedray.scenario.population import DeviceClass as DeviceClass
 from fedray.scenario.population import Owners as Owners
 from fedray.scenario.population import Population as Population

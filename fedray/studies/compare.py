@@ -25,7 +25,6 @@ from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, O
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import DIGITS, decimals_of, in_words, up
-from fedray.runs.noise_ahead import is_much
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import (
@@ -82,7 +81,7 @@ class Group:
     rho: Mapping[str, float | None] | None
     """zCDP, by guarantee as `epsilon`."""
     clients: NotInJson[str] = ""
-    """Whose its epsilon is not, in a sentence; empty if no client is on several devices."""
+    """That its epsilon is void, and whose it is not, in sentences; empty if neither is so."""
 
     @property
     def seeds(self) -> InJson[list[int]]:
@@ -324,7 +323,7 @@ class Comparison(DrawnResult):
         for group in self.groups:
             runs = [group.runs[seed] for seed in group.seeds]
             said = next(filter(None, (each.divergence or each.clipping for each in runs)), "")
-            noise = next(filter(is_much, runs[0].document["notes"]), "")
+            noise = "" if runs[0].divergence else runs[0].noise_warning
             for each in (said, noise, group.clients):
                 about.setdefault(each, []).append(group.name)
         found += [f"{_few(names)}: {said}" for said, names in about.items() if said]
@@ -703,7 +702,7 @@ def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list
 
 def _clients(audit: Audit, run: TrainedRun) -> str:
     found = clients_of(run, audit.mechanisms, bool(audit.answers))
-    return "" if found is None else found.text
+    return " ".join(filter(None, [audit.void, "" if found is None else found.text]))
 
 
 def _figures_of(audit: Audit) -> _Spent:

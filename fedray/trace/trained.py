@@ -179,6 +179,8 @@ class TrainedDocument(TypedDict):
     """Number of devices whose updates are computed together in one batch."""
     encoding: EncodingFigures
     """Encoding of updates."""
+    noise_warning: str
+    """A sentence if the noise on a mean update is too much for learning; else empty."""
     people: dict[str, int]
     """Number of `clients` in the recorded data, held-out ones aside, and `most_devices` that hold
     the data of one; empty for other data."""
@@ -187,7 +189,7 @@ class TrainedDocument(TypedDict):
     restarts: int
     """Number of lost workers that were replaced."""
     notes: list[str]
-    """Sentences about checkpoint problems and a divergence of the training."""
+    """Sentences about checkpoint problems, too much noise and a divergence of the training."""
     written: str
     """Time of writing: UTC, as ISO 8601 has it."""
     wall_seconds: float
@@ -354,8 +356,8 @@ class TrainedRun(DrawnResult):
 
     @property
     def clipping(self) -> str:
-        """A sentence if a fixed clip norm clipped nearly every update, or nearly none, as noise is
-        proportional to it; else empty."""
+        """A sentence if a fixed clip norm clipped nearly every update, or nearly none though its
+        noise is proportional to it; else empty."""
         privacy, share = self.document["scenario"]["privacy"], self.clipped_share
         # Other kinds of clipping follow the norms of updates or have no norm.
         if privacy.get("clipping", {}).get("kind", "fixed") != "fixed":
@@ -365,7 +367,7 @@ class TrainedRun(DrawnResult):
         said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
         if share >= 1 - EXTREME:
             return f"{said}, so the model learns from their directions only; try a higher one too."
-        if share <= EXTREME:
+        if share <= EXTREME and privacy["mechanism"]["kind"] != "none":
             return f"{said}, to which noise is proportional; a lower one adds less noise."
         return ""
 
@@ -402,17 +404,27 @@ class TrainedRun(DrawnResult):
         found = " and ".join(filter(None, (self._not_finite(), self._risen_loss(), self._worse())))
         if not found:
             return ""
-        advice = (
-            f"The training diverged: {found}. Lower training.client.learning_rate or "
-            "training.server.learning_rate."
-        )
+        rates = "ower training.client.learning_rate or training.server.learning_rate."
+        diverged = f"The training diverged: {found}."
+        if noise := self.noise_warning:
+            return f"{diverged} {noise} If it still diverges then, l{rates}"
         if self.document["scenario"]["privacy"]["mechanism"]["kind"] == "none":
-            return advice
+            return f"{diverged} L{rates}"
         return (
-            f"{advice} If they are already low, the noise dominates the "
+            f"{diverged} L{rates} If they are already low, the noise dominates the "
             "updates: raise rounds.report_goal, or lower privacy.noise_multiplier, which raises "
             "epsilon."
         )
+
+    @property
+    def noise_warning(self) -> str:
+        """A sentence if the noise on a mean update is too much for learning; else empty."""
+        return self.document.get("noise_warning", "")
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences on why the model, or its training, should be looked at."""
+        return [each for each in (self.divergence or self.noise_warning, self.clipping) if each]
 
     def _not_finite(self) -> str:
         count, trained = (int(self.metrics[name].sum()) for name in ("not_finite", "trained"))
@@ -517,10 +529,10 @@ class TrainedRun(DrawnResult):
         return [["left out", ", ".join(texts)]] if texts else []
 
     def to_json(self) -> dict[str, Any]:
-        """Returns training.json, with `divergence` among its notes, and the metrics of the last
-        round as one JSON object; null for values that are not finite."""
+        """Returns training.json, with `divergence`, or too much noise, among its notes, and the
+        metrics of the last round as one JSON object; null for values that are not finite."""
         last = json_of({name: column[-1] for name, column in self.metrics.items()})
-        notes = [*self.document["notes"], *filter(None, [self.divergence])]
+        notes = [*self.document["notes"], *filter(None, [self.divergence or self.noise_warning])]
         return {"path": str(self.path), **self.document, "notes": notes, "last_metrics": last}
 
     def verify(self) -> None:

@@ -32,8 +32,8 @@ from fedray.wire.messages import (
 from fedray.wire.protocols import Kept, Trainer
 from .workers import AggregatorWorker
 
-MOST_PARAMETERS = 1 << 19
-"""Largest number of parameters in all models of a group. Beyond 2 MiB, larger groups are no faster
+MOST_PARAMETERS = 3 << 19
+"""Largest number of parameters in all models of a group. Beyond 6 MiB, larger groups are no faster
 on a CPU, and smaller ones are shared more evenly among trainers.
 """
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
@@ -161,8 +161,7 @@ class TrainingLoop:
 
     def finish(self) -> dict[str, NDArray]:
         """Evaluates the last round too. Returns the aggregator's state."""
-        self._steadily(self._fetch_state)
-        self._collect_evaluations()
+        self._steadily(self._settle)
         if self.metrics[-1].evaluation is None:
             parameters = self._aggregator_state["parameters"]
             self._evaluations[self.next_round - 1] = self._trainers[-1].evaluate(parameters)
@@ -171,9 +170,7 @@ class TrainingLoop:
 
     def state(self) -> dict[str, NDArray]:
         """Returns everything that a resumed training needs, between two rounds."""
-        # Evaluations are awaited first, so that the saved rows include them.
-        self._collect_evaluations()
-        self._steadily(self._fetch_state)
+        self._steadily(self._settle)
         return {
             "devices_at_once": np.array(self.devices_at_once),
             "trainer_device": np.array(self.trainer_kind),
@@ -240,15 +237,21 @@ class TrainingLoop:
         self._versions = {version: newest}
         for number in self._older_versions():
             self._versions[number] = self._aggregator.older_version(number).result()[1]
-        if self._since:
-            first = self._since[0][0]
-            # These rounds are trained again and append the same rows, bit for bit.
-            del self.metrics[first:]
-            self._evaluations = {
-                index: pending for index, pending in self._evaluations.items() if index < first
-            }
+        # Rounds since are trained again and append the same rows, bit for bit. An evaluation of the
+        # state's own version may have lost its argument too.
+        del self.metrics[version:]
+        self._evaluations = {
+            index: self._trainers[-1].evaluate(newest)
+            for index in self._evaluations
+            if index < version
+        }
         for round_index, cohort in self._since:
             self._train(round_index, cohort)
+
+    def _settle(self) -> None:
+        # Evaluations are awaited first, so that the saved rows include them.
+        self._collect_evaluations()
+        self._fetch_state()
 
     def _fetch_state(self) -> None:
         self._aggregator_state = self._aggregator.state().result()

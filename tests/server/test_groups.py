@@ -40,8 +40,8 @@ def test_devices_of_equal_loads_stay_in_order_in_groups_of_equal_size(
 
 
 @pytest.mark.parametrize(
-    ("parameters", "devices"), [(1, 16), (32_768, 16), (65_536, 8), (2**19, 1), (2**30, 1)]
+    ("parameters", "devices"), [(1, 16), (32_768, 16), (196_608, 8), (2**20, 1), (2**30, 1)]
 )
 def test_groups_of_large_models_are_smaller(parameters: int, devices: int) -> None:
-    assert training.MOST_PARAMETERS == 2**19
+    assert training.MOST_PARAMETERS == 3 * 2**19
     assert group_size(16, parameters) == devices

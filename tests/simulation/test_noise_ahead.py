@@ -90,5 +90,6 @@ def test_run_and_train_tell_it_once_at_the_start(tmp_path: Path, fedray_command)
     code, _, told = fedray_command("train", str(tmp_path / "t"), *more)
     assert code == 0
     assert told.count("fedray: warning: The noise on a mean update is in effect") == 1
-    notes = fedray.TrainedRun.open(tmp_path / "m").document["notes"]
-    assert sum("raise rounds.report_goal to" in each for each in notes) == 1
+    trained = fedray.TrainedRun.open(tmp_path / "m")
+    assert trained.warnings[0] == trained.document["noise_warning"] != ""
+    assert sum("raise rounds.report_goal to" in each for each in trained.to_json()["notes"]) == 1

@@ -71,6 +71,12 @@ def test_a_loss_far_above_the_initial_model_s_is_told_with_remedies(tmp_path, na
     for key in ("client.learning_rate", "server.learning_rate", "noise_multiplier"):
         assert key in trained.divergence
     assert trained.to_json()["notes"] == [trained.divergence]
+    # Noise that is too much is named before the rates.
+    trained.document["noise_warning"] = "Much noise."
+    del trained.divergence
+    said = trained.divergence
+    assert said.find("Much noise.") < said.find("lower training.client.learning_rate")
+    assert trained.to_json()["notes"] == [said]
 
 
 @pytest.mark.parametrize("name", HEALTHY)

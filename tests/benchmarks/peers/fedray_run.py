@@ -73,7 +73,7 @@ TASKS = {
     "lstm": {"kind": "keyboard_lstm", "cell": "lstm", "hidden": 200, "embedding": 64},
     "cnn": {"kind": "image_cnn", "architecture": "cifar10"},
 }
-DEVICES_AT_ONCE = {"mlp": 50, "lstm": 1, "cnn": 1}
+DEVICES_AT_ONCE = {"mlp": 50, "lstm": 4, "cnn": 1}
 
 
 def scenario_of(name: str, rounds: int, devices: int, folder: Path) -> Scenario:
