@@ -24,6 +24,8 @@ from fedray.report.figure import (
 
 PLOT, CHARACTER = np.array([260.0, 200.0]), np.array([6.0, 12.0])
 """Sizes in pixels of a telephone's plot and of one character of a label, (width, height)."""
+LINE = 14
+"""Height in pixels of a line of texts above a plot."""
 LABEL = 20
 """Characters of a row's label that fit beside a telephone's plot."""
 HOVER = "%{hovertext}<extra></extra>"
@@ -41,11 +43,12 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
     """
     # A single series needs no legend, because the title describes it.
     has_legend = sum(not each.is_reference for each in figure.series) > 1
-    data = []
+    data, lines = [], _lines_of_texts(figure)
     for each, place in figure.looks:
         # A band comes before its line, so that the line is drawn over it.
         data += _bands(each, place)
         data.append(_trace(figure, each, place))
+    above = LINE * max(lines.values(), default=0)
     return {
         "data": data,
         "layout": {
@@ -53,17 +56,35 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "yaxis": _axis(figure, figure.y, "y"),
             "shapes": [_shape(mark) for mark in figure.marks],
             "annotations": [
-                _annotation(figure, *each) for each in enumerate(figure.marks) if each[1].text
+                _annotation(figure, mark, lines.get(mark, 0)) for mark in figure.marks if mark.text
             ],
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
-            "margin": {"l": 56, "r": 24, "t": 52 if len(figure.marks) > 1 else 24, "b": 48},
-            "height": 320 + (20 * len(figure.series) if has_legend else 0) + _of_rows(figure),
+            "margin": {"l": 56, "r": 24, "t": 24 + above, "b": 48},
+            "height": 320 + 20 * has_legend * len(figure.series) + above + _of_rows(figure),
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "hovermode": "closest",
         },
     }
+
+
+def _lines_of_texts(figure: Figure) -> dict[Mark, int]:
+    """Returns the line above the plot in which the text of each mark stands: the lowest in which it
+    has room on a telephone."""
+    marks = sorted((mark for mark in figure.marks if mark.axis == "x"), key=lambda each: each.at)
+    at = [np.array([mark.at for mark in marks]), *(each.x for each in figure.series)]
+    known = np.log(np.concatenate(at)) if figure.x.is_log else np.concatenate(at)
+    places = PLOT[0] * (known - known.min()) / (np.ptp(known) or 1.0) if known.size else known
+    ends: list[float] = []
+    lines = {}
+    for mark, place in zip(marks, places, strict=False):
+        width = CHARACTER[0] * len(mark.text) if mark.text else 0.0
+        # A text that would end beyond the plot begins earlier.
+        start = min(float(place), PLOT[0] - width)
+        lines[mark] = next((n for n, end in enumerate(ends) if end < start), len(ends))
+        ends[lines[mark] : lines[mark] + 1] = [start + width + CHARACTER[0]]
+    return lines
 
 
 def _of_rows(figure: Figure) -> int:
@@ -185,9 +206,14 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
             "tickvals": _numbers(rows[0].y),
             "ticktext": names,
             "range": [0.5 - len(names), 0.5],
+            # It would hide the interval of the first row.
+            "zeroline": False,
         }
     elif axis.is_log:
         drawn["type"] = "log"
+        # plotly.js would write 0.0001 as 100µ, a unit.
+        if any(np.nanmin(getattr(each, which), initial=1.0) < 1e-3 for each in figure.series):
+            drawn["exponentformat"] = "power"
         # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         if which == "y" and bars:
             highest = max(float(each.y.max()) for each in bars)
@@ -232,9 +258,9 @@ def _shape(mark: Mark) -> dict[str, Any]:
     }
 
 
-def _annotation(figure: Figure, place: int, mark: Mark) -> dict[str, Any]:
-    """Returns the text of a mark. On logarithmic axes plotly places text by the logarithm, but
-    shapes by the value."""
+def _annotation(figure: Figure, mark: Mark, line: int) -> dict[str, Any]:
+    """Returns the text of a mark, `line` lines above the plot. On logarithmic axes plotly places
+    text by the logarithm, but shapes by the value."""
     axis = figure.x if mark.axis == "x" else figure.y
     at = math.log10(mark.at) if axis.is_log else mark.at
     text = {
@@ -244,9 +270,8 @@ def _annotation(figure: Figure, place: int, mark: Mark) -> dict[str, Any]:
         "font": {"size": 11},
     }
     if mark.axis == "x":
-        # Texts of neighbours would collide, so they stand in three lines, one above the other.
-        above = 14 * (place % 3)
-        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": above}
+        place = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": LINE * line}
+        return {**text, **place}
     return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
 
 
