@@ -75,13 +75,15 @@ def _lines_of_texts(figure: Figure) -> dict[Mark, int]:
     marks = sorted((mark for mark in figure.marks if mark.axis == "x"), key=lambda each: each.at)
     at = [np.array([mark.at for mark in marks]), *(each.x for each in figure.series)]
     known = np.log(np.concatenate(at)) if figure.x.is_log else np.concatenate(at)
-    places = PLOT[0] * (known - known.min()) / (np.ptp(known) or 1.0) if known.size else known
+    # Axes are a little longer than the values.
+    room = 0.8 * PLOT[0]
+    places = room * (known - known.min()) / (np.ptp(known) or 1.0) if known.size else known
     ends: list[float] = []
     lines = {}
     for mark, place in zip(marks, places, strict=False):
         width = CHARACTER[0] * len(mark.text) if mark.text else 0.0
         # A text that would end beyond the plot begins earlier.
-        start = min(float(place), PLOT[0] - width)
+        start = min(float(place), room - width)
         lines[mark] = next((n for n, end in enumerate(ends) if end < start), len(ends))
         ends[lines[mark] : lines[mark] + 1] = [start + width + CHARACTER[0]]
     return lines
@@ -225,9 +227,10 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
     else:
         drawn["rangemode"] = "tozero" if axis.starts_at_zero and which == "y" else "normal"
+        zero = np.zeros(int(drawn["rangemode"] == "tozero"))
         names = ("y", "low", "high") if which == "y" else ("x", "low", "high")[: 3 if rows else 1]
         found = [getattr(each, name) for each in figure.series for name in names]
-        values = np.concatenate([np.zeros(0), *(each for each in found if each is not None)])
+        values = np.concatenate([zero, *(each for each in found if each is not None)])
         known = values[np.isfinite(values)]
         # No number of the axis may stand between two whole ones.
         if known.size and np.array_equal(known, np.round(known)) and np.ptp(known) <= 10:
