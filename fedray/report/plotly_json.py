@@ -73,7 +73,12 @@ def _lines_of_texts(figure: Figure) -> dict[Mark, int]:
     """Returns the line above the plot in which the text of each mark stands: the lowest in which it
     has room on a telephone."""
     marks = sorted((mark for mark in figure.marks if mark.axis == "x"), key=lambda each: each.at)
-    at = [np.array([mark.at for mark in marks]), *(each.x for each in figure.series)]
+    ends_of_zones = [mark.until for mark in marks if mark.until is not None]
+    at = [
+        np.array([mark.at for mark in marks]),
+        np.array(ends_of_zones),
+        *(each.x for each in figure.series),
+    ]
     known = np.log(np.concatenate(at)) if figure.x.is_log else np.concatenate(at)
     # Axes are a little longer than the values.
     room = 0.8 * PLOT[0]
@@ -154,9 +159,13 @@ def _labels(figure: Figure, series: Series) -> dict[str, Any]:
     the hover text has it."""
     if not series.labels or series.kind == "rows":
         return {}
-    values = ((figure.x, series.x), (figure.y, series.y))
-    axes = [np.log(each) if axis.is_log else each for axis, each in values]
-    points = PLOT * np.stack([(each - each.min()) / (np.ptp(each) or 1.0) for each in axes], axis=1)
+    # Other series, such as a line of equals, may make the axes longer.
+    all_of = [np.concatenate([getattr(each, name) for each in figure.series]) for name in "xy"]
+    values = ((figure.x, series.x, all_of[0]), (figure.y, series.y, all_of[1]))
+    axes = [(np.log(own), np.log(of)) if axis.is_log else (own, of) for axis, own, of in values]
+    points = PLOT * np.stack(
+        [(own - np.nanmin(of)) / (np.ptp(of) or 1.0) for own, of in axes], axis=1
+    )
     taken = [(point, np.zeros(2)) for point in points]
     texts = []
     for point, label in zip(points, series.labels, strict=True):
