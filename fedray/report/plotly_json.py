@@ -43,7 +43,10 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
     """
     # A single series needs no legend, because the title describes it.
     has_legend = sum(not each.is_reference for each in figure.series) > 1
-    data, lines = [], _lines_of_texts(figure)
+    # Texts of neighbours would collide, so each stands in a line of its own.
+    texts = sorted((each for each in figure.marks if each.axis == "x"), key=lambda each: each.at)
+    lines = {mark: line for line, mark in enumerate(each for each in texts if each.text)}
+    data = []
     for each, place in figure.looks:
         # A band comes before its line, so that the line is drawn over it.
         data += _bands(each, place)
@@ -67,31 +70,6 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "hovermode": "closest",
         },
     }
-
-
-def _lines_of_texts(figure: Figure) -> dict[Mark, int]:
-    """Returns the line above the plot in which the text of each mark stands: the lowest in which it
-    has room on a telephone."""
-    marks = sorted((mark for mark in figure.marks if mark.axis == "x"), key=lambda each: each.at)
-    ends_of_zones = [mark.until for mark in marks if mark.until is not None]
-    at = [
-        np.array([mark.at for mark in marks]),
-        np.array(ends_of_zones),
-        *(each.x for each in figure.series),
-    ]
-    known = np.log(np.concatenate(at)) if figure.x.is_log else np.concatenate(at)
-    # Axes are a little longer than the values.
-    room = 0.8 * PLOT[0]
-    places = room * (known - known.min()) / (np.ptp(known) or 1.0) if known.size else known
-    ends: list[float] = []
-    lines = {}
-    for mark, place in zip(marks, places, strict=False):
-        width = CHARACTER[0] * len(mark.text) if mark.text else 0.0
-        # A text that would end beyond the plot begins earlier.
-        start = min(float(place), room - width)
-        lines[mark] = next((n for n, end in enumerate(ends) if end < start), len(ends))
-        ends[lines[mark] : lines[mark] + 1] = [start + width + CHARACTER[0]]
-    return lines
 
 
 def _of_rows(figure: Figure) -> int:
@@ -222,9 +200,6 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         }
     elif axis.is_log:
         drawn["type"] = "log"
-        # plotly.js would write 0.0001 as 100µ, a unit.
-        if any(np.nanmin(getattr(each, which), initial=1.0) < 1e-3 for each in figure.series):
-            drawn["exponentformat"] = "power"
         # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         if which == "y" and bars:
             highest = max(float(each.y.max()) for each in bars)

@@ -1,8 +1,7 @@
 """The page of a run of several tasks: the privacy that devices spent over all of them."""
 
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
-from fedray.base.rounding import given
-from fedray.report.audits import epsilon_text, tasks_tables
+from fedray.report.audits import tasks_tables
 from fedray.report.figure import Shown
 from fedray.report.figures import spent_figure
 from fedray.report.page import render_study
@@ -10,9 +9,6 @@ from fedray.report.page import render_study
 
 def tasks_page(audit: TasksAudit) -> str:
     """Returns the page of a run's audit."""
-    found = audit.composition
-    enforced = found.enforced_epsilon
-    rest = "An unknown epsilon" if enforced is None else f"Epsilon {epsilon_text(enforced)}"
     return render_study(
         f"Several tasks: {audit.path.name}",
         f"{len(audit.audits)} tasks on one population; {audit.composition.devices:,} devices took "
@@ -21,8 +17,6 @@ def tasks_page(audit: TasksAudit) -> str:
         tasks_tables(audit),
         audit.to_json(),
         ASSUMPTIONS,
-        verdict=f"{rest} is enforced over all tasks at delta {given(found.delta)}; the device that "
-        f"spent most has {epsilon_text(found.epsilon)} (observed).",
     )
 
 

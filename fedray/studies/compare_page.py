@@ -44,17 +44,14 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """Cost of tuning, means of each metric, privacy and costs, and the keys in which scenarios
     differ."""
     tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
-    tables += [_means_table(comparison, each) for each in _deciding_first(comparison)]
+    metrics = sorted(comparison.metrics, key=lambda each: each != comparison.metric)
+    tables += [_means_table(comparison, each) for each in metrics]
     if comparison.reach is not None:
         tables.append(_reach_table(comparison.reach, comparison.delta))
     tables.append(_groups_table(comparison))
     if comparison.differing_keys:
         tables.append(_settings_table(comparison))
     return tables
-
-
-def _deciding_first(comparison: Comparison) -> list[Metric]:
-    return sorted(comparison.metrics, key=lambda each: each != comparison.metric)
 
 
 def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
@@ -174,7 +171,7 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Paired differences from the best; every metric over rounds; and after the last round against
     epsilon, if runs differ in it. The cells of a sweep are a surface first."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
-    for metric in _deciding_first(comparison):
+    for metric in sorted(comparison.metrics, key=lambda each: each != comparison.metric):
         figures += [*_differences(comparison, metric), _curve(comparison, metric)]
 
     def epsilon(group: Group) -> float | None:
