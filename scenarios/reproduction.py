@@ -79,8 +79,8 @@ class Reproduced(DrawnResult):
 
     def page(self) -> str:
         """Returns the page: tables, their conventions, and the verdict."""
-        note = " ".join((*self.notes, self.verdict))
-        return render_study(self.title, note, self.drawn, self.shown, self.to_json())
+        own = self.title, " ".join(self.notes), self.drawn, self.shown, self.to_json()
+        return render_study(*own, verdict=self.verdict)
 
 
 @dataclass(frozen=True, slots=True)

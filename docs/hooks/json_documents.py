@@ -75,7 +75,6 @@ DOCUMENTS: Mapping[str, Document] = {
     "A privacy statement": Document(
         Statement, where="The file statement.json, which `fedray audit --statement DIR` writes."
     ),
-    "fedray report": Document(printed.Written, files="The key page is always there."),
     AUDIT_OF_TASKS: Document(TasksAudit, where="Every audited run of several tasks."),
     "fedray audit, of several tasks": Document(
         printed.Verified, printed.Written, base=AUDIT_OF_TASKS

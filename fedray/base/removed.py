@@ -48,6 +48,7 @@ REMOVED = {
     "fedray fit-min-sep --tolerance": "the fit has an interval instead",
     "fedray canary --verify": "a trace is checked as by `fedray audit`",
     "fedray canary --no-verify": "open the trace in Python, and call fedray.run_canary",
+    "fedray report --json": "it prints the path of each file, one a line",
     "fedray report --verify": "a trace is checked as by `fedray audit`",
     "fedray report --no-verify": "write the page by `fedray audit --no-verify --page`",
     "fedray audit-model --examples": "set examples of fedray.audit_model in Python",

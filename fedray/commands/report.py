@@ -5,7 +5,7 @@ from pathlib import Path
 from fedray.base.errors import InputError
 from fedray.base.storage import fetched, is_of_bucket
 from fedray.commands.frame.auditing import open_checked, open_tasks
-from fedray.commands.frame.output import print_json, print_line, write_shown
+from fedray.commands.frame.output import print_line, write_shown
 from fedray.commands.frame.progress import progress_line
 
 
@@ -14,7 +14,6 @@ def report(
     *,
     out: Path | None = None,
     figures: Path | None = None,
-    as_json: bool = False,
 ) -> None:
     """Write the page of a trace, of a trained run, or of a run of several tasks.
 
@@ -43,8 +42,5 @@ def report(
             result = audit_trace(open_checked(directory, None))
         # The page lies where a browser finds it beside the files that it shows.
         written = write_shown(result, out or directory / REPORT_FILE, figures)
-    if as_json:
-        print_json(written)
-        return
     for path in written.values():
         print_line(str(path))

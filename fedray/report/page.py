@@ -5,9 +5,11 @@ import base64
 import gzip
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -41,13 +43,14 @@ TELLING = {"min_sep": "gaps", "timer_hours": "gaps", "max_participations": "part
 """Names of the figures that show a broken statement."""
 
 
-def write_report(result: DrawnResult, out: str | Path) -> Path:
+def write_report(result: DrawnResult, out: str | Path, title: str = "") -> Path:
     """Writes the page of a result: one HTML file that loads nothing, complete or absent.
 
     Args:
         result: an audit, a trained run, or a result of a study; a trace gets the page of its audit
             with its own mechanism.
         out: path of the file, which is replaced if it exists.
+        title: heading in place of the page's own.
 
     Returns:
         Absolute path of the file.
@@ -55,11 +58,15 @@ def write_report(result: DrawnResult, out: str | Path) -> Path:
     Raises:
         InputError: `out` is a directory or cannot be written.
     """
-    return write_page(result.page(), out)
+    return write_page(result.page(), out, title)
 
 
-def write_page(content: str, out: str | Path) -> Path:
+def write_page(content: str, out: str | Path, title: str = "") -> Path:
     """Writes the HTML of a page, as `write_report` does."""
+    if title:
+        # The head has the title first, and the heading is the first of the body.
+        named = _without_controls(escape(title))
+        content = re.sub(r"(?<=<title>)[^<]*|(?<=<h1>)[^<]*", lambda _: named, content, count=2)
     # An absolute path can be opened from anywhere once it is printed.
     path = Path(os.path.abspath(local_path(out)))
     if not path.name or path.is_dir():
@@ -159,7 +166,7 @@ def render_study(
 ) -> str:
     """Returns a page of figures and tables as text.
 
-    With a verdict, the first figure and the first table stand below it, and the rest is folded.
+    The first figure and the first table stand below the verdict, and the rest is folded.
 
     Args:
         title: heading of the page.
@@ -170,7 +177,7 @@ def render_study(
         assumptions: assumptions behind the figures, in sentences.
         scenario_toml: scenario as TOML; None if the page is not about a single run.
         tiles: table of one row, whose cells are shown in large type above everything else.
-        verdict: answer in a sentence or two; empty for a page that shows everything.
+        verdict: answer in a sentence or two; the note if it is empty.
         warnings: reasons to doubt the verdict, in sentences.
     """
     values = {

@@ -24,6 +24,8 @@ from fedray.report.figure import (
 
 PLOT, CHARACTER = np.array([260.0, 200.0]), np.array([6.0, 12.0])
 """Sizes in pixels of a telephone's plot and of one character of a label, (width, height)."""
+LINE = 14
+"""Height in pixels of a line of texts above a plot."""
 LABEL = 20
 """Characters of a row's label that fit beside a telephone's plot."""
 HOVER = "%{hovertext}<extra></extra>"
@@ -41,11 +43,15 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
     """
     # A single series needs no legend, because the title describes it.
     has_legend = sum(not each.is_reference for each in figure.series) > 1
+    # Texts of neighbours would collide, so each stands in a line of its own.
+    texts = sorted((each for each in figure.marks if each.axis == "x"), key=lambda each: each.at)
+    lines = {mark: line for line, mark in enumerate(each for each in texts if each.text)}
     data = []
     for each, place in figure.looks:
         # A band comes before its line, so that the line is drawn over it.
         data += _bands(each, place)
         data.append(_trace(figure, each, place))
+    above = LINE * max(lines.values(), default=0)
     return {
         "data": data,
         "layout": {
@@ -53,12 +59,12 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "yaxis": _axis(figure, figure.y, "y"),
             "shapes": [_shape(mark) for mark in figure.marks],
             "annotations": [
-                _annotation(figure, *each) for each in enumerate(figure.marks) if each[1].text
+                _annotation(figure, mark, lines.get(mark, 0)) for mark in figure.marks if mark.text
             ],
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
-            "margin": {"l": 56, "r": 24, "t": 52 if len(figure.marks) > 1 else 24, "b": 48},
-            "height": 320 + (20 * len(figure.series) if has_legend else 0) + _of_rows(figure),
+            "margin": {"l": 56, "r": 24, "t": 24 + above, "b": 48},
+            "height": 320 + 20 * has_legend * len(figure.series) + above + _of_rows(figure),
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "hovermode": "closest",
@@ -131,9 +137,13 @@ def _labels(figure: Figure, series: Series) -> dict[str, Any]:
     the hover text has it."""
     if not series.labels or series.kind == "rows":
         return {}
-    values = ((figure.x, series.x), (figure.y, series.y))
-    axes = [np.log(each) if axis.is_log else each for axis, each in values]
-    points = PLOT * np.stack([(each - each.min()) / (np.ptp(each) or 1.0) for each in axes], axis=1)
+    # Other series, such as a line of equals, may make the axes longer.
+    all_of = [np.concatenate([getattr(each, name) for each in figure.series]) for name in "xy"]
+    values = ((figure.x, series.x, all_of[0]), (figure.y, series.y, all_of[1]))
+    axes = [(np.log(own), np.log(of)) if axis.is_log else (own, of) for axis, own, of in values]
+    points = PLOT * np.stack(
+        [(own - np.nanmin(of)) / (np.ptp(of) or 1.0) for own, of in axes], axis=1
+    )
     taken = [(point, np.zeros(2)) for point in points]
     texts = []
     for point, label in zip(points, series.labels, strict=True):
@@ -185,6 +195,8 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
             "tickvals": _numbers(rows[0].y),
             "ticktext": names,
             "range": [0.5 - len(names), 0.5],
+            # It would hide the interval of the first row.
+            "zeroline": False,
         }
     elif axis.is_log:
         drawn["type"] = "log"
@@ -199,9 +211,10 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
     else:
         drawn["rangemode"] = "tozero" if axis.starts_at_zero and which == "y" else "normal"
+        zero = np.zeros(int(drawn["rangemode"] == "tozero"))
         names = ("y", "low", "high") if which == "y" else ("x", "low", "high")[: 3 if rows else 1]
         found = [getattr(each, name) for each in figure.series for name in names]
-        values = np.concatenate([np.zeros(0), *(each for each in found if each is not None)])
+        values = np.concatenate([zero, *(each for each in found if each is not None)])
         known = values[np.isfinite(values)]
         # No number of the axis may stand between two whole ones.
         if known.size and np.array_equal(known, np.round(known)) and np.ptp(known) <= 10:
@@ -232,9 +245,9 @@ def _shape(mark: Mark) -> dict[str, Any]:
     }
 
 
-def _annotation(figure: Figure, place: int, mark: Mark) -> dict[str, Any]:
-    """Returns the text of a mark. On logarithmic axes plotly places text by the logarithm, but
-    shapes by the value."""
+def _annotation(figure: Figure, mark: Mark, line: int) -> dict[str, Any]:
+    """Returns the text of a mark, `line` lines above the plot. On logarithmic axes plotly places
+    text by the logarithm, but shapes by the value."""
     axis = figure.x if mark.axis == "x" else figure.y
     at = math.log10(mark.at) if axis.is_log else mark.at
     text = {
@@ -244,9 +257,8 @@ def _annotation(figure: Figure, place: int, mark: Mark) -> dict[str, Any]:
         "font": {"size": 11},
     }
     if mark.axis == "x":
-        # Texts of neighbours would collide, so they stand in three lines, one above the other.
-        above = 14 * (place % 3)
-        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": above}
+        place = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": LINE * line}
+        return {**text, **place}
     return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
 
 

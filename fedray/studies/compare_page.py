@@ -44,8 +44,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """Cost of tuning, means of each metric, privacy and costs, and the keys in which scenarios
     differ."""
     tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
-    others = [each for each in comparison.metrics if each != comparison.metric]
-    tables += [_means_table(comparison, each) for each in (comparison.metric, *others)]
+    metrics = sorted(comparison.metrics, key=lambda each: each != comparison.metric)
+    tables += [_means_table(comparison, each) for each in metrics]
     if comparison.reach is not None:
         tables.append(_reach_table(comparison.reach, comparison.delta))
     tables.append(_groups_table(comparison))
@@ -171,7 +171,7 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Paired differences from the best; every metric over rounds; and after the last round against
     epsilon, if runs differ in it. The cells of a sweep are a surface first."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
-    for metric in comparison.metrics:
+    for metric in sorted(comparison.metrics, key=lambda each: each != comparison.metric):
         figures += [*_differences(comparison, metric), _curve(comparison, metric)]
 
     def epsilon(group: Group) -> float | None:
@@ -202,7 +202,7 @@ def _differences(comparison: Comparison, metric: Metric) -> Iterator[Figure]:
     x, low, high = scale * ends.T
     yield Figure(
         f"{metric.name}-differences",
-        f"Differences from {best.label}",
+        f"Differences in {metric.title} from {best.label}",
         f"After the last round, {metric.better} is better. A setting whose interval holds zero "
         f"cannot be told apart from {best.label}.",
         Axis(f"Difference in {metric.title}{f' ({unit})' if unit else ''}", starts_at_zero=False),

@@ -176,7 +176,6 @@ def test_a_file_that_is_missing_is_named_in_one_line(
     ("arguments", "key"),
     [
         (["audit", "TRACE"], "mechanisms"),
-        (["report", "TRACE"], "page"),
         (["import", "log.csv", *LOG], "rows_read"),
         (["sweep"], "sweeps"),
         (["optimize", "band-fhu", *SETTING], "rms_loss"),

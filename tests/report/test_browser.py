@@ -41,6 +41,20 @@ async function measure(frame) {
     const own = text.getBoundingClientRect(), plot = text.closest(".plot").getBoundingClientRect();
     if (own.width > 0 && (own.right > plot.right + 1 || own.left < plot.left - 1)) beyond.push("text " + text.textContent);
   }
+  for (const plot of page.querySelectorAll(".plot")) {
+    const own = plot.getBoundingClientRect().width, drawn = plot.querySelector(".main-svg").getBoundingClientRect().width;
+    if (Math.abs(own - drawn) > 2) beyond.push("plot of " + drawn + " in " + own + " pixels");
+    const texts = [...plot.querySelectorAll("svg text")].map(each => [each, each.getBoundingClientRect()]).filter(([each, box]) => box.width > 0 && each.textContent.trim());
+    texts.forEach(([one, a], place) => {
+      for (const [other, b] of texts.slice(place + 1))
+        if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3)
+          beyond.push("over each other: " + one.textContent + ", " + other.textContent);
+    });
+  }
+  for (const value of page.querySelectorAll(".tile b"))
+    if (/^[0-9.,]+$/.test(value.textContent) && value.getBoundingClientRect().height > 45) beyond.push("broken number " + value.textContent);
+  const first = page.querySelector("main > .verdict").getBoundingClientRect();
+  if (first.top > 300 || !page.querySelector(".verdict").textContent.trim()) beyond.push("no verdict first");
   const saved = {};
   for (const button of page.querySelectorAll("button"))
     saved[button.dataset.figure + "." + button.dataset.save] = await frame.contentWindow.contentOf(button.dataset.figure, button.dataset.save);
@@ -159,6 +173,15 @@ def of_study(request) -> str:
     return render_study("s", "n", [lines, plane], [table], {}, ["A."])
 
 
+def of_stress(request) -> str:
+    """Marks of which two have one place and two are neighbours."""
+    from fedray.studies.stress.run import stress
+
+    return stress(
+        rounds=500, estimated=(100, 150), actual=(60, 90, 120), mechanisms=["identity"]
+    ).page()
+
+
 def of_reproduction(request) -> str:
     min_seps = [(f"otf-{n}-AA", 100.0 + n, 90.0 + n) for n in range(9)]
     rhos = [(name, 1.0, 0.9) for name, *_ in min_seps]
@@ -198,6 +221,7 @@ def of_training(request) -> str:
         (of_trace, None),
         (of_import, 5),
         (of_study, 1),
+        (of_stress, 3),
         (of_reproduction, 2),
         (of_comparison, 2),
         (of_training, 4),

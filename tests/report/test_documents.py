@@ -183,15 +183,13 @@ def test_documents_of_audits_match_their_types(
 
 
 @pytest.mark.usefixtures("without_drawing")
-def test_documents_of_statements_and_reports_match_their_types(
+def test_documents_of_statements_match_their_types(
     trace_of, small, tmp_path: Path, fedray_command
 ) -> None:
     path = str(trace_of(PATTERNS, 4, small("privacy.noise_multiplier=3.0")).path)
     statement = tmp_path / "statement"
     printed(fedray_command, "audit", path, "--statement", str(statement), "--json")
     check("A privacy statement", json.loads((statement / "statement.json").read_text()))
-    figures = ("--figures", str(tmp_path / "figures"))
-    check("fedray report", printed(fedray_command, "report", path, *figures, "--json"))
 
 
 def test_documents_of_answers_match_their_types(

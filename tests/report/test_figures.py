@@ -268,12 +268,17 @@ def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:
 
 
 def test_a_long_mark_does_not_run_into_the_next_on_a_narrow_page() -> None:
-    """Each mark's text stands a line above that of the one before."""
+    """Each text stands in a line of its own, from the left."""
     line = Series("s", "line", np.array([2400.0, 4800.0]), np.array([1.0, 2.0]))
     marks = (Mark(3200.0, "plan 3,221"), Mark(2400.0, "misses the target", until=3100.0))
     figure = Figure("f", "", "", Axis("goal"), Axis("epsilon"), (line,), marks)
     annotations = plotly_figure(figure)["layout"]["annotations"]
-    assert [each["yshift"] for each in annotations] == [0, 14]
+    assert [each["yshift"] for each in annotations] == [14, 0]
+    marks = tuple(
+        map(Mark, (4800.0, 2400.0, 2400.0, 3300.0), ("150 to 1", "2 to 1", "9 to 4", "7"))
+    )
+    drawn = plotly_figure(replace(figure, marks=marks))["layout"]
+    assert [each["yshift"] for each in drawn["annotations"]] == [42, 0, 14, 28]
 
 
 def test_a_plane_has_its_files_too(tmp_path: Path) -> None:

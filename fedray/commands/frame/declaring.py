@@ -18,7 +18,9 @@ from fedray.commands.frame.output import run_command
 from fedray.commands.frame.shared import FLAGS, SHARED
 
 COMMON: dict[str, tuple[Any, Any]] = {"style": (str, "wide,svg"), "table_file": (Path | None, None)}
-"""Types and defaults of the options of every command that writes figures or prints tables."""
+COMMON |= {"title": (str, "")}
+"""Types and defaults of the options of every command that writes pages or figures, or prints
+tables."""
 WITHOUT_TABLES = ("init", "report")
 """Commands that print none."""
 _ENTRY = re.compile(r" {4}(\w+)(?: \((.+?)\))?: (.*)")
@@ -94,8 +96,12 @@ def command_of(
         described: their descriptions, in addition to `SHARED`.
     """
     parameters = list(parameters)
-    has_figures = any(each.name == "figures" for each in parameters)
-    shared = {"style": has_figures, "table_file": function.__name__ not in WITHOUT_TABLES}
+    names = {each.name for each in parameters}
+    shared = {
+        "style": "figures" in names,
+        "table_file": function.__name__ not in WITHOUT_TABLES,
+        "title": "page" in names or function.__name__ == "report",
+    }
     for name, (kind, default) in COMMON.items():
         if shared[name]:
             at = {"kind": inspect.Parameter.KEYWORD_ONLY, "default": default, "annotation": kind}

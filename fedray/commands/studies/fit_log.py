@@ -11,7 +11,7 @@ from fedray.commands.frame.log_options import (
     columns_of,
     time_form,
 )
-from fedray.commands.frame.output import print_result, write_shown
+from fedray.commands.frame.output import TITLE, print_result, write_shown
 from fedray.commands.frame.progress import progress_line
 
 _ROLES = ("device", "start", "end", "time", "round", "state")
@@ -88,7 +88,7 @@ def fit_log(
     # The page says which command made it, so that it can be made again.
     command = shlex.join(["fedray", *sys.argv[1:]])
     if page is not None:
-        write_page(habit_fit_page(fit, command), page)
+        write_page(habit_fit_page(fit, command), page, TITLE.get())
     write_shown(fit, None, figures)
     print_result(fit, as_json, times=observed.form)
     if not as_json:
