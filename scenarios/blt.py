@@ -7,8 +7,8 @@ directory, optimised mechanisms are kept there and read again.
     OUT/mechanisms/NAME.json   an optimised mechanism
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypedDict
@@ -130,29 +130,29 @@ CONTRADICTORY = {("es-ES", "banded"), ("pt-PT", "tree")}
 @dataclass(frozen=True, slots=True)
 class _Printed:
     name: str
-    make: Callable[["_Maker"], "fedray.Strategy"]
+    mechanism: Any
+    """Kind of the mechanism, or a made one."""
     max_loss: float | None
     rms_loss: float | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of its request; k is the number of participations that it is made for."""
     digits: int = 2
     is_optimised: bool = True
     work: int = 1
     """Time that it takes, about, in fifths of a second."""
 
-
-class _Maker:
-    """Makes mechanisms, or reads kept ones."""
-
-    def __init__(self, out: Path | None) -> None:
-        self._folder = None if out is None else out / "mechanisms"
-
-    def __call__(
-        self, kind: Any, n: int = ROUNDS, b: int = MIN_SEP, k: int = PARTICIPATIONS, **options: Any
-    ) -> "fedray.Strategy":
-        words = [kind, n, b, k, *(f"{key}-{value}" for key, value in options.items())]
-        path = self._folder and self._folder / f"{'-'.join(map(str, words))}.json"
+    def made(self, out: Path | None) -> "fedray.Strategy":
+        """Makes the mechanism, or reads the kept one."""
+        if isinstance(self.mechanism, TreeFull):
+            return self.mechanism
+        options = dict(self.options)
+        setting = fedray.MinSep(ROUNDS, MIN_SEP, options.pop("k", PARTICIPATIONS))
+        words = [self.mechanism, ROUNDS, MIN_SEP, setting.max_participations]
+        words += [f"{key}-{value}" for key, value in options.items()]
+        path = out and out / "mechanisms" / f"{'-'.join(map(str, words))}.json"
         if path is not None and path.exists():
             return fedray.read_strategy(path)
-        request = fedray.MechanismRequest(kind, fedray.MinSep(n, b, k), **options)
+        request = fedray.MechanismRequest(self.mechanism, setting, **options)
         strategy = fedray.optimize_mechanism(request)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,33 +161,23 @@ class _Maker:
 
 
 PRINTED = (
-    _Printed("identity", lambda make: make("identity"), None, 78.4793, 4, False),
-    _Printed("tree, online", lambda make: make("tree"), 27.2721, 19.2750, 4, False),
-    _Printed("tree-full", lambda make: make("tree-full"), 14.9809, 12.4715, 4, False),
+    _Printed("identity", "identity", None, 78.4793, {}, 4, False),
+    _Printed("tree, online", "tree", 27.2721, 19.2750, {}, 4, False),
+    _Printed("tree-full", "tree-full", 14.9809, 12.4715, {}, 4, False),
     _Printed(
         "tree-full, completed",
-        lambda _: TreeFull(rounds=ROUNDS, completion=True),
-        *(16.6163, 13.9576, 4, False),
+        TreeFull(rounds=ROUNDS, completion=True),
+        *(16.6163, 13.9576, {}, 4, False),
     ),
-    _Printed(
-        "band-fhu, 342 bands", lambda make: make("band-fhu", bands=342), 11.05, 8.98, 2, False
-    ),
-    _Printed("banded-toeplitz, 342 bands, rms", lambda make: make("banded-toeplitz"), 10.53, 8.80),
-    _Printed(
-        "blt, 2 buffers, max at k = 1", lambda make: make("blt", k=1, buffers=2), 11.80, 11.15
-    ),
-    _Printed(
-        "blt, 5 buffers, max at k = 1", lambda make: make("blt", k=1, buffers=5), 11.40, 10.87
-    ),
-    _Printed("blt, 2 buffers, max", lambda make: make("blt", buffers=2), 10.81, 9.34),
-    _Printed("blt, 3 buffers, max", lambda make: make("blt", buffers=3), 10.79, None),
-    _Printed(
-        "blt, 2 buffers, rms", lambda make: make("blt", buffers=2, objective="rms"), None, 9.18
-    ),
-    _Printed(
-        "blt, 4 buffers, rms", lambda make: make("blt", buffers=4, objective="rms"), None, 9.17
-    ),
-    _Printed("banded, 342 bands, rms", lambda make: make("banded"), 10.21, 8.60, work=400),
+    _Printed("band-fhu, 342 bands", "band-fhu", 11.05, 8.98, {"bands": 342}, 2, False),
+    _Printed("banded-toeplitz, 342 bands, rms", "banded-toeplitz", 10.53, 8.80),
+    _Printed("blt, 2 buffers, max at k = 1", "blt", 11.80, 11.15, {"k": 1, "buffers": 2}),
+    _Printed("blt, 5 buffers, max at k = 1", "blt", 11.40, 10.87, {"k": 1, "buffers": 5}),
+    _Printed("blt, 2 buffers, max", "blt", 10.81, 9.34, {"buffers": 2}),
+    _Printed("blt, 3 buffers, max", "blt", 10.79, None, {"buffers": 3}),
+    _Printed("blt, 2 buffers, rms", "blt", None, 9.18, {"buffers": 2, "objective": "rms"}),
+    _Printed("blt, 4 buffers, rms", "blt", None, 9.17, {"buffers": 4, "objective": "rms"}),
+    _Printed("banded, 342 bands, rms", "banded", 10.21, 8.60, work=400),
 )
 """Printed mechanisms, in the order of the table."""
 
@@ -197,18 +187,17 @@ def run(
     on_progress: Progress = lambda _: None,
 ) -> Iterator[Reproduced]:
     """Computes the privacy of the runs, and the printed losses."""
-    make = _Maker(out)
     losses, done, work = [], 0, sum(row.work for row in PRINTED)
     for row in PRINTED:
         on_progress(PartDone(row.name, done, work))
-        losses.append(_loss_of(row, make))
+        losses.append(_loss_of(row, out))
         done += row.work
     yield _reproduced(losses, [_privacy_of(each) for each in table_rows("later")])
 
 
-def _loss_of(row: _Printed, make: _Maker) -> PrintedLoss:
+def _loss_of(row: _Printed, out: Path | None) -> PrintedLoss:
     setting = fedray.MinSep(ROUNDS, MIN_SEP, PARTICIPATIONS)
-    found = fedray.mechanism_figures(row.make(make), setting, None, DELTA).loss
+    found = fedray.mechanism_figures(row.made(out), setting, None, DELTA).loss
     return PrintedLoss(
         *(row.name, found.max_loss, row.max_loss, found.rms_loss, row.rms_loss),
         *(row.digits, row.is_optimised),

@@ -183,7 +183,7 @@ def _reproduced(runs: Sequence[ReproducedRun]) -> Reproduced:
     return Reproduced(
         title="Gboard runs, reproduced",
         document={"runs": [each.to_json() for each in runs]},
-        shown=[Table.headed("Observed / published", table_rows(runs))],
+        shown=[_table(runs)],
         notes=NOTES,
         verdict=f"Of {len(runs)} runs, {near} have a min-sep within {CLOSE:.0%} of the published "
         f"one, and {right} the published max participations.",
@@ -194,43 +194,28 @@ def _reproduced(runs: Sequence[ReproducedRun]) -> Reproduced:
     )
 
 
-def table_rows(runs: Sequence[ReproducedRun]) -> list[list[str]]:
-    """Returns a heading, then a row per run: observed / published, and the relative difference."""
-    heading = ["run", "reach", "min-sep is", "min-sep (gap)", "", "max part.", "rho, (b, k)", ""]
-    heading += ["epsilon, (b, k)", "", "rho, trace", "days"]
-    return [heading, *map(_cells, runs)]
+def _table(runs: Sequence[ReproducedRun]) -> Table:
+    cells = {
+        "run": lambda run: run.name,
+        "reach": lambda run: f"{run.reach:g}",
+        "min-sep is": lambda run: "fitted" if run.is_fitted else "predicted",
+        "min-sep (gap)": lambda run: _beside_published(run.min_sep, "{:.0f}".format),
+        "max part.": lambda run: _beside_published(run.max_participations, "{:.0f}".format),
+        "rho, (b, k)": lambda run: _beside_published(run.rho),
+        "epsilon, (b, k)": lambda run: _beside_published(run.epsilon),
+        "rho, trace": lambda run: up(run.trace_rho, 3),
+        "days": lambda run: "{:.1f} / {:.0f} to {:.0f}".format(run.days, *run.published_days),
+    }
+    return Table.of("Observed / published, and the relative difference", runs, cells)
 
 
-def _cells(run: ReproducedRun) -> list[str]:
-    def loss(value: float) -> str:
-        return up(value, 2)
-
-    low, high = run.published_days
-
-    return [
-        run.name,
-        f"{run.reach:g}",
-        "fitted" if run.is_fitted else "predicted",
-        _beside_published(run.min_sep),
-        _difference(run.min_sep),
-        _beside_published(run.max_participations),
-        _beside_published(run.rho, loss),
-        _difference(run.rho),
-        _beside_published(run.epsilon, loss),
-        _difference(run.epsilon),
-        up(run.trace_rho, 3),
-        f"{run.days:.1f} / {low:.0f} to {high:.0f}",
-    ]
-
-
-def _beside_published(figure: Compared, shown: Callable[[float], str] = "{:.0f}".format) -> str:
+def _beside_published(
+    figure: Compared, shown: Callable[[float], str] = lambda value: up(value, 2)
+) -> str:
     seen = "none (k = 1)" if figure.observed is None else shown(figure.observed)
-    return f"{seen} / {'-' if figure.published is None else f'{figure.published:g}'}"
-
-
-def _difference(figure: Compared) -> str:
     relative = figure.relative_difference
-    return "" if relative is None else f"{100 * relative:+.1f} %"
+    off = f", {100 * relative:+.1f} %" if relative else ""
+    return f"{seen} / {'-' if figure.published is None else f'{figure.published:g}'}{off}"
 
 
 REPRODUCTION = Reproduction(

@@ -9,7 +9,7 @@ from typing import TypedDict
 import fedray
 from fedray.mechanisms import Identity, Tree
 from .gboard_rows import PublishedRun, Rows, published_runs, select
-from .reproduction import Document, InJson, Reproduced, Reproduction, Table, up
+from .reproduction import Document, InJson, Reproduced, Reproduction, Table, figure_text, up
 
 NOTES = (
     "Published min-seps count the rounds strictly between two participations, so the gap is one "
@@ -76,10 +76,22 @@ def run(rows: Rows = None) -> Iterator[Reproduced]:
     """
     results = [privacy_of(each) for each in select(rows, published_runs())]
     agreeing = sum(each.agrees for each in results)
+    cells = {
+        "run": lambda each: each.name,
+        "rounds": lambda each: str(each.rounds),
+        "min-sep (gap)": lambda each: str(each.min_sep),
+        "max part.": lambda each: str(each.max_participations),
+        "sens.^2": lambda each: f"{each.squared_sensitivity:.0f}",
+        "rho": lambda each: up(each.exact_rho),
+        "printed rho": lambda each: f"{each.published_rho:.2f}",
+        "epsilon": lambda each: "-" if each.epsilon is None else up(each.epsilon),
+        "printed": lambda each: figure_text(each.published_epsilon or math.nan, ".2f"),
+        "agrees": lambda each: "yes" if each.agrees else "NO",
+    }
     yield Reproduced(
         title="Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)",
         document={"note": " ".join(NOTES), "rows": [each.to_json() for each in results]},
-        shown=[Table.headed("Recomputed and printed privacy", table_rows(results))],
+        shown=[Table.of("Recomputed and printed privacy", results, cells)],
         notes=NOTES,
         verdict=f"{agreeing} of {len(results)} rows agree to every printed digit.",
         agrees=agreeing == len(results),
@@ -110,30 +122,6 @@ def _epsilon_of(rho: float) -> float | None:
     # One release of one Gaussian with rho = 1 / (2 z^2).
     z = 1.0 / math.sqrt(2.0 * rho)
     return fedray.mechanism_figures(Identity(), fedray.MinSep(1, 1, 1), z, DELTA).epsilon
-
-
-def table_rows(runs: list[PublishedPrivacy]) -> list[list[str]]:
-    """Returns a heading, then a row per published run."""
-    heading = ["run", "rounds", "min-sep (gap)", "max part.", "sens.^2", "rho", "printed"]
-    return [[*heading, "epsilon", "printed", "agrees"], *map(_cells, runs)]
-
-
-def _cells(run: PublishedPrivacy) -> list[str]:
-    epsilon = ["-", "-"]
-    # Some publications print only rho.
-    if run.epsilon is not None:
-        epsilon = [up(run.epsilon), f"{run.published_epsilon:.2f}"]
-    return [
-        run.name,
-        str(run.rounds),
-        str(run.min_sep),
-        str(run.max_participations),
-        f"{run.squared_sensitivity:.0f}",
-        up(run.exact_rho),
-        f"{run.published_rho:.2f}",
-        *epsilon,
-        "yes" if run.agrees else "NO",
-    ]
 
 
 REPRODUCTION = Reproduction("rho and epsilon of Xu et al. 2023, recomputed to the digit.", run)

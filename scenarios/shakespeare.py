@@ -130,9 +130,6 @@ def run(
     data: Annotated[Path | None, "Folder of plays (*.txt), or a Parquet file of roles."] = None,
     rounds: Annotated[int, "Rounds of each training."] = 1200,
     optimizers: Annotated[str, "Optimisers, with commas between."] = ",".join(OPTIMIZERS),
-    tuning: Annotated[
-        bool, "Evaluate on a tenth of the training roles, to choose learning rates."
-    ] = False,
     overrides: Sequence[str] = (),
     placement: "fedray.Placement | None" = None,
     out: Path | None = None,
@@ -151,7 +148,7 @@ def run(
         raise InputError("data is missing: name a folder of plays, with a text file for each")
     with tempfile.TemporaryDirectory(prefix="fedray-shakespeare-") as folder:
         directory = Path(os.path.abspath(out or folder))
-        roles = roles_of(data, tuning)
+        roles = roles_of(data)
         write_split(roles, directory / "data")
         on_progress("counting n-grams")
         ngrams = ngrams_of(roles, EVALUATED, LENGTH)
@@ -163,25 +160,22 @@ def run(
             models = [*study.models, _model_of(name, scenario, runs[name])]
             ranked = sorted(models, key=lambda each: -each.accuracy)
             study = replace(study, models=tuple(ranked))
-            yield _reproduced(study, runs, tuning)
+            yield _reproduced(study, runs)
 
 
-def roles_of(data: Path, tuning: bool) -> Roles:
+def roles_of(data: Path) -> Roles:
     """Reads roles, and holds out one in SHARES by the digest of its name.
 
     Args:
         data: folder of plays, or Parquet file with the columns `client` and `text`.
-        tuning: whether the held-out roles are left out, and others are held out in their place.
     """
     trained: dict[str, list[str]] = {}
     held_out: dict[str, list[str]] = {}
     for role, text in examples_of(data) if data.is_dir() else _rows_of(data):
         # A digest, so that a role is held out whatever other roles the data has.
         digest = hashlib.sha256(role.encode()).digest()
-        share = int.from_bytes(digest[:8], "big") % SHARES
-        if share >= int(tuning):
-            roles = held_out if share == int(tuning) else trained
-            roles.setdefault(role, []).append(text)
+        is_held_out = int.from_bytes(digest[:8], "big") % SHARES == 0
+        (held_out if is_held_out else trained).setdefault(role, []).append(text)
     if not held_out or not trained:
         raise InputError(f"data {str(data)!r} has too few roles to hold some out; add plays")
     return Roles(trained, held_out)
@@ -333,7 +327,7 @@ def ngrams_of(roles: Roles, evaluated: int, length: int) -> tuple[float, ...]:
     return ngram_accuracies(trained, held_out, length=length)
 
 
-def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]", tuning: bool) -> Reproduced:
+def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]") -> Reproduced:
     best = study.models[0]
     low, high = (f"{100 * each:.1f}" for each in PUBLISHED)
     verdict = (
@@ -343,8 +337,8 @@ def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]", tuning: b
     )
     note = (
         f"Accuracy is the mean of the evaluations in the last {LAST_ROUNDS} rounds, on "
-        f"{study.held_out_roles:,} {'training' if tuning else 'held-out'} roles that do not train "
-        "here; the paper's is that on other lines of the roles that train. No guarantee: no noise "
+        f"{study.held_out_roles:,} held-out roles that do not train here; "
+        "the paper's is that on other lines of the roles that train. No guarantee: no noise "
         "was added."
     )
     cells = {
@@ -356,10 +350,11 @@ def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]", tuning: b
     }
     models = Table.of("Held-out accuracy (standard error)", study.models, cells)
     tables = [models, ngram_table(study.ngrams)]
-    title = "Shakespeare: federated optimisers" + (", tuning" if tuning else "")
-    agrees = tuning or best.accuracy >= AGREES_FROM
     return Reproduced(
-        title, study.to_json(), tables, [note], verdict, agrees, [_curves(study, runs)]
+        "Shakespeare: federated optimisers",
+        *(study.to_json(), tables, [note], verdict),
+        best.accuracy >= AGREES_FROM,
+        [_curves(study, runs)],
     )
 
 

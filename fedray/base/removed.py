@@ -45,6 +45,8 @@ REMOVED = {
     "fedray compare --delta": "set delta of fedray.compare_runs in Python",
     "fedray stress --estimated-participations": "call fedray.stress in Python",
     "fedray stress --actual-participations": "call fedray.stress in Python",
+    "fedray fit-log --days": "give a column of times; rounds identified only the propensity",
+    "fedray reproduce shakespeare --tuning": "give --data only the roles to tune on",
     "fedray fit-min-sep --tolerance": "the fit has an interval instead",
     "fedray canary --verify": "a trace is checked as by `fedray audit`",
     "fedray canary --no-verify": "open the trace in Python, and call fedray.run_canary",

@@ -16,7 +16,7 @@ from fedray.trace.files import first_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """Columns of a log: the device, and either intervals, moments or rounds."""
+    """Columns of a log: the device, and either intervals or moments."""
 
     device: str = "device"
     """Column of the device: integers or text."""
@@ -26,8 +26,6 @@ class RecordColumns:
     """Column of the end of an interval."""
     time: str | None = None
     """Column of moments, for a log without intervals."""
-    round: str | None = None
-    """Column of rounds, for a log with neither intervals nor moments."""
     time_unit: str | None = None
     """Unit of numeric times; None if they are Unix times."""
     time_format: str | None = None
@@ -41,9 +39,7 @@ class RecordColumns:
 
     @property
     def times(self) -> dict[str, str]:
-        """Columns of times or rounds, each with the argument that names it."""
-        if self.round is not None:
-            return {self.round: "round_column"}
+        """Columns of times, each with the argument that names it."""
         if self.time is not None:
             return {self.time: "time_column"}
         return {self.start: "start_column", self.end: "end_column"}
@@ -53,8 +49,8 @@ class LogRecords(NamedTuple):
     """The rows [R] of a log.
 
     device: [R]; device numbers from 0, in order of first occurrence.
-    start: [R]; seconds since 1970 or since the log's own origin, or round numbers.
-    end: [R]; in the same unit; equal to the starts if rows are moments or rounds.
+    start: [R]; seconds since 1970 or since the log's own origin.
+    end: [R]; equal to the starts if rows are moments.
     form: form of the times, in words.
     is_unix: whether the first time, as seconds since 1970, is within the years 2000 to 2100.
     is_eligible: [R]; whether the device was eligible; None without a column of states.
@@ -99,15 +95,11 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
     codes = devices.combine_chunks().dictionary_encode().indices
     device = codes.to_numpy().astype(np.int64)
     times, form = [], ""
-    if columns.round is not None:
-        rounds = _cast(table[columns.round], pa.int64(), columns.round, name)
-        times.append(rounds.to_numpy().astype(np.float64))
-    else:
-        for column in columns.times:
-            where = f"column {column!r} of {name}"
-            reader = TimeReader(where, columns.time_unit, columns.time_format)
-            times.append(_seconds(reader, table[column]))
-            form = form or reader.form
+    for column in columns.times:
+        where = f"column {column!r} of {name}"
+        reader = TimeReader(where, columns.time_unit, columns.time_format)
+        times.append(_seconds(reader, table[column]))
+        form = form or reader.form
     start, end = times[0], times[-1]
     # In this form a NaN counts as wrong too.
     wrong = np.flatnonzero(~(start < end))
@@ -117,8 +109,8 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
             f"{name}: row {first + 1} starts at {start[first]:g} and ends at {end[first]:g}; an "
             "interval must start before it ends; correct the row"
         )
-    # Rounds, and numbers that count from an unknown moment, have no date.
-    is_unix = columns.round is None and EARLIEST <= float(start.min()) <= LATEST
+    # Numbers that count from an unknown moment have no date.
+    is_unix = EARLIEST <= float(start.min()) <= LATEST
     if columns.state is None:
         return LogRecords(device, start, end, form, is_unix)
     is_eligible = _cast(table[columns.state], pa.bool_(), columns.state, name).to_numpy()

@@ -150,11 +150,16 @@ def surface_through(scenario: Scenario, grid: Grid, truths: Sequence[Truth]) -> 
         if each.note or each.participation is None or each.days is None:
             raise InputError(f"{scenario.name}: a run of a part of the devices failed: {each.note}")
     shape = (len(grid.simulated_timers), len(SIMULATED_SHARES), len(SIMULATED_LOADS))
-    # A run in which no device came twice says that the min-sep is larger than its rounds.
-    gaps = [each.min_sep or 2 * rounds for each in truths]
     simulated_turns = turns * np.array(SIMULATED_SHARES)[:, None]
     hours = timer_hours * np.array(grid.simulated_timers)[:, None, None]
-    used = np.log(np.reshape(gaps, shape) / simulated_turns)
+    gaps = np.reshape([each.min_sep or 2 * rounds for each in truths], shape)
+    used = np.log(gaps / simulated_turns)
+    # A run in which no device came twice says only that the min-sep is at least its rounds: the
+    # ratio is then that of fewer devices.
+    is_censored = np.reshape([each.min_sep is None for each in truths], shape)
+    for place in range(1, len(SIMULATED_SHARES)):
+        likely = np.maximum(used[:, place - 1], np.log(rounds / simulated_turns[place]))
+        used[:, place] = np.where(is_censored[:, place], likely, used[:, place])
     lengths = np.reshape([24.0 * (each.days or 0.0) for each in truths], shape)
     lasted = np.log(lengths * simulated_turns / hours)
 
@@ -219,7 +224,13 @@ class Interval(Document):
 def interval_of(parameter: str, values: Float64Array, profile: Float64Array) -> Interval:
     """Returns the interval of a parameter from its profile: the largest log-likelihood at each of
     its values, which grow."""
-    first, last = np.flatnonzero(profile >= profile.max() - DROP)[[0, -1]]
-    low = None if first == 0 else float(values[first])
-    high = None if last == len(values) - 1 else float(values[last])
+    least = profile.max() - DROP
+    first, last = np.flatnonzero(profile >= least)[[0, -1]]
+
+    def end(outer: int, inner: int) -> float:
+        places = [outer, inner]
+        return float(np.exp(np.interp(least, profile[places], np.log(values[places]))))
+
+    low = None if first == 0 else end(first - 1, first)
+    high = None if last == len(values) - 1 else end(last + 1, last)
     return Interval(parameter, float(values[int(np.argmax(profile))]), low, high)

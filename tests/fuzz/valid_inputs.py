@@ -630,7 +630,7 @@ class Fits(Valid):
         if rng.random() < 0.5:
             self._min_sep(rng)
             return
-        kind = rng.choice(["intervals", "check-ins", "participations", "rounds"])
+        kind = rng.choice(["intervals", "check-ins", "participations"])
         days, devices = rng.choice([3, 4, 8]), rng.choice([100, 130])
         lines, share = [], rng.choice([0.3, 0.7, 1.0])
         center, spread = rng.uniform(0, 24), rng.choice([0.0, 1.0, 6.0])
@@ -647,15 +647,12 @@ class Fits(Valid):
             "intervals": RecordColumns(),
             "check-ins": RecordColumns(time="start"),
             "participations": RecordColumns(time="start"),
-            "rounds": RecordColumns(round="round"),
         }[kind]
-        is_timed = kind in ("participations", "rounds")
         observed = read_observed_log(
             log,
             columns,
             utc_offset_hours=rng.choice([-12.0, 0.0, 14.0]),
-            timer_hours=rng.choice([0.0, 24.0]) if is_timed else None,
-            days=float(days) if kind == "rounds" else None,
+            timer_hours=rng.choice([0.0, 24.0]) if kind == "participations" else None,
         )
         self.note("read log")
         fit = fit_habits(observed, fits_offset=kind == "intervals" and rng.random() < 0.3, on_progress=lambda _: self.note("fit"))  # fmt: skip

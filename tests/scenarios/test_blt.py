@@ -40,7 +40,7 @@ def test_a_fixed_mechanism_has_the_printed_loss_and_an_optimum_no_larger_one(
 @pytest.mark.usefixtures("few")
 def test_a_contradicted_figure_shows_in_the_verdict(monkeypatch) -> None:
     assert list(blt.run())[-1].agrees
-    wrong = blt._Printed("tree, online", lambda make: make("tree"), 27.0, None, 2, False)
+    wrong = blt._Printed("tree, online", "tree", 27.0, None, {}, 2, False)
     monkeypatch.setattr(blt, "PRINTED", (blt.PRINTED[0], wrong))
     last = list(blt.run())[-1]
     assert not last.agrees

@@ -111,6 +111,6 @@ def test_a_folder_of_plays_gives_the_roles_of_its_parquet_file(tmp_path: Path) -
     (folder / "play.txt").write_text(f"ACT I\n\n{speeches}")
     rows = [{"client": role, "text": text} for role, text in examples_of(folder)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "roles.parquet")
-    found = shakespeare.roles_of(folder, tuning=False)
-    assert found == shakespeare.roles_of(tmp_path / "roles.parquet", tuning=False)
+    found = shakespeare.roles_of(folder)
+    assert found == shakespeare.roles_of(tmp_path / "roles.parquet")
     assert len(found.trained) + len(found.held_out) == 26

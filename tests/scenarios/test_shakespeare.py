@@ -65,16 +65,8 @@ def test_ngrams_are_those_of_a_slow_twin(most: int) -> None:
     assert len(set(found)) == 4
 
 
-def test_tuning_never_sees_the_held_out_roles(data: Path) -> None:
-    final, tuning = roles_of(data, False), roles_of(data, True)
-    assert final.held_out
-    assert tuning.held_out
-    assert not final.held_out.keys() & (tuning.trained.keys() | tuning.held_out.keys())
-    assert final.trained.keys() == tuning.trained.keys() | tuning.held_out.keys()
-
-
 def test_the_model_and_the_work_are_those_of_the_paper(data: Path) -> None:
-    scenario = scenario_of(data.parent, roles_of(data, False).trained, 1200, "fedavg")
+    scenario = scenario_of(data.parent, roles_of(data).trained, 1200, "fedavg")
     task, client = scenario.training.task, scenario.training.client
     assert (task.layers, task.hidden, task.embedding) == (2, 256, 8)
     assert (client.batch_size, client.epochs, client.learning_rate) == (4, 1.0, 1.0)

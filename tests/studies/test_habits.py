@@ -41,7 +41,6 @@ TRUTH = HabitAvailability(
 LAYOUTS = {
     "check-ins": Layout("check-ins", 21, 2),
     "participations": Layout("participations", 42, 2, timer_hours=24.0),
-    "rounds": Layout("rounds", 42, 0, timer_hours=24.0),
 }
 
 
@@ -350,26 +349,6 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
         ("device,start,end\na,3,2\n", {"time_unit": "seconds"}, {}, "must start before it ends"),
         ("device,start,end\n", {"time_unit": "seconds"}, {}, "no rows"),
         ("device,start,end\na,1,2\n", {"time_unit": "seconds"}, {}, "no whole day"),
-        ("device,round\na,1\n", {"round": "round"}, {}, "give the hours"),
-        ("device,round\na,1\n", {"round": "round"}, {"timer_hours": 24.0}, "must be the days"),
-        (
-            "device,round\na,x\n",
-            {"round": "round"},
-            {"timer_hours": 24.0, "days": 3.0},
-            "not whole numbers",
-        ),
-        (
-            "device,round\na,1\n",
-            {"round": "round"},
-            {"timer_hours": 24.0, "days": 3.0},
-            "single round",
-        ),
-        (
-            "device,time\na,1\n",
-            {"time": "time", "time_unit": "seconds"},
-            {"days": 3.0},
-            "only for a log of rounds",
-        ),
         ("device,start,end\na,1,2\n", {}, {"utc_offset_hours": 15.0}, "from -12 to 14"),
     ],
 )
@@ -417,7 +396,7 @@ def test_the_command_fits_a_log_and_its_tables_make_a_scenario(
     assert "Hours of the day" in page
     assert "eligible 24 h later, if eligible" in page
     for bad, problem in (
-        ([str(log), "--column", "rank=x"], "roles are device, start, end, time, round"),
+        ([str(log), "--column", "rank=x"], "roles are device, start, end, time, state"),
         ([str(log), *named, "--utc-offset", "west"], "neither a number of hours nor unknown"),
         ([str(log), *named, "--set", "rounds.count=4"], "not a key of availability"),
         ([str(log), *named, "--set", 'availability.model="always_on"'], "cannot be fitted"),

@@ -14,7 +14,7 @@ from fedray.commands.frame.log_options import (
 from fedray.commands.frame.output import TITLE, print_result, write_shown
 from fedray.commands.frame.progress import progress_line
 
-_ROLES = ("device", "start", "end", "time", "round", "state")
+_ROLES = ("device", "start", "end", "time", "state")
 UNKNOWN = "unknown"
 """Value of `--utc-offset` that makes the offset a fitted parameter."""
 
@@ -24,7 +24,6 @@ def fit_log(
     *,
     column: list[str] | None = None,
     timer: float | None = None,
-    days: float | None = None,
     step_minutes: float | None = None,
     time_format: str | None = None,
     file_format: str | None = None,
@@ -40,17 +39,16 @@ def fit_log(
     """Fit the habits of devices, or another availability model, to a log, with 95 % intervals.
 
     The log has intervals of eligibility (columns device, start, end), check-ins (device, time) or,
-    with --timer, participations (device, time or round); without times, --days is required.
-    Numbers that are not Unix times count from the midnight before a Monday. With a column of states
-    and --step-minutes, devices are unknown where they have no row. --set availability.model=poisson
-    or conditions fits another model. The parameters are found by simulated moments.
+    with --timer, participations (device, time). Numbers that are not Unix times count from the
+    midnight before a Monday. With a column of states and --step-minutes, devices are unknown where
+    they have no row. --set availability.model=poisson or conditions fits another model. The
+    parameters are found by simulated moments.
 
     Example: fedray fit-log log.csv --column start=since --column end=until --out habits.toml
 
     Args:
         column (ROLE=NAME): column of the log, such as device=client_id; repeatable
         timer (HOURS): timer of the devices; the log is then one of participations
-        days (DAYS): time of all rounds together, for a log without times
         step_minutes (MINUTES): time between two looks at a device, for a log with states
         seed (N): seed of the simulated devices
         overrides (KEY=VALUE): key of the table availability to set; repeatable
@@ -79,7 +77,7 @@ def fit_log(
     offset = 0.0 if is_fitted else _hours(utc_offset)
     with progress_line("fitting") as show:
         show("reading the log")
-        kept = {"timer_hours": timer, "days": days, "step_minutes": step_minutes}
+        kept = {"timer_hours": timer, "step_minutes": step_minutes}
         observed = read_observed_log(log, columns, utc_offset_hours=offset, **kept)
         fit = fit_habits(observed, base, seed=seed, fits_offset=is_fitted, on_progress=show)
     toml = tomli_w.dumps(fit.to_tables())

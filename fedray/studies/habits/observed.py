@@ -66,8 +66,7 @@ class Layout:
             sums = interval_sums(*records, self.days, self.first_weekday)
             return summary_of_intervals(sums, self.days, self.weekend_days)
         points = point_sums(records.first, records.starts, self.first_weekday)
-        has_clock = self.kind != "rounds"
-        return summary_of_records(points, self.days, self.weekend_days, has_clock)
+        return summary_of_records(points, self.days, self.weekend_days)
 
 
 class ObservedLog(NamedTuple):

@@ -97,11 +97,7 @@ def _difference(statistic: Statistic) -> str:
 
 def habit_fit_figures(fit: HabitFit) -> list[Shown]:
     """Hours of the day, lengths or gaps, and how unequal devices are: measured beside simulated."""
-    figures: list[Shown] = [_lengths(fit), _inequality(fit)]
-    # A log of rounds does not reveal the hour of the day.
-    if fit.layout.kind != "rounds":
-        figures.insert(0, _hours(fit))
-    return figures
+    return [_hours(fit), _lengths(fit), _inequality(fit)]
 
 
 def _of_both(fit: HabitFit, curve: Callable[[str, Summary], Series]) -> tuple[Series, ...]:

@@ -19,9 +19,8 @@ from fedray.scenario.availability import (
 
 Fitted = HabitAvailability | ConditionsAvailability | PoissonAvailability
 """Tables of the models that can be fitted."""
-Kind = Literal["intervals", "check-ins", "participations", "rounds"]
-"""Content of a log: intervals of eligibility, moments of check-ins, moments of participations, or
-only the rounds of participations."""
+Kind = Literal["intervals", "check-ins", "participations"]
+"""Content of a log: intervals of eligibility, or moments of check-ins or participations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,9 @@ class Parameter:
         return value * (1.0 - value) if self.scale == "logit" else 1.0
 
 
-_ALL: tuple[Kind, ...] = ("intervals", "check-ins", "participations", "rounds")
-_WITH_CLOCK: tuple[Kind, ...] = ("intervals", "check-ins", "participations")
+_ALL: tuple[Kind, ...] = ("intervals", "check-ins", "participations")
 _INTERVALS: tuple[Kind, ...] = ("intervals",)
-_RECORDS: tuple[Kind, ...] = ("check-ins", "participations", "rounds")
+_RECORDS: tuple[Kind, ...] = ("check-ins", "participations")
 RATE = "records_per_hour"
 """Rate at which an eligible device leaves records; not a key of a scenario."""
 OFFSET = "utc_offset_hours"
@@ -74,20 +72,20 @@ OFFSET = "utc_offset_hours"
 _HABITS = (
     Parameter("night_propensity.alpha", "log", 0.05, 50.0, _ALL),
     Parameter("night_propensity.beta", "log", 0.05, 50.0, _ALL),
-    Parameter("night_center_hours", "plain", -6.0, 8.0, _WITH_CLOCK),
-    Parameter("night_center_between_hours", "log", 0.05, 6.0, _WITH_CLOCK),
+    Parameter("night_center_hours", "plain", -6.0, 8.0, _ALL),
+    Parameter("night_center_between_hours", "log", 0.05, 6.0, _ALL),
     Parameter("night_center_within_hours", "log", 0.05, 3.0, _INTERVALS),
     Parameter("night_length_hours", "log", 0.5, 20.0, ("intervals", "check-ins")),
     Parameter("night_length_between", "log", 0.05, 2.0, _INTERVALS),
     Parameter("night_length_within", "log", 0.03, 1.5, _INTERVALS),
     Parameter("interruption_on_hours", "log", 0.5, 200.0, _INTERVALS),
     Parameter("interruption_off_hours", "log", 0.01, 5.0, _INTERVALS),
-    Parameter("day_sessions", "log", 0.02, 4.0, _WITH_CLOCK),
+    Parameter("day_sessions", "log", 0.02, 4.0, _ALL),
     Parameter("day_habit_weight", "logit", 0.01, 0.99, _INTERVALS),
     Parameter("day_habit_shape", "log", 0.05, 20.0, _INTERVALS),
     Parameter("day_length_minutes", "log", 2.0, 600.0, _INTERVALS),
     Parameter("day_length_sigma", "log", 0.05, 2.0, _INTERVALS),
-    Parameter("weekend_factor", "log", 0.05, 10.0, _WITH_CLOCK),
+    Parameter("weekend_factor", "log", 0.05, 10.0, _ALL),
     # No log identifies the bounds of distributions well.
     Parameter("session_max_hours", "log", 0.1, 24.0, ()),
     Parameter("day_start_hours", "plain", 0.0, 24.0, ()),

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedray.base.errors import InputError
 from fedray.clients.availability.intervals import DAY, HOUR
-from fedray.imports.log_records import LogRecords, RecordColumns, read_log_records
+from fedray.imports.log_records import RecordColumns, read_log_records
 from fedray.imports.sessions import joined_sessions
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, on_grid, runs_of, seen
 from fedray.studies.habits.parameters import Kind
@@ -24,7 +24,6 @@ def read_observed_log(
     *,
     utc_offset_hours: float = 0.0,
     timer_hours: float | None = None,
-    days: float | None = None,
     step_minutes: float | None = None,
 ) -> ObservedLog:
     """Reads a log, and cuts it to the whole days between its first and its last start.
@@ -35,7 +34,6 @@ def read_observed_log(
         utc_offset_hours: local time minus the log's clock.
         timer_hours: hours that a device keeps away after a participation; None if moments are
             check-ins.
-        days: evenly spaced length of all rounds together; for a log of rounds only.
         step_minutes: time between two looks at a device, from midnight on; for a log of states,
             which includes devices that were never eligible. Times without a row are unknown.
 
@@ -46,17 +44,15 @@ def read_observed_log(
         raise InputError.of("utc_offset", utc_offset_hours, "must be from -12 to 14 hours")
     if timer_hours is not None and not 0.0 <= timer_hours <= 24.0 * 365:
         raise InputError.of("timer_hours", timer_hours, "must be from 0 to 8760")
-    kind = _kind(columns, timer_hours)
+    kind: Kind = "intervals"
+    if columns.time is not None:
+        kind = "check-ins" if timer_hours is None else "participations"
     if (columns.state is None) != (step_minutes is None) or (step_minutes and kind != "intervals"):
         rule = "and a column of states go together, for a log of intervals"
         raise InputError.of("step_minutes", step_minutes, rule, "give both, or neither")
     if step_minutes is not None and not (1 <= step_minutes <= 720 and 1440 % step_minutes == 0):
         raise InputError.of("step_minutes", step_minutes, "must be 1 to 720 and divide a day")
     log = read_log_records(path, columns)
-    if kind == "rounds":
-        log = _rounds_as_times(log, days)
-    elif days is not None:
-        raise InputError.of("days", days, "is only for a log of rounds", "leave it out")
     if kind == "intervals" and timer_hours is not None:
         raise InputError.of("timer_hours", timer_hours, "is for participations", "leave it out")
     start = log.start + HOUR * utc_offset_hours
@@ -65,9 +61,6 @@ def read_observed_log(
     # A log of states ends with its last row; in another log nothing may start for a while.
     last = start if log.is_eligible is None else end
     end_day = math.floor((float(last.max()) + _SLACK_HOURS * HOUR) / DAY)
-    # Rounds have no clock, so their days are the given ones.
-    if kind == "rounds" and days is not None:
-        first_day, end_day = 0, max(1, round(days))
     if end_day <= first_day:
         raise InputError(f"log {str(path)!r} has no whole day; a fit needs several")
     whole_days = end_day - first_day
@@ -101,28 +94,3 @@ def read_observed_log(
     first = np.searchsorted(device, np.arange(devices + 1))
     layout = Layout(kind, whole_days, weekday, timer_hours or 0.0)
     return ObservedLog(seen(Records(first, start, end)), layout, log.form)
-
-
-def _kind(columns: RecordColumns, timer_hours: float | None) -> Kind:
-    if columns.round is not None:
-        if timer_hours is None:
-            rule = f"must be given for the rounds of {columns.round!r}, which are participations"
-            remedy = "give the hours that a device keeps away, or 0"
-            raise InputError.of("timer_hours", None, rule, remedy)
-        return "rounds"
-    if columns.time is not None:
-        return "check-ins" if timer_hours is None else "participations"
-    return "intervals"
-
-
-def _rounds_as_times(log: LogRecords, days: float | None) -> LogRecords:
-    """Spaces rounds evenly over the days that they took."""
-    if days is None or not 1 <= days <= 3660:
-        rule = "must be the days that all rounds of a log without times took, from 1 to 3660"
-        raise InputError.of("days", days, rule, "or name a column of times")
-    first, last = float(log.start.min()), float(log.start.max())
-    if first == last:
-        raise InputError("the log has a single round; a fit needs many")
-    # Each in the middle of its share of the days.
-    times = (log.start - first + 0.5) * (days * DAY / (last - first + 1.0))
-    return log._replace(start=times, end=times, form="rounds, evenly over the days")

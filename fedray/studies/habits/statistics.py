@@ -173,12 +173,8 @@ def _of_nights(nights: Float64Array) -> Statistics:
     ]
 
 
-def summary_of_records(sums: Columns, days: int, weekend_days: int, has_clock: bool) -> Summary:
-    """Returns the statistics of a log of moments, from `point_sums` of its devices.
-
-    Args:
-        has_clock: whether the hour of the day and the day of the week are known.
-    """
+def summary_of_records(sums: Columns, days: int, weekend_days: int) -> Summary:
+    """Returns the statistics of a log of moments, from `point_sums` of its devices."""
     records = sums["hours"].sum(axis=1)
     counts = records[:, None] / days
     count_columns = np.concatenate([counts > COUNT_RATES, counts**2], axis=1).astype(np.float64)
@@ -187,18 +183,13 @@ def summary_of_records(sums: Columns, days: int, weekend_days: int, has_clock: b
         per_device = means["hours"].sum(axis=-1)
         counts, gaps, pairs = means["counts"], means["gaps"], means["pairs"]
         shorter, durations = _ratio(gaps[..., :-1], gaps[..., -1:]), map(_duration, GAP_HOURS)
-        found = [
+        names = ("difference", "hours, cosine", "hours, sine")
+        return [
             ("records per device and day", per_device / days),
             ("share of days with any", means["with_any"][..., 0] / days),
             ("records squared, relative", _ratio(counts[..., -1], (per_device / days) ** 2)),
             *_each("gaps shorter than {}", durations, shorter),
             *_each("devices with > {:g} records a day", COUNT_RATES, counts),
-        ]
-        if not has_clock:
-            return found
-        names = ("difference", "hours, cosine", "hours, sine")
-        return [
-            *found,
             # The number of records is a statistic already, so hours are shares of it.
             *_by_two_hours("records at", _ratio(means["hours"], per_device[..., None])),
             *_weekend(means["week"], days, weekend_days),
