@@ -89,7 +89,7 @@ SCALED_NOISE_OF_SURPLUS = (
 )
 """Assumption of rounds that keep more reports than the goal."""
 
-COUNTED = (
+SHORT_COUNTED = (
     "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
     "every round is released too, by the same mechanism. Sums of updates have the noise multiplier "
     "{updates} and counts {counts}; both together have {both}. Figures at that noise "
@@ -242,7 +242,7 @@ def _counted(scenario: Scenario) -> tuple[str, ...]:
         return ()
     of_counts = count_noise_multiplier(scenario.count_noise)
     return (
-        COUNTED.format(
+        SHORT_COUNTED.format(
             updates=shown_noise(scenario.update_noise_multiplier),
             counts=given(of_counts),
             both=given(scenario.privacy.noise_multiplier),

@@ -24,6 +24,7 @@ MORE = f"For BandMF, whose matrices take minutes to hours: --mechanisms {DEFAULT
 def stress(
     truth: str | None = None,
     *,
+    overrides: list[str] | None = None,
     rounds: int | None = None,
     estimated: str | None = None,
     actual: str | None = None,
@@ -60,11 +61,18 @@ def stress(
         out (DIR): directory of the trained runs; default: a new one under runs/
     """
     from fedray.report.table import Paragraph
+    from fedray.scenario import Scenario
+    from fedray.scenario.shipped import find_scenario
     from fedray.studies.stress.run import stress as stressed
 
+    subject: Any = truth
+    if overrides:
+        if truth is None or Path(truth).is_dir():
+            raise InputError.of("overrides", overrides[0], "applies to a scenario", "give one")
+        subject = Scenario.from_toml(find_scenario(truth), overrides)
     with progress_line("stressing") as show, contextlib.redirect_stdout(sys.stderr):
         result = stressed(
-            truth,
+            subject,
             rounds=rounds,
             estimated=_numbers("estimated", estimated, "planned"),
             actual=_numbers("actual", actual),

@@ -147,7 +147,7 @@ def _made_for(n: int, b: int, k: int) -> str:
     return f"{b:,}, {k:,}{f' (> {n:,} rounds)' * (b > n)}"
 
 
-def _bounded(row: StressRow, value: float | None, decimals: int) -> str:
+def _bounded(row: StressRow | Outcome, value: float | None, decimals: int) -> str:
     if value is None:
         return "-"
     return f"{'<= ' if row.is_exact is False else ''}{up(value, decimals)}"
@@ -179,10 +179,11 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "runs": lambda each: f"{each.runs:,}",
         "exceed": beyond,
         "z": lambda each: significant(each.noise_multiplier),
-        "epsilon": lambda each: up(each.epsilons[1]),
-        "epsilon 95 %": lambda each: up(each.epsilons[2]),
-        "factor 95 %": lambda each: up(each.noise_factors[2], 3),
+        "epsilon": lambda each: _bounded(each, each.epsilons[1], 4),
+        "epsilon 95 %": lambda each: _bounded(each, each.epsilons[2], 4),
         "RMS error": lambda each: significant(each.rms_error),
+        "z needed": lambda each: _bounded(each, each.noise_multiplier * each.noise_factors[1], 4),
+        "RMS error then": lambda each: significant(each.rms_error * each.noise_factors[1]),
         "excess": lambda each: share(None if risk(each) else each.mean_excess),
         "regret": lambda each: share(each.mean_regret),
         "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
@@ -190,13 +191,25 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "quantile": lambda each: percent(each.quantile),
     }
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
+    runs = max((each.runs for each in shown), default=0)
     notes = (
         _rests_on(result),
-        "Epsilon: median over the runs. Quantile: share of runs with a smaller min-sep. Exceed: "
-        f"runs that spend more than the target. z: noise multiplier. {EXCESS} Both are means over "
-        "the runs. * recommended: the least excess of the estimates with which at most 5 % of the "
-        "runs exceed the target; never one above the least min-sep that the rules enforced, nor "
-        "above that of every run.",
+        "Exceed: runs that spend more than the target. z: noise multiplier; needed: it keeps the "
+        f"target. {EXCESS} Epsilon and z needed are medians over the runs, costs means.",
+        "* recommended: the least excess of the estimates with which at most 5 % of the runs "
+        "exceed the target; never one above the least min-sep that the rules enforced, nor above "
+        f"that of every run. If no run of {runs:,} exceeds it, the chance is below "
+        f"{percent(1.0 - 0.05 ** (1.0 / max(runs, 1)))} at 95 % confidence (Clopper and Pearson).",
+        "A k below ceil(n / b) rests on the simulated times; participation.max_participations "
+        "secures it."
+        if any(
+            each.estimated_participations < -(-each.rounds // each.estimated_min_sep)
+            for each in best
+        )
+        else "",
+        "With <=: from an upper bound of the sensitivity; no exact one is known."
+        if not all(each.is_exact for each in shown)
+        else "",
         _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
@@ -287,9 +300,10 @@ def _over_estimates(result: StressResult, key: str, title: str, target: float) -
         x = np.array([float(each.estimated_min_sep) for each in own])
         low, median, high = triples.reshape(-1, 3).T
         ends = {"low": low, "high": high, "mechanism": kinds[first.mechanism]}
-        series.append(Series(first.mechanism, "line", x, median, **ends))
+        bound = "" if all(each.is_exact for each in own) else " (upper bound)"
+        series.append(Series(f"{first.mechanism}{bound}", "points", x, median, **ends))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y"), *_truth_marks(result)]
-    note = "Median over the simulated runs; the band is from the 5 % to the 95 % quantile."
+    note = "Medians over the simulated runs; bars from the 5 % to the 95 % quantile."
     return _figure(key, title, note, Axis("estimated min-sep", False, False), series, marks)
 
 

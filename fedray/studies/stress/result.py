@@ -49,6 +49,9 @@ class Outcome(Document):
     """Share of runs whose min-sep is below the estimate."""
     exceeding: float
     """Share of runs that spend more than the target."""
+    is_exact: bool
+    """Whether the sensitivity is exact in every run; else epsilons, factors, `exceeding` and costs
+    are upper bounds."""
     epsilons: tuple[float, float, float]
     """Quantiles 0.05, 0.5 and 0.95 of epsilon."""
     observed_epsilon: float
@@ -190,8 +193,9 @@ class StressResult(DrawnResult):
         runs = {(row.seed, row.what_if): row for row in self.rows}.values()
         min_seps, most = _known(runs, "min_sep"), _known(runs, "max_participations")
         enforced = [row.is_enforced for row in runs if row.min_sep is not None]
-        lead = "The rules enforce" if all(enforced) else "It was"
+        lead = "Rules enforce" if all(enforced) else "It was"
         true = f"{lead} min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
+        true += " at the times of their rounds" * all(enforced)
         true += f" in {len(most)} of {counted(len(runs), 'run')}"
         if any(enforced):
             observed = _span(_known(runs, "observed_min_sep"), "{:,}".format)
@@ -213,7 +217,7 @@ class StressResult(DrawnResult):
         because it is less noise that they have."""
         target, count = given(self.epsilon), beyond(outcome)
         if risk(outcome) > 0:
-            most = up(outcome.epsilons[2])
+            most = f"{'at most ' * (not outcome.is_exact)}{up(outcome.epsilons[2])}"
             return f"exceeds epsilon {target} in {count} runs (95 % quantile {most})"
         return f"error {share(outcome.mean_excess)}, {count} runs exceed epsilon {target}"
 
@@ -244,6 +248,7 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
         noise_multiplier=_known(rows, "noise_multiplier")[0],
         quantile=sum(each < min_sep for each in _known(rows, "min_sep")) / len(rows),
         exceeding=sum(each > target for each in epsilons) / len(rows),
+        is_exact=all(row.is_exact for row in rows),
         epsilons=_quantiles(epsilons),
         observed_epsilon=median(_known(rows, "observed_epsilon")),
         noise_factors=_quantiles(_known(rows, "noise_factor")),
