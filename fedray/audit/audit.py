@@ -873,8 +873,8 @@ def audit_trace(
         join_ids: whether ids of a log that differ only in case, spaces and the like are one device.
 
     Raises:
-        InputError: an argument is out of range or excluded by a claim, the mechanism has fewer
-            rounds than the trace, or no device took part.
+        InputError: an argument is out of range or excluded by a claim or the trace, the mechanism
+            has fewer rounds than the trace, or no device took part.
         TraceError: the trace cannot be read.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
@@ -912,12 +912,15 @@ def audit_trace(
         )
     names = DeviceNames(opened, show_devices)
     joined = None
+    if join_ids and isinstance(opened, Trace):
+        raise InputError.of("join_ids", True, "does not apply to a simulated run", "leave it out")
     if isinstance(opened, ImportedTrace) and "doubtful_ids" in opened.run:
         alike = with_ids_joined(opened, patterns)
-        if join_ids:
+        are_alike = alike.device_ids.size < patterns.device_ids.size
+        if are_alike and join_ids:
             opened, patterns = opened.without_times(), alike
-        elif alike.device_ids.size < patterns.device_ids.size:
-            options = (noise_multiplier, delta, mechanism, claim, show_devices)
+        elif are_alike:
+            options = (noise_multiplier, delta, mechanism, claim, show_devices, scenario, trained)
             joined = audit_trace(opened, *options, join_ids=True)
     imported = opened if isinstance(opened, ImportedTrace) else None
     try:

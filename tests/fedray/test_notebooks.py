@@ -1,7 +1,4 @@
-"""What a notebook shows: values by what differs from the defaults, names, short types, rows with settings."""
-
-import contextlib
-import io
+"""What a notebook shows: values by what differs from the defaults, names, rows with settings."""
 
 import fedray
 from fedray.mechanisms import BLT, Tree
@@ -27,16 +24,6 @@ def test_completion_has_no_names_of_pydantic(small) -> None:
     assert {"population", "with_overrides", "to_toml"} <= set(names)
     assert not [each for each in names if each.startswith("model_")]
     assert not {"copy", "json", "dict", "parse_obj", "construct", "schema"} & set(names)
-
-
-def test_help_names_types_without_modules() -> None:
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        help(fedray.audit_trace)
-    head = text.getvalue().partition("Audits a trace")[0]
-    assert "trace: Trace | ImportedTrace | str | Path" in head
-    assert "-> Audit" in head
-    assert "fedray.trace" not in head
 
 
 def test_figures_of_a_mechanism_need_neither_noise_nor_delta() -> None:

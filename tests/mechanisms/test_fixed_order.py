@@ -129,15 +129,10 @@ def test_the_command_says_the_order(fedray_command) -> None:
     assert "is_fixed_order" not in json.loads(out)
 
 
-def test_the_optimiser_takes_the_order(fedray_command, tmp_path) -> None:
+def test_the_optimiser_takes_the_order(fedray_command) -> None:
     out = ("--workload", "prefix", "--no-cache", "--json")
     code, text, _ = fedray_command("optimize", "dense", *SETTING, *out)
     assert code == 0
     found = json.loads(text)
     assert found["sensitivity_is_exact"]
     assert found["sensitivity"] == pytest.approx(1.0, rel=1e-9)
-    targets = tmp_path / "targets.json"
-    targets.write_text('[{"rounds": 60, "min_sep": 10, "max_participations": 6}]')
-    code, _, err = fedray_command("optimize", "blt", "--targets", str(targets), "--fixed-order")
-    assert code == 2
-    assert "in any order; leave out what is beside it" in err

@@ -83,7 +83,9 @@ def test_every_command_that_prints_json_has_a_document() -> None:
         for name, command in commands.items()
         if any("--json" in option.opts for option in command.params)
     ]
-    assert len(printing) >= len(commands) - 2  # reproductions print it, and data need none
+    assert (
+        len(printing) >= len(commands) - 3
+    )  # reproductions print it; init and report print the paths of files
     assert not [name for name in printing if not re.search(f"`fedray {name}\\b[^`]* --json`", told)]
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 
-def children_of(process: int) -> Iterator[int]:
-    """All descendants of a process."""
+def children_of(process: int, without: str = "\n") -> Iterator[int]:
+    """All descendants of a process, apart from those with a word in their command, and their descendants."""
     for file in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, file.read_text().split()):
-                yield child
-                yield from children_of(child)
+                if without not in Path(f"/proc/{child}/cmdline").read_text(errors="replace"):
+                    yield child
+                    yield from children_of(child, without)
 
 
 def lose(cluster: Any, node: Any) -> None:

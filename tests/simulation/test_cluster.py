@@ -142,7 +142,7 @@ def test_a_client_without_the_token_is_refused(token: str) -> None:
 
 
 def listening_sockets() -> list[tuple[int, str, ipaddress.IPv4Address | ipaddress.IPv6Address]]:
-    """(process, its program, address) of every TCP socket on which this process or a descendant listens."""
+    """(process, its program, address) of every TCP socket on which this process or a descendant listens, without the cluster of `on_nodes`."""
     addresses = {}
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
@@ -150,7 +150,7 @@ def listening_sockets() -> list[tuple[int, str, ipaddress.IPv4Address | ipaddres
             if state == "0A":
                 addresses[fields[5]] = address_of(local.partition(":")[0])
     found = []
-    for process in [os.getpid(), *children_of(os.getpid())]:
+    for process in [os.getpid(), *children_of(os.getpid(), without="nodes.py")]:
         for link in Path(f"/proc/{process}/fd").glob("*"):
             try:
                 target, program = os.readlink(link), os.readlink(f"/proc/{process}/exe")

@@ -10,9 +10,13 @@ import pytest
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.findings import Verdict
+from fedray.base.errors import InputError
+from fedray.base.rounding import up
 from fedray.imports.importer import import_log
 from fedray.imports.inspected import inspect_log
 from fedray.mechanisms.registry import Tree
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 
 CAFE = "caf\u00e9"
 ALIKE = {
@@ -121,3 +125,19 @@ def test_a_timer_is_not_checked_on_joined_ids(tmp_path: Path) -> None:
     assert joined.supported_epsilon > found.supported_epsilon
     assert (found.claim_holds, found.standing) == (True, "open")
     assert "then the claim holds, its timer unchecked." in found.verdict
+
+
+def test_joined_ids_have_the_noise_of_a_scenario_and_only_logs_have_them(
+    small, tmp_path: Path
+) -> None:
+    (tmp_path / "log.csv").write_text("device,round\na,0\nA,2\nb,1\n")
+    log = import_log(tmp_path / "log.csv", "device", "round", 3, tmp_path / "t")
+    scenario = small("training.enabled=true", "privacy.mechanism={kind='tree'}")
+    audit = audit_trace(log, scenario=scenario)
+    assert audit.joined is not None
+    own, joined = (each.mechanisms[0].epsilon or 0.0 for each in (audit, audit.joined))
+    assert joined > own > 0
+    assert f"or {up(joined)} if" in audit.verdict
+    run = simulate(small("rounds.count=2"), Placement(1, "in-process"), tmp_path / "run")
+    with pytest.raises(InputError, match="join_ids=True does not apply to a simulated run"):
+        audit_trace(run, join_ids=True)

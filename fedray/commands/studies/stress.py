@@ -49,7 +49,7 @@ def stress(
     Without arguments: four published pairs. `fedray sweep` runs sweeps of parameters.
 
     Args:
-        truth: trace, for what really happened; or scenario to simulate; default: --actual
+        truth: trace, for what its rules enforce; or scenario to simulate; default: --actual
         rounds (N): rounds n; of a trace, the planned rounds
         estimated (B,B): estimated min-seps; for a scenario also "planned", the default
         actual (B,B): true min-seps

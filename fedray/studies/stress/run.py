@@ -1,5 +1,5 @@
-"""Stress tests: an estimate, and the truths that it meets. Truths are settings, what really
-happened in a trace, or simulated runs of a scenario."""
+"""Stress tests: an estimate, and the truths that it meets. Truths are settings, a trace, or
+simulated runs of a scenario."""
 
 import math
 import tempfile
@@ -68,8 +68,8 @@ def stress(
     """Returns the cost of a misestimated min-sep for each mechanism.
 
     Each mechanism is made for the estimate (n, b, k), and its noise multiplier is the least for
-    `epsilon` under it. Truths are settings (`rounds` and `actual`); a trace, whose sensitivities
-    are exact; or simulated runs of a scenario, which also recommend an estimate. Without arguments
+    `epsilon` under it. Truths are settings (`rounds` and `actual`); a trace, by what its rules
+    enforce; or simulated runs of a scenario, which also recommend an estimate. Without arguments
     the settings are four published ones.
 
     Args:
