@@ -510,9 +510,11 @@ class Audit(DrawnResult):
 
     @property
     def days(self) -> InJson[float | None]:
-        """Simulated days until the last attempt at a round closed; None for a log."""
-        trace = self.trace
-        return float(trace.rounds["closed"][-1]) / 86_400.0 if isinstance(trace, Trace) else None
+        """Simulated days until the last committed round closed; None for a log."""
+        if not isinstance(self.trace, Trace):
+            return None
+        attempts = self.trace.rounds
+        return float(attempts["closed"][attempts["state"] == 0][-1]) / 86_400.0
 
     @property
     def devices(self) -> InJson[int]:
