@@ -513,8 +513,8 @@ class Audit(DrawnResult):
         """Simulated days until the last committed round closed; None for a log."""
         if not isinstance(self.trace, Trace):
             return None
-        attempts = self.trace.rounds
-        return float(attempts["closed"][attempts["state"] == 0][-1]) / 86_400.0
+        is_committed = self.trace.rounds["state"] == 0
+        return float(self.trace.rounds["closed"][is_committed][-1]) / 86_400.0
 
     @property
     def devices(self) -> InJson[int]:

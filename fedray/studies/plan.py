@@ -537,8 +537,8 @@ class _Planner:
         apart = max(each or failed.rounds for each in failed.min_seps)
         seen = fitting(failed.rounds, apart, min(failed.max_participations))
         sensitivity = _sensitivity(seen, self.target, self.has_cache)
-        z = self.target.noise_per_report * top
-        epsilon = epsilon_of(sensitivity, z, self.target.delta)
+        mu = sensitivity / (self.target.noise_per_report * top)
+        epsilon = epsilon_of(mu, 1.0, self.target.delta)
         return epsilon is None or epsilon > self.target.epsilon
 
     @property

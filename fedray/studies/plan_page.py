@@ -252,9 +252,8 @@ def _answer(plan: Plan, near: Candidate) -> Table:
     }
     for each in plan.remedies:
         if each.key == "noise_per_report" and each.value is not None:
-            cells["z that would do"] = up(each.noise_multiplier or 0.0)
             times = up(each.value / plan.target.noise_per_report, 2)
-            cells["noise on the mean then"] = f"{times} times"
+            cells[f"z that would do, {times} times"] = up(each.noise_multiplier or 0.0)
     model = plan.scenario.availability.model
     loud = (
         f"Days and min-sep are simulated and rest on the availability model {model!r}: check it "

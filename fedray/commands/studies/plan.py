@@ -42,8 +42,8 @@ def plan(
     """Plan report goal, timer and noise multiplier for a target epsilon, by simulated min-seps.
 
     Without SCENARIO, --set must give population.devices and rounds.count. Rounds start as soon as
-    they can, unless rounds.min_minutes_between is set. A report goal given by --set is kept, and so
-    is a noise multiplier set with it; those of a file are not read. Exit code 1 if no candidate
+    they can, unless rounds.min_minutes_between is set. A plan keeps a report goal given by --set,
+    and a noise multiplier given with it; it does not read a file's. Exit code 1 if no candidate
     meets the target. An interrupted plan continues when it is run again.
 
     Args:
