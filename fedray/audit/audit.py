@@ -579,9 +579,11 @@ class Audit(DrawnResult):
 
     @property
     def days(self) -> InJson[float | None]:
-        """Simulated days until the last attempt at a round closed; None for a log."""
-        trace = self.trace
-        return float(trace.rounds["closed"][-1]) / 86_400.0 if isinstance(trace, Trace) else None
+        """Simulated days until the last committed round closed; None for a log."""
+        if not isinstance(self.trace, Trace):
+            return None
+        is_committed = self.trace.rounds["state"] == 0
+        return float(self.trace.rounds["closed"][is_committed][-1]) / 86_400.0
 
     @property
     def devices(self) -> InJson[int]:

@@ -102,7 +102,7 @@ def participation_table(audit: Audit) -> Table:
     """Returns the participation that the trace of an `audit` shows."""
     facts = [
         ("rounds (committed)", f"{audit.rounds:,}"),
-        *([] if audit.days is None else [("simulated time", simulated_time(86_400 * audit.days))]),
+        *([] if audit.days is None else [("last round at", simulated_time(86_400 * audit.days))]),
         ("devices (took part)", f"{audit.devices:,}"),
         ("participations (accepted)", f"{audit.participations:,}"),
         ("min-sep b (rounds)", shown_min_sep(audit.min_sep)),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fedray.base.rounding import counted, down, exact, fine, given, in_words, significant, up
+from fedray.base.rounding import counted, down, fine, given, in_words, needed_noise, significant, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.mechanisms.loss import loss
@@ -86,8 +86,7 @@ def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
     if figures.noise_multiplier is None or figures.mu is None or figures.epsilon is None:
         return []
     facts = [
-        # In a calibration, one digit fewer may miss the target.
-        ("noise multiplier", exact(figures.noise_multiplier)),
+        ("noise multiplier", needed_noise(figures.noise_multiplier, 6)),
         ("mu, rho", f"{up(figures.mu, 6)}, {fine(figures.rho)}"),
         (f"epsilon at delta {given(figures.delta)}", up(figures.epsilon)),
     ]
@@ -106,7 +105,7 @@ def bands_table(tried: Sequence[AmplifiedBands]) -> Table:
         "bands, partitions": lambda row: f"{row.bands:,}",
         "probability": lambda row: fine(row.probability),
         "turns": lambda row: f"{row.turns:,}",
-        "noise multiplier": lambda row: exact(row.noise_multiplier),
+        "noise multiplier": lambda row: needed_noise(row.noise_multiplier, 6),
         "over the largest column": lambda row: up(row.column_multiplier, 6),
         "noise": lambda row: up(row.noise, 6),
     }
@@ -149,7 +148,7 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
             title += f", noise multiplier {given(first.noise_multiplier)}"
             notes.append(NOT_COMPARABLE)
         else:
-            cells["noise multiplier"] = lambda row: exact(row[1].noise_multiplier or 0.0)
+            cells["noise multiplier"] = lambda row: needed_noise(row[1].noise_multiplier or 0.0, 6)
         cells |= {
             "rho": lambda row: fine(row[1].rho),
             "epsilon": lambda row: up(row[1].epsilon or 0.0),

@@ -148,7 +148,8 @@ class _Pace:
         seconds = self._pace.seconds_left(time.monotonic(), text.share, 1.0)
         if seconds is None or text.share >= 1.0:
             return text
-        return f"{text}  {'at most' if text.is_least else 'about'} {duration(seconds)} left"
+        about = "at most" if text.is_least else "about"
+        return f"{text}  {about} {duration(seconds)} left{text.of}"
 
 
 SECONDS_BETWEEN_UPDATES = 0.25

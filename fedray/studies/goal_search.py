@@ -38,8 +38,9 @@ class GoalSearch:
         # Bisection of the logarithm, as precision is relative.
         return round(math.sqrt(self._low * top))
 
-    def learn(self, goal: int, meets: bool, starves: bool) -> None:
-        """Takes the outcome of a goal."""
+    def learn(self, goal: int, meets: bool, starves: bool) -> int:
+        """Takes the outcome of a goal. Returns the end of the goals above it that are left to try,
+        if it failed and none has met the target; else 0."""
         if meets:
             self._high = goal
         elif starves and not self._high:
@@ -47,6 +48,8 @@ class GoalSearch:
         else:
             # A goal that starves below one that meets the target is noise of the search: it fails.
             self._low = goal
+            return 0 if self._high else self._starving or self._most
+        return 0
 
     def allows(self, goal: int) -> bool:
         """Whether the population can serve a goal that is not known to starve at this timer."""

@@ -20,7 +20,6 @@ devices' own behaviour; a second run of the full size, with the rules, shows the
 
 import json
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
@@ -29,12 +28,14 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.audit.calibration import check_only_models
+from fedray.audit.guarantees import fitting
 from fedray.audit.rules import rules_of
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import given, up
+from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.limits import (
     LEAST_NOISE_MULTIPLIER,
@@ -96,6 +97,8 @@ class PlanTarget:
     """Noise multiplier over report goal: the signal-to-noise ratio is the same at every goal."""
     buffers: int = 4
     """Buffers of the BLT that is planned for."""
+    report_goal: int | None = None
+    """Report goal to keep; only timers are tried then. None: the least that will do."""
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
@@ -158,10 +161,18 @@ class Candidate:
     enforced_min_sep: int | None = None
     """Min-sep of that run; None also if no device took part twice."""
 
+    def __str__(self) -> str:
+        outcome = "no guarantee" if self.epsilon is None else f"epsilon {up(self.epsilon)}"
+        if self.starves:
+            outcome = "starves" if self.is_possible else "cannot sustain"
+        goal, hours = self.report_goal, self.timer_hours
+        return f"goal {goal:,}, timer {hours:g} h, at {self.scale:.2g} of the size: {outcome}"
+
     @property
     def noise_multiplier(self) -> InJson[float]:
         """z: the goal times the target's noise per report."""
-        return self.target.noise_per_report * self.report_goal
+        # To twelve digits, so that z / goal gives z again.
+        return float(f"{self.target.noise_per_report * self.report_goal:.12g}")
 
     @property
     def updates(self) -> InJson[int]:
@@ -340,16 +351,19 @@ def make_plan(
         planner = _Planner(scenario, target, seeds, scale, placement, cache, has_cache, tell)
         start = _first_goal(scenario, target, least_goal, most)
         searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
-        planner.search(searches)
-        best = planner.confirm(searches, least)
-        rows = () if best is None else planner.what_ifs(best)
-        fixes = planner.remedies() if best is None else ()
+        try:
+            planner.search(searches)
+            best = planner.confirm(searches, least)
+            rows = () if best is None else planner.what_ifs(best)
+            fixes = planner.remedies() if best is None else ()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"{cache.hint}{planner.so_far}") from None
     found = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
     common = (target, scenario, seeds, scale, best, tuple(found))
     plan = Plan(*common, (), has_cache, rows, least, fixes)
-    warnings = (*_of_person(scenario, best), *_warnings(plan, least_goal), *cache.warnings)
+    warnings = (*_of_person(scenario, best), *_warnings(plan), *cache.warnings)
     return replace(plan, warnings=warnings)
 
 
@@ -374,7 +388,8 @@ def _possible_goals(scenario: Scenario, target: PlanTarget) -> tuple[int, int]:
             f"is too small: no report goal from {least:,} to {most:,} is possible",
             "raise it, or the noise per report",
         )
-    return least, most
+    kept = target.report_goal
+    return (least, most) if kept is None else (kept, kept)
 
 
 def _of_person(scenario: Scenario, best: Candidate | None) -> list[str]:
@@ -392,7 +407,7 @@ def _of_person(scenario: Scenario, best: Candidate | None) -> list[str]:
     ]
 
 
-def _warnings(plan: Plan, least: int) -> list[str]:
+def _warnings(plan: Plan) -> list[str]:
     scale, best, candidates = plan.scale, plan.best, plan.candidates
     warnings = []
     if {most for each in candidates for most in each.max_participations} == {1}:
@@ -411,11 +426,6 @@ def _warnings(plan: Plan, least: int) -> list[str]:
         warnings.append(
             f"With the planned limits as rules the run takes {best.enforced_days:.1f} days instead "
             f"of {best.days:.1f}."
-        )
-    if best.report_goal == least:
-        warnings.append(
-            f"Report goal {least:,} is the least that this noise per report allows, so that no "
-            "smaller one was tried."
         )
     days, max_days = best.enforced_days or best.days or 0.0, plan.scenario.rounds.max_days
     is_late = days >= LATE * max_days
@@ -496,9 +506,10 @@ class _Planner:
     candidates: list[Candidate] = field(default_factory=list)
 
     def search(self, searches: "dict[float, GoalSearch]") -> None:
-        """Continues all timers at once until each search is over."""
+        """Continues all timers at once until each search is over, or hopeless."""
+        hopeful = dict(searches)
         while True:
-            wanted = {hours: self._next_goal(hours, each) for hours, each in searches.items()}
+            wanted = {hours: self._next_goal(hours, each) for hours, each in hopeful.items()}
             asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]
             if not asked:
                 return
@@ -514,7 +525,28 @@ class _Planner:
                 first = place * self.seeds
                 found = truths[first : first + self.seeds]
                 candidate = self._judged(goal, hours, scale_of(goal, self.scale), found, None)
-                searches[hours].learn(goal, candidate.meets_target, candidate.starves)
+                top = searches[hours].learn(goal, candidate.meets_target, candidate.starves)
+                if top > goal and self._is_hopeless(candidate, top):
+                    del hopeful[hours]
+                    self.on_progress(f"timer {hours:g} h: no larger goal can meet the target")
+
+    def _is_hopeless(self, failed: Candidate, top: int) -> bool:
+        """Whether goals above a failed one, up to `top`, miss the target even with the noise of
+        `top`, if devices come as late and as seldom as they did."""
+        # Without the margin, which differs between goals.
+        apart = max(each or failed.rounds for each in failed.min_seps)
+        seen = fitting(failed.rounds, apart, min(failed.max_participations))
+        sensitivity = _sensitivity(seen, self.target, self.has_cache)
+        mu = sensitivity / (self.target.noise_per_report * top)
+        epsilon = epsilon_of(mu, 1.0, self.target.delta)
+        return epsilon is None or epsilon > self.target.epsilon
+
+    @property
+    def so_far(self) -> str:
+        """The best candidate until now, as the end of a sentence; empty without one."""
+        meeting = (each for each in self.candidates if each.meets_target)
+        best = min(meeting, key=lambda each: each.report_goal, default=nearest_of(self.candidates))
+        return "" if best is None else f"; best so far: {best}"
 
     def _next_goal(self, hours: float, search: GoalSearch) -> int | None:
         """Returns the next goal to simulate; goals that the rules make impossible are skipped."""
@@ -632,7 +664,9 @@ class _Planner:
         simulate_one: Callable[[Scenario], Truth] | None = None,
     ) -> list[Truth]:
         def say(counts: TaskCounts) -> None:
-            self.on_progress(counts.line(f"{what} simulated"))
+            line = counts.line(f"{what} simulated")
+            line.of = " of this batch"
+            self.on_progress(line)
 
         return simulate_runs(
             scenarios, simulate_one or simulated_limits, self.placement, self.cache, say
@@ -649,7 +683,6 @@ class _Planner:
     ) -> Candidate:
         """Adds a goal as simulated at one size; spread and participations of smaller runs count
         too."""
-        z = self.target.noise_per_report * goal
         participations = [truth.participation for truth in found if truth.participation is not None]
         # A run that ended with its budget has participations and a note.
         notes = [truth.note for truth in found if truth.note]
@@ -665,22 +698,20 @@ class _Planner:
             note=notes[0] if notes else "",
             is_possible=is_possible,
         )
-        outcome = "starves" if is_possible else "cannot sustain"
         if not notes:
             rules = self.scenario.participation
             candidate = with_limits(candidate, self.seeds, before, rules)
             sensitivity = _sensitivity(candidate.planned_limits, self.target, self.has_cache)
-            epsilon = epsilon_of(sensitivity, z, self.target.delta)
+            z = candidate.noise_multiplier
             candidate = replace(
                 candidate,
                 # The slowest run counts, so that a plan does not promise too few days.
                 days=max(truth.days or 0.0 for truth in found),
                 rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
-                epsilon=epsilon,
+                epsilon=epsilon_of(sensitivity, z, self.target.delta),
             )
-            outcome = "no guarantee" if epsilon is None else f"epsilon {up(epsilon)}"
         self.candidates.append(candidate)
-        self.on_progress(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {outcome}")
+        self.on_progress(str(candidate))
         return candidate
 
 
@@ -730,19 +761,12 @@ def scale_of(goal: int, scale: float) -> float:
 
 
 def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -> int:
-    """The least goal that meets the target if min-sep is population / goal, s = 2 sqrt(k)."""
-    n = scenario.rounds.count
-
-    def meets(goal: int) -> bool:
-        guessed_min_sep = max(1, min(n, scenario.population.devices // goal))
-        guessed_sensitivity = 2.0 * math.sqrt(math.ceil(n / guessed_min_sep))
-        epsilon = epsilon_of(guessed_sensitivity, target.noise_per_report * goal, target.delta)
-        return epsilon is not None and epsilon <= target.epsilon
-
+    """The least goal that meets the target if k = rounds x goal / population, s = 2 sqrt(k)."""
+    z = 2.0 * noise_multiplier_for(1.0, target.delta, epsilon=min(target.epsilon, 100.0))
+    once = z / target.noise_per_report
+    guess = max(once, once**2 * scenario.rounds.count / scenario.population.devices)
     # Larger goals starve, and finding that out takes long.
-    goals = range(least, max(least, most // 16))
-    # Steps of k make the guess uneven, which does no harm to a place to start from.
-    return least + bisect_left(goals, True, key=meets)
+    return max(least, math.ceil(min(guess, most // 16)))
 
 
 def _best(proposals: dict[float, Candidate], least: Least) -> tuple[float, Candidate]:

@@ -60,10 +60,11 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
 
 def _nothing_found(plan: Plan) -> str:
     target, near = plan.target, plan.nearest
-    said = (
-        f"No report goal and timer that were tried meet epsilon {given(target.epsilon)} at delta "
-        f"{given(target.delta)}."
-    )
+    which = "No report goal and timer that were tried meet"
+    if (kept := target.report_goal) is not None:
+        noise = needed_noise(plan.candidates[0].noise_multiplier)
+        which = f"With report goal {kept:,} and noise multiplier {noise} no timer tried meets"
+    said = f"{which} epsilon {given(target.epsilon)} at delta {given(target.delta)}."
     if near is not None and near.epsilon is not None:
         said += (
             f" The least was {up(near.epsilon)}, at report goal {near.report_goal:,} with a timer "
@@ -104,8 +105,12 @@ def _remedy_words(plan: Plan, remedy: Remedy) -> str:
     took = "" if remedy.days is None else f", in {remedy.days:.1f} days"
     if remedy.key == "noise_per_report":
         noise, times = up(value, 6), up(value / plan.target.noise_per_report, 2)
-        said = f"noise_per_report {noise}, {times} times the noise on the mean, which makes the "
+        noise = f"noise multiplier {up(remedy.noise_multiplier or 0.0)} (noise_per_report {noise})"
+        said = f"{noise}, {times} times the noise on the mean, which makes the "
         return f"{said}signal-to-noise ratio {times} times smaller"
+    if remedy.key == "participation.max_participations":
+        z = up(remedy.noise_multiplier or 0.0)
+        return f"each device once ({remedy.key}=1), about {value:,} rounds, noise multiplier {z}"
     if remedy.key == "timer_hours":
         return f"a timer of {value:.0f} h{took} instead of {near.days or 0.0:.1f}"
     if remedy.key == "rounds.report_goal":
@@ -210,7 +215,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
     results = plan.to_json()
     return render_study(
         *(title, note, figures, tables, results, OF_EVERY_AUDIT),
-        tiles=None if plan.best is None else _answer(plan),
+        tiles=_answer(plan, near) if (near := plan.best or plan.nearest) else None,
         verdict=plan.headline,
         warnings=plan.warnings,
     )
@@ -225,28 +230,36 @@ def plan_tables(plan: Plan) -> list[Table]:
     tables = [each for each in tables if each.rows]
     if plan.best is None:
         return tables[::-1]
-    return [_answer(plan), *tables, Table.facts("Caveats", [], *plan_sentences(plan)[1:])]
+    return [
+        _answer(plan, plan.best),
+        *tables,
+        Table.facts("Caveats", [], *plan_sentences(plan)[1:]),
+    ]
 
 
-def _answer(plan: Plan) -> Table:
-    best = plan.best
-    assert best is not None
-    columns = ("report goal", "timer", "noise multiplier z", "epsilon", "days", "rounds a day")
-    days = _days(best)
-    cells = (
-        f"{best.report_goal:,}",
-        f"{best.timer_hours:g} h",
-        needed_noise(best.noise_multiplier),
-        _or_dash(up, best.epsilon),
-        _or_dash("{:.1f}".format, days),
-        "-" if not days else f"{best.rounds / days:.1f}",
-    )
+def _answer(plan: Plan, near: Candidate) -> Table:
+    """The plan, or else the nearest miss and what the noise that would do costs."""
+    days = _days(near)
+    cells = {
+        "devices": f"{plan.scenario.population.devices:,}",
+        "rounds": f"{near.rounds:,}",
+        "report goal": f"{near.report_goal:,}",
+        "timer": f"{near.timer_hours:g} h",
+        "noise multiplier z": needed_noise(near.noise_multiplier),
+        "epsilon": _or_dash(up, near.epsilon),
+        "days": _or_dash("{:.1f}".format, days),
+        "rounds a day": "-" if not days else f"{near.rounds / days:.1f}",
+    }
+    for each in plan.remedies:
+        if each.key == "noise_per_report" and each.value is not None:
+            times = up(each.value / plan.target.noise_per_report, 2)
+            cells[f"z that would do, {times} times"] = up(each.noise_multiplier or 0.0)
     model = plan.scenario.availability.model
     loud = (
         f"Days and min-sep are simulated and rest on the availability model {model!r}: check it "
         "against your own devices before you rely on them."
     )
-    return Table("", columns, (cells,), (loud,))
+    return Table("", tuple(cells), (tuple(cells.values()),), (loud,))
 
 
 def _days(candidate: Candidate) -> float | None:

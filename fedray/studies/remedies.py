@@ -25,6 +25,8 @@ PRECISION = 0.01
 MORE = 1.05
 """Factor on devices and hours beyond proportion, and from one simulated proposal to the next."""
 MOST_PROPOSALS = 4
+NEARLY_ALL = 0.9
+"""Share of the devices that a run with each of them once may count on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Remedy(Document):
 
     key: str
     """Changed figure: noise_per_report, rounds.count, rounds.report_goal (the devices grow by the
-    same factor), population.devices or timer_hours."""
+    same factor), population.devices, timer_hours, or participation.max_participations, which is 1
+    for `value` rounds."""
     value: float | None
     """Value that would do; None if none was found."""
     epsilon: float | None
@@ -43,6 +46,8 @@ class Remedy(Document):
     """Size of the simulations on which it rests; 1: the whole population."""
     days: float | None = None
     """Days of the slowest simulated run; None without simulations."""
+    noise_multiplier: float | None = None
+    """Noise multiplier with it, if it is another."""
 
 
 def remedies(
@@ -71,12 +76,21 @@ def remedies(
     z = noise_multiplier_for(sensitivity_of(limits), target.delta, epsilon=target.epsilon)
     rounds = _bisected(lambda each: epsilon(each, b) <= target.epsilon, n, 1)
     found = [
-        Remedy("noise_per_report", z / near.report_goal, target.epsilon, near.scale),
+        Remedy("noise_per_report", z / near.report_goal, target.epsilon, near.scale, None, z),
         Remedy("rounds.count", rounds, epsilon(rounds or 1, b), near.scale),
     ]
     needed = _bisected(lambda each: epsilon(n, each) <= target.epsilon, b, n)
     more_apart = needed and MORE * needed / b
     factors = {"rounds.report_goal": z / near.noise_multiplier, "population.devices": more_apart}
+    if target.report_goal is not None:
+        del factors["rounds.report_goal"]
+        most = min(n, int(NEARLY_ALL * near.population_over_goal))
+        if k > 1 and most:
+            once = sensitivity_of(MinSep(most, most, 1))
+            z_once = noise_multiplier_for(once, target.delta, epsilon=target.epsilon)
+            z_once, key = max(z_once, near.noise_multiplier), "participation.max_participations"
+            epsilon_once = epsilon_of(once, z_once, target.delta)
+            found.append(Remedy(key, most, epsilon_once, near.scale, noise_multiplier=z_once))
     # Without a timer none can be longer.
     if near.timer_hours:
         factors["timer_hours"] = more_apart

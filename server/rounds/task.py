@@ -143,7 +143,8 @@ class TaskRounds:
         text = f"{limit} with {committed} of {rounds.count} rounds committed"
         if last is not None:
             text += f", the last of them {simulated_time(time - last.closed)} before"
-        self.starved = f"{text}; {self._cause}"
+        fewer = f", or lower rounds.count to {committed}" if committed else ""
+        self.starved = f"{text}; {self._cause}{fewer}"
 
     def state(self) -> dict[str, NDArray]:
         """Returns everything but the budget, as named arrays; for a checkpoint between two
@@ -224,14 +225,14 @@ class TaskRounds:
         cap = participation.max_participations
         keys = participation.keys_by_rule
         goal = f"rounds.report_goal={self.scenario.rounds.report_goal}"
-        limits = [f"participation.max_participations={cap}"] if cap is not None else []
+        limits = [f"participation.max_participations={cap} (costs privacy)"] if cap else []
         if self.scenario.privacy.at_limit == "exclude":
             # Excluded devices count as spent too, since their timers never open either.
             limits += ["privacy.stop_at", "privacy.noise_multiplier"]
         remedies = (
             (by_timer, f"lower {keys['time']}"),
             (by_round, f"lower {keys['rounds']} or {goal}"),
-            (by_cap, f"raise {' or '.join(limits)}"),
+            (by_cap, f"raise {' or '.join(limits)} or lower {goal}"),
         )
         _, remedy = max(remedies, key=lambda each: each[0])
         share_of_cap = ""

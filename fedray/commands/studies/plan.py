@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
 
 PLANNED = {
-    "rounds.report_goal": "leave it out; docs/timer.md says how to find noise for a given goal",
     "participation.timer_hours": "give the timers to try by --timers",
-    "privacy.noise_multiplier": "give it over the report goal by --noise-per-report",
+    "privacy.noise_multiplier": "set rounds.report_goal too, or give --noise-per-report",
     "privacy.mechanism": "leave it out; the plan makes a BLT",
 }
 """Keys of a scenario that a plan does not read, each with a remedy for setting it."""
@@ -43,8 +42,9 @@ def plan(
     """Plan report goal, timer and noise multiplier for a target epsilon, by simulated min-seps.
 
     Without SCENARIO, --set must give population.devices and rounds.count. Rounds start as soon as
-    they can, unless rounds.min_minutes_between is set. Exit code 1 if no candidate meets the
-    target. An interrupted plan continues when it is run again.
+    they can, unless rounds.min_minutes_between is set. A plan keeps a report goal given by --set,
+    and a noise multiplier given with it; it does not read a file's. Exit code 1 if no candidate
+    meets the target. An interrupted plan continues when it is run again.
 
     Args:
         epsilon (E): largest epsilon allowed, at the scenario's privacy.delta
@@ -62,13 +62,17 @@ def plan(
 
     # Cheap mistakes are reported before the planner is loaded.
     hours = _hours(timers)
-    _refuse_planned(overrides or ())
+    is_set = {each.partition("=")[0].strip(): each for each in overrides or ()}
+    _refuse_planned(is_set)
     refuse_existing(out)
     # Timer and report goal only complete the scenario: the plan tries its own.
     own = [f"participation.timer_hours={hours[0]}"]
     own += ["rounds.report_goal=1"] if scenario is None else []
     value = scenario_to_fit(scenario, [*own, *(overrides or ())])
-    target = PlanTarget(epsilon, value.privacy.delta, noise_per_report)
+    goal = value.rounds.report_goal if "rounds.report_goal" in is_set else None
+    if goal is not None and "privacy.noise_multiplier" in is_set:
+        noise_per_report = value.privacy.noise_multiplier / goal
+    target = PlanTarget(epsilon, value.privacy.delta, noise_per_report, report_goal=goal)
     with progress_line("planning") as show, contextlib.redirect_stdout(sys.stderr):
         found = make_plan(
             value,
@@ -92,6 +96,9 @@ def plan(
     for each in found.remedies:
         if each.value is not None and not as_json:
             print_line(f"or      fedray {again} {_option(found, each)}")
+    if found.best is None and scenario is not None and goal is None and not as_json:
+        keep = f"--set rounds.report_goal={value.rounds.report_goal}"
+        print_line(f"or      fedray {again} {keep}  # the scenario's own goal")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
@@ -105,11 +112,11 @@ def _hours(timers: str) -> list[float]:
         raise InputError.of("timers", timers, rule) from None
 
 
-def _refuse_planned(overrides: Sequence[str]) -> None:
-    for each in overrides:
-        remedy = PLANNED.get(each.partition("=")[0].strip())
-        if remedy is not None:
-            raise InputError(f"--set {shown(each)}: a plan finds this itself; {remedy}")
+def _refuse_planned(overrides: Mapping[str, str]) -> None:
+    for key, each in overrides.items():
+        is_kept = key == "privacy.noise_multiplier" and "rounds.report_goal" in overrides
+        if key in PLANNED and not is_kept:
+            raise InputError(f"--set {shown(each)}: a plan finds this itself; {PLANNED[key]}")
 
 
 def _option(plan: Any, remedy: Any) -> str:
@@ -117,8 +124,11 @@ def _option(plan: Any, remedy: Any) -> str:
     from fedray.studies.plan_page import devices_of
 
     key, value = remedy.key, remedy.value
+    noise = f"--set privacy.noise_multiplier={up(remedy.noise_multiplier or 0.0)}"
+    if key == "participation.max_participations":
+        return f"--set rounds.count={value} --set {key}=1 {noise}"
     if key == "noise_per_report":
-        return f"--noise-per-report {up(value, 6)}"
+        return noise if plan.target.report_goal else f"--noise-per-report {up(value, 6)}"
     if key == "timer_hours":
         return f"--timers {value:g}"
     if key == "rounds.report_goal":
