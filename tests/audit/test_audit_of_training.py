@@ -9,10 +9,8 @@ import pytest
 import fedray
 from fedray.base.errors import TraceCorrupt
 from fedray.mechanisms import Tree
-from fedray.report.trained_page import trained_page
 from fedray.runs.learning import scenario_to_train
-from fedray.studies.compare import audits_of, comparison_of
-from fedray.trace.learned_from import opened_training, scenario_of_trained
+from fedray.trace.learned_from import opened_training
 from fedray.trace.schema import DOCUMENT_DIGEST, document_digest
 from fedray.trace.trained import TRAINING_FILE
 
@@ -46,21 +44,6 @@ def test_the_command_has_the_figures_of_the_trace_with_its_mechanism_and_noise(
     text = page.read_text()
     assert "(of the run)" in text
     assert "noise_multiplier = 9.0" in text
-
-
-@pytest.mark.parametrize(("z", "is_void"), [(0.05, True), (9.0, False)])
-def test_an_epsilon_that_protects_nobody_is_said_to_be_void(
-    trace_of, trained_of, small, z: float, is_void: bool
-) -> None:
-    """In the verdict of run, train and audit, on the page, in JSON, and where runs are compared."""
-    trace = trace_of(PATTERNS, 4, small("participation.timer_hours=0.02"))
-    more = (TREE[0], f"privacy.noise_multiplier={z}")
-    made = trained_of("model", trace, {"accuracy": 0.5}, *more, knows_trace=True)
-    (audit,) = audits_of([scenario_of_trained(made, trace)], trace, 1e-10)
-    assert (audit.basis.guarantee.epsilon > 20) == is_void
-    compared = comparison_of([made], trace, 1e-10).warnings
-    for said in (audit.verdict, audit.to_json()["verdict"], trained_page(made), *compared[-1:]):
-        assert ("An epsilon above 20 protects nobody in practice" in said) == is_void
 
 
 def test_a_trace_that_is_gone_or_another_is_refused_in_one_line(

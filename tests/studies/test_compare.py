@@ -14,11 +14,13 @@ from fedray.audit.calibration import calibrate_trace
 from fedray.base.errors import InputError
 from fedray.mechanisms import Tree
 from fedray.report.plotly_json import plotly_figure
+from fedray.report.trained_page import trained_page
 from fedray.runs.noise_ahead import told_ahead
 from fedray.scenario.privacy import NO_GUARANTEE
-from fedray.studies.compare import compare_runs
+from fedray.studies.compare import audits_of, compare_runs, comparison_of
 from fedray.studies.compare_page import comparison_figures, comparison_page
 from fedray.studies.paired import paired_difference
+from fedray.trace.learned_from import scenario_of_trained
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -293,7 +295,7 @@ def test_the_cost_of_privacy_is_a_paired_difference_and_tables_compare_with_the_
     assert drawn["data"][0]["error_x"]["array"][1] == pytest.approx(12.7062, rel=1e-4)
     means = found.tables()[0]
     assert means.columns[-1] == "difference from tree"
-    assert [row[-1] for row in means.rows] == ["-0.1000 ± 0.0000", "", "+0.3100 ± 0.1271"]
+    assert [row[-1] for row in means.rows] == ["-0.1000", "", "+0.3100 ± 0.1271"]
     assert [each.differences is None for each in found.compared] == [False, True, False]
     answer = fedray.compare_runs([run for each in runs.values() for run in each]).answer
     assert "; tree loses 20.0 to no noise clip norm 0.5; " in answer
@@ -748,3 +750,18 @@ def test_the_ceiling_of_a_task_is_told_where_it_is_reached(trace, trained_of) ->
     assert "ceiling" not in below.answer
     assert "the best of any model 0.4800, reached within the errors" in str(made[1].rows())
     assert "reached" not in str([made[place].rows() for place in (0, 2, 3)])
+
+
+@pytest.mark.parametrize(("z", "is_void"), [(0.05, True), (9.0, False)])
+def test_an_epsilon_that_protects_nobody_is_said_to_be_void(
+    trace_of, trained_of, small, z: float, is_void: bool
+) -> None:
+    """In the verdict of run, train and audit, on the page, in JSON, and where runs are compared."""
+    trace = trace_of(PATTERNS, 4, small("participation.timer_hours=0.02"))
+    more = (TREE, f"privacy.noise_multiplier={z}")
+    made = trained_of("model", trace, {"accuracy": 0.5}, *more, knows_trace=True)
+    (audit,) = audits_of([scenario_of_trained(made, trace)], trace, 1e-10)
+    assert (audit.basis.guarantee.epsilon > 20) == is_void
+    compared = comparison_of([made], trace, 1e-10).warnings
+    for said in (audit.verdict, audit.to_json()["verdict"], trained_page(made), *compared[-1:]):
+        assert ("An epsilon above 20 protects nobody in practice" in said) == is_void

@@ -54,8 +54,8 @@ class Outcome(Document):
     are upper bounds."""
     epsilons: tuple[float, float, float]
     """Quantiles 0.05, 0.5 and 0.95 of epsilon."""
-    observed_epsilon: float
-    """Median of the observed epsilon."""
+    observed_epsilon: float | None
+    """Median of the observed epsilon; None if it is unknown."""
     noise_factors: tuple[float, float, float]
     """The same quantiles of the factor on the noise that keeps the target."""
     regrets: tuple[float, float, float] | None
@@ -240,6 +240,7 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
     first, (rounds, min_sep, most) = rows[0], estimate_of(rows[0])
     what_ifs = {row.what_if for row in rows}
     epsilons = _known(rows, "epsilon")
+    observed = _known(rows, "observed_epsilon")
     regrets, excesses = _known(rows, "rms_regret"), _known(rows, "rms_excess")
     return Outcome(
         *(first.mechanism, rounds, min_sep, most),
@@ -250,7 +251,7 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
         exceeding=sum(each > target for each in epsilons) / len(rows),
         is_exact=all(row.is_exact for row in rows),
         epsilons=_quantiles(epsilons),
-        observed_epsilon=median(_known(rows, "observed_epsilon")),
+        observed_epsilon=median(observed) if observed else None,
         noise_factors=_quantiles(_known(rows, "noise_factor")),
         regrets=_quantiles(regrets) if len(regrets) == len(rows) else None,
         mean_regret=fmean(regrets) if len(regrets) == len(rows) else None,

@@ -340,6 +340,7 @@ def test_a_trained_run_has_its_counted_words_which_its_audit_calls_uncovered(
     words = json.loads((trace.path / "training" / "vocabulary.json").read_text())
     # Equally frequent words are in alphabetical order.
     assert words == ["a", "b", "c"]
+    assert "counted over the data of the training clients without noise" in COUNTED
     assert COUNTED in audit_trace(trace).assumptions
     (tmp_path / "words.txt").write_text("b\na\n")
     given = scenario.with_overrides(f"data.vocabulary_file={tmp_path / 'words.txt'}")
