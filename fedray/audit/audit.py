@@ -393,23 +393,33 @@ class Audit(DrawnResult):
 
     @property
     def of_joined(self) -> str:
-        """A sentence on the figures if ids that differ only in writing are one device, or ""."""
+        """A sentence that ids that differ only in writing were taken as one device, or on the
+        figures if they are; else empty."""
         one = self.joined
+        if ids := self.trace.run.get("joined_ids"):
+            said = f"{ids:,} ids, {counted(self.devices, 'device')}"
+            return f"Ids that differ only in writing were taken as one device: {said}."
         if one is None:
             return ""
-        same = "ids that differ only in case, spaces or the like are one device "
+        same = "if ids that differ only in case, spaces or the like are one device "
         same += f"({self.devices:,} ids of {one.devices:,} devices)"
-        said = f"min-sep is {shown_min_sep(one.min_sep)}, with at most "
-        said += f"{counted(one.max_participations, 'participation')} of a device"
+        (own, said), (other, then) = self._in_short, one._in_short
         if self._noise is None:
-            return f"If {same}, {said}."
-        values = [each.mechanisms[0].epsilon for each in (self, one)]
+            return f"I{same[1:]}, {then}."
+        then += ", its timer unchecked" * self._claims_timer
+        same = f"the same {same}" if own == other else f"or {other} {same}"
+        return f"Epsilon is {own}, {same}{'' if said == then else f'; then {then}'}."
+
+    @property
+    def _in_short(self) -> tuple[str, str]:
+        """Epsilon, and the verdict on the claim or, without one, the limits."""
         if self.findings:
-            values = [each.supported_epsilon for each in (self, one)]
-            said = judged(one.findings).replace("The", "the", 1)
-            said += ", its timer unchecked" * self._claims_timer
-        own, other = ("none" if each is None else up(each) for each in values)
-        return f"Epsilon is {own}, or {other} if {same}; then {said}."
+            epsilon, said = self.supported_epsilon, judged(self.findings).replace("The", "the", 1)
+        else:
+            epsilon = self.mechanisms[0].epsilon if self.mechanisms else None
+            said = f"min-sep is {shown_min_sep(self.min_sep)}, with at most "
+            said += f"{counted(self.max_participations, 'participation')} of a device"
+        return "none" if epsilon is None else up(epsilon), said
 
     @property
     def standing(self) -> str:
@@ -419,8 +429,7 @@ class Audit(DrawnResult):
         if not self.findings:
             return "" if self.scenario is not None else "open"
         one = self.joined
-        is_doubted = one is not None and (not one.claim_holds or self._claims_timer)
-        is_doubted |= bool(self.reads_off)
+        is_doubted = self.reads_off or (one and (not one.claim_holds or self._claims_timer))
         return "open" if is_doubted and self.claim_holds else standing(self.findings)
 
     @property
@@ -484,11 +493,8 @@ class Audit(DrawnResult):
         """Whether the first mechanism and its noise are those of the run; True for a log."""
         if self.scenario is None or not self.mechanisms:
             return True
-        privacy, used = self.scenario.privacy, self.mechanisms[0]
-        return (used.strategy, used.noise_multiplier) == (
-            privacy.strategy,
-            privacy.noise_multiplier,
-        )
+        own, used = self.scenario.privacy, self.mechanisms[0]
+        return (used.strategy, used.noise_multiplier) == (own.strategy, own.noise_multiplier)
 
     @property
     def _of_person(self) -> str:
@@ -917,11 +923,10 @@ def audit_trace(
     if join_ids and isinstance(opened, Trace):
         raise InputError.of("join_ids", True, "does not apply to a simulated run", "leave it out")
     if isinstance(opened, ImportedTrace) and "doubtful_ids" in opened.run:
-        alike = with_ids_joined(opened, patterns)
-        are_alike = alike.device_ids.size < patterns.device_ids.size
-        if are_alike and join_ids:
-            opened, patterns = opened.without_times(), alike
-        elif are_alike:
+        alike, ids = with_ids_joined(opened, patterns), patterns.device_ids.size
+        if join_ids and alike.device_ids.size < ids:
+            opened, patterns = opened.with_ids_joined(ids), alike
+        elif alike.device_ids.size < ids:
             options = (noise_multiplier, delta, mechanism, claim, show_devices, scenario, trained)
             joined = audit_trace(opened, *options, join_ids=True)
     imported = opened if isinstance(opened, ImportedTrace) else None
@@ -931,17 +936,10 @@ def audit_trace(
             opened, scenario, claim.timer_hours if claim is not None else None, patterns
         )
         claimed = _claimed(claim, opened, patterns)
+        facts = (patterns, enforced, claimed, names)
         mechanisms = [
-            _audit_mechanism(
-                strategy,
-                used,
-                _noise_of(strategy, used.server_noise_of(strategy), opened, scenario),
-                patterns,
-                enforced,
-                claimed,
-                names,
-            )
-            for strategy in used.strategies
+            _audit_mechanism(each, used, _noise_of(each, used, opened, scenario), *facts)
+            for each in used.strategies
         ]
         exclusions = None
         # Only simulated runs record sampling and exclusions by the server, which used the run's
@@ -1007,23 +1005,23 @@ def audit_trace(
     if trained is None and scenario is of_run and isinstance(opened, Trace):
         trained = opened.trained
     clients = clients_of(trained, mechanisms, bool(answers)) if trained is not None else None
+    run = opened if isinstance(opened, Trace) else None
+    left_out = () if imported is None else imported.left_out
+    of_model = WITHOUT_NOISE if is_silent else _rests_on(scenario, imported, mechanisms)
+    of_model = () if is_untrained else of_model
     return Audit(
         trace=opened,
         path=opened.path,
         digest=opened.digest,
-        ended=opened.run["ended"] if isinstance(opened, Trace) else "imported",
+        ended="imported" if run is None else run.run["ended"],
         patterns=patterns,
         names=names,
         mechanisms=tuple(mechanisms),
         findings=findings,
         incompleteness=imported.incompleteness if imported is not None else "",
-        left_out=tuple(imported.left_out) if imported is not None else (),
+        left_out=tuple(replace(each, example=names.in_text(each.example)) for each in left_out),
         filtered_rows=imported.filtered_rows if imported is not None else 0,
-        violations=(
-            violations_of(opened, scenario)
-            if scenario is not None and isinstance(opened, Trace)
-            else None
-        ),
+        violations=run and scenario and violations_of(run, scenario),
         persons=persons,
         clients=clients,
         no_guarantee=(ONLY_ANSWERS if is_untrained else NO_GUARANTEE) if is_silent else None,
@@ -1034,19 +1032,13 @@ def audit_trace(
         corrected=corrected,
         rests_on=(
             *assumptions_of_answers(scenario),
-            *(
-                ()
-                if is_untrained
-                else WITHOUT_NOISE
-                if is_silent
-                else _rests_on(scenario, imported, mechanisms)
-            ),
+            *(each._replace(text=names.in_text(each.text)) for each in of_model),
             *other_tasks(opened),
             *(() if persons is None else (persons.assumption,)),
             *(() if clients is None else (Assumption(clients.text, "counted in training"),)),
         ),
         joined=joined,
-        classes=tuple(opened.run.get("classes", ())) if isinstance(opened, Trace) else (),
+        classes=() if run is None else tuple(run.run.get("classes", ())),
     )
 
 
@@ -1188,13 +1180,11 @@ def _claimed(claim: Claim | None, trace: Trace | ImportedTrace, patterns: Patter
 
 
 def _noise_of(
-    strategy: Strategy,
-    noise: ServerNoise | None,
-    trace: Trace | ImportedTrace,
-    scenario: Scenario | None,
+    strategy: Strategy, used: _Used, trace: Trace | ImportedTrace, scenario: Scenario | None
 ) -> tuple[Noise | None, Noise | None]:
     """Returns the least noise of this trace and the least noise that the rules permit. Devices add
     independent noise; the noise of any other strategy is the server's."""
+    noise = used.server_noise_of(strategy)
     if scenario is None or noise is None or isinstance(trace, ImportedTrace):
         return noise, noise
     if not isinstance(strategy, Identity):
@@ -1216,14 +1206,9 @@ def _audit_mechanism(
     delta = used.delta
     n, k = patterns.committed_rounds, patterns.max_participations
     # 0 means that a device repeated a round, which no (b, k) covers.
-    if patterns.min_sep:
-        participation = MinSep(n, patterns.min_sep, k)
-        limits = Limits(
-            participation, "the least gap and the most participations that this trace shows"
-        )
-    else:
-        participation = None
-        limits = Limits(None, REPEATED)
+    participation = MinSep(n, patterns.min_sep, k) if patterns.min_sep else None
+    shows = "the least gap and the most participations that this trace shows"
+    limits = Limits(participation, shows if participation else REPEATED)
     trace = trace_sensitivity(strategy, patterns)
     of_trace, permitted = noise
     return MechanismAudit(

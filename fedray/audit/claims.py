@@ -86,12 +86,10 @@ class Claim(Table):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        rounds = self.rounds
-        min_sep = self.min_sep
-        max_participations = self.max_participations
-        if rounds is not None and min_sep is not None and max_participations is not None:
+        rounds, b, k = self.rounds, self.min_sep, self.max_participations
+        if rounds is not None and b is not None and k is not None:
             # The constructor refuses limits that contradict each other.
-            MinSep(rounds, min_sep, max_participations)
+            MinSep(rounds, b, k)
         return self
 
 

@@ -72,7 +72,7 @@ class Finding(Document):
     """For rho and epsilon, the figure that follows from the claimed limits, whether the trace keeps
     them or not; None without limits or a theorem."""
     broken_by_devices: int | None = None
-    """Number of devices whose pairs break a min-sep; None for other statements."""
+    """Number of devices whose pairs break a min-sep or timer; None for other statements."""
 
     @property
     def name(self) -> str:
@@ -110,10 +110,15 @@ class Finding(Document):
 
     @property
     def evidence_note(self) -> InJson[str]:
-        """A sentence on the share of the breaches that `evidence` holds; empty if it holds all."""
-        if self.broken_by <= len(self.evidence) or not self.evidence:
+        """A sentence on the share of the devices that `evidence` holds; empty if it holds all."""
+        if self.breakers <= len(self.evidence) or not self.evidence:
             return ""
-        return f"the {len(self.evidence)} worst of {self.broken_by:,} are shown"
+        return f"the {len(self.evidence)} worst of {self.breakers:,} devices are shown"
+
+    @property
+    def breakers(self) -> int:
+        """Number of devices that break the statement."""
+        return self.broken_by if self.broken_by_devices is None else self.broken_by_devices
 
 
 def broken_noise(findings: Sequence[Finding]) -> list[Finding]:
@@ -217,11 +222,11 @@ def _clause(finding: Finding, has_noise: bool) -> str:
     if finding.found == finding.claimed:
         return f"{finding.name} {finding.claimed_text} had other parameters"
     text = f"{finding.name} is {finding.found_text}, not {finding.claimed_text}"
-    unit = "device" if finding.statement in ("max_participations", "frontier") else "pair"
-    is_counted = finding.statement in ("min_sep", "max_participations", "timer_hours", "frontier")
-    devices = finding.broken_by_devices
-    of = f" of {counted(devices, 'device')}" if devices else ""
-    return f"{text} ({counted(finding.broken_by, unit)}{of})" if is_counted else text
+    if finding.statement in ("rounds", *NOISE_STATEMENTS):
+        return text
+    pairs = counted(finding.broken_by, "consecutive pair") + " of "
+    pairs *= finding.broken_by_devices is not None
+    return f"{text} ({pairs}{counted(finding.breakers, 'device')})"
 
 
 def verdict_of(holds: bool) -> Verdict:

@@ -57,7 +57,7 @@ OBSERVED_LIMITS = "observed limits"
 """Name of the guarantee that follows from the min-sep and participations of a trace."""
 REPEATED = (
     "a device contributed more than once to one round, and (min-sep, participations) figures "
-    "assume at most once"
+    "assume at most once; if such rows record one contribution, import with repeats 'once'"
 )
 """Reason why a trace in which a device repeats a round has no proven limits; its own sensitivity is
 exact all the same."""

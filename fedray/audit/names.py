@@ -4,7 +4,7 @@ requested."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedray.trace.imported import ImportedTrace, hashed_name
+from fedray.trace.imported import ImportedTrace, hashed_name, name_text
 from fedray.trace.reader import Trace
 
 
@@ -31,6 +31,14 @@ class DeviceNames:
     def all_of(self, device_ids: Sequence[int]) -> list[str]:
         """Returns the shown names of devices, in their order, each as `of` returns it."""
         return self._shown(self.trace.names_of(device_ids))
+
+    def in_text(self, text: str) -> str:
+        """Returns a text of the import with the shown names of this trace's devices."""
+        if self.is_shown and isinstance(self.trace, ImportedTrace) and "device #" in text:
+            for name in self.trace.device_names.to_pylist():
+                hashed = hashed_name(name, self.trace.run["devices_digest"])
+                text = text.replace(hashed, name_text(name))
+        return text
 
     def _shown(self, names: list[str]) -> list[str]:
         if self.is_shown or not isinstance(self.trace, ImportedTrace):

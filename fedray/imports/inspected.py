@@ -134,6 +134,7 @@ def inspect_log(
     missing = [role for role in ("device", "round") if role not in roles]
     problems = [f"no column looks like the {each}; give --column {each}=NAME" for each in missing]
     notes: list[str] = []
+    of_times = 0
     if not problems:
         layout = LogLayout(
             devices=tuple(roles["device"]),
@@ -159,14 +160,21 @@ def inspect_log(
                     problems.append(f"{text}; correct them, or {remedy}")
             problems += found.problems
             notes += found.notes
-            if found.is_repeated and repeats == "refuse":
+            of_times = bool(found.source.time_problem)
+            of_times += UNTIMED in found.source.left_out and not leave_out_invalid
+            if of_times:
+                notes.append("the command leaves out the times; it may have them once corrected")
+            # Rows without a time, and copies, may be repeats then.
+            if (found.is_repeated or of_times) and repeats == "refuse":
                 repeats = "each"
-                copies = "" if layout.time is None else " but copies"
+                copies = "" if layout.time is None or of_times else " but copies"
                 notes.append(
                     f"--repeats each counts all rows of a device in a round{copies}, the safe "
                     "reading; give once if they are records of one contribution"
-                    + ("" if copies else ", or --column time=NAME, by which copies are found")
+                    + ("" if layout.time else ", or --column time=NAME, by which copies are found")
                 )
+    if len(problems) > of_times + len(missing):
+        notes.append("the command is for the corrected log")
     # After a problem above, the rows are described all the same.
     for _ in batches:
         pass
@@ -186,11 +194,12 @@ def inspect_log(
         )
     # A leading "-" would make an option of the file.
     command = ["fedray", "import", f"./{log}" if str(log).startswith("-") else str(log)]
-    command += [word for name, role in role_of.items() for word in ("--column", f"{role}={name}")]
+    used = {name: role for name, role in role_of.items() if role != "time" or not of_times}
+    command += [word for name, role in used.items() for word in ("--column", f"{role}={name}")]
     command += [word for each in missing for word in ("--column", f"{each}=NAME")]
     command += [word for each in where for word in ("--where", each)]
     for name, value in form.items():
-        if value:
+        if value and not (of_times and name.startswith("time_")):
             option = name.replace("time_unit", "time_format").replace("_", "-")
             command += [f"--{option}", value]
     command += ["--leave-out-invalid"] * leave_out_invalid

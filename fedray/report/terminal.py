@@ -91,7 +91,7 @@ def _broken_by(audit: Audit) -> Iterator[Paragraph]:
     for each in audit.findings:
         if each.broken_by and each.evidence:
             some = [f"{e.device} in {listed(e.rounds, 6)}: {e.shows}" for e in each.evidence[:3]]
-            some += ["..."] * (each.broken_by > 3)
+            some += [f"and {each.breakers - 3:,} more"] * (each.breakers > 3)
             yield Paragraph("broken    ", f"{each.name}, by device {'; '.join(some)}")
 
 

@@ -111,15 +111,12 @@ def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) 
     assert not audit.claim_holds
     assert {finding.verdict for finding in audit.findings} == {Verdict.BROKEN}
     assert (found["rounds"].found, found["rounds"].broken_by) == (17, 5)
-    pairs = {(each.device, each.rounds) for each in found["min_sep"].evidence}
-    close = {
-        ("3", (3, 4)),
-        ("3", (4, 5)),
-        ("3", (5, 6)),
-        *(("4", (a, a + 1)) for a in (10, 11, 12, 13)),
-    }
-    assert pairs == close
-    assert found["min_sep"].broken_by == len(close)
+    # A row per device, that with most pairs first.
+    assert [(each.device, each.rounds, each.shows) for each in found["min_sep"].evidence] == [
+        ("4", (10, 11), "1 round apart, the closest of 4 pairs"),
+        ("3", (3, 4), "1 round apart, the closest of 3 pairs"),
+    ]
+    assert (found["min_sep"].broken_by, found["min_sep"].broken_by_devices) == (7, 2)
     assert found["min_sep"].should_say == "min_sep = 1"
     assert [(each.device, each.rounds) for each in found["max_participations"].evidence] == [
         ("4", tuple(PATTERNS[4])),
@@ -131,6 +128,10 @@ def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) 
         100 * (b - a) - 49 < 360
         for pattern in PATTERNS
         for a, b in zip(pattern, pattern[1:], strict=False)
+    )
+    waits = found["timer_hours"].evidence
+    assert (
+        len({each.device for each in waits}) == len(waits) == found["timer_hours"].broken_by_devices
     )
     own = audit.mechanisms[0]
     assert (found["rho"].found, found["epsilon"].found) == (own.rho, own.epsilon)
@@ -289,7 +290,7 @@ def test_the_verdict_names_every_statement_that_fails_and_what_would_hold(
     )
     audit = claimed(run(PATTERNS, 17), tmp_path, text + "epsilon = 2.0\n")
     assert audit.verdict == (
-        "The claim does not hold: rounds is 17, not 12; min-sep is 1, not 2 (7 pairs of 2 devices); max "
+        "The claim does not hold: rounds is 17, not 12; min-sep is 1, not 2 (7 consecutive pairs of 2 devices); max "
         "participations is 7, not 3 (2 devices); epsilon 2 does not follow from the claimed limits, "
         f"which give {up(audit.findings[-1].of_claimed_limits)}; "
         f"{plain(up(audit.supported_epsilon))} is supported. {audit.void}"
@@ -345,10 +346,10 @@ def test_how_much_of_the_evidence_is_shown_is_said(run, tmp_path: Path, fedray_c
     )
     found = by_statement(audit)["min_sep"]
     assert (found.broken_by, len(found.evidence)) == (12, 10)
-    assert found.evidence_note == "the 10 worst of 12 are shown"
+    assert found.evidence_note == "the 10 worst of 12 devices are shown"
     claim = str(tmp_path / "claim.toml")
     _, out, _ = fedray_command("audit", str(trace.path), "--claim", claim, "--verbose")
-    assert "Of min_sep the 10 worst of 12 are shown." in out
+    assert "Of min_sep the 10 worst of 12 devices are shown." in out
     assert by_statement(audit)["max_participations"].evidence_note == ""  # it holds
 
 

@@ -10,6 +10,7 @@ import pytest
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.findings import Verdict
+from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
@@ -103,6 +104,38 @@ def test_an_audit_has_the_figures_of_joined_ids_as_of_a_log_with_one_spelling(
     ids = f"are one device ({dirty.devices} ids of 9 devices); then the claim does not hold: "
     assert ids in dirty.verdict
     assert ids in json.dumps(document)
+    taken = "Ids that differ only in writing were taken as one device: "
+    taken += f"{dirty.devices} ids, 9 devices."
+    says = privacy_statement(joined).to_markdown() if repeats == "once" else joined.verdict
+    assert all(taken in text for text in (joined.verdict, json.dumps(joined.to_json()), says))
+    assert taken in joined.page()
+    assert any("once ids that differ only in writing are joined." in a for a in joined.assumptions)
+    assert all(taken not in each.verdict for each in (clean, dirty))
+
+
+def test_ids_that_change_nothing_as_one_device_do_not_repeat_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("device,round\na,0\nb,0\nb,1\nc,2\nA,3\n")
+    trace = import_log(tmp_path / "log.csv", "device", "round", 4, tmp_path / "t")
+    claim = Claim(mechanism=Tree(), noise_multiplier=4.0, min_sep=2, max_participations=2)
+    audit = audit_trace(trace, claim=claim)
+    assert (
+        audit.verdict.count("The claim does not hold") == audit.verdict.count("min-sep is 1") == 1
+    )
+    assert "the same if ids that differ only in case" in audit.verdict
+    # Without a claim the figures are of the devices' own rounds.
+    assert "then min-sep is 1" not in audit_trace(trace).verdict
+
+
+def test_devices_of_rows_that_were_left_out_are_named_on_request(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("device,round\nzoe,0\nbob,0\nbob,0\nzoe,\n")
+    log, options = tmp_path / "log.csv", {"leave_out_invalid": True, "repeats": "each"}
+    trace = import_log(log, "device", "round", 1, tmp_path / "t", **options)
+    hidden, shown = (audit_trace(trace, show_devices=each) for each in (False, True))
+    text = json.dumps(shown.to_json())
+    assert "device zoe, round" in shown.left_out[0].example
+    assert "device bob, round 0" in text
+    assert "device #" not in text
+    assert not any(name in json.dumps(hidden.to_json()) for name in ("zoe", "bob"))
 
 
 def test_a_timer_is_not_checked_on_joined_ids(tmp_path: Path) -> None:

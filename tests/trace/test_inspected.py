@@ -62,6 +62,31 @@ def test_the_proposed_command_imports_the_log(fedray_command, tmp_path: Path, mo
     assert Path("log-trace/run.json").is_file()
 
 
+@pytest.mark.parametrize("time", ["", "01.03.2026"])
+def test_the_proposed_command_leaves_out_times_that_the_import_refuses(
+    fedray_command, tmp_path: Path, monkeypatch, time: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    at = "2026-03-0{}T10:00:00Z".format
+    rows = f"a,0,{at(1)}\na,0,{at(1)}\nb,0,{at(2)}\na,1,{time}\na,1,{at(3)}\n"
+    Path("log.csv").write_text("device,round,reported_at\n" + rows)
+    given = ("--column", "time=reported_at", "--time-zone", "Europe/Berlin")
+    code, out, _ = fedray_command("import", "log.csv", "--inspect", *given)
+    assert code == 2
+    assert "the command leaves out the times" in out
+    assert "corrected log" not in out
+    command = shlex.split(out.splitlines()[-1].removeprefix("next "))
+    code, _, err = fedray_command(*command[1:])
+    assert code == 0, err
+    trace = open_trace("log-trace")
+    assert (trace.run["rows"], trace.run["times"]) == (5, None)
+    Path("log.csv").write_text("device,round,reported_at\n,0,\n" + rows)
+    assert (
+        "the command is for the corrected log"
+        in fedray_command("import", "log.csv", "--inspect")[1]
+    )
+
+
 def test_a_device_with_two_owners_is_told_with_its_first_row_and_refused(
     fedray_command, tmp_path: Path
 ) -> None:

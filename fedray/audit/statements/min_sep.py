@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from fedray.audit.findings import Finding, Verdict, verdict_of
 from fedray.audit.statements.statement import (
-    MOST_EVIDENCE,
     Breaches,
     Statement,
     Subject,
     in_parts,
+    worst_pairs,
 )
 from fedray.base.rounding import counted
 from fedray.mechanisms.participation import MinSep
@@ -29,18 +27,15 @@ class MinSepStatement(Statement):
             text = "no device took part twice"
             return Finding(self.key, Verdict.HOLDS, claimed, None, "any min_sep", text)
         gaps, later = patterns.gaps_and_places
-        places = later[gaps < claimed]
-        broken = places.size
-        devices = np.unique(patterns.devices_at(places)).size
+        is_close = gaps < claimed
+        broken = int(is_close.sum())
         # If the claim holds, the closest pair binds it; else only broken pairs are shown.
-        most = min(broken, MOST_EVIDENCE) or 1
-        closest = np.argsort(gaps, kind="stable")[:most]
-        owners, pairs = patterns.pairs_at(later[closest])
-        shown = zip(owners.tolist(), pairs.tolist(), gaps[closest].tolist(), strict=True)
-        evidence = tuple(
-            subject.evidence(device, pair, f"{counted(gap, 'round')} apart")
-            for device, pair, gap in shown
-        )
+        devices, worst = worst_pairs(gaps, is_close, lambda at: patterns.devices_at(later[at]))
+        evidence = []
+        for place, count in worst:
+            (device,), (pair,) = patterns.pairs_at(later[[place]])
+            shows = f"{counted(int(gaps[place]), 'round')} apart"
+            evidence.append(subject.evidence(int(device), pair.tolist(), shows, count))
         text = "every two participations of a device are at least as far apart as claimed"
         if broken:
             text = (
@@ -52,15 +47,7 @@ class MinSepStatement(Statement):
         should_say = f"min_sep = {b}" if b else ""
         verdict = verdict_of(not broken)
         return Finding(
-            self.key,
-            verdict,
-            claimed,
-            b,
-            should_say,
-            text,
-            broken,
-            evidence,
-            broken_by_devices=devices,
+            self.key, verdict, claimed, b, should_say, text, broken, tuple(evidence), None, devices
         )
 
     def breaches(self, claimed: int, subject: Subject) -> Iterator[Breaches]:

@@ -16,7 +16,7 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 MOST_EVIDENCE = 10
-"""Largest number of devices or pairs that a finding shows."""
+"""Largest number of devices that a finding shows."""
 _MOST_LABELS = 12
 
 
@@ -33,9 +33,11 @@ class Subject:
     patterns: Patterns
     name_of: Callable[[int], str]
 
-    def evidence(self, device_id: int, rounds: Sequence[int], shows: str) -> Evidence:
-        """Returns evidence; for an imported log, it also has the log's numbers of the rounds."""
+    def evidence(self, device_id: int, rounds: Sequence[int], shows: str, of: int = 1) -> Evidence:
+        """Returns evidence, the closest `of` several pairs; for an imported log, it also has the
+        log's numbers of the rounds."""
         pattern = tuple(rounds)
+        shows += f", the closest of {of:,} pairs" * (of > 1)
         if isinstance(self.trace, ImportedTrace):
             # A pattern may have thousands of rounds; a dozen suffice to find it.
             first = pattern[:_MOST_LABELS]
@@ -88,6 +90,27 @@ class Statement(ABC):
         limits nothing."""
         del claimed, rounds, trace
         return None
+
+
+def worst_pairs(
+    apart: NDArray, is_close: BoolArray, devices_at: Callable[[Int64Array], UInt64Array]
+) -> tuple[int, list[tuple[int, int]]]:
+    """Returns the number of devices with close pairs, and of the worst MOST_EVIDENCE the place of
+    the closest pair and their number. If no pair is close, the closest of all stands there.
+
+    Args:
+        apart: distances of pairs, [R].
+        is_close: whether a pair breaks the claim, [R].
+        devices_at: function that returns the devices of the pairs at some places.
+    """
+    close = np.flatnonzero(is_close)
+    places = close if close.size else np.argsort(apart, kind="stable")[:1]
+    # In order of distance, so that the first of a device is its closest.
+    places = places[np.argsort(apart[places], kind="stable")]
+    _, first, counts = np.unique(devices_at(places), return_index=True, return_counts=True)
+    worst = np.lexsort((-counts, apart[places[first]]))[:MOST_EVIDENCE]
+    found = zip(places[first[worst]].tolist(), counts[worst].tolist(), strict=True)
+    return first.size if close.size else 0, [*found]
 
 
 def of_devices(patterns: Patterns, is_breach: BoolArray) -> Iterator[Breaches]:

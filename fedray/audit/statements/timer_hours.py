@@ -6,8 +6,6 @@ a log, between the times of the two participations.
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from fedray.audit.findings import Finding, Verdict, plain, verdict_of
 from fedray.audit.guarantees import allowed, described, round_times
 from fedray.audit.statements.statement import (
@@ -16,6 +14,7 @@ from fedray.audit.statements.statement import (
     Statement,
     Subject,
     in_parts,
+    worst_pairs,
 )
 from fedray.audit.waits import is_too_short, waits_between
 from fedray.base.rounding import counted, down
@@ -34,32 +33,36 @@ class TimerStatement(Statement):
         if waits is None:
             text = "the log was imported without times, so a timer cannot be checked"
             return Finding(self.key, Verdict.UNCHECKED, claimed, None, "", text)
-        broken = 0
-        shortest: list[tuple[float, int, tuple[int, ...]]] = []
+        broken = breakers = 0
+        shortest: list[tuple[float, int, tuple[int, ...], int]] = []
         for seconds, devices, rounds in waits:
-            broken += int(is_too_short(seconds, claimed).sum())
-            # A pair outside the shortest few of a part is not among the shortest few of all.
-            for place in np.argsort(seconds, kind="stable")[:MOST_EVIDENCE].tolist():
+            is_short = is_too_short(seconds, claimed)
+            of_part, worst = worst_pairs(seconds, is_short, devices.__getitem__)
+            broken, breakers = broken + int(is_short.sum()), breakers + of_part
+            # A part has all pairs of its devices, so the worst of all are among its worst.
+            for place, count in worst:
                 pair = tuple(rounds[place].tolist())
-                shortest.append((float(seconds[place]), int(devices[place]), pair))
+                shortest.append((float(seconds[place]), int(devices[place]), pair, count))
         if not shortest:
             text = "no device took part twice"
             return Finding(self.key, Verdict.HOLDS, claimed, None, "any timer", text)
         shortest.sort()
         # If the claim holds, the shortest wait binds it; else only breaches are shown.
-        most = min(broken, MOST_EVIDENCE) or 1
+        most = min(breakers, MOST_EVIDENCE) or 1
         evidence = tuple(
-            subject.evidence(device, pair, f"{down(seconds / 3600.0)} hours apart")
-            for seconds, device, pair in shortest[:most]
+            subject.evidence(device, pair, f"{down(seconds / 3600.0)} hours apart", count)
+            for seconds, device, pair, count in shortest[:most]
         )
         text = "no device took part again sooner"
         if broken:
-            text = f"{counted(broken, 'pair')} of participations had less time between them"
+            text = f"{counted(broken, 'consecutive pair')} had less time between them"
         hours = shortest[0][0] / 3600.0
         # Rounded down, so that a claim of the advised figure holds.
         should_say = f"timer_hours = {plain(down(hours))}"
         verdict = verdict_of(not broken)
-        return Finding(self.key, verdict, claimed, hours, should_say, text, broken, evidence)
+        return Finding(
+            self.key, verdict, claimed, hours, should_say, text, broken, evidence, None, breakers
+        )
 
     def breaches(self, claimed: float, subject: Subject) -> Iterator[Breaches]:
         # A timer is only broken if the trace has times.

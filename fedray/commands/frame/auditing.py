@@ -99,7 +99,7 @@ def print_audit(
         print_pieces([*audit_text(audit), *bullets([trace.integrity])])
     else:
         print_pieces([*short_audit_text(audit), WHOLE])
-    if not has_evidence and any(each.evidence_note for each in audit.findings):
+    if not has_evidence and any(len(e.evidence) < e.broken_by for e in audit.findings):
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
     if audit.joined is not None:
         print_line("", "--join-ids audits ids that differ only in writing as one device")

@@ -187,7 +187,9 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "excess": lambda each: share(None if risk(each) else each.mean_excess),
         "regret": lambda each: share(each.mean_regret),
         "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
-        "observed": lambda each: up(each.observed_epsilon),
+        "observed": lambda each: (
+            "-" if each.observed_epsilon is None else up(each.observed_epsilon)
+        ),
         "quantile": lambda each: percent(each.quantile),
     }
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
