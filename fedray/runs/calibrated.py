@@ -114,5 +114,6 @@ def _demand_rules(scenario: Scenario, permitted: MinSep | None) -> None:
     rule = "needs a rule that keeps every device out of some rounds, whenever they run" + "".join(
         unkept
     )
-    remedy = "set privacy.noise_multiplier, or simulate with participation.max_participations"
+    remedy = "set privacy.noise_multiplier, participation.max_participations or round_separation, "
+    remedy += "or rounds.max_days beside a timer"
     raise InputError.of(f"privacy.{key}", most, rule, remedy)

@@ -317,7 +317,8 @@ class Comparison(DrawnResult):
             found.append(
                 f"{says}: their difference is below {self._deviations(self.metric.name):.2f} "
                 "standard errors of two evaluations, taken as independent; raise "
-                "training.evaluation_devices."
+                "training.evaluation_devices or, if the data has no more clients, "
+                "training.evaluation_examples."
             )
         about: dict[str, list[str]] = {}
         for group in self.groups:

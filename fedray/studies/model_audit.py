@@ -17,7 +17,7 @@ from fedray.audit.one_run import LowerBound, bounds_of_scores
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
-from fedray.base.document import InJson, Keys
+from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rng import Stream, stream_generator
@@ -108,6 +108,8 @@ class ModelAudit(DrawnResult):
     upper_epsilon: float | None
     """Upper bound of a device's epsilon, exact for what all models of this training show; None if
     there is none, or if devices added the noise."""
+    is_sample: NotInJson[bool]
+    """Whether only some devices of a cohort trained, with their share of the noise."""
     references: int
     """Number of random phrases among which phrases are ranked."""
     exposure_without_memory: float
@@ -173,6 +175,7 @@ def audit_model(
         trained=run,
         delta=delta,
         upper_epsilon=_upper_epsilon(scenario, trained_in, factor),
+        is_sample=scenario.trains_a_sample,
         references=references,
         exposure_without_memory=exposure_without_memory(references),
         phrases=tuple(listed),

@@ -61,6 +61,11 @@ def _facts(audit: ModelAudit) -> list[tuple[str, str]]:
             f"epsilon {up(audit.upper_epsilon)} at delta {given(audit.delta)}, exact for all "
             "models of this training as it happened"
         )
+        if audit.is_sample:
+            upper += (
+                "; only a sample of each cohort trained, with its share of the noise, so a "
+                "deployment has the smaller epsilon of `fedray audit`"
+            )
     users = ["too few devices that trained, or that never took part"]
     if (of := audit.users) is not None:
         users = [
