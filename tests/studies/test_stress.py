@@ -821,7 +821,7 @@ def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happene
     assert best.estimated_min_sep == 8
     assert "min-sep 9 (k 5): exceeds epsilon 4 in 4 of 4 runs (95 % quantile 4.1" in result.verdict
     assert result.verdict.endswith(
-        "The rules enforce min-sep 8 (k 5) in 4 of 4 runs; observed was 9."
+        "Rules enforce min-sep 8 (k 5) at the times of their rounds in 4 of 4 runs; observed was 9."
     )
     (table,) = result.tables()
     assert [row[table.columns.index("epsilon")] for row in table.rows] == ["4.0000", "4.1000"]
