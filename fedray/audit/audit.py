@@ -387,19 +387,21 @@ class Audit(DrawnResult):
         claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
         several devices, and that it is void, if it is; and the same for ids that differ only in
         writing as one device."""
-        of_clients = self.clients.text if self.clients else ""
-        found = [self._verdict, self.void, of_clients, self.of_joined, self.reads_off]
-        return " ".join(filter(None, found))
+        return " ".join(filter(None, [self._verdict, self.void, self.whose, self.reads_off]))
+
+    @property
+    def whose(self) -> str:
+        """Sentences on people with several devices, and on ids that differ only in writing."""
+        return " ".join(filter(None, [self.clients and self.clients.text, self.of_joined]))
 
     @property
     def of_joined(self) -> str:
         """A sentence that ids that differ only in writing were taken as one device, or on the
         figures if they are; else empty."""
-        one = self.joined
         if ids := self.trace.run.get("joined_ids"):
             said = f"{ids:,} ids, {counted(self.devices, 'device')}"
             return f"Ids that differ only in writing were taken as one device: {said}."
-        if one is None:
+        if (one := self.joined) is None:
             return ""
         same = "if ids that differ only in case, spaces or the like are one device "
         same += f"({self.devices:,} ids of {one.devices:,} devices)"
@@ -414,7 +416,8 @@ class Audit(DrawnResult):
     def _in_short(self) -> tuple[str, str]:
         """Epsilon, and the verdict on the claim or, without one, the limits."""
         if self.findings:
-            epsilon, said = self.supported_epsilon, judged(self.findings).replace("The", "the", 1)
+            epsilon = self.supported_epsilon
+            said = f"t{judged(self.findings)[1:]}"
         else:
             epsilon = self.mechanisms[0].epsilon if self.mechanisms else None
             said = f"min-sep is {shown_min_sep(self.min_sep)}, with at most "
@@ -423,11 +426,10 @@ class Audit(DrawnResult):
 
     @property
     def standing(self) -> str:
-        """Whether the claim "holds", is "broken", or is in doubt ("open"); a log without a claim is
-        in doubt, and a run without one "".
-        """
+        """Whether the claim "holds", is "broken", or is in doubt ("open"), as a log without a claim
+        is; empty for a run without one."""
         if not self.findings:
-            return "" if self.scenario is not None else "open"
+            return "open" if self.scenario is None else ""
         one = self.joined
         is_doubted = self.reads_off or (one and (not one.claim_holds or self._claims_timer))
         return "open" if is_doubted and self.claim_holds else standing(self.findings)
@@ -441,7 +443,7 @@ class Audit(DrawnResult):
         """A sentence that the limits of a claim about a log are the log's own; else empty."""
         keys = ("min_sep", "max_participations", "frontier", "timer_hours")
         limits = [each.found == each.claimed for each in self.findings if each.statement in keys]
-        if self.scenario is not None or not limits or not all(limits):
+        if self.scenario is not None or not (limits and all(limits)):
             return ""
         return (
             "Its limits are what the log shows, so the log is no evidence that they were enforced."
@@ -451,8 +453,7 @@ class Audit(DrawnResult):
     def void(self) -> str:
         """That the epsilon of the verdict is void, in a sentence; empty if it is not."""
         found = self.basis.guarantee
-        of_device = None if found is None else found.epsilon
-        return void_text(of_device) or void_text(self._epsilon_of_person)
+        return void_text(found and found.epsilon) or void_text(self._epsilon_of_person)
 
     @property
     def _verdict(self) -> str:
@@ -586,10 +587,10 @@ class Audit(DrawnResult):
     @property
     def days(self) -> InJson[float | None]:
         """Simulated days until the last committed round closed; None for a log."""
-        if not isinstance(self.trace, Trace):
+        if not isinstance(trace := self.trace, Trace):
             return None
-        is_committed = self.trace.rounds["state"] == 0
-        return float(self.trace.rounds["closed"][is_committed][-1]) / 86_400.0
+        is_committed = trace.rounds["state"] == 0
+        return float(trace.rounds["closed"][is_committed][-1]) / 86_400.0
 
     @property
     def devices(self) -> InJson[int]:

@@ -224,8 +224,8 @@ def _clause(finding: Finding, has_noise: bool) -> str:
     text = f"{finding.name} is {finding.found_text}, not {finding.claimed_text}"
     if finding.statement in ("rounds", *NOISE_STATEMENTS):
         return text
-    pairs = counted(finding.broken_by, "consecutive pair") + " of "
-    pairs *= finding.broken_by_devices is not None
+    has_pairs = finding.broken_by_devices is not None
+    pairs = f"{counted(finding.broken_by, 'consecutive pair')} of " * has_pairs
     return f"{text} ({pairs}{counted(finding.breakers, 'device')})"
 
 

@@ -166,8 +166,7 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     rho = "" if stated.rho is None else f", with rho {up(stated.rho, 6)} of zCDP"
     says = (
         f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy{rho}, for "
-        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}. "
-        f"{audit.clients.text if audit.clients else ''} {audit.of_joined}"
+        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}. {audit.whose}"
     ).rstrip()
     by_rule = answers or stated.pairs or stated.name in BY_SERVER
     is_unlimited = stated.participation is None and not by_rule

@@ -29,6 +29,7 @@ from fedray.base.kept import cache_folder, keep, read_kept
 from fedray.base.source import source_digest
 from fedray.base.storage import Bucket
 from fedray.mechanisms.participation import MinSep
+from fedray.runs.calibrated import ensures
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import TaskCounts, run_jobs
@@ -106,7 +107,7 @@ def enforced_in(
     """Returns (n, b, k) that the rules enforce at the recorded times of the rounds; None if they
     let a device take part in every round, were broken, or are unknown."""
     found = enforced_limits(trace, scenario, None, patterns).participation
-    return None if found is None or found.max_participations == found.rounds else found
+    return found if ensures(found) else None
 
 
 class StudyCache:

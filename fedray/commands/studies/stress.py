@@ -62,14 +62,14 @@ def stress(
     """
     from fedray.report.table import Paragraph
     from fedray.scenario import Scenario
-    from fedray.scenario.shipped import find_scenario
+    from fedray.studies.stress.run import opened_subject
     from fedray.studies.stress.run import stress as stressed
 
-    subject: Any = truth
+    subject: Any = opened_subject(truth) if overrides else truth
     if overrides:
-        if truth is None or Path(truth).is_dir():
+        if not isinstance(subject, Scenario):
             raise InputError.of("overrides", overrides[0], "applies to a scenario", "give one")
-        subject = Scenario.from_toml(find_scenario(truth), overrides)
+        subject = subject.with_overrides(*overrides)
     with progress_line("stressing") as show, contextlib.redirect_stdout(sys.stderr):
         result = stressed(
             subject,

@@ -35,6 +35,7 @@ EXCESS = (
     "Excess: RMS error at z, over that of the same kind made for the truth with its own z, minus "
     "1, if the target is kept. Regret: the same at equal epsilon."
 )
+BOUND = "With <=: from an upper bound of the sensitivity; no exact one is known."
 _Cells = dict[str, Callable[[StressRow], str]]
 
 
@@ -112,8 +113,7 @@ def _rows_table(result: StressResult) -> Table:
     ]
     if any(row.is_exact is False for row in result.rows):
         notes.append(
-            "With <=: from an upper bound of the sensitivity; no exact one is known. A regret over "
-            "the bound of the mechanism made for the truth is unknown."
+            f"{BOUND} A regret over the bound of the mechanism made for the truth is unknown."
         )
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
     details = ("MaxLoss", "RmsLoss", "max error", "max regret")
@@ -209,9 +209,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
             for each in best
         )
         else "",
-        "With <=: from an upper bound of the sensitivity; no exact one is known."
-        if not all(each.is_exact for each in shown)
-        else "",
+        "" if all(each.is_exact for each in shown) else BOUND,
         _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),

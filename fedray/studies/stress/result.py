@@ -131,11 +131,12 @@ class StressResult(DrawnResult):
             excess = round(outcome.mean_excess or 0.0, 9)
             return risk(outcome), excess, outcome.estimated_min_sep
 
-        least, most = math.inf, math.inf
-        if enforced := [row for row in self.rows if row.is_enforced]:
-            least = min(_known(enforced, "min_sep"))
-        if all(row.is_enforced for row in self.rows if row.min_sep is not None):
-            most = max(_known(enforced, "max_participations"), default=math.inf)
+        known = [row for row in self.rows if row.min_sep is not None]
+        enforced = [row for row in known if row.is_enforced]
+        least = min(_known(enforced, "min_sep"), default=math.inf)
+        # Runs of which one enforces nothing support no k.
+        counts = _known(enforced, "max_participations") if enforced == known else ()
+        most = max(counts, default=math.inf)
         comparable = [
             each
             for each in self.outcomes

@@ -105,7 +105,7 @@ def stress(
     if not mechanisms or len(set(mechanisms)) < len(mechanisms):
         raise InputError.of("mechanisms", ",".join(mechanisms), "must name each once")
     judged = tuple(map(Judged.named, mechanisms))
-    opened = _opened(subject)
+    opened = opened_subject(subject)
     scenario = scenario_of(opened) if isinstance(opened, Trace) else opened
     own = scenario.privacy.delta if isinstance(scenario, Scenario) else 1e-10
     check_delta(delta := own if delta is None else delta)
@@ -114,9 +114,8 @@ def stress(
     blank = Stressed(judged, (), Truth(None), epsilon, delta, designs)
     words = [each for each in estimated if isinstance(each, str)]
     if words and (words != ["planned"] or not isinstance(opened, Scenario)):
-        raise InputError.of(
-            "estimated", words[0], "must be whole numbers, or of a scenario planned"
-        )
+        rule = "must be whole numbers, or of a scenario planned"
+        raise InputError.of("estimated", words[0], rule)
     numbers = [each for each in estimated if not isinstance(each, str)]
     for which, values in {"estimated": numbers, "actual": actual}.items():
         if (least := min(values, default=1)) < 1:
@@ -134,10 +133,10 @@ def stress(
         planned = _planned(opened, runs, estimated_participations)
         estimates = _participations(opened.rounds.count, *estimate)
         if words or not estimates:
+            if not planned:
+                rule = "must be given, because a plan estimates it from at least two runs"
+                raise InputError.of("estimated", None, rule)
             estimates = tuple(dict.fromkeys((*estimates, *planned)))
-        if not (planned if words else estimates):
-            rule = "must be given, because a plan estimates it from at least two runs"
-            raise InputError.of("estimated", None, rule)
         tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs))))
         jobs = [replace(each, estimates=tried) for each in runs]
     elif opened is not None:
@@ -218,9 +217,10 @@ def _trained(
         )
 
 
-def _opened(
+def opened_subject(
     subject: Trace | ImportedTrace | Scenario | str | Path | None,
 ) -> Trace | ImportedTrace | Scenario | None:
+    """Opens the subject of a stress test, unless it is open. Raises InputError, TraceError."""
     if subject is None or not isinstance(subject, str | Path):
         return subject
     if Path(subject).is_dir():
