@@ -1,4 +1,5 @@
-"""A hook of mkdocs: adds the generated reference to the pages of a build.
+"""Hooks of mkdocs: they add the generated reference to the pages of a build, and put the files that
+lines link to in place of these lines.
 
 The pages of docs/reference/ stand in for it where the documentation is read in the repository.
 """
@@ -12,7 +13,7 @@ from mkdocs.structure.files import File, Files
 # mkdocs loads this file by its path, so its neighbour is not importable by itself.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from reference import pages
+from reference import pages, with_files_taken_in
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -22,3 +23,8 @@ def on_files(files: Files, config: Any) -> Files:
             files.remove(written)
         files.append(File.generated(config, path, content=content))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by mkdocs for every page."""
+    return with_files_taken_in(markdown)

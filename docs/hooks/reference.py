@@ -4,6 +4,7 @@ Every function gives the Markdown of one page. `docs/hooks/pages.py` hands the p
 """
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -49,6 +50,18 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 WITHOUT_VALUE = ("required", "left out", "its defaults")
 """What `Key.default` says of a key that has no value by default, or a table of them."""
+
+
+def with_files_taken_in(markdown: str) -> str:
+    """Returns a page with snippets in place of lines that are a link to a file beside docs/, such
+    as `[Name](../FILE "PART")`: in the repository readers follow it, and the site has the content.
+    """
+    link = r'^!?\[[^\]]*\]\(\.\./([\w./-]+)(?: "(\w+)")?\)$'
+
+    def snippet(found: re.Match[str]) -> str:
+        return f'--8<-- "{":".join(filter(None, found.groups()))}"'
+
+    return re.sub(link, snippet, markdown, flags=re.MULTILINE)
 
 
 def pages() -> dict[str, str]:

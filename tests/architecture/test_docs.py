@@ -306,7 +306,8 @@ def with_snippets(text: str) -> str:
         assert end, f"{found[1]} has no such part"
         return inside
 
-    return re.sub(r'^--8<-- "(.*)"$', content, text, flags=re.MULTILINE)
+    taken_in = REFERENCE.with_files_taken_in(text)
+    return re.sub(r'^--8<-- "(.*)"$', content, taken_in, flags=re.MULTILINE)
 
 
 def test_every_link_leads_to_a_page_and_a_heading(generated: dict[str, str]) -> None:
@@ -344,6 +345,21 @@ def test_links_to_the_reference_lead_somewhere_in_the_repository_too(
         )
         for link in re.findall(r"\]\(([^)#]+)\)", text):
             assert (DOCS / path).parent.joinpath(link).is_file()
+
+
+def test_lines_that_take_in_a_file_are_links_where_pages_are_read_in_the_repository() -> None:
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    assert not [page.name for page, text in texts.items() if "--8<--" in text]
+    taken = [
+        found
+        for text in texts.values()
+        for found in re.findall(r'^--8<-- "(.*)"$', REFERENCE.with_files_taken_in(text), re.M)
+    ]
+    assert len(taken) == 6
+    # Nobody who reads the site has the link.
+    notation = with_snippets((DOCS / "notation.md").read_text(encoding="utf-8"))
+    assert "smallest difference between two rounds of one device" in notation
+    assert "(../" not in notation
 
 
 def test_the_navigation_names_every_page(generated: dict[str, str]) -> None:
