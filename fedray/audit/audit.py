@@ -5,7 +5,7 @@ An audit states three guarantees side by side (fedray/audit/guarantees.py): obse
 claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, assumptions_of
 from fedray.audit.basis import SECRET_DRAWS, Basis, basis_of, void_text
 from fedray.audit.check import check_claim
 from fedray.audit.claimed import claimed_limits
-from fedray.audit.claims import Claim
+from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.distribution import (
     DevicePrivacy,
     Frontier,
@@ -76,6 +76,7 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.audit.statements.statement import Breaches, Subject
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
@@ -103,7 +104,8 @@ from fedray.trace.trained import TrainedRun
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
 _OF_JOINED = "joined_epsilon=supported_epsilon joined_claim_holds=claim_holds "
-_OF_JOINED += "joined_min_sep=min_sep joined_max_participations=max_participations"
+_OF_JOINED += "joined_min_sep=min_sep joined_max_participations=max_participations "
+_OF_JOINED += "joined_devices=devices"
 DEFAULT_DELTA = 1e-10
 """Delta for logs, unless another is given."""
 
@@ -301,17 +303,11 @@ class Audit(DrawnResult):
     """Assumptions behind the figures, each with its source."""
     joined: Annotated["Audit | None", Keys(_OF_JOINED)]
     """The same if ids that differ only in writing are one device; None without such ids."""
-    classes: NotInJson[tuple[Any, ...]]
+    classes: tuple[ClassShare, ...]
     """Participation of the devices of each class, as the run recorded it; empty without classes,
     and for a log."""
     utility_note: ClassVar[InJson[str]] = NOT_COMPARABLE
     """Why mechanisms are not compared by their noise multipliers."""
-
-    @property
-    def class_shares(self) -> Annotated[tuple[ClassShare, ...], Key("classes")]:
-        """Participation of the devices of each class, as the run recorded it; empty without
-        classes, and for a log."""
-        return self.classes
 
     @property
     def assumptions(self) -> InJson[tuple[str, ...]]:
@@ -349,8 +345,15 @@ class Audit(DrawnResult):
     @property
     def claim_holds(self) -> InJson[bool | None]:
         """Whether the claim passes: at least one statement could be checked, and every statement
-        that could be checked holds. None without a claim."""
-        return claim_passes(self.findings) if self.findings else None
+        that could be checked holds, also with ids that differ only in writing as one device. None
+        without a claim."""
+        return claim_passes(self.findings) and not self.is_doubted if self.findings else None
+
+    @property
+    def joined_ids(self) -> IfAny[int | None]:
+        """Number of ids in the log before those that differ only in writing were joined; 0 if they
+        were stated to be distinct devices. Absent otherwise."""
+        return self.trace.run.get("joined_ids")
 
     @property
     def for_all_rows(self) -> str:
@@ -396,11 +399,12 @@ class Audit(DrawnResult):
 
     @property
     def of_joined(self) -> str:
-        """A sentence that ids that differ only in writing were taken as one device, or on the
-        figures if they are; else empty."""
-        if ids := self.trace.run.get("joined_ids"):
-            said = f"{ids:,} ids, {counted(self.devices, 'device')}"
-            return f"Ids that differ only in writing were taken as one device: {said}."
+        """A sentence that ids that differ only in writing were taken as one device or distinct
+        ones, or on the figures if they are one; else empty."""
+        if (ids := self.joined_ids) is not None:
+            said = "one device" if ids else "distinct devices"
+            said += f": {ids or self.devices:,} ids, {counted(self.devices, 'device')}"
+            return f"Ids that differ only in writing were taken as {said}."
         if (one := self.joined) is None:
             return ""
         same = "if ids that differ only in case, spaces or the like are one device "
@@ -430,9 +434,15 @@ class Audit(DrawnResult):
         is; empty for a run without one."""
         if not self.findings:
             return "open" if self.scenario is None else ""
+        is_read_off = self.reads_off and self.claim_holds
+        return "open" if is_read_off or self.is_doubted else standing(self.findings)
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether the claim passes, but not if ids that differ only in writing are one device."""
         one = self.joined
-        is_doubted = self.reads_off or (one and (not one.claim_holds or self._claims_timer))
-        return "open" if is_doubted and self.claim_holds else standing(self.findings)
+        is_unsettled = one is not None and (not one.claim_holds or self._claims_timer)
+        return is_unsettled and claim_passes(self.findings)
 
     @property
     def _claims_timer(self) -> bool:
@@ -449,6 +459,33 @@ class Audit(DrawnResult):
             "Its limits are what the log shows, so the log is no evidence that they were enforced."
         )
 
+    def breaches(self) -> Iterator[tuple[str, Breaches]]:
+        """Yields every breach of a statement about participation, with the statement's key."""
+        subject = Subject(self.trace, self.patterns, self.names.of)
+        broken = {each.statement for each in self.findings if each.broken_by}
+        for each in (each for each in STATEMENTS if each.key in broken):
+            for breaches in each.breaches(getattr(self.claim, each.key), subject):
+                yield each.key, breaches
+
+    @cached_property
+    def without_breakers(self) -> IfAny[Guarantee | None]:
+        """The observed figures of a log without the devices that break the claim: a what-if, and no
+        guarantee of this run. Absent without such devices, and if rows were left out."""
+        kept = np.ones(self.devices, np.bool_)
+        for _, each in () if self.scenario or self.incompleteness else self.breaches():
+            if each.device_ids is not None:
+                kept &= ~np.isin(self.patterns.device_ids, each.device_ids)
+        if kept.all() or not kept.any():
+            return None
+        rest, used = self.patterns.of_devices(kept), self.mechanisms[0]
+        worst = trace_sensitivity(used.strategy, rest)
+        found = observed(worst, rest, used.strategy, used.noise, used.observed.delta)
+        broken = counted(self.devices - rest.device_ids.size, "breaking device")
+        said = f"Without {broken}: {found.limits if rest.min_sep else 'repeated rounds'}, epsilon "
+        said += f"{up(found.epsilon or 0.0)}. That is no guarantee of this run, whose models have "
+        said += "their updates."
+        return replace(found, name="without breakers", reason=said)
+
     @property
     def void(self) -> str:
         """That the epsilon of the verdict is void, in a sentence; empty if it is not."""
@@ -458,7 +495,7 @@ class Audit(DrawnResult):
     @property
     def _verdict(self) -> str:
         if self.findings:
-            return verdict_sentences(self.findings)
+            return verdict_sentences(self.findings, self.is_doubted)
         basis, found = self.basis, self.basis.guarantee
         if self.no_guarantee and found is None:
             said = self.no_guarantee.removeprefix("no guarantee: ")
@@ -861,7 +898,7 @@ def audit_trace(
     show_devices: bool = False,
     scenario: Scenario | None = None,
     trained: TrainedRun | None = None,
-    join_ids: bool = False,
+    join_ids: bool | None = None,
 ) -> Audit:
     """Audits a trace, against a claim if one is given.
 
@@ -879,7 +916,8 @@ def audit_trace(
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
             place of the run's own.
         trained: that training; default: that of the run.
-        join_ids: whether ids of a log that differ only in case, spaces and the like are one device.
+        join_ids: whether ids of a log that differ only in case, spaces and the like are one device;
+            None if unsettled, so that a claim holds only if it does either way.
 
     Raises:
         InputError: an argument is out of range or excluded by a claim or the trace, the mechanism
@@ -921,12 +959,13 @@ def audit_trace(
         )
     names = DeviceNames(opened, show_devices)
     joined = None
-    if join_ids and isinstance(opened, Trace):
-        raise InputError.of("join_ids", True, "does not apply to a simulated run", "leave it out")
+    if join_ids is not None and isinstance(opened, Trace):
+        raise InputError.of("join_ids", join_ids, "is for logs, not for runs", "leave it out")
     if isinstance(opened, ImportedTrace) and "doubtful_ids" in opened.run:
         alike, ids = with_ids_joined(opened, patterns), patterns.device_ids.size
-        if join_ids and alike.device_ids.size < ids:
-            opened, patterns = opened.with_ids_joined(ids), alike
+        if join_ids is not None and alike.device_ids.size < ids:
+            opened = opened.with_ids(ids, join_ids)
+            patterns = alike if join_ids else patterns
         elif alike.device_ids.size < ids:
             options = (noise_multiplier, delta, mechanism, claim, show_devices, scenario, trained)
             joined = audit_trace(opened, *options, join_ids=True)
@@ -1205,11 +1244,8 @@ def _audit_mechanism(
     names: DeviceNames,
 ) -> MechanismAudit:
     delta = used.delta
-    n, k = patterns.committed_rounds, patterns.max_participations
-    # 0 means that a device repeated a round, which no (b, k) covers.
-    participation = MinSep(n, patterns.min_sep, k) if patterns.min_sep else None
     shows = "the least gap and the most participations that this trace shows"
-    limits = Limits(participation, shows if participation else REPEATED)
+    limits = Limits(patterns.participation, shows if patterns.participation else REPEATED)
     trace = trace_sensitivity(strategy, patterns)
     of_trace, permitted = noise
     return MechanismAudit(
@@ -1220,7 +1256,7 @@ def _audit_mechanism(
         permitted=permitted,
         trace=trace,
         binding_device=names.of(trace.device_id),
-        observed=observed(trace, n, participation, strategy, of_trace, delta),
+        observed=observed(trace, patterns, strategy, of_trace, delta),
         # No rule ensures limits that were merely observed.
         observed_limits=of_limits("observed", limits, strategy, of_trace, delta, False),
         enforced=of_limits("enforced", enforced, strategy, permitted, delta, True),

@@ -13,7 +13,7 @@ import pyarrow as pa
 from fedray.audit.audit import Audit
 from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.names import DeviceNames
-from fedray.audit.statements.statement import Breaches, Subject
+from fedray.audit.statements.statement import Breaches
 from fedray.base.arrays import UInt64Array
 from fedray.base.errors import InputError
 from fedray.trace.imported import ImportedTrace
@@ -87,15 +87,11 @@ def write_evidence(audit: Audit, file: str | Path, show_devices: bool = False) -
         InputError: see `check_evidence_file`, or the file cannot be written.
     """
     form = check_evidence_file(file, audit.claim)
-    trace = audit.trace
-    names = DeviceNames(trace, show_devices)
-    subject = Subject(trace, audit.patterns, names.of)
-    broken = {each.statement: each.claimed for each in audit.findings if each.broken_by}
+    names = DeviceNames(audit.trace, show_devices)
+    claimed = {each.statement: each.claimed for each in audit.findings}
     batches = (
-        _batch(statement.key, broken[statement.key], breaches, trace, names, form)
-        for statement in STATEMENTS
-        if statement.key in broken
-        for breaches in statement.breaches(getattr(audit.claim, statement.key), subject)
+        _batch(statement, claimed[statement], breaches, audit.trace, names, form)
+        for statement, breaches in audit.breaches()
     )
     with new_row_file(Path(file), "evidence") as new:
         return write_rows(batches, _SCHEMA, new, form)

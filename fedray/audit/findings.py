@@ -151,15 +151,16 @@ def standing(findings: Sequence[Finding]) -> Literal["holds", "broken", "open"]:
     return "broken" if any(each.verdict is Verdict.BROKEN for each in findings) else "open"
 
 
-def headline(findings: Sequence[Finding]) -> str:
-    """Returns whether a claim holds, as a clause."""
+def headline(findings: Sequence[Finding], is_doubted: bool = False) -> str:
+    """Returns whether a claim holds, as a clause, or on what it depends if it is doubted."""
     is_failing = any(each.verdict in FAILING for each in findings)
     is_open = "is not supported" if is_failing else "cannot be checked"
     heads = {"holds": "holds", "broken": "does not hold", "open": is_open}
-    return f"The claim {heads[standing(findings)]}"
+    doubt = " only if ids that differ in writing are distinct devices" * is_doubted
+    return f"The claim {heads[standing(findings)]}{doubt}"
 
 
-def judged(findings: Sequence[Finding]) -> str:
+def judged(findings: Sequence[Finding], is_doubted: bool = False) -> str:
     """Returns the verdict on a claim as a clause: whether it holds, and each statement that does
     not, with the figure that would."""
     failing = [
@@ -168,7 +169,7 @@ def judged(findings: Sequence[Finding]) -> str:
         if each.verdict in FAILING
         or (each.contradicts_limits and each.verdict is Verdict.UNCHECKED)
     ]
-    head = headline(findings)
+    head = headline(findings, is_doubted)
     # Statements about participation come first: those about privacy follow from them.
     failing.sort(key=lambda each: each.statement in SPENT_STATEMENTS)
     # Privacy with the claimed noise is not that of a run with other noise.
@@ -177,10 +178,10 @@ def judged(findings: Sequence[Finding]) -> str:
     return f"{head}: {clauses}" if clauses else head
 
 
-def verdict_sentences(findings: Sequence[Finding]) -> str:
+def verdict_sentences(findings: Sequence[Finding], is_doubted: bool) -> str:
     """Returns the verdict on a claim in sentences."""
     unchecked = [each.name for each in findings if each.verdict is Verdict.UNCHECKED]
-    sentences = [judged(findings)]
+    sentences = [judged(findings, is_doubted)]
     if unchecked:
         sentences.append(f"Not checked: {', '.join(unchecked)}")
     if not any(each.statement in SPENT_STATEMENTS for each in findings):

@@ -46,6 +46,7 @@ SCOPES = {
     "independently and in secret",
     "filtered": "every run in which the server excludes devices at their budget in this way, "
     "whichever devices take part",
+    "without breakers": "this run as it might have been without the devices that break the claim",
 }
 
 OBSERVED_CANNOT_BE_RESTED_ON = (
@@ -170,8 +171,7 @@ class Guarantee(Document):
 
 def observed(
     found: TraceSensitivity,
-    rounds: int,
-    participation: MinSep | None,
+    patterns: Patterns,
     strategy: Strategy,
     noise: Noise | None,
     delta: float,
@@ -181,8 +181,7 @@ def observed(
 
     Args:
         found: sensitivity of the trace.
-        rounds: number of released rounds n.
-        participation: (n, b, k) that the trace obeys; None if a device repeats a round.
+        patterns: rounds of every unit.
         strategy: the mechanism.
         noise: noise of the run; None if unknown.
         delta: delta of epsilon.
@@ -200,12 +199,12 @@ def observed(
     )
     return Guarantee(
         "observed",
-        participation,
+        patterns.participation,
         sensitivity,
         # The sensitivity belongs to one pattern, so the event has no participation. The pattern is
         # taken as fixed: if it followed from earlier models, neighbouring data could lead to
         # another one, of which this figure says nothing. So no guarantee may rest on it.
-        event_of(strategy, rounds, sensitivity, None, noise),
+        event_of(strategy, patterns.committed_rounds, sensitivity, None, noise),
         delta,
         False,
         OBSERVED_CANNOT_BE_RESTED_ON,

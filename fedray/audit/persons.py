@@ -23,7 +23,6 @@ from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.errors import TraceCorrupt
 from fedray.base.rounding import counted, up
 from fedray.mechanisms.accounting.events import Composed, Repeated
-from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
 from fedray.trace.imported import Assumption
@@ -134,11 +133,8 @@ def audited_person(
         of_rules: guarantees of a device under rules.
     """
     patterns = persons.patterns
-    rounds, b, delta = patterns.committed_rounds, patterns.min_sep, of_rules[0].delta
-    # With a repeated round the pattern of a person obeys no min-sep.
-    participation = MinSep(rounds, b, patterns.max_participations) if b else None
     found = trace_sensitivity(strategy, patterns)
-    own = observed(found, rounds, participation, strategy, noise, delta, "person")
+    own = observed(found, patterns, strategy, noise, of_rules[0].delta, "person")
     most, said = persons.most_devices, persons.assumption.text
     guarantees = (own, *(_of_group(each, most, most, "person", said) for each in of_rules))
     return PersonAudit(found, name_of(found.device_id), guarantees)

@@ -35,7 +35,7 @@ def audit(
     events: Path | None = None,
     evidence: Path | None = None,
     show_devices: bool = False,
-    join_ids: bool = False,
+    join_ids: bool | None = None,
     verify: bool | None = None,
     verbose: bool = False,
     as_json: bool = False,
@@ -46,7 +46,8 @@ def audit(
 
     The answer is short; --verbose and the page have reasons, evidence and assumptions. With
     --claim the exit code is 1 unless every statement that can be checked holds, and at least
-    one can be checked; a claimed rho or epsilon must be checked. A log does not show how noise was
+    one can be checked; a claimed rho or epsilon must be checked. Without --no-join-ids it must
+    hold with ids that differ only in writing as one device too. A log does not show how noise was
     added, so mechanism and noise multiplier are then taken from the claim. For a run of several
     tasks, each trace is audited, and the privacy that devices spent over all tasks.
 
@@ -74,7 +75,7 @@ def audit(
         verbose: print the whole audit
         verify: check every digest, or none; default: of what is read
         show_devices: name the devices of a log, instead of a keyed hash
-        join_ids: take ids of a log that differ only in case, spaces and the like as one device
+        join_ids: whether ids of a log that differ only in case or the like are one device
     """
     from fedray.trace.several_tasks import is_of_tasks
 
@@ -91,7 +92,7 @@ def audit(
             "--events": events,
             "--evidence": evidence,
             "--show-devices": show_devices,
-            "--join-ids": join_ids,
+            "--join-ids": join_ids is not None,
         }
         audit_run_of_tasks(trace, about_one, delta, page, figures, verify, verbose, as_json)
         return

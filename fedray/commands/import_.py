@@ -28,7 +28,7 @@ def import_(
     where: list[str] | None = None,
     repeats: str = "refuse",
     leave_out_invalid: bool = False,
-    time_format: str | None = None,
+    time_format: list[str] | None = None,
     time_zone: str | None = None,
     file_format: str | None = None,
     delimiter: str | None = None,

@@ -63,8 +63,8 @@ REPEATS = ("refuse", "once", "each")
 _SORTING = "sorting"
 """Directory for rows that do not fit in memory."""
 ROUNDS = (
-    "SELECT round, min({time}) AS first, max({time}) AS last, {own} AS own FROM staged"
-    " GROUP BY round ORDER BY round"
+    "SELECT round, count(*) AS rows, min({time}) AS first, max({time}) AS last, {own} AS own"
+    " FROM staged GROUP BY round ORDER BY round"
 )
 _OWN_TIMES = "count(DISTINCT {time}) >= count(DISTINCT device)"
 """Whether no two devices of a round share a time. Times of batches tell no contributions apart."""
@@ -92,7 +92,7 @@ def import_log(
     owner_column: str | None = None,
     time_column: str | None = None,
     time_unit: str | None = None,
-    time_format: str | None = None,
+    time_format: str | Sequence[str] | None = None,
     time_zone: str | None = None,
     where: Sequence[str] = (),
     delimiter: str | None = None,
@@ -121,7 +121,8 @@ def import_log(
             audit has figures per person too. A device with two owners is refused.
         time_column: column of ISO 8601 text, timestamps or Unix numbers (`log_times.py`).
         time_unit: unit of numbers that are not Unix times.
-        time_format: format of other text, in directives of strptime, such as "%d.%m.%Y %H:%M".
+        time_format: format of other text, in directives of strptime, such as "%d.%m.%Y %H:%M"; of
+            several, all that match a row must agree.
         time_zone: zone of times without an offset from UTC, such as "Europe/Berlin"; UTC if None.
         where: conditions "COLUMN=VALUE" for rows that are participations; several for one column
             mean any of them.

@@ -201,7 +201,8 @@ def inspect_log(
     for name, value in form.items():
         if value and not (of_times and name.startswith("time_")):
             option = name.replace("time_unit", "time_format").replace("_", "-")
-            command += [f"--{option}", value]
+            values = [value] if isinstance(value, str) else value
+            command += [word for each in values for word in (f"--{option}", each)]
     command += ["--leave-out-invalid"] * leave_out_invalid
     command += ["--repeats", repeats] * (repeats != "refuse")
     command += ["--rounds", rounds or "logged", f"--out={out or f'{log.stem}-trace'}"]
@@ -365,6 +366,12 @@ class _Rows:
             self.source.schema,
             has_examples=True,
         )
+        rows = rounds["rows"].to_numpy()
+        if (few := np.flatnonzero(10 * rows < np.median(rows))).size:
+            some = [f"{numbers[each]} ({counted(int(rows[each]), 'row')})" for each in few[:FEW]]
+            text = f"{counted(few.size, 'round')} with under a tenth of the median's rows: "
+            text += f"{', '.join(some)}{', ...' * (few.size > FEW)}; if they were abandoned, give "
+            self.notes.append(f"{text}--rounds a file that lists those that released a model")
         if gaps := int(numbers[-1] - numbers[0]) + 1 - numbers.size:
             text = f"{counted(gaps, 'round number')} missing between the first and the last"
             self.notes.append(text)

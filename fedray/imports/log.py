@@ -15,7 +15,7 @@ from fedray.base.arrays import BoolArray, Int64Array
 from fedray.base.errors import InputError, shown
 from fedray.imports.log_files import LogFiles, row_hashes, shown_path
 from fedray.imports.log_rounds import Numbering
-from fedray.imports.log_times import TimeReader
+from fedray.imports.log_times import Formats, TimeReader
 from fedray.trace.files import first_line
 from fedray.trace.ids import MISSING
 from fedray.trace.imported import AS_THEY_ARE, LeftOut, hashed_name
@@ -50,7 +50,7 @@ class LogLayout:
     owner: str | None = None
     time: str | None = None
     time_unit: str | None = None
-    time_format: str | None = None
+    time_format: Formats = None
     time_zone: str | None = None
     where: tuple[str, ...] = ()
     file_format: str | None = None

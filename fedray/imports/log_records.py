@@ -10,7 +10,7 @@ import pyarrow as pa
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.imports.log_files import LogFiles, shown_path
-from fedray.imports.log_times import EARLIEST, LATEST, TimeReader
+from fedray.imports.log_times import EARLIEST, LATEST, Formats, TimeReader
 from fedray.trace.files import first_line
 
 
@@ -28,8 +28,8 @@ class RecordColumns:
     """Column of moments, for a log without intervals."""
     time_unit: str | None = None
     """Unit of numeric times; None if they are Unix times."""
-    time_format: str | None = None
-    """Format of text times, in directives of strptime; None for ISO 8601."""
+    time_format: Formats = None
+    """Format of text times, in directives of strptime, or several; None for ISO 8601."""
     delimiter: str | None = None
     """Character between columns of CSV; None for a comma."""
     file_format: str | None = None

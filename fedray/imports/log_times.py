@@ -10,7 +10,7 @@ The first rows with a time determine the form, which all other rows must have. N
 * Numbers are Unix times if they lie between 2000 and 2100 in seconds, milliseconds, microseconds or
   nanoseconds; the four ranges do not overlap. Other numbers need the unit, and may then count from
   any moment, if none of them is such a Unix time.
-* Other text needs its format, which must contain the date and the time of day.
+* Other text needs its format, or several, with the date and the time of day.
 * Dates without a time of day, text with an offset in some rows only, and times before 2000 or after
   2100, which stand for missing ones, are refused in every form.
 """
@@ -18,7 +18,7 @@ The first rows with a time determine the form, which all other rows must have. N
 import bisect
 import contextlib
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from fedray.base.rounding import counted
 from fedray.trace.files import first_line
 
 Floats = Float64Array
+Formats = str | Sequence[str] | None
 RowName = Callable[[int], str]
 """Returns the name of a row for messages, from its position."""
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
@@ -57,7 +58,7 @@ class TimeReader:
     Args:
         where: name of the column in messages.
         unit: unit of numbers, one of UNITS; None if unknown.
-        text_format: format of text times, in directives of strptime; None for ISO 8601.
+        text_format: format of text times, in directives of strptime, or several; None for ISO 8601.
         zone: time zone of times without an offset; None for UTC.
 
     Raises:
@@ -68,16 +69,18 @@ class TimeReader:
         self,
         where: str,
         unit: str | None,
-        text_format: str | None = None,
+        text_format: Formats = None,
         zone: str | None = None,
     ) -> None:
         if unit is not None and unit not in UNITS:
             raise InputError.of("time_unit", unit, f"is none of {', '.join(UNITS)}")
-        if unit is not None and text_format is not None:
-            rule = f"is for numbers, but `time_format={text_format!r}` is for text"
+        formats = [text_format] if isinstance(text_format, str) else text_format or ()
+        self._given = " and ".join(f"`time_format={each!r}`" for each in formats)
+        if unit is not None and formats:
+            rule = f"is for numbers, but {self._given} is for text"
             raise InputError.of("time_unit", unit, rule, "leave one out")
         self._where = where
-        self._parser = None if text_format is None else _TextParser(text_format)
+        self._parsers = [_TextParser(each) for each in formats]
         self._zone = zone
         if zone is not None:
             _located(pa.array([], _WITHOUT), zone)
@@ -110,13 +113,11 @@ class TimeReader:
             raise self._error(f"rows without a time ({row_name(place)}); correct them")
         kind = column.type
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        if self._parser is not None and not is_text:
-            given = f"`time_format={self._parser.text_format!r}`"
-            raise InputError(
-                f"{self._where} is of type {kind}, but {given} is for text; leave it out"
-            )
-        if self._parser is not None:
-            return self._of_format(column, self._parser)
+        if self._parsers and not is_text:
+            rule = f"but {self._given} is for text; leave it out"
+            raise InputError(f"{self._where} is of type {kind}, {rule}")
+        if self._parsers:
+            return self._of_format(column)
         if pa.types.is_timestamp(kind):
             return self._of_timestamps(column, column, "timestamps")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -149,14 +150,19 @@ class TimeReader:
         found = self._cast(known, self._text_type, "a time from 2000 to 2100")
         return self._of_timestamps(found, text, "ISO 8601")
 
-    def _of_format(self, text: pa.Array, parser: "_TextParser") -> Floats:
-        found = parser.parsed(text)
+    def _of_format(self, text: pa.Array) -> Floats:
+        found, *others = (each.parsed(text) for each in self._parsers)
+        for each in others:
+            if each.type != found.type:
+                raise InputError(f"only some of {self._given} have %z; all or none must have it")
+            if some := self._some(text, _COMPUTE.not_equal(found, each).fill_null(False)):
+                raise self._error(f"{some}, which {self._given} read differently; leave one out")
+            found = _COMPUTE.coalesce(found, each)
         if some := self._some(text, found.is_null()):
-            given = f"`time_format={parser.text_format!r}`"
-            raise self._error(
-                f"{some}, which does not match {given}; correct the format or the rows"
-            )
-        return self._of_timestamps(found, text, f"text of the form {parser.text_format!r}")
+            rule = f"which does not match {self._given}; correct the format or the rows"
+            raise self._error(f"{some}, {rule}")
+        form = " or ".join(repr(each.text_format) for each in self._parsers)
+        return self._of_timestamps(found, text, f"text of the form {form}")
 
     def _cast(self, text: pa.Array, kind: pa.DataType, noun: str) -> pa.Array:
         """Converts text [N], or raises InputError about the first value that is not of the kind."""
@@ -193,7 +199,7 @@ class TimeReader:
         seconds = np.asarray(column.cast(pa.int64())) / _TICKS[column.type.unit]
         if some := self._some(given, _is_outside(seconds)):
             remedy = "; correct or remove such rows"
-            if self._parser is not None:
+            if self._parsers:
                 remedy = "; use %y for years of two digits, and %Y for four"
             raise self._error(f"{some}, which is before 2000 or after 2100{remedy}")
         return seconds

@@ -85,6 +85,8 @@ def _verdict(audit: Audit) -> Iterator[Paragraph]:
     value = "none:" if audit.supported_epsilon is None else f"{epsilon} at delta {delta},"
     said = f"Epsilon that may be published: {value} {audit.supported_by}. {audit.would_do or ''}"
     yield Paragraph("", said.rstrip())
+    if audit.without_breakers is not None:
+        yield Paragraph("what if   ", audit.without_breakers.reason)
 
 
 def _broken_by(audit: Audit) -> Iterator[Paragraph]:

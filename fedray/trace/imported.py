@@ -540,11 +540,11 @@ class ImportedTrace(OpenedTrace):
         names = pq.read_table(self._names_file)["device"]
         return names.cast(pa.string()) if pa.types.is_integer(names.type) else names
 
-    def with_ids_joined(self, ids: int) -> Self:
-        """Returns the trace as if it had been imported without times, for an audit that takes some
-        of its `ids` ids as one device."""
-        run = {**self.run, "times": None, "joined_ids": ids}
-        return type(self)(self.path, run, self._verify)
+    def with_ids(self, ids: int, are_joined: bool) -> Self:
+        """Returns the trace for an audit that takes some of its `ids` ids as one device, as if it
+        had been imported without times, or as distinct devices."""
+        stated = {"times": None, "joined_ids": ids} if are_joined else {"joined_ids": 0}
+        return type(self)(self.path, {**self.run, **stated}, self._verify)
 
     def verify(self) -> None:
         """Recomputes every digest. Raises TraceCorrupt at the first difference."""

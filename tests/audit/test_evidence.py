@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.audit.audit import audit_trace
-from fedray.audit.claims import Claim
+from fedray.audit.claims import Claim, read_claim
 from fedray.audit.evidence import write_evidence
 from fedray.audit.findings import Verdict
 from fedray.audit.participation import read_patterns
@@ -220,3 +220,37 @@ def test_the_command_writes_evidence(trace_of, tmp_path: Path, fedray_command) -
     assert "--evidence" not in out
     code, _, err = fedray_command(*audit, "--evidence", str(file))
     assert (code, "exists already" in err) == (2, True)
+
+
+def test_figures_without_the_devices_that_break_a_claim_are_those_of_a_log_without_them(
+    tmp_path: Path, fedray_command
+) -> None:
+    rows = [f"d{(10 * i + d) % 100},{i}" for i in range(40) for d in range(10)]
+    logs = {"all": [*rows, *(f"bad,{i}" for i in range(0, 40, 2))], "others": rows}
+    traces = {}
+    for name, lines in logs.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(["device,round", *lines]) + "\n")
+        traces[name] = import_log(tmp_path / f"{name}.csv", "device", "round", 40, tmp_path / name)
+    content = 'mechanism = {kind = "tree"}\nnoise_multiplier = 4.0\nmin_sep = 10\n'
+    (tmp_path / "claim.toml").write_text(content + "max_participations = 4\n")
+    claim = read_claim(tmp_path / "claim.toml")
+    found, others = (audit_trace(each, claim=claim) for each in traces.values())
+    what_if, own = found.without_breakers, others.mechanisms[0].observed
+    assert what_if is not None
+    assert what_if.epsilon == own.epsilon
+    assert own.epsilon is not None
+    assert (found.mechanisms[0].epsilon or 0.0) > own.epsilon
+    assert what_if.participation == own.participation
+    assert not what_if.may_rest_on
+    said = "Without 1 breaking device: min-sep 10 and at most 4 participations, epsilon"
+    assert what_if.reason.startswith(said)
+    assert "no guarantee of this run, whose models have their updates." in what_if.reason
+    # Not without breaking devices, nor if all break the claim.
+    assert others.without_breakers is None
+    strict = claim.model_copy(update={"min_sep": 11})
+    assert audit_trace(traces["others"], claim=strict).without_breakers is None
+    printed = [
+        fedray_command("audit", str(each.path), "--claim", str(tmp_path / "claim.toml"))[1]
+        for each in traces.values()
+    ]
+    assert ["what if" in each for each in printed] == [True, False]

@@ -150,6 +150,7 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"violations": Violations(1, 2, 0, 0).to_json()}
     yield {"exclusions": Exclusions(np.array([3, 5]), 2.0, 1.5, 0).to_json()}
     yield {"supported_delta": 1e-8}
+    yield {"joined_ids": 3}
     yield {"would_do": "min_sep = 2, if enforced, would give epsilon 1."}
     yield {"clients": Clients.of({"clients": 5, "most_devices": 2}, []).to_json()}
     yield {"no_guarantee": "no guarantee: no noise was added"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedray.audit.audit import audit_trace
-from fedray.audit.claims import Claim
+from fedray.audit.claims import Claim, read_claim
 from fedray.audit.findings import Verdict
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.errors import InputError
@@ -146,7 +146,7 @@ def test_a_timer_is_not_checked_on_joined_ids(tmp_path: Path) -> None:
         tmp_path / "log.csv", "device", "round", 2, tmp_path / "t", time_column="time"
     )
     claim = Claim(mechanism=Tree(), noise_multiplier=4.0, timer_hours=48.0, epsilon=9.0)
-    found, joined = (audit_trace(trace, claim=claim, join_ids=each) for each in (False, True))
+    found, joined = (audit_trace(trace, claim=claim, join_ids=each) for each in (None, True))
     verdicts = [
         {each.statement: each.verdict for each in audit.findings}["timer_hours"]
         for audit in (found, joined)
@@ -156,8 +156,38 @@ def test_a_timer_is_not_checked_on_joined_ids(tmp_path: Path) -> None:
     assert joined.supported_epsilon is not None
     assert found.supported_epsilon is not None
     assert joined.supported_epsilon > found.supported_epsilon
-    assert (found.claim_holds, found.standing) == (True, "open")
+    assert (found.claim_holds, found.standing) == (False, "open")
     assert "then the claim holds, its timer unchecked." in found.verdict
+    distinct = audit_trace(trace, claim=claim, join_ids=False)
+    assert (distinct.claim_holds, distinct.standing) == (True, "holds")
+
+
+def test_a_claim_that_holds_only_for_ids_as_written_fails_until_they_are_settled(
+    tmp_path: Path, fedray_command
+) -> None:
+    rows = "a,0\na,4\nA,5\nb,1\nb,5\n" + "".join(f"z{i},{i}\n" for i in range(6))
+    (tmp_path / "log.csv").write_text("device,round\n" + rows)
+    trace = import_log(tmp_path / "log.csv", "device", "round", 6, tmp_path / "t")
+    claim = 'mechanism = {kind = "tree"}\nnoise_multiplier = 4.0\nmin_sep = 3\n'
+    (tmp_path / "claim.toml").write_text(claim)
+    arguments = ("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--json")
+    found = {}
+    for flags in ((), ("--join-ids",), ("--no-join-ids",)):
+        code, out, stderr = fedray_command(*arguments, *flags)
+        found[flags] = document = json.loads(out)
+        assert code == (0 if flags == ("--no-join-ids",) else 1), stderr
+        assert document["claim_holds"] is (code == 0)
+        assert (document["verdict"] in stderr) is (code == 1)
+    doubted, joined, distinct = found.values()
+    start = "The claim holds only if ids that differ in writing are distinct devices. "
+    assert doubted["verdict"].startswith(start)
+    assert (doubted["devices"], doubted["joined_devices"]) == (9, 8)
+    assert (joined["devices"], joined["joined_ids"]) == (8, 9)
+    assert (distinct["devices"], distinct["joined_ids"]) == (9, 0)
+    assert "taken as distinct devices: 9 ids, 9 devices." in distinct["verdict"]
+    assert "joined_ids" not in doubted
+    page = audit_trace(trace, claim=read_claim(tmp_path / "claim.toml")).page()
+    assert start.strip(" .") in page
 
 
 def test_joined_ids_have_the_noise_of_a_scenario_and_only_logs_have_them(
@@ -172,5 +202,6 @@ def test_joined_ids_have_the_noise_of_a_scenario_and_only_logs_have_them(
     assert joined > own > 0
     assert f"or {up(joined)} if" in audit.verdict
     run = simulate(small("rounds.count=2"), Placement(1, "in-process"), tmp_path / "run")
-    with pytest.raises(InputError, match="join_ids=True does not apply to a simulated run"):
-        audit_trace(run, join_ids=True)
+    for each in (True, False):
+        with pytest.raises(InputError, match=f"join_ids={each} is for logs, not for runs"):
+            audit_trace(run, join_ids=each)

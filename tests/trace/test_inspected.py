@@ -339,3 +339,26 @@ def test_a_log_is_read_once_and_in_pieces(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(LogFiles, "batches", counting)
     assert inspect_log(log, {}).is_importable
     assert rows == [1, 1, 1]
+
+
+def test_rounds_with_few_rows_are_named(tmp_path: Path) -> None:
+    """They may have been abandoned, and then released nothing."""
+    rows = [f"d{device},{number}" for number in range(5) for device in range(20)]
+    found = []
+    for few in (2, 1):
+        log = tmp_path / f"{few}.csv"
+        log.write_text("\n".join(["device,round", *rows, *(f"d{i},5" for i in range(few))]) + "\n")
+        found.append([each for each in inspect_log(log, {}).notes if "of the median" in each])
+    assert [len(each) for each in found] == [0, 1]
+    start = "1 round with under a tenth of the median's rows: 5 (1 row); if they were abandoned"
+    assert found[1][0].startswith(start)
+
+
+def test_the_next_command_has_every_format_of_times(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("device,round,at\na,0,24.12.2025 10:00\nb,0,2025-12-24 10:01\n")
+    formats = ["%d.%m.%Y %H:%M", "%Y-%m-%d %H:%M"]
+    found = inspect_log(log, {"time": ["at"]}, time_format=formats)
+    assert not found.problems
+    given = zip(found.command, found.command[1:], strict=False)
+    assert [value for option, value in given if option == "--time-format"] == formats

@@ -102,6 +102,14 @@ def test_rounds_without_a_participation_are_refused_with_both_remedies(
         (("--column", "round=r"), "--column round=... is given twice"),
         (("--time-format", "minutes"), "is neither one of s, ms, us, ns nor a format"),
         (
+            ("--time-format", "%d.%m.%Y %H:%M", "--time-format", "ms"),
+            "--time-format='ms' is a unit, beside which no other may be given",
+        ),
+        (
+            ("--time-format", "%d.%m.%Y"),
+            "--time-format='%d.%m.%Y' describes times, but there are none",
+        ),
+        (
             ("--time-format", "ms"),
             "--time-format='milliseconds' describes times, but there are none",
         ),
@@ -704,6 +712,27 @@ def test_a_format_that_does_not_read_every_time_is_refused(
     with pytest.raises(InputError) as refused:
         log(f"dev,round,at\na,0,{value}\n", 1, time_column="at", time_format=time_format)
     assert expected in str(refused.value)
+
+
+def test_two_formats_of_times_are_read_if_they_agree(log) -> None:
+    lines = "dev,round,at\na,0,{}\na,1,2025-12-24 19:30\n"
+    german, american, iso = "%d.%m.%Y %H:%M", "%m.%d.%Y %H:%M", "%Y-%m-%d %H:%M"
+    trace = log(lines.format("24.12.2025 18:30"), 2, time_column="at", time_format=[german, iso])
+    assert trace.times(0)[0].tolist() == [0.0, 3600.0]
+    assert trace.run["times"]["form"].startswith(f"text of the form {german!r} or {iso!r} without")
+    # The third of March is the same day in both.
+    formats = [german, american, iso]
+    same = log(lines.format("03.03.2025 18:30"), 2, time_column="at", time_format=formats)
+    assert same.times(0)[0][0] == 0.0
+    for value, given, expected in (
+        ("03.04.2025 18:30", formats, "1 value such as '03.04.2025 18:30' (device 'a', round '0')"),
+        ("03.04.2025 18:30", formats, f"`time_format={american!r}` and"),
+        ("24/12/2025", [german, iso], "which does not match `time_format="),
+        ("24.12.2025 18:30", [german, iso + " %z"], "have %z; all or none must have it"),
+    ):
+        with pytest.raises(InputError) as refused:
+            log(lines.format(value), 2, time_column="at", time_format=given)
+        assert expected in str(refused.value)
 
 
 def test_local_times_are_those_of_their_zone(log) -> None:

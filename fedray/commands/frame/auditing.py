@@ -50,7 +50,7 @@ def audited(
     delta: float | None,
     show_devices: bool,
     verify: bool | None,
-    join_ids: bool = False,
+    join_ids: bool | None = None,
 ) -> tuple[Any, Any]:
     """Opens and audits a trace as the options of `fedray audit` say; returns both. Of a training,
     its trace is audited with the mechanism and noise that it was trained with."""
@@ -102,7 +102,7 @@ def print_audit(
     if not has_evidence and any(len(e.evidence) < e.broken_by for e in audit.findings):
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
     if audit.joined is not None:
-        print_line("", "--join-ids audits ids that differ only in writing as one device")
+        print_line("", "--join-ids takes such ids as one device, --no-join-ids as distinct ones")
     if audit.needs_noise:
         command = shlex.join(["fedray", "calibrate", str(audit.path), "--claim", str(claim)])
         print_line("", f"{command} finds the noise that the claim needs")

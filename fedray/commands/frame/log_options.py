@@ -42,21 +42,23 @@ def columns_of(
     return columns
 
 
-def time_form(text: str | None) -> dict[str, Any]:
-    """Arguments of a reader of times for `--time-format`: a unit, or a format of text.
+def time_form(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Arguments of a reader of times for `--time-format`: a unit, or formats of text.
 
     Args:
-        text: the option; None if it was not given.
+        texts: the options; None if none was given.
 
     Raises:
-        InputError: the text is neither a unit nor a format.
+        InputError: a text is neither a unit nor a format, or a unit is not the only text.
     """
-    if text is not None and "%" not in text and text not in {*UNITS, *UNITS.values()}:
-        rule = f"is neither one of {', '.join(UNITS)} nor a format with %"
-        raise InputError.of("time_format", text, rule, "an example is '%d.%m.%Y %H:%M'")
+    unit = next((each for each in texts or () if "%" not in each), None)
+    if unit is None:
+        given = texts and (texts if len(texts) > 1 else texts[0])
+        return {"time_unit": None, "time_format": given or None}
     # The reader of times knows units by their long names.
-    unit = UNITS.get(text or "", text)
-    is_unit = unit in UNITS.values()
-    if is_unit:
-        return {"time_unit": unit, "time_format": None}
-    return {"time_unit": None, "time_format": text}
+    if UNITS.get(unit, unit) not in UNITS.values():
+        rule = f"is neither one of {', '.join(UNITS)} nor a format with %"
+        raise InputError.of("time_format", unit, rule, "an example is '%d.%m.%Y %H:%M'")
+    if len(texts or ()) > 1:
+        raise InputError.of("time_format", unit, "is a unit, beside which no other may be given")
+    return {"time_unit": UNITS.get(unit, unit), "time_format": None}

@@ -25,7 +25,7 @@ Args:
     trust_code: run custom code that came with a trace or an interrupted run
 Form of the log:
     file_format (csv|parquet): format of the files; default: by suffix
-    time_format (FORMAT|UNIT): format of times such as '%d.%m.%Y', or unit of numbers: s, ms, us, ns
+    time_format (FORMAT|UNIT): such as '%d.%m.%Y' (repeatable), or unit of numbers: s, ms, us, ns
 """
 """Descriptions of parameters that several commands have, which a docstring may replace."""
 FLAGS = {

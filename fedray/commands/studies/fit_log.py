@@ -25,7 +25,7 @@ def fit_log(
     column: list[str] | None = None,
     timer: float | None = None,
     step_minutes: float | None = None,
-    time_format: str | None = None,
+    time_format: list[str] | None = None,
     file_format: str | None = None,
     delimiter: str | None = None,
     utc_offset: str = "0",
