@@ -155,8 +155,7 @@ def assumptions_of(
             f"Unit of privacy: one {trace.unit}, and all its updates.", trace.unit_source, "unit"
         )
         rows = " but those left out" if trace.incompleteness else ""
-        is_joined = trace.run.get("joined_ids", 0) > 0
-        joined = ", once ids that differ only in writing are joined" * is_joined
+        joined = ", once ids that differ in writing are joined" * bool(trace.run.get("joined_ids"))
         names = f"The log names every participation{rows}, and no unit under two names{joined}."
         return (unit, *_of_every_audit({}), Assumption(names, ASSUMED), *trace.rests_on)
     assert scenario is not None

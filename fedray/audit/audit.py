@@ -60,7 +60,7 @@ from fedray.audit.noise import (
     permitted_noise,
     released,
 )
-from fedray.audit.over_rounds import SpentAfter, privacy_after, privacy_over_rounds
+from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns, with_ids_joined
 from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person
 from fedray.audit.questions import (
@@ -103,9 +103,8 @@ from fedray.trace.trained import TrainedRun
 
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
-_OF_JOINED = "joined_epsilon=supported_epsilon joined_claim_holds=claim_holds "
-_OF_JOINED += "joined_min_sep=min_sep joined_max_participations=max_participations "
-_OF_JOINED += "joined_devices=devices"
+_OF_JOINED = "joined_devices=devices joined_epsilon=supported_epsilon joined_min_sep=min_sep "
+_OF_JOINED += "joined_claim_holds=claim_holds joined_max_participations=max_participations"
 DEFAULT_DELTA = 1e-10
 """Delta for logs, unless another is given."""
 
@@ -441,8 +440,8 @@ class Audit(DrawnResult):
     def is_doubted(self) -> bool:
         """Whether the claim passes, but not if ids that differ only in writing are one device."""
         one = self.joined
-        is_unsettled = one is not None and (not one.claim_holds or self._claims_timer)
-        return is_unsettled and claim_passes(self.findings)
+        holds = one is None or (one.claim_holds and not self._claims_timer)
+        return not holds and claim_passes(self.findings)
 
     @property
     def _claims_timer(self) -> bool:
@@ -471,13 +470,14 @@ class Audit(DrawnResult):
     def without_breakers(self) -> IfAny[Guarantee | None]:
         """The observed figures of a log without the devices that break the claim: a what-if, and no
         guarantee of this run. Absent without such devices, and if rows were left out."""
-        kept = np.ones(self.devices, np.bool_)
+        kept, of_all = np.ones(self.devices, np.bool_), self.patterns
         for _, each in () if self.scenario or self.incompleteness else self.breaches():
             if each.device_ids is not None:
-                kept &= ~np.isin(self.patterns.device_ids, each.device_ids)
+                kept &= ~np.isin(of_all.device_ids, each.device_ids)
         if kept.all() or not kept.any():
             return None
-        rest, used = self.patterns.of_devices(kept), self.mechanisms[0]
+        rounds, used = of_all.rounds[np.repeat(kept, of_all.counts)], self.mechanisms[0]
+        rest = Patterns(self.rounds, of_all.device_ids[kept], of_all.counts[kept], rounds)
         worst = trace_sensitivity(used.strategy, rest)
         found = observed(worst, rest, used.strategy, used.noise, used.observed.delta)
         broken = counted(self.devices - rest.device_ids.size, "breaking device")
@@ -670,18 +670,16 @@ class Audit(DrawnResult):
     @cached_property
     def over_rounds(self) -> list[SpentAfter]:
         """Privacy over rounds of the first mechanism (empty without noise), from first use on."""
-        if (noise := self._noise) is None:
-            return []
-        used = self.mechanisms[0]
-        return privacy_over_rounds(used.strategy, self.patterns, noise, used.observed.delta)
+        return self.spent_after()
 
-    def spent_after(self, numbers: Sequence[int]) -> list[SpentAfter]:
+    def spent_after(self, numbers: int | Sequence[int] = 12) -> list[SpentAfter]:
         """Returns the privacy of the first mechanism after each of the increasing `numbers` of
-        rounds; empty without noise."""
+        rounds, or that many evenly spaced ones; empty without noise."""
         if (noise := self._noise) is None:
             return []
         used = self.mechanisms[0]
-        return privacy_after(numbers, used.strategy, self.patterns, noise, used.observed.delta)
+        delta = used.observed.delta
+        return privacy_over_rounds(used.strategy, self.patterns, noise, delta, numbers)
 
     @cached_property
     def _sensitivities(self) -> PatternValues:

@@ -33,36 +33,32 @@ class SpentAfter:
 
 
 def privacy_over_rounds(
-    strategy: Strategy, patterns: Patterns, noise: Noise, delta: float, entries: int = 12
+    strategy: Strategy,
+    patterns: Patterns,
+    noise: Noise,
+    delta: float,
+    entries: int | Sequence[int] = 12,
 ) -> list[SpentAfter]:
-    """Returns the privacy spent after evenly spaced numbers of rounds, the last after all.
+    """Returns the privacy spent after increasing numbers of rounds.
 
     Args:
         strategy: the mechanism.
         patterns: every device's rounds.
         noise: noise of the run.
         delta: delta of epsilon.
-        entries: number of entries; fewer if there are fewer rounds.
-    """
-    # With few rounds, numbers coincide, and the first is 0 rounds, which spend nothing.
-    spaced = np.linspace(0, patterns.committed_rounds, entries + 1).round().astype(int)
-    return privacy_after(np.unique(spaced)[1:].tolist(), strategy, patterns, noise, delta)
-
-
-def privacy_after(
-    numbers: Sequence[int], strategy: Strategy, patterns: Patterns, noise: Noise, delta: float
-) -> list[SpentAfter]:
-    """Returns the privacy spent after each of the increasing `numbers` of rounds, from 1 to all.
-
-    The other arguments are those of `privacy_over_rounds`.
+        entries: the numbers, from 1 to all rounds; or how many, evenly spaced, the last all rounds,
+            and fewer if there are fewer rounds.
     """
     n = patterns.committed_rounds
+    if isinstance(entries, int):
+        # With few rounds, numbers coincide, and the first is 0 rounds, which spend nothing.
+        entries = np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist()
     spent = []
     # A release depends on its own round and earlier ones only, so the releases of the first m
     # rounds are those of a run of m rounds. One table of G grows with the rounds, so all entries
     # together cost as much as the last.
     sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
-    for so_far in patterns.so_far(numbers):
+    for so_far in patterns.so_far(entries):
         rounds = so_far.committed_rounds
         sensitivities.grow(rounds)
         found = trace_sensitivity(strategy, so_far, sensitivities)

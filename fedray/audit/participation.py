@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt32Array, UInt64Array
+from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceError
 from fedray.mechanisms.participation import MinSep
 from fedray.scenario.buffer import Buffer, PolynomialWeighting
@@ -105,12 +105,6 @@ class Patterns:
         """(n, b, k), which all devices keep; None if one repeats a round."""
         n, b = self.committed_rounds, self.min_sep
         return MinSep(n, b, self.max_participations) if b else None
-
-    def of_devices(self, kept: BoolArray) -> "Patterns":
-        """Returns the patterns of some of the devices, by a mark for each, [P], without weights and
-        owners."""
-        rounds = self.rounds[np.repeat(kept, self.counts)]
-        return Patterns(self.committed_rounds, self.device_ids[kept], self.counts[kept], rounds)
 
     @cached_property
     def least_gaps(self) -> UInt32Array:

@@ -48,8 +48,8 @@ def audit(
     --claim the exit code is 1 unless every statement that can be checked holds, and at least
     one can be checked; a claimed rho or epsilon must be checked. Without --no-join-ids it must
     hold with ids that differ only in writing as one device too. A log does not show how noise was
-    added, so mechanism and noise multiplier are then taken from the claim. For a run of several
-    tasks, each trace is audited, and the privacy that devices spent over all tasks.
+    added: mechanism and noise multiplier are taken from the claim. For a run of several tasks, each
+    trace is audited, and the privacy that devices spent over all tasks.
 
     A statement gives the guarantee of a run's rules. For a log it gives that of the claimed limits
     under their condition, and without a claim the observed one.
@@ -77,6 +77,8 @@ def audit(
         show_devices: name the devices of a log, instead of a keyed hash
         join_ids: whether ids of a log that differ only in case or the like are one device
     """
+    from fedray.audit.claims import read_claim
+    from fedray.audit.evidence import check_evidence_file, write_evidence
     from fedray.trace.several_tasks import is_of_tasks
 
     # The folder of a sampler's trace is removed when this function returns.
@@ -100,7 +102,8 @@ def audit(
         raise InputError("--statement is for publication; leave out --show-devices")
     if tuning is not None and statement is None:
         raise InputError("--tuning is a line of the statement; give --statement DIR")
-    check_evidence(evidence, claim)
+    if evidence is not None:
+        check_evidence_file(evidence, read_claim(claim) if claim is not None else None)
     with progress_line("auditing"):
         opened, result = audited(
             trace, claim, mechanism, noise_multiplier, delta, show_devices, verify, join_ids
@@ -109,7 +112,9 @@ def audit(
     if events is not None:
         written["events"] = str(result.write_events(events))
     if evidence is not None:
-        written["evidence"] = write_evidence_file(result, evidence, show_devices)
+        with progress_line("writing evidence"):
+            write_evidence(result, evidence, show_devices)
+        written["evidence"] = str(evidence)
     if not as_json:
         print_audit(opened, result, claim, "evidence" in written, verify is True, verbose)
     # The only file that may be refused comes last.
@@ -165,24 +170,6 @@ def write_statement(audit: Any, folder: Path, tuning: Path | None) -> str:
     for name, content in (("statement.md", found.to_markdown()), ("statement.json", document)):
         write_whole(folder / name, content.encode(), f"{name} in {str(folder)!r}", InputError)
     return str(folder)
-
-
-def check_evidence(evidence: Path | None, claim: Path | None) -> None:
-    """Checks that evidence can be written, before a trace is read for it. Raises InputError."""
-    from fedray.audit.claims import read_claim
-    from fedray.audit.evidence import check_evidence_file
-
-    if evidence is not None:
-        check_evidence_file(evidence, read_claim(claim) if claim is not None else None)
-
-
-def write_evidence_file(audit: Any, file: Path, show_devices: bool) -> str:
-    """Writes every participation that breaks the claim, and returns the path."""
-    from fedray.audit.evidence import write_evidence
-
-    with progress_line("writing evidence"):
-        write_evidence(audit, file, show_devices)
-    return str(file)
 
 
 def trace_of_sampler(

@@ -63,11 +63,14 @@ def import_(
         delimiter (C): character between columns of CSV, or tab; default: a comma
     """
     from fedray.imports.importer import import_log
+    from fedray.imports.inspected import inspect_log
 
     if inspect:
+        roles = columns_of(column, ("device", "round", "owner", "time"))
         form = {"file_format": file_format, "delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
-        print_inspection(log, column, where, repeats, leave_out_invalid, rounds, out, form, as_json)
+        options = (where or (), repeats, leave_out_invalid, rounds, out)
+        print_inspection(log, inspect_log(log, roles, *options, **form), as_json)
         return
     # Owners and times are optional: without times, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))
@@ -114,22 +117,8 @@ def _released(rounds: str) -> dict[str, Any]:
     return {"rounds": None, "rounds_file": file}
 
 
-def print_inspection(
-    log: Path,
-    column: list[str] | None,
-    where: list[str] | None,
-    repeats: str,
-    leave_out_invalid: bool,
-    rounds: str | None,
-    out: Path | None,
-    form: dict[str, Any],
-    as_json: bool,
-) -> None:
-    """Prints what a log has and lacks; exits with code 2 if it cannot be imported as it is."""
-    from fedray.imports.inspected import inspect_log
-
-    roles = columns_of(column, ("device", "round", "owner", "time"))
-    found = inspect_log(log, roles, where or (), repeats, leave_out_invalid, rounds, out, **form)
+def print_inspection(log: Path, found: Any, as_json: bool) -> None:
+    """Prints the inspection of a log; exits with code 2 if it cannot be imported as it is."""
     if as_json:
         print_json({**asdict(found), "is_importable": found.is_importable})
     else:

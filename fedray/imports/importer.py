@@ -121,8 +121,7 @@ def import_log(
             audit has figures per person too. A device with two owners is refused.
         time_column: column of ISO 8601 text, timestamps or Unix numbers (`log_times.py`).
         time_unit: unit of numbers that are not Unix times.
-        time_format: format of other text, in directives of strptime, such as "%d.%m.%Y %H:%M"; of
-            several, all that match a row must agree.
+        time_format: format of other text, as strptime has it ("%d.%m.%Y %H:%M"), or several.
         time_zone: zone of times without an offset from UTC, such as "Europe/Berlin"; UTC if None.
         where: conditions "COLUMN=VALUE" for rows that are participations; several for one column
             mean any of them.

@@ -17,6 +17,7 @@ from typer.main import get_command
 import fedray
 from fedray.audit.audit import audit_trace
 from fedray.audit.filtered import Exclusions
+from fedray.audit.guarantees import Guarantee
 from fedray.audit.persons import Clients
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.rules import Violations
@@ -151,6 +152,8 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"exclusions": Exclusions(np.array([3, 5]), 2.0, 1.5, 0).to_json()}
     yield {"supported_delta": 1e-8}
     yield {"joined_ids": 3}
+    what_if = Guarantee("without breakers", None, None, None, 1e-6, False, "not this run")
+    yield {"without_breakers": what_if.to_json()}
     yield {"would_do": "min_sep = 2, if enforced, would give epsilon 1."}
     yield {"clients": Clients.of({"clients": 5, "most_devices": 2}, []).to_json()}
     yield {"no_guarantee": "no guarantee: no noise was added"}
