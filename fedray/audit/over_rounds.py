@@ -52,7 +52,7 @@ def privacy_over_rounds(
     n = patterns.committed_rounds
     if isinstance(entries, int):
         # With few rounds, numbers coincide, and the first is 0 rounds, which spend nothing.
-        entries = np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist()
+        entries = [int(each) for each in np.unique(np.linspace(0, n, entries + 1).round())[1:]]
     spent = []
     # A release depends on its own round and earlier ones only, so the releases of the first m
     # rounds are those of a run of m rounds. One table of G grows with the rounds, so all entries

@@ -44,12 +44,11 @@ def audit(
 
     A training is audited on the trace that it was made from, with its own mechanism and noise.
 
-    The answer is short; --verbose and the page have reasons, evidence and assumptions. With
-    --claim the exit code is 1 unless every statement that can be checked holds, and at least
-    one can be checked; a claimed rho or epsilon must be checked. Without --no-join-ids it must
-    hold with ids that differ only in writing as one device too. A log does not show how noise was
-    added: mechanism and noise multiplier are taken from the claim. For a run of several tasks, each
-    trace is audited, and the privacy that devices spent over all tasks.
+    The answer is short; --verbose and the page have reasons, evidence and assumptions. With --claim
+    the exit code is 1 unless every statement that can be checked holds, and at least one can be; a
+    claimed rho or epsilon must be checked. Without --no-join-ids it must hold with ids that differ
+    only in writing as one device too. A log does not show how noise was added: mechanism and noise
+    multiplier are the claim's. For several tasks, each trace is audited, and what they spent in all.
 
     A statement gives the guarantee of a run's rules. For a log it gives that of the claimed limits
     under their condition, and without a claim the observed one.

@@ -114,8 +114,9 @@ class TimeReader:
         kind = column.type
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         if self._parsers and not is_text:
-            rule = f"but {self._given} is for text; leave it out"
-            raise InputError(f"{self._where} is of type {kind}, {rule}")
+            raise InputError(
+                f"{self._where} is {kind}, but {self._given} is for text; leave it out"
+            )
         if self._parsers:
             return self._of_format(column)
         if pa.types.is_timestamp(kind):
@@ -159,8 +160,7 @@ class TimeReader:
                 raise self._error(f"{some}, which {self._given} read differently; leave one out")
             found = _COMPUTE.coalesce(found, each)
         if some := self._some(text, found.is_null()):
-            rule = f"which does not match {self._given}; correct the format or the rows"
-            raise self._error(f"{some}, {rule}")
+            raise self._error(f"{some}, which does not match {self._given}; correct format or rows")
         form = " or ".join(repr(each.text_format) for each in self._parsers)
         return self._of_timestamps(found, text, f"text of the form {form}")
 

@@ -541,8 +541,7 @@ class ImportedTrace(OpenedTrace):
         return names.cast(pa.string()) if pa.types.is_integer(names.type) else names
 
     def with_ids(self, ids: int, are_joined: bool) -> Self:
-        """Returns the trace for an audit that takes some of its `ids` ids as one device, as if it
-        had been imported without times, or as distinct devices."""
+        """Returns the trace with its `ids` ids stated to be distinct, or joined, without times."""
         stated = {"times": None, "joined_ids": ids} if are_joined else {"joined_ids": 0}
         return type(self)(self.path, {**self.run, **stated}, self._verify)
 

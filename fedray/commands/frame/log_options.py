@@ -53,8 +53,7 @@ def time_form(texts: Sequence[str] | None) -> dict[str, Any]:
     """
     unit = next((each for each in texts or () if "%" not in each), None)
     if unit is None:
-        given = texts and (texts if len(texts) > 1 else texts[0])
-        return {"time_unit": None, "time_format": given or None}
+        return {"time_unit": None, "time_format": texts[0] if texts and len(texts) == 1 else texts}
     # The reader of times knows units by their long names.
     if UNITS.get(unit, unit) not in UNITS.values():
         rule = f"is neither one of {', '.join(UNITS)} nor a format with %"
