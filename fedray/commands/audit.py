@@ -48,7 +48,7 @@ def audit(
     the exit code is 1 unless every statement that can be checked holds, and at least one can be; a
     claimed rho or epsilon must be checked. Without --no-join-ids it must hold with ids that differ
     only in writing as one device too. A log does not show how noise was added: mechanism and noise
-    multiplier are the claim's. For several tasks, each trace is audited, and what they spent in all.
+    multiplier are the claim's. For several tasks, each trace is audited, and what all spent.
 
     A statement gives the guarantee of a run's rules. For a log it gives that of the claimed limits
     under their condition, and without a claim the observed one.
