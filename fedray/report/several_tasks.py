@@ -1,7 +1,9 @@
 """The page of a run of several tasks: the privacy that devices spent over all of them."""
 
-from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
-from fedray.report.audits import tasks_tables
+from fedray.audit.basis import void_text
+from fedray.audit.several_tasks import ASSUMPTIONS, Composition, TasksAudit
+from fedray.base.rounding import given, up
+from fedray.report.audits import epsilon_text, tasks_tables
 from fedray.report.figure import Shown
 from fedray.report.figures import spent_figure
 from fedray.report.page import render_study
@@ -17,6 +19,16 @@ def tasks_page(audit: TasksAudit) -> str:
         tasks_tables(audit),
         audit.to_json(),
         ASSUMPTIONS,
+        verdict=tasks_verdict(audit.composition),
+    )
+
+
+def tasks_verdict(found: Composition) -> str:
+    """Returns the enforced and the observed epsilon of a device over all tasks, in sentences."""
+    return (
+        f"Enforced epsilon of a device over all tasks: {epsilon_text(found.enforced_epsilon)} at "
+        f"delta {given(found.delta)}; {found.enforced_reason}. {void_text(found.enforced_epsilon)} "
+        f"The device that spent most has epsilon {up(found.epsilon)} (observed)."
     )
 
 

@@ -44,14 +44,18 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """Cost of tuning, means of each metric, privacy and costs, and the keys in which scenarios
     differ."""
     tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
-    metrics = sorted(comparison.metrics, key=lambda each: each != comparison.metric)
-    tables += [_means_table(comparison, each) for each in metrics]
+    tables += [_means_table(comparison, each) for each in _metrics(comparison)]
     if comparison.reach is not None:
         tables.append(_reach_table(comparison.reach, comparison.delta))
     tables.append(_groups_table(comparison))
     if comparison.differing_keys:
         tables.append(_settings_table(comparison))
     return tables
+
+
+def _metrics(comparison: Comparison) -> list[Metric]:
+    """Returns the metrics, that of the answer first."""
+    return sorted(comparison.metrics, key=lambda each: each != comparison.metric)
 
 
 def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
@@ -171,7 +175,7 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Paired differences from the best; every metric over rounds; and after the last round against
     epsilon, if runs differ in it. The cells of a sweep are a surface first."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
-    for metric in sorted(comparison.metrics, key=lambda each: each != comparison.metric):
+    for metric in _metrics(comparison):
         figures += [*_differences(comparison, metric), _curve(comparison, metric)]
 
     def epsilon(group: Group) -> float | None:
