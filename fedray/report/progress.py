@@ -203,7 +203,6 @@ class _Lines:
     def _told(self, progress: HowFar | str) -> tuple[str, bool]:
         """Returns the line, and whether it must be shown, like the last one."""
         if isinstance(progress, str):
-            # At its beginning too, because the first part may take minutes.
             is_end = isinstance(progress, PartDone) and progress.share in (0.0, 1.0)
             return self._pace.told(progress), is_end
         if isinstance(progress, DataProgress):

@@ -96,8 +96,7 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
     }
     notes = (PAIRED,) if metric == comparison.metric else ()
     title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
-    details = ("pairs",)
-    return Table.of(title, comparison.groups, cells, method=notes, details=details).varied()
+    return Table.of(title, comparison.groups, cells, method=notes, details=("pairs",)).varied()
 
 
 def _reach_table(reach: Reach, delta: float) -> Table:
@@ -152,8 +151,9 @@ def _settings_table(comparison: Comparison) -> Table:
         for key in comparison.differing_keys
     ]
     heading = ("key", *(group.label for group in comparison.groups))
-    note = "Keys of the scenario; seeds aside."
-    return Table("What differs", heading, tuple(rows), method=(note,))
+    return Table(
+        "What differs", heading, tuple(rows), method=("Keys of the scenario; seeds aside.",)
+    )
 
 
 def _shown(value: float | None, form: str) -> str:
@@ -257,8 +257,7 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
         # The line is the mean of all seeds, with a band from the least to the largest.
         first, *others = (group.runs[seed].metrics for seed in group.seeds)
         lines.append(MetricLine(group.label, first, group.mechanism, others))
-    first_run = _first(comparison.groups[0])
-    return metric_curve(metric, lines, first_run.document.get("optimum", {}))
+    return metric_curve(metric, lines, _first(comparison.groups[0]).document.get("optimum", {}))
 
 
 def _against(
@@ -274,12 +273,12 @@ def _against(
     means = [comparison.mean(group, metric.name) for group in groups]
     x = np.array([of_group(group) for group in groups], np.float64)
     # A single seed has no interval, hence no bars to explain.
-    has_intervals = any(math.isfinite(mean.low) for mean in means)
-    bars = " Bars are 95 % intervals of the mean over seeds." if has_intervals else ""
+    has_bars = any(math.isfinite(mean.low) for mean in means)
+    note += " Bars are 95 % intervals of the mean over seeds." * has_bars
     return Figure(
         f"{metric.name}-{name}",
         f"{metric.title.capitalize()} against {name}",
-        f"After the last round.{note}{bars}",
+        f"After the last round.{note}",
         replace(axis, is_log=needs_log([x])),
         Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero=False),
         # Each group is a series of one point, so that it has a name and a colour.
