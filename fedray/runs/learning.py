@@ -12,6 +12,7 @@ the rounds of a simulation as they are committed, and trains the same model, bit
 import contextlib
 import contextvars
 import functools
+import itertools
 import logging
 import math
 import os
@@ -185,19 +186,15 @@ def train_many(
         if not is_trained(trace, scenario, out)
     ]
     left, count = [*missing], len(trainings)
-
-    def tell() -> None:
+    # Jobs start in order, so the first that is left is in training, also before the first is done.
+    for place, _ in itertools.chain([(-1, None)], run_jobs(_train_one, missing, placement)):
+        if place >= 0:
+            left.remove(missing[place])
         done, now = count - len(left), ""
-        # Jobs start in order, so the first that is left is in training.
         for *_, out in left[:1]:
             where = shlex.quote(os.path.relpath(out.parent))
             now = f", now {out.name}; `fedray status {where}` lists all"
         on_progress(PartDone(f"{done} of {count} models trained{now}", done, count))
-
-    tell()
-    for place, _ in run_jobs(_train_one, missing, placement):
-        left.remove(missing[place])
-        tell()
     return {key: TrainedRun.open(out) for key, (_, out) in trainings.items()}
 
 

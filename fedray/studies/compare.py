@@ -322,10 +322,9 @@ class Comparison(DrawnResult):
             )
         about: dict[str, list[str]] = {}
         for group in self.groups:
-            runs = [group.runs[seed] for seed in group.seeds]
             # The seed that says most, a diverged one first.
-            worst = max(runs, key=lambda each: (bool(each.divergence), len(each.warnings)))
-            for each in (*worst.warnings, group.clients):
+            one = max(group.runs.values(), key=lambda run: (run.divergence > "", len(run.warnings)))
+            for each in (*one.warnings, group.clients):
                 about.setdefault(each, []).append(group.name)
         found += [f"{_few(names)}: {said}" for said, names in about.items() if said]
         return tuple(found)

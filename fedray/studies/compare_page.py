@@ -44,7 +44,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """Cost of tuning, means of each metric, privacy and costs, and the keys in which scenarios
     differ."""
     tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
-    tables += [_means_table(comparison, each) for each in _metrics(comparison)]
+    tables += [_means_table(comparison, each) for each in _answer_first(comparison)]
     if comparison.reach is not None:
         tables.append(_reach_table(comparison.reach, comparison.delta))
     tables.append(_groups_table(comparison))
@@ -53,8 +53,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     return tables
 
 
-def _metrics(comparison: Comparison) -> list[Metric]:
-    """Returns the metrics, that of the answer first."""
+def _answer_first(comparison: Comparison) -> list[Metric]:
     return sorted(comparison.metrics, key=lambda each: each != comparison.metric)
 
 
@@ -151,9 +150,8 @@ def _settings_table(comparison: Comparison) -> Table:
         for key in comparison.differing_keys
     ]
     heading = ("key", *(group.label for group in comparison.groups))
-    return Table(
-        "What differs", heading, tuple(rows), method=("Keys of the scenario; seeds aside.",)
-    )
+    note = "Keys of the scenario; seeds aside."
+    return Table("What differs", heading, tuple(rows), method=(note,))
 
 
 def _shown(value: float | None, form: str) -> str:
@@ -175,7 +173,7 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Paired differences from the best; every metric over rounds; and after the last round against
     epsilon, if runs differ in it. The cells of a sweep are a surface first."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
-    for metric in _metrics(comparison):
+    for metric in _answer_first(comparison):
         figures += [*_differences(comparison, metric), _curve(comparison, metric)]
 
     def epsilon(group: Group) -> float | None:
@@ -273,12 +271,12 @@ def _against(
     means = [comparison.mean(group, metric.name) for group in groups]
     x = np.array([of_group(group) for group in groups], np.float64)
     # A single seed has no interval, hence no bars to explain.
-    has_bars = any(math.isfinite(mean.low) for mean in means)
-    note += " Bars are 95 % intervals of the mean over seeds." * has_bars
+    has_intervals = any(math.isfinite(mean.low) for mean in means)
+    bars = " Bars are 95 % intervals of the mean over seeds." if has_intervals else ""
     return Figure(
         f"{metric.name}-{name}",
         f"{metric.title.capitalize()} against {name}",
-        f"After the last round.{note}",
+        f"After the last round.{note}{bars}",
         replace(axis, is_log=needs_log([x])),
         Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero=False),
         # Each group is a series of one point, so that it has a name and a colour.
