@@ -322,7 +322,7 @@ class Comparison(DrawnResult):
             )
         about: dict[str, list[str]] = {}
         for group in self.groups:
-            # The seed that says most, a diverged one first.
+            # The seed with most warnings, a diverged one first.
             one = max(group.runs.values(), key=lambda run: (run.divergence > "", len(run.warnings)))
             for each in (*one.warnings, group.clients):
                 about.setdefault(each, []).append(group.name)

@@ -89,7 +89,7 @@ def compare_mechanisms(
     directory = Path(os.path.abspath(local_path(out or new_directory(f"{own.name}-mechanisms"))))
     (directory / "mechanisms").mkdir(parents=True, exist_ok=True)
     (directory / "runs").mkdir(exist_ok=True)
-    if out is None:  # its name is no longer kept by an empty one
+    if out is None:  # an empty directory kept the name
         partial_directory(directory).rmdir()
     wanted = {}
     for name in named:
