@@ -18,6 +18,7 @@ from fedray.base.removed import removed
 
 _TAGS = ("kind", "model")
 """Keys that select one of several tables."""
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MOST_PROBLEMS = 50
 """Largest number of problems of a file that are listed."""
 _TOLD_ALONE = {
@@ -200,6 +201,8 @@ class _Problem:
         self.rules = [problem["msg"][0].lower() + problem["msg"][1:]]
         if self.kind in ("bool_type", "bool_parsing"):
             self.rules = ["input should be true or false, in lower case"]
+        if problem.get("ctx", {}).get("pattern") == NAME_PATTERN:
+            self.rules = ["may hold only letters, digits and, after the first, '.', '_' and '-'"]
         self._problem = problem
         self._root = root
         self._tables = tables

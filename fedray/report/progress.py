@@ -173,7 +173,7 @@ def show_progress(title: str = "") -> Callable[[HowFar | str], None]:
 
 class _Lines:
     """A listener of runs and of studies: updates one line in a notebook's cell; elsewhere prints a
-    line every fifteen seconds and one at the end, for logs."""
+    line every fifteen seconds and one at the beginning and end, for logs."""
 
     def __init__(self, title: str = "", spent: Spent = lambda progress: "") -> None:
         self._title = title
@@ -201,10 +201,10 @@ class _Lines:
             self._handle.update({"text/plain": line}, raw=True)
 
     def _told(self, progress: HowFar | str) -> tuple[str, bool]:
-        """Returns the line, and whether it must be shown, like the last one of a run."""
+        """Returns the line, and whether it must be shown, like the last one."""
         if isinstance(progress, str):
-            is_over = isinstance(progress, PartDone) and progress.share >= 1.0
-            return self._pace.told(progress), is_over
+            is_end = isinstance(progress, PartDone) and progress.share in (0.0, 1.0)
+            return self._pace.told(progress), is_end
         if isinstance(progress, DataProgress):
             return data_text(progress), False
         if text := self._state.take(progress):

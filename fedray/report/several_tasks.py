@@ -1,6 +1,8 @@
 """The page of a run of several tasks: the privacy that devices spent over all of them."""
 
+from fedray.audit.basis import void_text
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
+from fedray.base.rounding import given, up
 from fedray.report.audits import tasks_tables
 from fedray.report.figure import Shown
 from fedray.report.figures import spent_figure
@@ -9,14 +11,19 @@ from fedray.report.page import render_study
 
 def tasks_page(audit: TasksAudit) -> str:
     """Returns the page of a run's audit."""
+    found, enforced = audit.composition, audit.composition.enforced_epsilon
+    shown = "unknown" if enforced is None else up(enforced)
     return render_study(
         f"Several tasks: {audit.path.name}",
-        f"{len(audit.audits)} tasks on one population; {audit.composition.devices:,} devices took "
-        "part in at least one. Each task has a page of its own.",
+        f"{len(audit.audits)} tasks on one population; {found.devices:,} devices took part in at "
+        "least one. Each task has a page of its own.",
         tasks_figures(audit),
         tasks_tables(audit),
         audit.to_json(),
         ASSUMPTIONS,
+        verdict=f"Enforced epsilon of a device over all tasks: {shown} at delta "
+        f"{given(found.delta)}; {found.enforced_reason}. {void_text(enforced)} The device that "
+        f"spent most has epsilon {up(found.epsilon)} (observed).",
     )
 
 

@@ -12,10 +12,12 @@ the rounds of a simulation as they are committed, and trains the same model, bit
 import contextlib
 import contextvars
 import functools
+import itertools
 import logging
 import math
 import os
 import queue
+import shlex
 import statistics
 import threading
 import time
@@ -171,7 +173,7 @@ def train_many(
         trace: trace of all trainings.
         trainings: scenario, whose code is trusted, and directory of each training.
         placement: where the tasks run, each in one process.
-        on_progress: called with the number of trained models.
+        on_progress: called with the number of trained models, and the first that is missing.
 
     Raises:
         InputError: a directory holds another training.
@@ -183,10 +185,16 @@ def train_many(
         for scenario, out in trainings.values()
         if not is_trained(trace, scenario, out)
     ]
-    done, count = len(trainings) - len(missing), len(trainings)
-    on_progress(PartDone(f"{done} of {count} models trained", done, count))
-    for more, _ in enumerate(run_jobs(_train_one, missing, placement), done + 1):
-        on_progress(PartDone(f"{more} of {count} models trained", more, count))
+    left, count = [*missing], len(trainings)
+    # Jobs start in order, so the first that is left is in training, also before the first is done.
+    for place, _ in itertools.chain([(-1, None)], run_jobs(_train_one, missing, placement)):
+        if place >= 0:
+            left.remove(missing[place])
+        done, now = count - len(left), ""
+        for *_, out in left[:1]:
+            where = shlex.quote(os.path.relpath(out.parent))
+            now = f", now {out.name}; `fedray status {where}` lists all"
+        on_progress(PartDone(f"{done} of {count} models trained{now}", done, count))
     return {key: TrainedRun.open(out) for key, (_, out) in trainings.items()}
 
 

@@ -14,7 +14,7 @@ import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedray.base.errors import InputError, ScenarioError
-from fedray.base.mistakes import explain, refused
+from fedray.base.mistakes import NAME_PATTERN, explain, refused
 from fedray.base.parsing import parse_toml
 from fedray.base.regular_file import read_input
 from fedray.base.rounding import given, up
@@ -56,7 +56,6 @@ FILE_KEYS = (
     "training.task.file",
 )
 """Keys that hold the path of a file whose content another key identifies."""
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class Scenario(Table):

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError
 
 from fedray.base.errors import InputError, ScenarioError, one_line, shown
-from fedray.base.mistakes import explain
+from fedray.base.mistakes import NAME_PATTERN, explain
 from fedray.base.table import Table
 from fedray.mechanisms.accounting.zcdp import failure_of
 from fedray.scenario.content import ContentFile
 from fedray.scenario.overrides import merged, naming_overrides
 from fedray.scenario.participation import EVERYBODY
-from fedray.scenario.scenario import NAME_PATTERN, Scenario, read_tables
+from fedray.scenario.scenario import Scenario, read_tables
 
 OVERRIDDEN = ("rounds", "participation", "latency", "data", "training", "privacy", "analytics")
 """Tables of the scenario in which a task may have its own keys."""

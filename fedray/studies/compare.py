@@ -322,10 +322,9 @@ class Comparison(DrawnResult):
             )
         about: dict[str, list[str]] = {}
         for group in self.groups:
-            runs = [group.runs[seed] for seed in group.seeds]
-            said = next(filter(None, (each.divergence or each.clipping for each in runs)), "")
-            noise = "" if runs[0].divergence else runs[0].noise_warning
-            for each in (said, noise, group.clients):
+            # The seed with most warnings, a diverged one first.
+            one = max(group.runs.values(), key=lambda run: (run.divergence > "", len(run.warnings)))
+            for each in (*one.warnings, group.clients):
                 about.setdefault(each, []).append(group.name)
         found += [f"{_few(names)}: {said}" for said, names in about.items() if said]
         return tuple(found)

@@ -44,14 +44,17 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """Cost of tuning, means of each metric, privacy and costs, and the keys in which scenarios
     differ."""
     tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
-    metrics = sorted(comparison.metrics, key=lambda each: each != comparison.metric)
-    tables += [_means_table(comparison, each) for each in metrics]
+    tables += [_means_table(comparison, each) for each in _answer_first(comparison)]
     if comparison.reach is not None:
         tables.append(_reach_table(comparison.reach, comparison.delta))
     tables.append(_groups_table(comparison))
     if comparison.differing_keys:
         tables.append(_settings_table(comparison))
     return tables
+
+
+def _answer_first(comparison: Comparison) -> list[Metric]:
+    return sorted(comparison.metrics, key=lambda each: each != comparison.metric)
 
 
 def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
@@ -92,8 +95,7 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
     }
     notes = (PAIRED,) if metric == comparison.metric else ()
     title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
-    details = ("pairs",)
-    return Table.of(title, comparison.groups, cells, method=notes, details=details).varied()
+    return Table.of(title, comparison.groups, cells, method=notes, details=("pairs",)).varied()
 
 
 def _reach_table(reach: Reach, delta: float) -> Table:
@@ -171,7 +173,7 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Paired differences from the best; every metric over rounds; and after the last round against
     epsilon, if runs differ in it. The cells of a sweep are a surface first."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
-    for metric in sorted(comparison.metrics, key=lambda each: each != comparison.metric):
+    for metric in _answer_first(comparison):
         figures += [*_differences(comparison, metric), _curve(comparison, metric)]
 
     def epsilon(group: Group) -> float | None:
@@ -253,8 +255,7 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
         # The line is the mean of all seeds, with a band from the least to the largest.
         first, *others = (group.runs[seed].metrics for seed in group.seeds)
         lines.append(MetricLine(group.label, first, group.mechanism, others))
-    first_run = _first(comparison.groups[0])
-    return metric_curve(metric, lines, first_run.document.get("optimum", {}))
+    return metric_curve(metric, lines, _first(comparison.groups[0]).document.get("optimum", {}))
 
 
 def _against(

@@ -20,7 +20,7 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies.compare import Comparison, comparison_of
 from fedray.trace.imported import ImportedTrace, open_trace
-from fedray.trace.partial import new_directory
+from fedray.trace.partial import new_directory, partial_directory
 from fedray.trace.reader import Trace
 
 
@@ -86,10 +86,11 @@ def compare_mechanisms(
         for name, path in named.items()
         if name != "none"
     }
-    place = local_path(out or new_directory(f"{own.name}-mechanisms"))
-    directory = Path(os.path.abspath(place))
+    directory = Path(os.path.abspath(local_path(out or new_directory(f"{own.name}-mechanisms"))))
     (directory / "mechanisms").mkdir(parents=True, exist_ok=True)
     (directory / "runs").mkdir(exist_ok=True)
+    if out is None:  # an empty directory kept the name
+        partial_directory(directory).rmdir()
     wanted = {}
     for name in named:
         on_progress(f"calibrating {name}")

@@ -529,10 +529,10 @@ class TrainedRun(DrawnResult):
         return [["left out", ", ".join(texts)]] if texts else []
 
     def to_json(self) -> dict[str, Any]:
-        """Returns training.json, with `divergence`, or too much noise, among its notes, and the
+        """Returns training.json, with the warnings among its notes, and the
         metrics of the last round as one JSON object; null for values that are not finite."""
         last = json_of({name: column[-1] for name, column in self.metrics.items()})
-        notes = [*self.document["notes"], *filter(None, [self.divergence or self.noise_warning])]
+        notes = [*self.document["notes"], *self.warnings]
         return {"path": str(self.path), **self.document, "notes": notes, "last_metrics": last}
 
     def verify(self) -> None:

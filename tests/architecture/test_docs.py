@@ -96,6 +96,7 @@ def test_the_commands_and_programs_of_a_page_work_in_its_order(
 ) -> None:
     """In one directory, by the files that the page shows."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "100")
     names: dict[str, Any] = {}

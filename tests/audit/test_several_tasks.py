@@ -8,6 +8,7 @@ import pytest
 
 from fedray.audit.noise import released
 from fedray.audit.several_tasks import audit_tasks
+from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -77,6 +78,7 @@ def test_the_composition_is_that_of_brute_force(small, trace_of, seed: int) -> N
     assert sum(each.rho for each in found.spent) == pytest.approx(found.rho, rel=1e-12)
     # These devices kept no rules, so that nothing is ensured.
     assert found.enforced_rho is None
+    assert "over all tasks: unknown at delta 1e-10; task " in tasks_page(audit)
 
 
 def test_enforced_limits_add_up(small, trace_of) -> None:
@@ -92,6 +94,7 @@ def test_enforced_limits_add_up(small, trace_of) -> None:
     )
     assert found.rho <= found.bound_rho <= found.enforced_rho
     assert found.delta == 1e-6
+    assert f"over all tasks: {up(found.enforced_epsilon)} at delta 1e-06" in tasks_page(audit)
 
 
 def test_a_task_that_released_nothing_costs_nothing(small, trace_of, tmp_path) -> None:

@@ -245,3 +245,8 @@ def test_a_momentum_beside_adam_is_refused() -> None:
     with pytest.raises(ValueError, match=r"momentum=0\.5: adam has its own; leave it out, or take"):
         FedAvg.model_validate({**steps, "momentum": 0.5})
     assert FedAvg.model_validate({**steps, "momentum": 0.5, "optimizer": "sgd"})
+
+
+def test_a_name_with_a_space_is_refused_in_plain_words(small) -> None:
+    with pytest.raises(ScenarioError, match=r"name = 'my run': may hold only letters, digits and"):
+        small("name='my run'")

@@ -54,6 +54,9 @@ def test_every_mechanism_has_the_epsilon_and_every_seed_a_pair(
         on_progress=said.append,
     )
     assert {group.label for group in found.groups} == {*names}
+    assert next(each for each in said if "trained" in each).startswith(
+        "0 of 8 models trained, now tree-1; "
+    )
     assert found.groups[-1].label == "none"
     assert (found.basis, found.delta) == (basis, 1e-6)
     for group in found.groups[:-1]:

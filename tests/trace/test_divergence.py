@@ -29,7 +29,7 @@ def trained_with(directory: Path, losses, not_finite: int = 0, **left_out: int) 
         "trace_digest": "0" * 64,
         "rounds": len(rows),
         "seed": 0,
-        "scenario": {"privacy": {"mechanism": {"kind": "tree"}}},
+        "scenario": {"privacy": {"mechanism": {"kind": "tree"}, "clipping": {"kind": "adaptive"}}},
         "encoding": {},
         "notes": [],
     }

@@ -1,6 +1,7 @@
 """`fedray compare-mechanisms`: train mechanisms on a trace at one epsilon."""
 
 import contextlib
+import shlex
 import sys
 from pathlib import Path
 
@@ -66,4 +67,5 @@ def compare_mechanisms(
         )
     print_comparison(result, page, figures, as_json)
     if not as_json:
-        print_line(f"runs     {next(iter(result.groups[0].runs.values())).path.parent}")
+        one = next(iter(result.groups[0].runs.values())).path
+        print_line(f"runs     {one.parent}", f"report   fedray report {shlex.quote(str(one))}")
