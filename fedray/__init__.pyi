@@ -36,8 +36,6 @@ from fedray.mechanisms.figures import calibrated_figures as calibrated_figures
 from fedray.mechanisms.figures import mechanism_figures as mechanism_figures
 from fedray.mechanisms.files import read_strategy as read_strategy
 from fedray.mechanisms.files import write_strategy as write_strategy
-from fedray.mechanisms.odometer import Odometer as Odometer
-from fedray.mechanisms.odometer import OdometerReading as OdometerReading
 from fedray.mechanisms.optimize.design import MechanismRequest as MechanismRequest
 from fedray.mechanisms.optimize.design import optimize_mechanism as optimize_mechanism
 from fedray.mechanisms.optimize.objective import Target as Target

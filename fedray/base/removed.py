@@ -77,6 +77,8 @@ REMOVED = {
     "your own with the blocks of the restarts",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
+    "fedray.Odometer": "log the participations of your loop for `fedray import`, and audit them",
+    "fedray.OdometerReading": "log the participations of your loop, and audit them",
 }
 """Replacement of each removed name: a command, a command with an option, a name of the package, the
 full path of a key in a file, or `key = 'value'`."""
