@@ -22,7 +22,6 @@ from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
 from fedray.scenarios.amplified import Multipliers
 from fedray.scenarios.blt import LossesOfBLTs
-from fedray.scenarios.dp_lstm import ModelEpsilons
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
@@ -123,7 +122,6 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray reproduce gboard-recipes": Document(Recipes),
     "fedray reproduce amplified": Document(Multipliers),
-    "fedray reproduce dp-lstm": Document(ModelEpsilons),
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),

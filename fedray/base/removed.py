@@ -79,6 +79,8 @@ REMOVED = {
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
     "fedray.Odometer": "log the participations of your loop for `fedray import`, and audit them",
     "fedray.OdometerReading": "log the participations of your loop, and audit them",
+    "fedray reproduce dp-lstm": "run tests/simulation/test_dp_fedavg.py of the sources, whose "
+    "audits of simulated runs have the printed epsilons",
 }
 """Replacement of each removed name: a command, a command with an option, a name of the package, the
 full path of a key in a file, or `key = 'value'`."""
