@@ -81,6 +81,8 @@ REMOVED = {
     "fedray.OdometerReading": "log the participations of your loop, and audit them",
     "fedray reproduce dp-lstm": "run tests/simulation/test_dp_fedavg.py of the sources, whose "
     "audits of simulated runs have the printed epsilons",
+    "training.task.kind = 'transformer_lm'": "bring a transformer as a module of your own, as "
+    "docs/train.md shows",
 }
 """Replacement of each removed name: a command, a command with an option, a name of the package, the
 full path of a key in a file, or `key = 'value'`."""
