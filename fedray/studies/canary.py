@@ -20,18 +20,15 @@ Lower bounds of epsilon (`fedray.audit.one_run`) stand beside the claimed one. T
 best linear test of what is seen: every release, or the last model of plain SGD, which is the sum of
 all releases. For these the exact mu of right code is known too.
 
-The counts of short updates, by which adaptive clipping chooses norms, are one number per round.
-Many aggregators that differ only in the seed release them, and they are tested in the same way.
-
-Limit: for a clipped denominator, canaries show half of the claimed mu. The other half is the change
-that a device makes to the sum of the others by its weight, and a canary's coordinate has no others.
+Limits: the counts of short updates, by which adaptive clipping chooses norms, are not tested. For
+a clipped denominator, canaries show half of the claimed mu. The other half is the change that a
+device makes to the sum of the others by its weight, and a canary's coordinate has no others.
 """
 
-import itertools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -53,7 +50,6 @@ from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
 from fedray.encoding.tables import DiscreteGaussian, ModularTable
 from fedray.mechanisms import reference
-from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
@@ -63,7 +59,7 @@ from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
-from fedray.scenario.clipping import AdaptiveClipping, Clip
+from fedray.scenario.clipping import Clip
 from fedray.scenario.training import ServerSGD
 from fedray.scenario.weighting import ClippedDenominator, FixedDenominator
 from fedray.studies.noise_tests import CanaryTest, examine_noise, worst_square
@@ -88,13 +84,9 @@ COORDINATES, COORDINATES_OF_DEVICES_NOISE = 8192, 256
 """Default numbers of model parameters; fewer if every device draws noise for each."""
 LAYERS = 4
 """Layers of the model if a scenario clips layers, and does not say how many there are."""
-COUNTING = 64
-"""Aggregators that release counts of short updates."""
 _GROUP = 64
 _PRECISION = 1e-5
 """Relative error that float32 and the margin of clipping may cause in a contribution."""
-_SLOWLY = 1e-4
-"""Learning rate of clip norms while counts are tested, so that no norm reaches its limit."""
 
 
 Aggregator = Callable[[Scenario], Any]
@@ -155,14 +147,11 @@ class CanaryResult(Result):
     """Delta of every epsilon: `privacy.delta`."""
     seen: tuple[Seen, ...] = ()
     """Lower bounds of epsilon if every model is seen, and if only the last is, of plain SGD with
-    equal denominators; empty for counts."""
+    equal denominators."""
     confidence: ClassVar[InJson[float]] = CONFIDENCE
     """Confidence of the interval of mu, from 0 to 1."""
     devices_add_noise: NotInJson[bool] = False
     """Whether devices add the noise, so that it is discrete."""
-    counts: "CanaryResult | None" = None
-    """The same for the counts of short updates of adaptive clipping: its `coordinates` are
-    aggregators, and mu is that of one device, which changes a count by 1/2. None without counts."""
 
     def __repr__(self) -> str:
         found = f"{len(self.problems)} problems" if self.problems else "no problem"
@@ -188,8 +177,7 @@ class CanaryResult(Result):
 
         Right code has any with a probability below 1e-3.
         """
-        tests = self.tests if self.counts is None else self.tests + self.counts.tests
-        return [test.problem for test in tests if test.problem is not None]
+        return [test.problem for test in self.tests if test.problem is not None]
 
 
 def canary_tables(canary: CanaryResult) -> list[Table]:
@@ -211,13 +199,6 @@ def canary_tables(canary: CanaryResult) -> list[Table]:
         ("signal", f"{canary.signal:.4f} of what it should be; noise {canary.noise:.4f}"),
         ("p-values", ", ".join(p_values)),
     ]
-    if (counts := canary.counts) is not None:
-        text = (
-            f"noise multiplier {given(counts.noise_multiplier)}, mu claimed "
-            f"{up(counts.claimed_mu)}, expected {counts.expected_mu:.4f}, measured "
-            f"{_interval(counts)}; noise {counts.noise:.4f} of what it should be"
-        )
-        facts.append(("counts", text))
     problems = [("WRONG", problem) for problem in canary.problems]
     rows = [(each.what, each.epsilon, bound) for each in canary.seen for bound in each.lower]
     bounds = lower_bounds_table("seen", rows, canary.claimed_epsilon, canary.delta)
@@ -351,15 +332,12 @@ def check_training(
         W,
         shift,
         _contribution(setup, recorded, contributions[pattern], weights),
-        has_canary=setup.has_canary,
-        grain=setup.grain() / (z * shares.min()),
+        setup.has_canary,
+        setup.grain() / (z * shares.min()),
     )
     claimed = PatternSensitivities(strategy, recorded.rounds).exact(
         pattern, None if (weights == 1.0).all() else weights
     )
-    counts = None
-    if scenario.count_noise is not None:
-        counts = _check_counts(setup.scenario, recorded, aggregator)
     seen = [
         _seen(what, answers[what], float(test @ shift), setup.has_canary, delta)
         for what, test in tests.items()
@@ -373,7 +351,6 @@ def check_training(
         # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
         claimed_mu=claimed.value / (z * math.sqrt(recorded.least_share)),
         devices_add_noise=encoding.adds_noise,
-        counts=counts,
         delta=delta,
         seen=tuple(seen),
         **measured,
@@ -410,20 +387,18 @@ def _whitened(
 def _measured(
     W: Float64Array,
     shift: Float64Array,
-    *tests: CanaryTest,
+    contribution: CanaryTest,
     has_canary: BoolArray,
-    grain: float = 0.0,
-    at_once: int = 1,
+    grain: float,
 ) -> dict[str, Any]:
     """Returns the measured figures of a `CanaryResult`, and the expected mu.
 
     Args:
         W: whitened releases [n, coordinates]; the signal is subtracted from it.
         shift: shift of a canary in each row of W, [n].
-        tests: other tests to report.
+        contribution: test of the contributions.
         has_canary: coordinates that have a canary.
         grain: distance between the values of whitened noise; 0 for continuous noise.
-        at_once: number of devices that cause `u` together; mu is that of one.
     """
     expected_mu = float(np.linalg.norm(shift))
     answers = shift @ W / expected_mu
@@ -455,9 +430,7 @@ def _measured(
     away = (difference - expected_mu) / math.sqrt(of_means)
     by_signal = 2.0 * float(stats.norm.sf(abs(away)))
     by_noise, _ = worst_square(np.array([freedom * spread**2]), freedom)
-    expected_mu, mu, mu_low, mu_high = (
-        each / at_once for each in (expected_mu, mu, mu - reach, mu + reach)
-    )
+    mu_low, mu_high = mu - reach, mu + reach
     of_mu = CanaryTest(
         "mu",
         min(1.0, 2.0 * min(by_signal, by_noise)),
@@ -473,7 +446,7 @@ def _measured(
         "mu_high": mu_high,
         "signal": signal,
         "noise": float(np.sqrt((silent**2).mean())),
-        "tests": (of_mu, of_signal, *tests, *examine_noise(silent, W, grain)),
+        "tests": (of_mu, of_signal, contribution, *examine_noise(silent, W, grain)),
     }
 
 
@@ -806,71 +779,6 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     if recorded.staleness and sending:
         versions[:sending] -= recorded.staleness[recorded.pattern.index(round_index)]
     return Cohort(device_ids, versions)
-
-
-def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator) -> CanaryResult:
-    """Tests the counts of short updates.
-
-    In the rounds of the pattern, all devices of half of the aggregators count as short; the devices
-    of the other half send nothing.
-
-    Raises:
-        InputError: the clip rule is not `adaptive`, from whose norms counts are read.
-    """
-    clipping = scenario.privacy.clipping
-    if not isinstance(clipping, AdaptiveClipping):
-        raise InputError.of(
-            "privacy.clipping.kind",
-            clipping.kind,
-            "is not testable: its counts cannot be read from its norms",
-            "test this scenario with kind 'fixed' or 'adaptive'",
-        )
-    count_noise, goal = scenario.count_noise, scenario.rounds.report_goal
-    assert count_noise is not None
-    counts = np.empty((recorded.rounds, COUNTING))
-    for place in range(COUNTING):
-        # Each has a seed of its own, and a clip norm that moves slowly around the median.
-        slowly = clipping.model_copy(update={"learning_rate": _SLOWLY, "quantile": 0.5})
-        seed = scenario.training_seed + 1 + place
-        tested = aggregator(
-            _updated(scenario, privacy={"clipping": slowly}, training={"seed": seed})
-        )
-        # Counts do not depend on the model, so one parameter will do.
-        tested.start(np.zeros(1, np.float32))
-        shares = [0.0]
-        for index in range(recorded.rounds):
-            is_short = index in recorded.pattern and place < COUNTING // 2
-            became = {"short": goal} if is_short else {"without_examples": goal}
-            clip, _ = tested.commit(TrainReport(round_index=index, devices=goal, **became))
-            assert clip.counted_norm is not None
-            # C_t = C_0 exp(-rate (shares - t / 2)), so the sum of shares follows from it.
-            ratio = math.log(scenario.privacy.clip_norm / clip.counted_norm)
-            shares.append(ratio / _SLOWLY + (index + 1) / 2)
-        counts[:, place] = [
-            goal * (after - before) - goal / 2 for before, after in itertools.pairwise(shares)
-        ]
-    u = np.zeros(recorded.rounds)
-    u[list(recorded.pattern)] = goal
-    z = count_noise_multiplier(count_noise)
-    strategy = scenario.privacy.needed_strategy()
-    # One device changes a count by 1/2, which is the unit here; all of them change it together.
-    W, shift = _whitened(_noise_factor(strategy, recorded.rounds), 2.0 * counts, u, z)
-    measured = _measured(W, shift, has_canary=np.arange(COUNTING) < COUNTING // 2, at_once=goal)
-    measured["tests"] = tuple(
-        replace(test, measured=f"counts of short updates: {test.measured}")
-        for test in measured["tests"]
-    )
-    claimed = PatternSensitivities(strategy, recorded.rounds).exact(np.array(recorded.pattern))
-    return CanaryResult(
-        mechanism=strategy.kind,
-        rounds=recorded.rounds,
-        coordinates=COUNTING,
-        pattern=recorded.pattern,
-        noise_multiplier=z,
-        claimed_mu=claimed.value / z,
-        delta=scenario.privacy.delta,
-        **measured,
-    )
 
 
 def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | None) -> Recorded:
