@@ -83,6 +83,10 @@ REMOVED = {
     "audits of simulated runs have the printed epsilons",
     "training.task.kind = 'transformer_lm'": "bring a transformer as a module of your own, as "
     "docs/train.md shows",
+    "fedray audit --tuning": "charge every released training to a ledger, by `fedray budget`",
+    "fedray.RandomRuns": "train every cell with `seeds` of fedray.Sweep",
+    "fedray.Tuning": "charge every released training to a ledger, by `fedray budget`",
+    "fedray.read_tuning": "charge every released training to a ledger, by `fedray budget`",
 }
 """Replacement of each removed name: a command, a command with an option, a name of the package, the
 full path of a key in a file, or `key = 'value'`."""
