@@ -17,8 +17,6 @@ from fedray.audit.released import ReleasedEvent as ReleasedEvent
 from fedray.audit.released import read_events as read_events
 from fedray.audit.several_tasks import TasksAudit as TasksAudit
 from fedray.audit.several_tasks import audit_tasks as audit_tasks
-from fedray.audit.tuning import RandomRuns as RandomRuns
-from fedray.audit.tuning import Tuning as Tuning
 from fedray.base.errors import FedrayError as FedrayError
 from fedray.base.errors import InputError as InputError
 from fedray.base.errors import MissingExtra as MissingExtra
@@ -36,8 +34,6 @@ from fedray.mechanisms.figures import calibrated_figures as calibrated_figures
 from fedray.mechanisms.figures import mechanism_figures as mechanism_figures
 from fedray.mechanisms.files import read_strategy as read_strategy
 from fedray.mechanisms.files import write_strategy as write_strategy
-from fedray.mechanisms.odometer import Odometer as Odometer
-from fedray.mechanisms.odometer import OdometerReading as OdometerReading
 from fedray.mechanisms.optimize.design import MechanismRequest as MechanismRequest
 from fedray.mechanisms.optimize.design import optimize_mechanism as optimize_mechanism
 from fedray.mechanisms.optimize.objective import Target as Target
@@ -68,7 +64,6 @@ from fedray.studies.equal_privacy import compare_mechanisms as compare_mechanism
 from fedray.studies.fit import Fit as Fit
 from fedray.studies.fit import ObservedRun as ObservedRun
 from fedray.studies.fit import fit_min_sep as fit_min_sep
-from fedray.studies.grid import read_tuning as read_tuning
 from fedray.studies.grid import run_grid as run_grid
 from fedray.studies.habits.fit import HabitFit as HabitFit
 from fedray.studies.habits.fit import fit_habits as fit_habits

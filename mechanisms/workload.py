@@ -57,7 +57,7 @@ class Workload:
 
     @property
     def rows(self) -> str:
-        """What has the errors, in words for tables."""
+        """Name of the rows that have the errors, for tables."""
         return "prefix sums" if self.is_prefix else f"the workload {self}"
 
     @property

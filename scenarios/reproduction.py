@@ -24,7 +24,6 @@ from fedray.base.rounding import given as given
 from fedray.base.rounding import up as up
 from fedray.clients.data.language import Language as Language
 from fedray.clients.sessions import population_sessions as population_sessions
-from fedray.mechanisms.accounting.moments import moments_epsilon as moments_epsilon
 from fedray.report.figure import Axis as Axis
 from fedray.report.figure import Figure as Figure
 from fedray.report.figure import Series as Series

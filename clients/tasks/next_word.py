@@ -58,8 +58,8 @@ class NextWord(TextModel):
         tokens = fields.get("tokens")
         if tokens is None or tokens.values != WORDS + 1:
             raise ScenarioError(
-                "training.task='next_word' needs data.kind='language'; choose keyboard_lstm or "
-                "transformer_lm for other text"
+                "training.task='next_word' needs data.kind='language'; choose keyboard_lstm "
+                "for other text"
             )
         super().__init__(tokens, _PARAMETERS, seed)
         self.metrics = tuple(each for each in self.metrics if each.name in ("loss", "accuracy"))

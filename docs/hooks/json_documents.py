@@ -20,9 +20,7 @@ from fedray.runs.answers import Answers
 from fedray.runs.design import Found
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
-from fedray.scenarios.amplified import Multipliers
 from fedray.scenarios.blt import LossesOfBLTs
-from fedray.scenarios.dp_lstm import ModelEpsilons
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
@@ -122,8 +120,6 @@ DOCUMENTS: Mapping[str, Document] = {
         PredictionStudy, files="The file results.json is the same."
     ),
     "fedray reproduce gboard-recipes": Document(Recipes),
-    "fedray reproduce amplified": Document(Multipliers),
-    "fedray reproduce dp-lstm": Document(ModelEpsilons),
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),

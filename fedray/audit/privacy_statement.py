@@ -16,7 +16,6 @@ from fedray.audit.findings import broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.questions import EMPTIED, OF_A_MODEL
 from fedray.audit.rules import rules_of
-from fedray.audit.tuning import Tuning
 from fedray.base.errors import InputError, shown
 from fedray.base.escaped import markdown_text
 from fedray.base.result import Result
@@ -94,7 +93,7 @@ class Statement(Result):
         return "\n".join(lines) + "\n"
 
 
-def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
+def privacy_statement(audit: Audit) -> Statement:
     """Returns the statement of an audited trace, for the first mechanism of the audit.
 
     The figures are those of the audit's verdict: of all that the run released. If no guarantee may
@@ -102,13 +101,11 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
 
     Args:
         audit: audit of the trace.
-        tuning: the grid of trainings on this trace that preceded the run, whose cost is stated.
 
     Raises:
-        InputError: the grid has another trace, or a cell without noise; or no statement is
-            possible: mechanism or noise multiplier is unknown, no noise was added, the log is not
-            complete and no limits are claimed, or the claim has another mechanism or more noise
-            than the run had.
+        InputError: no statement is possible: mechanism or noise multiplier is unknown, no noise was
+            added, the log is not complete and no limits are claimed, or the claim has another
+            mechanism or more noise than the run had.
     """
     trace, stated = audit.trace, audit.basis.stated
     if stated is None:
@@ -147,8 +144,8 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
         *_guarantee(audit, mechanism, stated),
         *_person(audit, mechanism, stated),
         *_claim(audit),
-        _tuning(audit, stated, tuning),
-        *_limits(audit, tuning),
+        Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
+        *_limits(audit),
         *_provenance(trace, audit),
     )
     return Statement(title, trace.run["written"][:10], _summary(audit, mechanism, stated), lines)
@@ -394,36 +391,11 @@ def _claim(audit: Audit) -> list[Line]:
     ]
 
 
-def _tuning(audit: Audit, stated: Guarantee, tuning: Tuning | None) -> Line:
-    if tuning is None:
-        return Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN)
-    if tuning.trace_digest != audit.digest:
-        raise InputError("tuning: the grid was trained on another trace; name a grid of this one")
-    # A claim is about the run, so the grid then has observed figures.
-    name = "enforced" if stated.may_rest_on and stated.name != "claimed" else "observed"
-    # Trainings are composed without amplification.
-    is_sampled = stated.name == "sampled"
-    event = audit.mechanisms[0].enforced.event if is_sampled else stated.event
-    cost = tuning.cost(name, stated.delta)
-    if cost is None or event is None or audit.basis.answers:
-        raise InputError(
-            f"tuning: a cell has no {name} guarantee of a model only, so the cost is unknown"
-        )
-    with_this = tuning.cost(name, stated.delta, event)
-    plain = ", without its sampling" if is_sampled else ""
-    says = (
-        f"{tuning.trainings}: {cost} ({name}); together with the release stated above{plain}: "
-        f"{with_this}"
-    )
-    return Line("Tuning", says, tuning.basis)
-
-
-def _limits(audit: Audit, tuning: Tuning | None) -> list[Line]:
-    assumed = [each for each in audit.basis.others if tuning is None or each.kind != "tuning"]
+def _limits(audit: Audit) -> list[Line]:
     return [
         _evaluation(audit.scenario),
         *_left_out(audit),
-        *(Line(CAVEAT, each.text, each.source) for each in assumed),
+        *(Line(CAVEAT, each.text, each.source) for each in audit.basis.others),
     ]
 
 

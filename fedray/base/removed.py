@@ -77,6 +77,19 @@ REMOVED = {
     "your own with the blocks of the restarts",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
+    "fedray.Odometer": "log the participations of your loop for `fedray import`, and audit them",
+    "fedray.OdometerReading": "log the participations of your loop, and audit them",
+    "fedray reproduce dp-lstm": "run tests/simulation/test_dp_fedavg.py of the sources, whose "
+    "audits of simulated runs have the printed epsilons",
+    "training.task.kind = 'transformer_lm'": "bring a transformer as a module of your own, as "
+    "docs/train.md shows",
+    "fedray audit --tuning": "charge every released training to a ledger, by `fedray budget`",
+    "fedray.RandomRuns": "train every cell with `seeds` of fedray.Sweep",
+    "fedray.Tuning": "charge every released training to a ledger, by `fedray budget`",
+    "fedray.read_tuning": "charge every released training to a ledger, by `fedray budget`",
+    "fedray reproduce amplified": "run tests/mechanisms/test_amplified.py of the sources, or "
+    "`fedray optimize best` at an epsilon",
+    "training.weighting.kind = 'clipped'": "use 'fixed', which needs half of the noise",
 }
 """Replacement of each removed name: a command, a command with an option, a name of the package, the
 full path of a key in a file, or `key = 'value'`."""

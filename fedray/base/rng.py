@@ -73,7 +73,6 @@ class Stream(IntEnum):
     LOG_RECORDS = 70
     LOG_BOOTSTRAP = 71
     DEVICE_CLASS = 80
-    TUNING = 90
     OWNER = 100
     VALUES = 101
     ANSWER = 102

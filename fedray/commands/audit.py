@@ -31,7 +31,6 @@ def audit(
     page: Path | None = None,
     figures: Path | None = None,
     statement: Path | None = None,
-    tuning: Path | None = None,
     events: Path | None = None,
     evidence: Path | None = None,
     show_devices: bool = False,
@@ -66,7 +65,6 @@ def audit(
         page (FILE): HTML page of the audit
         figures (DIR): folder for every figure of the page, as SVG and CSV
         statement (DIR): folder for a privacy statement to publish, as Markdown and JSON
-        tuning (DIR): training grid on this trace, whose cost the statement gives
         events (FILE): released models as events, with rho and epsilon of two accountants
         evidence (FILE): every participation that breaks the claim, as .csv or .parquet
     Args:
@@ -89,7 +87,6 @@ def audit(
             "--mechanism": mechanism,
             "--noise-multiplier": noise_multiplier,
             "--statement": statement,
-            "--tuning": tuning,
             "--events": events,
             "--evidence": evidence,
             "--show-devices": show_devices,
@@ -99,8 +96,6 @@ def audit(
         return
     if statement is not None and show_devices:
         raise InputError("--statement is for publication; leave out --show-devices")
-    if tuning is not None and statement is None:
-        raise InputError("--tuning is a line of the statement; give --statement DIR")
     if evidence is not None:
         check_evidence_file(evidence, read_claim(claim) if claim is not None else None)
     with progress_line("auditing"):
@@ -119,7 +114,7 @@ def audit(
     # The only file that may be refused comes last.
     if statement is not None:
         try:
-            written["statement"] = write_statement(result, statement, tuning)
+            written["statement"] = write_statement(result, statement)
         except InputError as error:
             # The exit code says that the claim fails, whatever else cannot be written.
             if result.claim_holds is not False:
@@ -135,30 +130,23 @@ def audit(
     exit_by_claim(result)
 
 
-def write_statement(audit: Any, folder: Path, tuning: Path | None) -> str:
+def write_statement(audit: Any, folder: Path) -> str:
     """Writes the privacy statement of an audit, as Markdown and JSON.
 
     Args:
         audit: the audit, in which the devices of a log are not named.
         folder: folder of both files, created if it is missing.
-        tuning: directory of a grid whose cost is stated; None for no grid.
 
     Returns:
         Path of the folder.
 
     Raises:
-        InputError: the audit has no noise to state, the grid is of another trace, or the
-            folder cannot be written.
+        InputError: the audit has no noise to state, or the folder cannot be written.
     """
     from fedray.audit.privacy_statement import privacy_statement
     from fedray.base.atomic import write_whole
 
-    grid = None
-    if tuning is not None:
-        from fedray.studies.grid import read_tuning
-
-        grid = read_tuning(tuning, audit.trace)
-    found = privacy_statement(audit, grid)
+    found = privacy_statement(audit)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

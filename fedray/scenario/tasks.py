@@ -15,7 +15,6 @@ __all__ = [
     "MlpTask",
     "NextWordTask",
     "QuadraticTask",
-    "TransformerLmTask",
 ]
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
@@ -121,36 +120,6 @@ class KeyboardLstmTask(TaskTable):
         return self
 
 
-class TransformerLmTask(TaskTable):
-    """A transformer that predicts the next word; see clients/tasks/transformer_lm.py.
-
-    The defaults follow pfl-research's Stack Overflow benchmark.
-    """
-
-    kind: Literal["transformer_lm"] = "transformer_lm"
-    """A transformer that predicts the next word."""
-    implementation: ClassVar[str] = "fedray.clients.tasks.transformer_lm:TransformerLm"
-    layers: Annotated[int, Field(ge=1, le=128)] = 3
-    """Number of blocks, each with attention and a feed-forward layer."""
-    embedding: Width = 96
-    """Dimensions of a word's embedding, and width of the blocks; even, and a multiple of
-    `heads`."""
-    heads: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Number of attention heads."""
-    feedforward: Width = 1536
-    """Number of units of the feed-forward layers."""
-
-    @model_validator(mode="after")
-    def _heads_share_the_embedding(self) -> Self:
-        # Heads have equal parts, and positions are encoded by pairs of a sine and a cosine.
-        if self.embedding % self.heads or self.embedding % 2:
-            raise ValueError(
-                f"embedding={self.embedding}, heads={self.heads}: embedding must be even and a "
-                "multiple of heads; change one of them"
-            )
-        return self
-
-
 class CustomTask(PythonFile, TaskTable):
     """The user's own task, from a Python file that imports all it needs.
 
@@ -172,7 +141,6 @@ AnyTask = Annotated[
     | Annotated[QuadraticTask, Tag("quadratic")]
     | Annotated[ImageCnnTask, Tag("image_cnn")]
     | Annotated[KeyboardLstmTask, Tag("keyboard_lstm")]
-    | Annotated[TransformerLmTask, Tag("transformer_lm")]
     | Annotated[CustomTask, Tag("custom")],
     told_apart_by("kind", "next_word"),
 ]

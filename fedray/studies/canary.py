@@ -20,18 +20,13 @@ Lower bounds of epsilon (`fedray.audit.one_run`) stand beside the claimed one. T
 best linear test of what is seen: every release, or the last model of plain SGD, which is the sum of
 all releases. For these the exact mu of right code is known too.
 
-The counts of short updates, by which adaptive clipping chooses norms, are one number per round.
-Many aggregators that differ only in the seed release them, and they are tested in the same way.
-
-Limit: for a clipped denominator, canaries show half of the claimed mu. The other half is the change
-that a device makes to the sum of the others by its weight, and a canary's coordinate has no others.
+Limit: the counts of short updates, by which adaptive clipping chooses norms, are not tested.
 """
 
-import itertools
 import math
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -53,7 +48,6 @@ from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
 from fedray.encoding.tables import DiscreteGaussian, ModularTable
 from fedray.mechanisms import reference
-from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
@@ -63,9 +57,9 @@ from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
-from fedray.scenario.clipping import AdaptiveClipping, Clip
+from fedray.scenario.clipping import Clip
 from fedray.scenario.training import ServerSGD
-from fedray.scenario.weighting import ClippedDenominator, FixedDenominator
+from fedray.scenario.weighting import FixedDenominator
 from fedray.studies.noise_tests import CanaryTest, examine_noise, worst_square
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
@@ -88,13 +82,9 @@ COORDINATES, COORDINATES_OF_DEVICES_NOISE = 8192, 256
 """Default numbers of model parameters; fewer if every device draws noise for each."""
 LAYERS = 4
 """Layers of the model if a scenario clips layers, and does not say how many there are."""
-COUNTING = 64
-"""Aggregators that release counts of short updates."""
 _GROUP = 64
 _PRECISION = 1e-5
 """Relative error that float32 and the margin of clipping may cause in a contribution."""
-_SLOWLY = 1e-4
-"""Learning rate of clip norms while counts are tested, so that no norm reaches its limit."""
 
 
 Aggregator = Callable[[Scenario], Any]
@@ -155,14 +145,11 @@ class CanaryResult(Result):
     """Delta of every epsilon: `privacy.delta`."""
     seen: tuple[Seen, ...] = ()
     """Lower bounds of epsilon if every model is seen, and if only the last is, of plain SGD with
-    equal denominators; empty for counts."""
+    equal denominators."""
     confidence: ClassVar[InJson[float]] = CONFIDENCE
     """Confidence of the interval of mu, from 0 to 1."""
     devices_add_noise: NotInJson[bool] = False
     """Whether devices add the noise, so that it is discrete."""
-    counts: "CanaryResult | None" = None
-    """The same for the counts of short updates of adaptive clipping: its `coordinates` are
-    aggregators, and mu is that of one device, which changes a count by 1/2. None without counts."""
 
     def __repr__(self) -> str:
         found = f"{len(self.problems)} problems" if self.problems else "no problem"
@@ -188,8 +175,7 @@ class CanaryResult(Result):
 
         Right code has any with a probability below 1e-3.
         """
-        tests = self.tests if self.counts is None else self.tests + self.counts.tests
-        return [test.problem for test in tests if test.problem is not None]
+        return [test.problem for test in self.tests if test.problem is not None]
 
 
 def canary_tables(canary: CanaryResult) -> list[Table]:
@@ -211,13 +197,6 @@ def canary_tables(canary: CanaryResult) -> list[Table]:
         ("signal", f"{canary.signal:.4f} of what it should be; noise {canary.noise:.4f}"),
         ("p-values", ", ".join(p_values)),
     ]
-    if (counts := canary.counts) is not None:
-        text = (
-            f"noise multiplier {given(counts.noise_multiplier)}, mu claimed "
-            f"{up(counts.claimed_mu)}, expected {counts.expected_mu:.4f}, measured "
-            f"{_interval(counts)}; noise {counts.noise:.4f} of what it should be"
-        )
-        facts.append(("counts", text))
     problems = [("WRONG", problem) for problem in canary.problems]
     rows = [(each.what, each.epsilon, bound) for each in canary.seen for bound in each.lower]
     bounds = lower_bounds_table("seen", rows, canary.claimed_epsilon, canary.delta)
@@ -334,12 +313,11 @@ def check_training(
     shares = np.sqrt(np.array(came or [1.0] * recorded.rounds))
     # The unit of a round is the change that one device may make to its estimate.
     unit = np.array([encoding.contribution_norm(each.norm) for each in clips]) * shares
-    unit *= setup.effect
     pattern = np.array(recorded.pattern)
     weights = _reference_weights(scenario, recorded)
     u = np.zeros(recorded.rounds)
-    u[pattern] = setup.scales(recorded) * weights
-    u *= setup.longest / (inflation * setup.effect * shares)
+    u[pattern] = weights
+    u *= setup.longest / (inflation * shares)
     L = _noise_factor(strategy, recorded.rounds)
     W, shift = _whitened(L, released / unit[:, None], u, z)
     delta = scenario.privacy.delta
@@ -351,15 +329,12 @@ def check_training(
         W,
         shift,
         _contribution(setup, recorded, contributions[pattern], weights),
-        has_canary=setup.has_canary,
-        grain=setup.grain() / (z * shares.min()),
+        setup.has_canary,
+        setup.grain() / (z * shares.min()),
     )
     claimed = PatternSensitivities(strategy, recorded.rounds).exact(
         pattern, None if (weights == 1.0).all() else weights
     )
-    counts = None
-    if scenario.count_noise is not None:
-        counts = _check_counts(setup.scenario, recorded, aggregator)
     seen = [
         _seen(what, answers[what], float(test @ shift), setup.has_canary, delta)
         for what, test in tests.items()
@@ -373,7 +348,6 @@ def check_training(
         # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
         claimed_mu=claimed.value / (z * math.sqrt(recorded.least_share)),
         devices_add_noise=encoding.adds_noise,
-        counts=counts,
         delta=delta,
         seen=tuple(seen),
         **measured,
@@ -410,20 +384,18 @@ def _whitened(
 def _measured(
     W: Float64Array,
     shift: Float64Array,
-    *tests: CanaryTest,
+    contribution: CanaryTest,
     has_canary: BoolArray,
-    grain: float = 0.0,
-    at_once: int = 1,
+    grain: float,
 ) -> dict[str, Any]:
     """Returns the measured figures of a `CanaryResult`, and the expected mu.
 
     Args:
         W: whitened releases [n, coordinates]; the signal is subtracted from it.
         shift: shift of a canary in each row of W, [n].
-        tests: other tests to report.
+        contribution: test of the contributions.
         has_canary: coordinates that have a canary.
         grain: distance between the values of whitened noise; 0 for continuous noise.
-        at_once: number of devices that cause `u` together; mu is that of one.
     """
     expected_mu = float(np.linalg.norm(shift))
     answers = shift @ W / expected_mu
@@ -455,9 +427,7 @@ def _measured(
     away = (difference - expected_mu) / math.sqrt(of_means)
     by_signal = 2.0 * float(stats.norm.sf(abs(away)))
     by_noise, _ = worst_square(np.array([freedom * spread**2]), freedom)
-    expected_mu, mu, mu_low, mu_high = (
-        each / at_once for each in (expected_mu, mu, mu - reach, mu + reach)
-    )
+    mu_low, mu_high = mu - reach, mu + reach
     of_mu = CanaryTest(
         "mu",
         min(1.0, 2.0 * min(by_signal, by_noise)),
@@ -473,7 +443,7 @@ def _measured(
         "mu_high": mu_high,
         "signal": signal,
         "noise": float(np.sqrt((silent**2).mean())),
-        "tests": (of_mu, of_signal, *tests, *examine_noise(silent, W, grain)),
+        "tests": (of_mu, of_signal, contribution, *examine_noise(silent, W, grain)),
     }
 
 
@@ -526,24 +496,18 @@ class _Setup(NamedTuple):
 
     scenario: the trained scenario.
     has_canary: coordinates of a layer that have a canary, each by a fair coin, [m].
-    silent: devices with examples that send zero, in every other round of the pattern.
     layer_norms: first clip norm of each layer.
     goal: devices of a round.
     denominator: divisor of a noised sum; None for the number of devices.
-    least: sum of weights above which a sum is scaled down; infinite if sums are never scaled.
-    effect: largest change of the estimate by one device, over its largest change of the sum.
     encoding: encoding of the sums.
     longest: length of the longest clipped update, in clip norms.
     """
 
     scenario: Scenario
     has_canary: BoolArray
-    silent: int
     layer_norms: tuple[float, ...]
     goal: int
     denominator: float | None
-    least: float
-    effect: float
     encoding: Encoding
     longest: float
 
@@ -568,23 +532,15 @@ class _Setup(NamedTuple):
         goal = math.ceil(canaries / recorded.least_share)
         if not privacy.encoding.adds_noise:
             goal = max(goal, scenario.rounds.report_goal)
-        silent, denominator, least, effect = 0, None, math.inf, 1.0
+        denominator = None
         if isinstance(weighting, FixedDenominator):
             denominator = goal * weighting.mean_weight
-        if isinstance(weighting, ClippedDenominator):
-            # Rounds with half of the least denominator, and with twice as much.
-            goal = math.ceil(2 * canaries / weighting.least_mean_weight)
-            denominator = least = goal * weighting.least_mean_weight
-            silent, effect = 3 * canaries, 2.0
         dimension = has_canary.size * len(layer_norms)
         trained = _with_room(scenario, goal, dimension)
         encoding = encoding_of(trained.privacy.encoding, trained.sum_setting(dimension))
         # An update that is at the norm of every layer is as long as the root of their squares.
         longest = math.hypot(*layer_norms) / privacy.clip_norm
-        return cls(
-            *(trained, has_canary, silent, layer_norms, goal),
-            *(denominator, least, effect, encoding, longest),
-        )
+        return cls(trained, has_canary, layer_norms, goal, denominator, encoding, longest)
 
     @property
     def canaries(self) -> int:
@@ -594,18 +550,6 @@ class _Setup(NamedTuple):
     def devices(self, share: float) -> int:
         """Devices of a round in which such a share of the goal was accepted."""
         return round(self.goal * share)
-
-    def has_silent(self, pattern: Sequence[int], round_index: int) -> bool:
-        """Whether silent devices with examples take part in a round of the pattern."""
-        return bool(self.silent) and pattern.index(round_index) % 2 == 1
-
-    def scales(self, recorded: Recorded) -> Float64Array:
-        """Factors on the sums of the pattern's rounds before noise is added, [c]."""
-        weights = [
-            self.canaries + self.silent * self.has_silent(recorded.pattern, index)
-            for index in recorded.pattern
-        ]
-        return np.minimum(1.0, self.least / np.array(weights))
 
     def grain(self) -> float:
         """Distance of a coordinate's noise values, in contribution norms; 0 if continuous."""
@@ -714,7 +658,7 @@ def _released(
 
     full, layers = setup.scenario, setup.layer_norms
     first = full.privacy.clipping.clip(full.privacy.clip_norm)
-    canaries = Canaries(setup.has_canary, setup.silent, layers, first)
+    canaries = Canaries(setup.has_canary, layers, first)
     watched = _Watched(aggregator(full), canaries, setup.encoding)
     loop = TrainingLoop(
         full,
@@ -791,13 +735,9 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     devices = 1 if setup.scenario.count_noise is None else setup.canaries
     if setup.encoding.adds_noise:
         devices = setup.devices(recorded.shares[round_index] if recorded.shares else 1.0)
-    sending = 0
-    if round_index in recorded.pattern:
-        sending = setup.canaries
-        sending += setup.silent * setup.has_silent(recorded.pattern, round_index)
-    holding = setup.canaries + setup.silent
-    # Ids beyond canaries and silent devices have no examples.
-    empty = np.arange(holding, holding + max(0, devices - sending))
+    sending = setup.canaries if round_index in recorded.pattern else 0
+    # Ids beyond the canaries have no examples.
+    empty = np.arange(setup.canaries, setup.canaries + max(0, devices - sending))
     device_ids = np.concatenate([np.arange(sending), empty]).astype(np.uint64)
     if setup.scenario.rounds.buffer is None:
         return Cohort(device_ids)
@@ -806,71 +746,6 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     if recorded.staleness and sending:
         versions[:sending] -= recorded.staleness[recorded.pattern.index(round_index)]
     return Cohort(device_ids, versions)
-
-
-def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator) -> CanaryResult:
-    """Tests the counts of short updates.
-
-    In the rounds of the pattern, all devices of half of the aggregators count as short; the devices
-    of the other half send nothing.
-
-    Raises:
-        InputError: the clip rule is not `adaptive`, from whose norms counts are read.
-    """
-    clipping = scenario.privacy.clipping
-    if not isinstance(clipping, AdaptiveClipping):
-        raise InputError.of(
-            "privacy.clipping.kind",
-            clipping.kind,
-            "is not testable: its counts cannot be read from its norms",
-            "test this scenario with kind 'fixed' or 'adaptive'",
-        )
-    count_noise, goal = scenario.count_noise, scenario.rounds.report_goal
-    assert count_noise is not None
-    counts = np.empty((recorded.rounds, COUNTING))
-    for place in range(COUNTING):
-        # Each has a seed of its own, and a clip norm that moves slowly around the median.
-        slowly = clipping.model_copy(update={"learning_rate": _SLOWLY, "quantile": 0.5})
-        seed = scenario.training_seed + 1 + place
-        tested = aggregator(
-            _updated(scenario, privacy={"clipping": slowly}, training={"seed": seed})
-        )
-        # Counts do not depend on the model, so one parameter will do.
-        tested.start(np.zeros(1, np.float32))
-        shares = [0.0]
-        for index in range(recorded.rounds):
-            is_short = index in recorded.pattern and place < COUNTING // 2
-            became = {"short": goal} if is_short else {"without_examples": goal}
-            clip, _ = tested.commit(TrainReport(round_index=index, devices=goal, **became))
-            assert clip.counted_norm is not None
-            # C_t = C_0 exp(-rate (shares - t / 2)), so the sum of shares follows from it.
-            ratio = math.log(scenario.privacy.clip_norm / clip.counted_norm)
-            shares.append(ratio / _SLOWLY + (index + 1) / 2)
-        counts[:, place] = [
-            goal * (after - before) - goal / 2 for before, after in itertools.pairwise(shares)
-        ]
-    u = np.zeros(recorded.rounds)
-    u[list(recorded.pattern)] = goal
-    z = count_noise_multiplier(count_noise)
-    strategy = scenario.privacy.needed_strategy()
-    # One device changes a count by 1/2, which is the unit here; all of them change it together.
-    W, shift = _whitened(_noise_factor(strategy, recorded.rounds), 2.0 * counts, u, z)
-    measured = _measured(W, shift, has_canary=np.arange(COUNTING) < COUNTING // 2, at_once=goal)
-    measured["tests"] = tuple(
-        replace(test, measured=f"counts of short updates: {test.measured}")
-        for test in measured["tests"]
-    )
-    claimed = PatternSensitivities(strategy, recorded.rounds).exact(np.array(recorded.pattern))
-    return CanaryResult(
-        mechanism=strategy.kind,
-        rounds=recorded.rounds,
-        coordinates=COUNTING,
-        pattern=recorded.pattern,
-        noise_multiplier=z,
-        claimed_mu=claimed.value / z,
-        delta=scenario.privacy.delta,
-        **measured,
-    )
 
 
 def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | None) -> Recorded:

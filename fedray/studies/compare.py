@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from fedray.audit.audit import Audit, audit_trace, clients_of
 from fedray.audit.questions import vocabulary_cost
-from fedray.audit.tuning import Tuning
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
@@ -161,8 +160,6 @@ class Comparison(DrawnResult):
     """Guarantee whose epsilon all groups with noise were calibrated to; empty if not known."""
     reach: IfAny[Reach] = None
     """What each run had spent when it first reached a value of the answer's metric, if asked."""
-    tuning: IfAny[Tuning] = None
-    """Privacy of all runs together, if they are the cells of a sweep, the best first."""
     ended: NotInJson[str] = ""
     """How the trainings ended, in a sentence with a space after it, if rounds are missing."""
 

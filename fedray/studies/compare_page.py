@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fedray.audit.tuning import Tuning
 from fedray.base.rounding import counted, given, in_words, needed_noise, up
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
@@ -41,10 +40,8 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Cost of tuning, means of each metric, privacy and costs, and the keys in which scenarios
-    differ."""
-    tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
-    tables += [_means_table(comparison, each) for each in _answer_first(comparison)]
+    """Means of each metric, privacy and costs, and the keys in which scenarios differ."""
+    tables = [_means_table(comparison, each) for each in _answer_first(comparison)]
     if comparison.reach is not None:
         tables.append(_reach_table(comparison.reach, comparison.delta))
     tables.append(_groups_table(comparison))
@@ -55,23 +52,6 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 def _answer_first(comparison: Comparison) -> list[Metric]:
     return sorted(comparison.metrics, key=lambda each: each != comparison.metric)
-
-
-def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
-    """The best cell, and the privacy of all trainings together."""
-    first, *others = comparison.groups
-    best = "none" if comparison.none_is_best else first.label
-    pairs = [("trainings", tuning.trainings), ("best", best)]
-    # Random trainings have seeds of their own, and form no pairs.
-    for second in others[:1] if tuning.runs is None else ():
-        found = comparison.difference(second, comparison.metric.name, first)
-        is_clear = math.isfinite(found.mean) and not comparison.may_be_chance(second, first)
-        words = f"{second.label}: {interval_text(found, '+.4f')}; can"
-        words += f"{'' if is_clear else 'not'} be distinguished"
-        pairs.append(("next", words))
-    pairs += [(name, str(cost or "unknown")) for name, cost in tuning.costs.items()]
-    title = f"Cost of tuning at delta = {given(tuning.delta)}"
-    return Table.facts(title, pairs, f"{tuning.basis[0].upper()}{tuning.basis[1:]}.")
 
 
 def _means_table(comparison: Comparison, metric: Metric) -> Table:

@@ -15,20 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from pydantic import ValidationError
-
-from fedray.audit.tuning import Tuning
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
-from fedray.base.regular_file import read_regular_file
 from fedray.base.storage import local_path
 from fedray.runs.calibrated import calibrated
-from fedray.runs.learning import is_trained, scenario_of, scenario_to_train, train_many
+from fedray.runs.learning import scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.compare import Comparison, audits_of, comparison_of
+from fedray.studies.compare import Comparison, comparison_of
 from fedray.studies.sweep.run import result_files
-from fedray.studies.sweep.sweep import SEEDS, Sweep
+from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.reader import Trace
 
 SWEEP_FILE = "sweep.json"
@@ -52,11 +48,10 @@ def run_grid(
         trust_code: whether the code of a custom task that came with the trace may be run.
 
     Returns:
-        The cells, the best by the answer's metric first, with their cost in privacy.
+        The cells, the best by the answer's metric first.
 
     Raises:
-        InputError: a cell is impossible, code is not trusted, the random number of trainings is 0,
-            or `out` holds something else.
+        InputError: a cell is impossible, code is not trusted, or `out` holds something else.
     """
     if sweep.trace is None:
         raise InputError.of("sweep", sweep.name, "has no trace to train on", "give it one")
@@ -70,45 +65,13 @@ def run_grid(
     found = comparison_of(
         [*train_many(trace, wanted, placement, on_progress).values()], trace, None
     )
-    # Of random trainings the best one counts.
-    judged = min if sweep.runs else fmean
-    groups = tuple(sorted(found.groups, key=lambda group: judged(found.badness(group))))
-    tuning = _tuning(sweep, cells, trace)
+    groups = tuple(sorted(found.groups, key=lambda group: fmean(found.badness(group))))
     axes = sweep.x, sweep.plane or ""
     axes += tuple(key for key in sweep.vary if key not in axes)
-    found = replace(found, groups=groups, axes=axes, tuning=tuning)
+    found = replace(found, groups=groups, axes=axes)
     for name, content in result_files(found, found.page()).items():
         write_whole(directory / name, content, name, InputError)
     return found
-
-
-def read_tuning(out: str | Path, trace: Trace) -> Tuning:
-    """Returns the cost in privacy of the trainings of a grid.
-
-    Args:
-        out: directory of a finished grid.
-        trace: trace that it must have been trained on.
-
-    Raises:
-        InputError: the directory has no finished grid of this trace.
-    """
-    directory = Path(os.path.abspath(local_path(out)))
-    try:
-        sweep = Sweep.model_validate_json(read_regular_file(directory / SWEEP_FILE))
-    except (OSError, ValidationError):
-        reason = f"has no {SWEEP_FILE} that can be read"
-        raise InputError.of("tuning", str(out), reason, "name the output of a grid") from None
-    cells, wanted = _trainings(sweep, trace, directory)
-    if not all(is_trained(trace, *each) for each in wanted.values()):
-        raise InputError.of("tuning", str(out), "lacks trainings", "finish the grid first")
-    return _tuning(sweep, cells, trace)
-
-
-def _tuning(sweep: Sweep, cells: list[Scenario], trace: Trace) -> Tuning:
-    delta = cells[0].privacy.delta
-    return Tuning(
-        trace.digest, delta, audits_of(cells, trace, delta), sweep.seeds or SEEDS, sweep.runs
-    )
 
 
 def _trainings(
@@ -124,14 +87,8 @@ def _trainings(
         training = cells[cell].training.model_copy(update={"seed": seed})
         scenario = cells[cell].model_copy(update={"training": training})
         wanted[cell, seed] = scenario, directory / "runs" / f"{cell + 1}-{seed}"
-    if not wanted:
-        raise InputError(
-            "runs: the number drawn is 0, so nothing is trained; another draw would void the "
-            "guarantee, so give `seeds`, whose trainings compose"
-        )
     is_other = directory.exists() and not (directory / SWEEP_FILE).exists()
     found = {each for each in (directory / "runs").glob("*") if each.suffix != ".partial"}
-    # Another training would use the same devices, and not be counted.
     if is_other or found - {out for _, out in wanted.values()}:
         reason = "holds something else than trainings of this sweep"
         raise InputError.of("out", str(directory), reason, "name a new directory")

@@ -6,8 +6,7 @@ comparison.
 
 import logging
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,24 +37,6 @@ def renyi_epsilon(event: Event, delta: float) -> float:
         check_delta(delta)
         return _allocated_epsilon(event, delta)
     return _epsilon(peer_event(event), delta)
-
-
-def best_of_epsilon(
-    event: Event,
-    mean: float,
-    shape: float | Literal["poisson"],
-    delta: float,
-    others: Sequence[Event] = (),
-) -> float:
-    """Returns an upper bound on epsilon of the best of a random number of runs of an event, and of
-    other events (Papernot and Steinke 2022, Theorem 2 with eta = shape, or Theorem 6)."""
-    # dp_accounting does not export the event with the others.
-    from dp_accounting import ComposedDpEvent
-    from dp_accounting.dp_event import RepeatAndSelectDpEvent
-
-    eta = math.inf if shape == "poisson" else shape
-    best = RepeatAndSelectDpEvent(peer_event(event), mean, eta)
-    return _epsilon(ComposedDpEvent([best, *map(peer_event, others)]), delta)
 
 
 def _allocated_epsilon(event: MinSepSampled, delta: float) -> float:

@@ -173,7 +173,7 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a kind of mechanism is made for a setting."""
+    """Method of making a kind of mechanism for a setting."""
 
     make: Callable[[MechanismRequest, Progress | None], Strategy]
     """Function from a request to its strategy."""

@@ -2,9 +2,8 @@
 level, coordinate).
 
 On a CPU, coordinates come in blocks of 2^18, each from numpy's generator under a 128-bit key of its
-own: any split of the coordinates into shards at whole blocks gives the same numbers, and two
-addresses never share a stream. On a GPU, the device's Philox generator is keyed by (seed, first
-coordinate) in 64 bits, and (round, level) are positions 2^34 apart in its stream, so that within a
+own, so that two addresses never share a stream. On a GPU, the device's Philox generator is keyed by
+the seed in 64 bits, and (round, level) are positions 2^34 apart in its stream, so that within a
 run no two rows share a draw; the numbers depend on the model of GPU.
 """
 
@@ -26,37 +25,21 @@ _POSITIONS = 1 << 34
 
 
 class NormalDraws:
-    """Draws of one run for coordinates [first, first + D), for one purpose.
+    """Draws of one run for one purpose.
 
     Args:
         seed: seed of the run's noise.
-        first_coordinate: multiple of BLOCK.
         device: device that draws and adds the noise.
         stream: the purpose.
-
-    Raises:
-        ValueError: the first coordinate lies within a block.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        first_coordinate: int,
-        device: torch.device,
-        stream: Stream = Stream.NOISE,
-    ) -> None:
-        if first_coordinate % BLOCK:
-            raise ValueError(
-                f"first_coordinate={first_coordinate} must be a multiple of {BLOCK}; shards are "
-                "split at whole blocks"
-            )
+    def __init__(self, seed: int, device: torch.device, stream: Stream = Stream.NOISE) -> None:
         self._seed = seed
-        self._first = first_coordinate
         self._device = device
         self._stream = stream
         if device.type == "cuda":
             self._generator = torch.Generator(device)
-            self._key = stream_seed(seed, stream, first_coordinate)
+            self._key = stream_seed(seed, stream, 0)
 
     def fill(self, out_D: Tensor, round_index: int, level: int = 0) -> None:
         """Overwrites a row with the standard normals of (round, level).
@@ -83,10 +66,10 @@ class NormalDraws:
             out_D.normal_(generator=self._generator)
             return
         values = out_D.numpy()
-        blocks: list[tuple[np.ndarray, int, int, int]] = []
-        for start in range(0, values.size, BLOCK):
-            place = (self._first + start) // BLOCK
-            blocks.append((values[start : start + BLOCK], place, round_index, level))
+        blocks = [
+            (values[start : start + BLOCK], start // BLOCK, round_index, level)
+            for start in range(0, values.size, BLOCK)
+        ]
         if len(blocks) == 1:
             self._fill_block(blocks[0])
         else:

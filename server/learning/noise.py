@@ -336,15 +336,14 @@ def noise_stream(
     dimension: int,
     device: torch.device,
     rounds: int,
-    first_coordinate: int = 0,
     stream: Stream = Stream.NOISE,
 ) -> NoiseStream:
-    """Returns the noise stream of a strategy for `rounds` rounds, on coordinates [first, first +
-    dimension) of the model, from the draws of one purpose; without a strategy, zeros.
+    """Returns the noise stream of a strategy for `rounds` rounds, from the draws of one purpose;
+    without a strategy, zeros.
 
     Raises InputError for a strategy of fewer rounds.
     """
-    where = (NormalDraws(seed, first_coordinate, device, stream), dimension, device, rounds)
+    where = (NormalDraws(seed, device, stream), dimension, device, rounds)
     if strategy is None:
         return Silence(Independent(), *where)
     strategy.check_rounds(rounds)

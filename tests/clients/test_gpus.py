@@ -235,7 +235,6 @@ def test_updates_in_torch_are_clipped_as_arrays_are(small, kind: str, device: st
 TASKS = {
     "next_word": "training.task={kind='next_word'}",
     "keyboard_lstm": "training.task={kind='keyboard_lstm', hidden=20}",
-    "transformer_lm": "training.task={kind='transformer_lm', layers=1}",
 }
 
 

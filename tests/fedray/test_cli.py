@@ -285,7 +285,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (
             ["reproduce", "chess"],
-            "unknown reproduction 'chess'; choose from amplified, blt, dp-lstm",
+            "unknown reproduction 'chess'; choose from blt, flash, gboard",
         ),
         (["reproduce", "gboard", "--rows", "xx-XX"], "is not a published run"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),

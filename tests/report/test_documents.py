@@ -22,7 +22,6 @@ from fedray.audit.persons import Clients
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.rules import Violations
 from fedray.audit.several_tasks import audit_tasks
-from fedray.audit.tuning import Tuning
 from fedray.cli import app
 from fedray.commands.audit import audit_run_of_tasks
 from fedray.commands.run import print_run_of_tasks
@@ -254,10 +253,8 @@ def test_documents_of_comparisons_match_their_types(
     paths = [str(run.path) for run in runs]
     options += ("--trace", str(trace.path), "--reach", "0.4")
     found = printed(fedray_command, "compare", *paths, *options, "--json")
-    audit = audit_trace(trace, noise_multiplier=1.0, delta=1e-6, mechanism=Identity())
-    tuning = Tuning(trace.digest, 1e-6, [audit], seeds=2, runs=None).to_json()
-    check("fedray compare", found, {"tuning": tuning})
-    check("fedray compare-mechanisms", found, {"tuning": tuning})
+    check("fedray compare", found)
+    check("fedray compare-mechanisms", found)
 
 
 @pytest.mark.slow

@@ -20,15 +20,13 @@ from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import amplified, blt, dp_lstm, flash, gboard_recipes
+from fedray.scenarios import blt, flash, gboard_recipes
 from fedray.scenarios.reproduction import Reproduced, Reproduction, agreement_figure
 from fedray.studies import reach_and_pace
 
 HERE = Placement(backend="in-process")
 SMALL = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
 EXAMPLES: dict[str, dict[str, Any]] = {
-    "amplified": {},
-    "dp-lstm": {},
     "blt": {},
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
@@ -65,9 +63,6 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     monkeypatch.setattr(blt, "PRINTED", (*blt.PRINTED[:3], blt.PRINTED[8]))
     # The slow fits are those of test_flash.py.
     monkeypatch.setattr(flash, "FITTED", flash.FITTED[-1:])
-    # All 110 cells of appendix G.1 take minutes.
-    monkeypatch.setattr(amplified, "G1", ((4.0, "128"),))
-    monkeypatch.setattr(dp_lstm, "TABLE_1", ((10**6, 10, 1.0, ("0.68", "0.69")),))
     monkeypatch.setattr(gboard_recipes, "KEYS", TINY_RECIPES)
     monkeypatch.setattr(gboard_recipes, "GOAL", 60)
     monkeypatch.setattr(gboard_recipes, "LARGE", 20)
@@ -154,7 +149,7 @@ def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
 
 def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
     for given, message in (
-        (("owm",), "unknown reproduction 'owm'; choose from amplified, blt, dp-lstm,"),
+        (("owm",), "unknown reproduction 'owm'; choose from blt, flash, gboard,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),

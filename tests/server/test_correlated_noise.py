@@ -42,7 +42,7 @@ def test_the_steps_are_rows_of_the_inverse_matrix_times_the_draws(kind: str) -> 
     noise = noise_of(strategy)
     Z = np.empty((ROUNDS, 18), np.float32)
     for t in range(ROUNDS):
-        NormalDraws(3, 0, torch.device("cpu")).fill(torch.from_numpy(Z[t]), t)
+        NormalDraws(3, torch.device("cpu")).fill(torch.from_numpy(Z[t]), t)
     C = strategy.definition(ROUNDS)
     rows = np.stack([flat(noise.next_noise()) for _ in range(ROUNDS)])
     np.testing.assert_allclose(rows, 2.0 * 0.5 * np.linalg.solve(C, Z), atol=2e-5)

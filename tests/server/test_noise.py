@@ -1,7 +1,6 @@
 """Noise streams and the aggregator: the recurrences are the matrices of mechanisms/reference.py, and restarts change nothing."""
 
 import os
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Literal
 
@@ -13,12 +12,12 @@ from example_mechanisms import MECHANISMS, ROUNDS
 
 from fedray.base.arrays import Float32Array, Float64Array
 from fedray.base.errors import CheckpointError, InputError
+from fedray.base.rng import Stream, stream_generator
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.mechanisms import tree_nodes
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.registry import (
-    Identity,
     Tree,
 )
 from fedray.mechanisms.strategy import Sensitivity, Strategy
@@ -40,7 +39,7 @@ def stream_of(
 
 def draw(round_index: int, level: int = 0, seed: int = 3, dimension: int = 17) -> np.ndarray:
     row = torch.empty(dimension)
-    NormalDraws(seed, 0, CPU).fill(row, round_index, level)
+    NormalDraws(seed, CPU).fill(row, round_index, level)
     return row.double().numpy()
 
 
@@ -159,31 +158,21 @@ def test_what_has_no_address_is_refused(address) -> None:
         draw(*address)
 
 
-@pytest.mark.parametrize(
-    "strategy", [MECHANISMS[kind] for kind in ("blt", "band-fhu", "tree")], ids=lambda s: s.kind
-)
-@pytest.mark.parametrize("shards", [1, 2, 4])
-def test_shards_joined_are_the_one_stream(strategy: Strategy, shards: int) -> None:
-    dimension = 3 * BLOCK + 1000
-    whole = noise_stream(strategy, 3, dimension, CPU, 3)
-    edges = [*range(0, shards * BLOCK, BLOCK), dimension]
-    parts = [
-        noise_stream(strategy, 3, end - first, CPU, 3, first) for first, end in pairwise(edges)
-    ]
-    for _ in range(3):
-        assert torch.equal(torch.cat([part.next() for part in parts]), whole.next())
-
-
-def test_shards_start_at_whole_blocks() -> None:
-    with pytest.raises(ValueError, match="first_coordinate=5 must be a multiple"):
-        noise_stream(Identity(), 3, 10, CPU, 3, first_coordinate=5)
+def test_a_long_row_has_a_generator_for_each_block() -> None:
+    row = torch.empty(2 * BLOCK + 7)
+    NormalDraws(3, CPU).fill(row, 5, level=2)
+    for place, part in enumerate(
+        row.numpy()[start : start + BLOCK] for start in (0, BLOCK, 2 * BLOCK)
+    ):
+        generator = stream_generator(3, Stream.NOISE, 5, 2, place)
+        assert (part == generator.standard_normal(part.size, np.float32)).all()
 
 
 def test_the_step_that_a_gpu_compiles_is_the_one_that_a_cpu_takes() -> None:
     stream = stream_of(BLT_STREAM, dimension=10_000)
     S, out = torch.zeros(2, 10_000), torch.empty(10_000)
     for t in range(20):
-        NormalDraws(3, 0, CPU).fill(out, t)
+        NormalDraws(3, CPU).fill(out, t)
         buffered_step(S, out, (0.95, 0.6), (0.2, 0.3))
         torch.testing.assert_close(
             stream.next(), out, rtol=0, atol=1e-5

@@ -33,10 +33,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from fedray.audit.tuning import RandomRuns
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.mistakes import nearest_first
-from fedray.base.rng import Stream, stream_generator
 from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, Recipe
@@ -65,7 +63,7 @@ ESTIMATED = "estimate.min_sep"
 """Key of several estimates, which are varied like values of a scenario."""
 MOST_CELLS = 20_000
 SEEDS = 3
-TRAINING_KEYS = {"name", "description", "vary", "x", "plane", "trace", "seeds", "runs"}
+TRAINING_KEYS = {"name", "description", "vary", "x", "plane", "trace", "seeds"}
 """Keys of a sweep that trains."""
 
 
@@ -166,13 +164,10 @@ class Sweep(Table):
     """Tables: the mechanisms that are judged in every cell; required without a trace."""
     trace: str | None = None
     """A trace, relative to this file: every cell is then trained on it. Such a sweep has only the
-    keys name, description, vary, x, plane, and the following two."""
+    keys name, description, vary, x, plane and seeds."""
     seeds: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Trainings of each cell, with `training.seed` from 1, by default 3; or runs of each cell of a
     scenario, with `seed` from 1, by default one."""
-    runs: RandomRuns | None = None
-    """Table, in place of `seeds`: a random number of trainings, each of a random cell and with a
-    seed of its own, of which only the best may be released."""
     noise_multiplier: (
         Annotated[float, Field(ge=LEAST_NOISE_MULTIPLIER, le=MOST_NOISE_MULTIPLIER)] | None
     ) = None
@@ -231,8 +226,6 @@ class Sweep(Table):
             )
         if self.trace is None and self.scenario is None and self.seeds is not None:
             raise ValueError("seeds: are of runs; add a scenario or a trace, or leave them out")
-        if self.trace is None and self.runs is not None:
-            raise ValueError("runs: are of trainings; add a trace, or leave them out")
         if ESTIMATED in self.vary:
             raise ValueError(f"vary: {ESTIMATED} takes its list in the table estimate")
         if self.seeds is not None and "seed" in self.vary:
@@ -321,9 +314,8 @@ class Sweep(Table):
         return Workload.parse(self.workload, schedule_rates(scenario.training, rounds))
 
     def _check_training(self) -> None:
-        wrong = self.model_fields_set - TRAINING_KEYS
-        if wrong or {"seeds", "runs"} <= self.model_fields_set:
-            named = ", ".join(sorted(wrong)) or "seeds"
+        if wrong := self.model_fields_set - TRAINING_KEYS:
+            named = ", ".join(sorted(wrong))
             raise ValueError(f"{named}: has no use in a sweep that trains; leave it out")
         for key, values in self.vary.items():
             if len(set(values)) < len(values):
@@ -336,13 +328,9 @@ class Sweep(Table):
 
     def draws(self) -> list[tuple[int, int]]:
         """Place of the cell, and `training.seed`, of each training."""
-        cells = len(self.cells())
-        if self.runs is None:
-            return list(itertools.product(range(cells), range(1, (self.seeds or SEEDS) + 1)))
-        random = stream_generator(self.runs.seed, Stream.TUNING)
-        number = self.runs.number(random)
-        # Seeds of their own, because runs that shared their noise would not be independent.
-        return [(int(random.integers(cells)), int(random.integers(2**63))) for _ in range(number)]
+        return list(
+            itertools.product(range(len(self.cells())), range(1, (self.seeds or SEEDS) + 1))
+        )
 
     def _check_settings(self) -> None:
         for key, values in self.vary.items():

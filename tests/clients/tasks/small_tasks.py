@@ -16,7 +16,6 @@ from fedray.scenario.tasks import (
     LogisticTask,
     MlpTask,
     QuadraticTask,
-    TransformerLmTask,
 )
 
 EXAMPLES = 6
@@ -44,10 +43,6 @@ CASES = {
     "keyboard_lstm of two layers": (KeyboardLstmTask(**SMALL, layers=2), TEXT),
     "keyboard_lstm without projection": (
         KeyboardLstmTask(**SMALL, cell="lstm", layers=2, projected=False),
-        TEXT,
-    ),
-    "transformer_lm": (
-        TransformerLmTask(layers=2, embedding=8, heads=2, feedforward=6),
         TEXT,
     ),
 }

@@ -11,7 +11,6 @@ from fedray.scenario.tasks import (
     LogisticTask,
     MlpTask,
     QuadraticTask,
-    TransformerLmTask,
 )
 
 
@@ -33,7 +32,7 @@ from fedray.scenario.tasks import (
             "images \\[height, width, channels\\].*\\[3, 32, 32\\]",
         ),
         (KeyboardLstmTask(), IMAGES, "needs text.*real `inputs`"),
-        (TransformerLmTask(), {"tokens": Field((1,), "whole", 9)}, "needs text.*\\[1\\]"),
+        (KeyboardLstmTask(), {"tokens": Field((1,), "whole", 9)}, "needs text.*\\[1\\]"),
     ],
 )
 def test_data_that_does_not_fit_is_refused(table, fields, says: str) -> None:

@@ -15,14 +15,13 @@ from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.tasks.layout import named, repeated, size_of
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.tables import FIXED_POINT_BITS
-from fedray.scenario.tasks import KeyboardLstmTask, TransformerLmTask
+from fedray.scenario.tasks import KeyboardLstmTask
 from fedray.wire.messages import TrainOrder
 
 MODELS = {
     "cifg": KeyboardLstmTask(hidden=6, embedding=4),
     "lstm": KeyboardLstmTask(hidden=6, embedding=4, cell="lstm", tied=True),
     "deep": KeyboardLstmTask(hidden=6, embedding=4, cell="lstm", layers=3, projected=False),
-    "transformer": TransformerLmTask(layers=2, embedding=8, heads=2, feedforward=6),
 }
 EACH = pytest.mark.parametrize("table", MODELS.values(), ids=MODELS)
 
@@ -40,7 +39,6 @@ EACH = pytest.mark.parametrize("table", MODELS.values(), ids=MODELS)
             90,
             820_522,
         ),
-        (TransformerLmTask(), 10_000, 1_962_528),
     ],
 )
 def test_sizes_are_those_of_the_literature(table, words: int, parameters: int) -> None:
@@ -81,43 +79,11 @@ def _nats_of_deep_lstm(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> to
     return states @ own["output"].T + own["output_bias"]
 
 
-def _nats_of_transformer(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
-    """Logits by torch's encoder, as pfl-research calls it."""
-    width, length = own["embedding"].shape[1], inputs.shape[1]
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(width, 2, 6, 0.0, batch_first=True), 2
-    )
-    theirs = {
-        "self_attn.in_proj_": "attend",
-        "self_attn.out_proj.": "mix",
-        "norm1.": "attend_norm",
-        "linear1.": "expand",
-        "linear2.": "contract",
-        "norm2.": "contract_norm",
-    }
-    for layer in range(2):
-        for their_name, name in theirs.items():
-            weight, bias = own[f"layer_{layer}.{name}"], own[f"layer_{layer}.{name}_bias"]
-            weight = weight.T if weight.dim() == 2 else weight
-            prefix = f"layers.{layer}.{their_name}"
-            _loaded(encoder, {f"{prefix}weight": weight, f"{prefix}bias": bias})
-    positions = torch.zeros(length, width)
-    for place in range(length):
-        for pair in range(width // 2):
-            angle = place / 10_000 ** (2 * pair / width)
-            positions[place, 2 * pair] = math.sin(angle)
-            positions[place, 2 * pair + 1] = math.cos(angle)
-    mask = torch.ones(length, length).triu(1).bool()
-    states = encoder(own["embedding"][inputs] * math.sqrt(width) + positions, mask)
-    return states @ own["embedding"].T
-
-
 @pytest.mark.parametrize(
     ("name", "twin"),
     [
         ("lstm", _nats_of_lstm),
         ("deep", _nats_of_deep_lstm),
-        ("transformer", _nats_of_transformer),
     ],
 )
 @pytest.mark.parametrize("scores_at_once", [1 << 23, 40])
@@ -172,7 +138,6 @@ def test_padding_changes_neither_losses_nor_gradients(table, devices: int) -> No
     task = made(table, TEXT)
     tokens = batch_of(TEXT, devices)["tokens"]
     longer = torch.cat([tokens, torch.zeros_like(tokens[:, :, :1])], dim=2)
-    # The positions of a transformer are of a length, but its parameters are not.
     wider = made(table, {"tokens": Field((8,), "whole", 11, padding=0, unknown=1)})
     results = []
     for model, batch in ((task, tokens), (wider, longer)):
