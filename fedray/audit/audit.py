@@ -61,7 +61,7 @@ from fedray.audit.noise import (
     released,
 )
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
-from fedray.audit.participation import Patterns, read_patterns, with_ids_joined
+from fedray.audit.participation import ALIKE, Patterns, read_patterns, with_ids_joined
 from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person
 from fedray.audit.questions import (
     OF_A_MODEL,
@@ -406,8 +406,7 @@ class Audit(DrawnResult):
             return f"Ids that differ only in writing were taken as {said}."
         if (one := self.joined) is None:
             return ""
-        same = "if ids that differ only in case, spaces or the like are one device "
-        same += f"({self.devices:,} ids of {one.devices:,} devices)"
+        same = f"if {ALIKE} ({self.devices:,} ids of {one.devices:,} devices)"
         (own, said), (other, then) = self._in_short, one._in_short
         if self._noise is None:
             return f"I{same[1:]}, {then}."
@@ -959,12 +958,12 @@ def audit_trace(
     joined = None
     if join_ids is not None and isinstance(opened, Trace):
         raise InputError.of("join_ids", join_ids, "is for logs, not for runs", "leave it out")
-    if isinstance(opened, ImportedTrace) and "doubtful_ids" in opened.run:
-        alike, ids = with_ids_joined(opened, patterns), patterns.device_ids.size
-        if join_ids is not None and alike.device_ids.size < ids:
-            opened = opened.with_ids(ids, join_ids)
-            patterns = alike if join_ids else patterns
-        elif alike.device_ids.size < ids:
+    if isinstance(opened, ImportedTrace) and (alike := with_ids_joined(opened, patterns)):
+        if join_ids:
+            opened, patterns = alike
+        elif join_ids is False:
+            opened = opened.with_ids(0)
+        else:
             options = (noise_multiplier, delta, mechanism, claim, show_devices, scenario, trained)
             joined = audit_trace(opened, *options, join_ids=True)
     imported = opened if isinstance(opened, ImportedTrace) else None

@@ -15,6 +15,7 @@ from fedray.trace.ids import first_alike
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
+ALIKE = "ids that differ only in case, spaces or the like are one device"
 CHUNK = 1 << 16
 """Number of devices processed together, which bounds memory and gives threads parts to share; fewer
 if each took part more than 32 times."""
@@ -212,15 +213,22 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
     return Patterns(trace.committed_rounds, *map(joined, names))
 
 
-def with_ids_joined(log: ImportedTrace, patterns: Patterns) -> Patterns:
-    """Returns the patterns of a log with ids that differ only in writing as one device."""
+def with_ids_joined(
+    log: Trace | ImportedTrace, patterns: Patterns
+) -> tuple[ImportedTrace, Patterns] | None:
+    """Returns a log and its patterns with ids that differ only in writing as one device; None
+    without such ids."""
+    if isinstance(log, Trace) or "doubtful_ids" not in log.run:
+        return None
     # Devices of a log are numbered without gaps.
     devices = first_alike(log.device_names).astype(np.uint64)
     rows = np.repeat(devices, patterns.counts) << np.uint64(32) | patterns.rounds
     # Records of a device and round are one contribution only if the import was told that.
     rows = np.unique(rows) if log.repeats == "once" else np.sort(rows)
     ids, counts = np.unique(rows >> np.uint64(32), return_counts=True)
-    return Patterns(patterns.committed_rounds, ids, counts, rows.astype(np.uint32))
+    joined = Patterns(patterns.committed_rounds, ids, counts, rows.astype(np.uint32))
+    own = patterns.device_ids.size
+    return (log.with_ids(own), joined) if ids.size < own else None
 
 
 def patterns_by_part(trace: Trace | ImportedTrace) -> Iterator[Patterns]:

@@ -29,6 +29,7 @@ _LATEX = {
 }
 FORMS = ("csv", "tex", "md")
 """Forms of files of tables."""
+IN_ALL_ROWS = "In all rows:"
 _Item = TypeVar("_Item")
 
 
@@ -155,7 +156,7 @@ class Table:
         cells = dict(zip(self.columns, zip(*self.rows, strict=True), strict=True))
         equal = {n: cells[n][0] for n in names or self.columns[1:] if len(set(cells[n])) == 1}
         said = [f"{name} {text}" for name, text in equal.items() if text not in ("-", "")]
-        note = [f"In all rows: {'; '.join(said)}."] if said else []
+        note = [f"{IN_ALL_ROWS} {'; '.join(said)}."] if said else []
         found = replace(self, details=tuple(equal)).brief()
         notes = (*note, *self.notes)
         return replace(found, notes=notes, details=self.details, method=self.method)
@@ -232,9 +233,10 @@ class Table:
     def __str__(self) -> str:
         return self.brief().text(100)
 
-    def rendered(self, form: str) -> str:
+    def rendered(self, form: str, name: str = "fedray") -> str:
         """Returns the table as a file of one of FORMS, with units in the headings. CSV has every
-        column, and LaTeX (for booktabs) and Markdown those that a terminal shows."""
+        column, and LaTeX (a float for booktabs, its label tab:NAME) and Markdown those that a
+        terminal shows."""
         table = (self if form == "csv" else self.brief())._with_units()
         lines = [table.columns, *table.rows] if table.has_heading else list(table.rows)
         if form == "csv":
@@ -253,12 +255,19 @@ class Table:
         if table.has_heading:
             heads = map(_latex_head, sides, zip(*lines, strict=True))
             rows[:1] = [" & ".join(heads) + r" \\", r"\midrule"]
-        said = [f"% {' '.join(each.split())}" for each in (table.title, *table.notes) if each]
+        said = [f"% {' '.join(each.split())}" for each in table.notes if each]
+        caption = [table.title, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]
+        text = with_greek(_latex(". ".join(filter(None, caption))))
+        # Prose has lines, and with it or many columns a table needs the page's whole width.
+        is_long = [max(map(len, column)) > NARROW for column in zip(*table.rows, strict=True)]
+        shape = [r"p{0.3\textwidth}" if long else s for s, long in zip(sides, is_long, strict=True)]
+        kind = f"table{'*' * (len(sides) > 4 or any(is_long))}"
+        float_ = [rf"\begin{{{kind}}}", rf"\caption{{{text}}}\label{{tab:{name}}}", r"\centering"]
         # Many columns have gaps of 6 pt instead of 12, so that they fit a page.
         gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
-        begin = rf"\begin{{tabular}}{{@{{}}{gap.join(sides)}@{{}}}}"
-        body = [begin, r"\toprule", *rows, r"\bottomrule"]
-        return "\n".join([*said, *body, "\\end{tabular}\n"])
+        begin = rf"\begin{{tabular}}{{@{{}}{gap.join(shape)}@{{}}}}"
+        body = [begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}"]
+        return "\n".join([*said, *float_, *body, rf"\end{{{kind}}}", ""])
 
     def _with_units(self) -> Self:
         """Returns the table with units in the headings of columns of one unit."""

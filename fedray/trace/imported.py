@@ -540,10 +540,11 @@ class ImportedTrace(OpenedTrace):
         names = pq.read_table(self._names_file)["device"]
         return names.cast(pa.string()) if pa.types.is_integer(names.type) else names
 
-    def with_ids(self, ids: int, are_joined: bool) -> Self:
-        """Returns the trace with its `ids` ids stated to be distinct, or joined, without times."""
-        stated = {"times": None, "joined_ids": ids} if are_joined else {"joined_ids": 0}
-        return type(self)(self.path, {**self.run, **stated}, self._verify)
+    def with_ids(self, joined: int) -> Self:
+        """Returns the trace with `joined` ids joined, hence without times, or, at 0, with its ids
+        stated to be distinct."""
+        stated = {"times": None} if joined else {}
+        return type(self)(self.path, {**self.run, **stated, "joined_ids": joined}, self._verify)
 
     def verify(self) -> None:
         """Recomputes every digest. Raises TraceCorrupt at the first difference."""

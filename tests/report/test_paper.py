@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedray
 from fedray.base.errors import InputError
 from fedray.mechanisms.figures import Mechanisms, mechanism_figures
 from fedray.mechanisms.files import read_strategy
@@ -251,6 +252,11 @@ def latex_cells(text: str) -> list[list[str]]:
         text,
     )
     lines = [line for line in text.splitlines() if not line.startswith("%")]
+    assert re.fullmatch(r"\\begin\{(table\*?)\}", lines[0]), lines[0]
+    assert lines[1].startswith(r"\caption{")
+    assert lines[1].endswith(r"\label{tab:fedray}")
+    assert (lines[2], lines[-1]) == (r"\centering", lines[0].replace("begin", "end"))
+    lines = lines[3:-1]
     assert lines[0].startswith(r"\begin{tabular}{")
     assert lines[-1] == r"\end{tabular}"
     columns = lines[0].removeprefix(r"\begin{tabular}{@{}").removesuffix("@{}}")
@@ -312,21 +318,26 @@ def test_another_program_reads_the_latex_table() -> None:
 def test_a_heading_has_symbols_and_as_many_lines_as_its_cells_leave_room_for() -> None:
     table = Table.headed("", [("a", "true report_goal (b)", "z of n"), ("x", "1", "123,456")])
     stacked = r"\begin{tabular}[b]{@{}r@{}}true report\\goal ($b$)\end{tabular}"
-    assert table.rendered("tex").splitlines()[2] == rf"a & {stacked} & $z$ of $n$ \\"
+    assert table.rendered("tex").splitlines()[5] == rf"a & {stacked} & $z$ of $n$ \\"
 
 
 @pytest.mark.outside
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_compiles_a_paper_with_the_figures_and_the_table_in_its_text_width(
-    tmp_path: Path,
+def test_latex_compiles_a_paper_of_two_columns_with_figures_and_tables_in_their_widths(
+    tmp_path: Path, trace_of, trained_of
 ) -> None:
     write_figures(stressed(), tmp_path, "paper,pdf")
-    names = {"a.tex": TABLE, "b.tex": stressed().tables()[0]}
-    for name, table in names.items():
-        (tmp_path / name).write_text(table.rendered("tex"))
-    shown = [rf"\input{{{name}}}" for name in names]
-    shown += [rf"\includegraphics{{{each.name}.pdf}}" for each in stressed().figures()]
-    head = r"\documentclass{article}\usepackage{booktabs,graphicx}\textwidth5.5in\parindent0pt"
+    trace = trace_of([[0, 2], [1, 3], [0], [1, 2], [3]], 4)
+    keys = {"blt": (), "tree": ('privacy.mechanism={kind="tree"}',)}
+    runs = [trained_of(name, trace, {"accuracy": 0.5}, *each) for name, each in keys.items()]
+    facts = Table.facts("", [("by", "a long sentence of words " * 9), ("k", "4")])
+    tables = [TABLE, stressed().tables()[0], facts, *fedray.compare_runs(runs, trace).tables()]
+    for place, table in enumerate(tables):
+        (tmp_path / f"{place}.tex").write_text(table.rendered("tex", str(place)))
+    shown = [rf"\input{{{place}}}" for place in range(len(tables))]
+    drawn = [each.name for each in stressed().figures()]
+    shown += [rf"\includegraphics[width=\columnwidth]{{{each}.pdf}}" for each in drawn]
+    head = r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}\parindent0pt"
     body = [head, r"\begin{document}", "\n\n".join(shown), r"\end{document}"]
     (tmp_path / "paper.tex").write_text("\n".join(body))
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
@@ -337,7 +348,7 @@ def test_latex_compiles_a_paper_with_the_figures_and_the_table_in_its_text_width
 
 def test_a_bracket_is_no_length_after_the_row_before_and_a_cell_is_one_line() -> None:
     table = Table("", ("a", "b"), (("x", "y\nz"), ("[1, 2]", "")))
-    assert table.rendered("tex").splitlines()[4:6] == [r"x & y$\backslash$nz \\", r"{[}1, 2] &  \\"]
+    assert table.rendered("tex").splitlines()[7:9] == [r"x & y$\backslash$nz \\", r"{[}1, 2] &  \\"]
     assert table.rendered("md").splitlines()[2] == r"| x | y\nz |"
 
 

@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 
 import fedray
+from fedray.audit.participation import ALIKE
 from fedray.base.errors import InputError
+from fedray.base.rounding import up
+from fedray.imports.importer import import_log
 from fedray.mechanisms import BLT
 from fedray.mechanisms.named import PARAMETERS
 from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
 from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Tree
 from fedray.scenario import Scenario
 from fedray.studies.simulated import Truth
 from fedray.studies.stress import judged as judging
@@ -832,6 +836,35 @@ def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happene
     # Without such rules the observed figures decide.
     (best,) = StressResult("", 4.0, DELTA, (), simulated_rows((8, 9))).recommended
     assert best.estimated_min_sep == 9
+
+
+def test_a_truth_of_runs_with_rules_and_one_of_runs_without_are_named_apart() -> None:
+    enforced = simulated_rows((8,), 8)
+    observed = (replace(row, what_if="x=0", min_sep=2) for row in simulated_rows((8,)))
+    verdict = StressResult("", 4.0, DELTA, (), (*enforced, *observed)).verdict
+    assert verdict.endswith(
+        "Rules enforce min-sep 8 (k 5) at the times of their rounds in 4 of 8 runs; observed was 9. "
+        "It was min-sep 2 (k 5) in 4 of 8 runs without such rules."
+    )
+
+
+@pytest.mark.parametrize("repeats", ["once", "each"])
+def test_ids_that_differ_only_in_writing_are_a_truth_too(tmp_path: Path, repeats) -> None:
+    (tmp_path / "log.csv").write_text("device,round\na,0\nA,1\nb,1\nb,4\nA,4\na,4\nc,2\nd,3\n")
+    trace = import_log(tmp_path / "log.csv", "device", "round", 5, tmp_path / "t", repeats=repeats)
+    result = stress(trace, estimated=[3], mechanisms=["tree"])
+    own, joined = result.rows
+    assert (own.what_if, own.min_sep) == (None, 3)
+    told = f" If {ALIKE}, it spends "
+    if repeats == "each":
+        assert joined.epsilon is None
+        assert f"{told}unknown: the log has devices that contributed twice" in result.verdict
+    else:
+        noise = {"mechanism": Tree(), "noise_multiplier": own.noise_multiplier}
+        audited = fedray.audit_trace(trace, delta=result.delta, join_ids=True, **noise)
+        assert joined.epsilon == audited.mechanisms[0].epsilon
+        assert f"{told}{up(joined.epsilon)} (tree)." in result.verdict
+    assert "(ids joined)" in str(result.tables()[0])
 
 
 def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds() -> None:

@@ -710,7 +710,7 @@ def test_runs_of_several_seeds_have_means_with_student_s_interval(tmp_path: Path
     (figure,) = sweep_figures(result)
     assert len(figure.series) == 3
     first = result.tables()[0]
-    heads = ("timer_hours", "mechanism", "z", "runs", "mean epsilon", "sd")
+    heads = ("timer_hours", "mechanism", "z", "runs", "mean observed epsilon", "sd")
     assert first.columns == (*heads, "95 % low", "95 % high")
     assert len(first.rows) == 6
     for hours, name, _, runs, *shown in first.rows:

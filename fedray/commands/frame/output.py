@@ -70,7 +70,7 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
 def _write_tables(path: Path) -> None:
     for number, table in enumerate(TABLES.get()):
         file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
-        content = table.rendered(path.suffix[1:]).encode()
+        content = table.rendered(path.suffix[1:], file.stem).encode()
         write_whole(file, content, f"table {str(file)!r}", InputError)
         print_files({"table": str(file.absolute())})
 

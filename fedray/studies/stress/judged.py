@@ -71,7 +71,8 @@ class StressRow(Document):
     seed: int | None = None
     """Seed of a simulated truth; None for others."""
     what_if: str | None = None
-    """Key of the scenario that a simulated truth changes, with its value; None for none."""
+    """Key of the scenario that a simulated truth changes, with its value, or an assumption on a
+    log's ids; None for none."""
     noise_multiplier: float | None = None
     """z, the least for the target under the estimate."""
     epsilon: float | None = None

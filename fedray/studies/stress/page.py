@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
+from fedray.audit.participation import ALIKE
 from fedray.base.arrays import Float64Array
 from fedray.base.rounding import counted, given, significant, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown
@@ -68,6 +69,8 @@ def _title(result: StressResult) -> str:
     source = f"; {PUBLISHED}" if result.subject == PUBLISHED else ""
     if len(kinds) == 1:
         source = "; truth as enforced" if True in kinds else "; truth as observed"
+    if seeds := {row.seed for row in result.rows if row.seed is not None}:
+        source += f"; {counted(len(seeds), 'seed')} of {result.subject}"
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
     return f"Made for the estimate, with the noise for {target} under it{source}"
 
@@ -87,8 +90,8 @@ def _rows_table(result: StressResult) -> Table:
         "rounds": lambda row: f"{row.rounds:,}",
         "estimate b, k": lambda row: _made_for(*estimate_of(row)),
         "truth b, k": lambda row: (
-            f"{'none' if row.max_participations == 1 else format(row.min_sep, ',')}, "
-            f"{row.max_participations}"
+            f"{'none' if row.max_participations == 1 else format(row.min_sep or 0, ',')}, "
+            f"{row.max_participations or '-'}{' (ids joined)' * (row.what_if == ALIKE)}"
         ),
         "z": lambda row: significant(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),

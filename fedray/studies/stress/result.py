@@ -11,6 +11,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from fedray.audit.participation import ALIKE
 from fedray.base.document import Document, IfAny, InJson, NotInJson, json_of
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, given, up
@@ -109,10 +110,10 @@ class StressResult(DrawnResult):
     @property
     def outcomes_by_what_if(self) -> InJson[list[Outcome]]:
         """The same for the given estimates, over the runs of each what-if."""
-        names = dict.fromkeys(row.what_if for row in self.rows if row.what_if is not None)
+        names = dict.fromkeys(row.what_if for row in self.rows if row.seed is not None)
         return [
             each
-            for name in names
+            for name in filter(None, names)
             for each in _outcomes((row for row in self.rows if row.what_if == name), self.epsilon)
             if self.is_given(each)
         ]
@@ -182,29 +183,22 @@ class StressResult(DrawnResult):
     def _said(self) -> str:
         best = min(self.recommended, key=lambda each: (risk(each), each.rms_error), default=None)
         if best is None:
-            cases = grouped(self.rows, case_of)
-            worst = max(cases, key=lambda case: max(_known(case, "epsilon"), default=0.0))
-            which = f" (the worst of {len(cases)} cases)" if len(cases) > 1 else ""
-            return _sentence(worst, self.epsilon, which)
+            own = [row for row in self.rows if row.what_if != ALIKE]
+            said = _sentence(_worst(own), self.epsilon, len(grouped(own, case_of)))
+            if joined := [row for row in self.rows if row.what_if == ALIKE]:
+                spent = _spent(_worst(joined)) or f"unknown: the log {joined[0].note}"
+                said += f" If {ALIKE}, it spends {spent}."
+            return said
         others = "".join(
             f"; {self._made_for(each)}: {self._cost(each)}"
             for each in self.outcomes
             if each.mechanism == best.mechanism and self.is_given(each) and each != best
         )
-        runs = {(row.seed, row.what_if): row for row in self.rows}.values()
-        min_seps, most = _known(runs, "min_sep"), _known(runs, "max_participations")
-        enforced = [row.is_enforced for row in runs if row.min_sep is not None]
-        lead = "Rules enforce" if all(enforced) else "It was"
-        true = f"{lead} min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
-        true += " at the times of their rounds" * all(enforced)
-        true += f" in {len(most)} of {counted(len(runs), 'run')}"
-        if any(enforced):
-            observed = _span(_known(runs, "observed_min_sep"), "{:,}".format)
-            true += f"; observed was {observed}"
+        count = len(self.recommended)
+        which = f"; it is the best of {count} mechanisms" if count > 1 else ""
         return (
             f"Design a {best.mechanism} {self._made_for(best)}: {self._cost(best)}{others}. Errors "
-            "are against that of one made for each truth. "
-            f"{f'{true}.' if max(most) > 1 or all(enforced) else ALONE}"
+            f"are against that of one made for each truth{which}.{_truths(self.rows)}"
         )
 
     def _made_for(self, outcome: Outcome) -> str:
@@ -221,6 +215,38 @@ class StressResult(DrawnResult):
             most = f"{'at most ' * (not outcome.is_exact)}{up(outcome.epsilons[2])}"
             return f"exceeds epsilon {target} in {count} runs (95 % quantile {most})"
         return f"error {share(outcome.mean_excess)}, {count} runs exceed epsilon {target}"
+
+
+def _worst(rows: Sequence[StressRow]) -> list[StressRow]:
+    cases = grouped(rows, case_of)
+    return max(cases, key=lambda case: max(_known(case, "epsilon"), default=0.0))
+
+
+def _spent(rows: Sequence[StressRow]) -> str:
+    return ", ".join(
+        f"{'at most ' if row.is_exact is False else ''}{up(row.epsilon)} ({row.mechanism})"
+        for row in rows
+        if row.epsilon is not None
+    )
+
+
+def _truths(rows: Sequence[StressRow]) -> str:
+    """Returns what rules enforce in simulated runs, and what was observed in those without."""
+    runs = {(row.seed, row.what_if): row for row in rows}.values()
+    groups, said = grouped(filter(lambda row: row.min_sep, runs), lambda row: row.is_enforced), ""
+    for own in groups:
+        min_seps, most = _known(own, "min_sep"), _known(own, "max_participations")
+        true = f"min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
+        count = f"in {len(own)} of {counted(len(runs), 'run')}"
+        if own[0].is_enforced:
+            observed = _span(_known(own, "observed_min_sep"), "{:,}".format)
+            said += f" Rules enforce {true} at the times of their rounds {count}; "
+            said += f"observed was {observed}."
+        elif max(most) == 1:
+            said += f" {ALONE}"
+        else:
+            said += f" It was {true} {count}{' without such rules' * (len(groups) > 1)}."
+    return said
 
 
 def risk(outcome: Outcome) -> float:
@@ -280,20 +306,17 @@ def case_of(row: StressRow) -> tuple[object, ...]:
     return (*estimate_of(row), row.min_sep, row.max_participations)
 
 
-def _sentence(rows: Sequence[StressRow], target: float, which: str) -> str:
+def _sentence(rows: Sequence[StressRow], target: float, cases: int) -> str:
     """Returns what to do if mechanisms made for one estimate meet one truth, and their cost."""
     first = rows[0]
     rounds, *estimate = estimate_of(first)
+    which = f" (the worst of {cases} cases)" * (cases > 1)
     most = first.max_participations
     planned, true = _limits(*estimate), _limits(None if most == 1 else first.min_sep, most)
     # Simulated runs may have one truth with several seeds.
     judged = list({row.mechanism: row for row in rows if row.epsilon is not None}.values())
     if not judged:
         return f"It was {true} instead of {planned}: no mechanism can run ({first.note})."
-    spent = [
-        f"{'at most ' if row.is_exact is False else ''}{up(row.epsilon or 0)} ({row.mechanism})"
-        for row in judged
-    ]
     factors = _known(judged, "noise_factor")
     needed = f"{_span(factors, lambda each: up(each, 3))} times the noise"
     lead, more = f"Keep the design for {planned}", f"; {needed} keeps {given(target)}"
@@ -304,7 +327,7 @@ def _sentence(rows: Sequence[StressRow], target: float, which: str) -> str:
     was = "the rules enforce" if first.is_enforced else "it was"
     text = (
         f"{lead}: in {rounds:,} rounds{which} {was} {true}, and what is made for {planned} spends "
-        f"{', '.join(spent)} instead of epsilon {given(target)}{more}"
+        f"{_spent(judged)} instead of epsilon {given(target)}{more}"
     )
     worst = max(judged, key=lambda row: row.rms_regret or 0.0)
     if worst.rms_regret is not None and worst.rms_regret > 0:

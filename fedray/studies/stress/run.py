@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedray.audit.participation import read_patterns
+from fedray.audit.participation import ALIKE, Patterns, read_patterns, with_ids_joined
 from fedray.base.errors import InputError, Starved
 from fedray.base.kept import cache_folder
 from fedray.base.parsing import parse_toml
@@ -148,11 +148,13 @@ def stress(
         estimates = _participations(rounds, *estimate)
         if not estimates:
             raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
-        truth = _happened(opened)
-        assert truth.patterns is not None
-        own_rules = scenario if isinstance(scenario, Scenario) else None
-        truth = replace(truth, enforced=enforced_in(opened, own_rules, truth.patterns))
+        rules = scenario if isinstance(scenario, Scenario) else None
+        truth = _happened(opened, patterns := read_patterns(opened), rules)
+        if truth.participation is None:
+            raise InputError(f"trace {str(opened.path)!r} {truth.note}")
         jobs = [replace(blank, truth=truth, estimates=estimates)]
+        if alike := with_ids_joined(opened, patterns):
+            jobs.append(replace(jobs[0], truth=_happened(*alike, rules), what_if=ALIKE))
     else:
         _refuse("settings", **simulations, **trainings)
         if any((rounds, *estimate, *settings.values())):
@@ -276,16 +278,13 @@ def _settings(
     return [(estimates, true) for true in truths]
 
 
-def _happened(trace: Trace | ImportedTrace) -> Truth:
+def _happened(trace: Trace | ImportedTrace, patterns: Patterns, rules: Scenario | None) -> Truth:
     """Returns the participation of a trace, with every device's rounds."""
-    patterns = read_patterns(trace)
     if patterns.min_sep == 0:
-        raise InputError(
-            f"trace {str(trace.path)!r} has devices that contributed twice to a round, so it has "
-            "no min-sep to estimate; audit it with `fedray audit`"
-        )
+        note = "has devices that contributed twice to a round, so it has no min-sep to estimate; "
+        return Truth(None, note=f"{note}audit it with `fedray audit`")
     limits = MinSep(patterns.committed_rounds, patterns.min_sep, patterns.max_participations)
-    return Truth(limits, patterns)
+    return Truth(limits, patterns, enforced=enforced_in(trace, rules, patterns))
 
 
 def _simulated(

@@ -76,7 +76,8 @@ class Row(Document):
     rho: float | None = None
     """zCDP at the noise multiplier of the cell."""
     epsilon: float | None = None
-    """Epsilon at the noise multiplier of the cell."""
+    """Epsilon at the noise multiplier of the cell; of a simulated run as observed, on which no
+    guarantee may rest."""
     person_sensitivity: IfAny[float] = None
     """Sensitivity of the simulated trace for a person instead of a device. Absent without
     `population.owners`."""

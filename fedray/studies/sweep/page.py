@@ -84,7 +84,8 @@ _TITLES = {
 
 def _title(sweep: Sweep) -> str:
     spent = " spent" * (sweep.y == "epsilon" and sweep.target_epsilon is not None)
-    return _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows) + spent
+    observed = "observed " * (sweep.y == "epsilon" and sweep.scenario is not None)
+    return observed + _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows) + spent
 
 
 def _short(result: SweepResult) -> dict[str, str]:
@@ -127,6 +128,10 @@ def sweep_notes(result: SweepResult) -> tuple[list[str], list[str]]:
     names, needed = _short(result), []
     if any(full != short for full, short in names.items()):
         needed.append(f"Mechanisms in full: {'; '.join(names)}.")
+    if "trace" in kinds:
+        needed.append(
+            "No guarantee may rest on an observed epsilon; a stress test has the enforced one."
+        )
     if any(row.is_starved for row in rows):
         needed.append(
             "A cell whose run starved has no figures, because its first rounds say nothing of the "
@@ -245,10 +250,11 @@ def _cells_table(result: SweepResult) -> Table:
         short_key(key): lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
     }
     cells["mechanism"] = lambda row: names[row["mechanism"]]
-    cells |= {COLUMNS[name]: lambda row, name=name: _cell(row, name) for name in shown}
+    heads = COLUMNS | ({"epsilon": "observed epsilon"} if result.sweep.scenario else {})
+    cells |= {heads[name]: lambda row, name=name: _cell(row, name) for name in shown}
     brief = _BRIEF if result.sweep.target_epsilon is None else _BRIEF_AT_A_TARGET
     brief += (result.sweep.y, "note")
-    details = tuple(COLUMNS[name] for name in shown if name not in brief)
+    details = tuple(heads[name] for name in shown if name not in brief)
     notes, method = sweep_notes(result)
     table = Table.of(result.sweep.name, rows, cells, *notes, details=details, method=method)
     return table.varied()
