@@ -413,7 +413,7 @@ def test_an_interrupted_plan_continues_and_says_how_many_runs_are_done(
     plan = make_plan(*arguments, on_progress=told.append)
     assert len(set(asked)) == len(asked) > 7
     # The runs that were kept count as done at once, and each step ends with all of its runs.
-    assert told[0].startswith("4 of 4 runs of report goals ")
+    assert told[0] == "2 of 2 runs of the scenario's own settings simulated, 2 of them earlier"
     assert told[0].of == " of this batch"
     assert all(each.share == 1.0 for each in told if "what-ifs" in each)
     simulations = sum(len(each.min_seps) for each in plan.candidates)

@@ -65,10 +65,9 @@ def plan(
     is_set = {each.partition("=")[0].strip(): each for each in overrides or ()}
     _refuse_planned(is_set)
     refuse_existing(out)
-    # Timer and report goal only complete the scenario: the plan tries its own.
-    own = [f"participation.timer_hours={hours[0]}"]
-    own += ["rounds.report_goal=1"] if scenario is None else []
-    value = scenario_to_fit(scenario, [*own, *(overrides or ())])
+    # The report goal only completes the scenario.
+    goals = ["rounds.report_goal=1"] if scenario is None else []
+    value = scenario_to_fit(scenario, [*goals, *(overrides or ())])
     goal = value.rounds.report_goal if "rounds.report_goal" in is_set else None
     if goal is not None and "privacy.noise_multiplier" in is_set:
         noise_per_report = value.privacy.noise_multiplier / goal
@@ -84,6 +83,7 @@ def plan(
             has_cache=has_cache,
             on_progress=show,
             least=least,  # pyright: ignore[reportArgumentType]
+            has_own=scenario is not None,
         )
     command = f"fedray {shlex.join(sys.argv[1:])}"
     if out is not None:
