@@ -519,12 +519,12 @@ class _Planner:
         z, scale = self.scenario.privacy.noise_multiplier, scale_of(goal, self.scale)
         target = replace(self.target, noise_per_report=z / goal)
         other = replace(self, target=target, candidates=[])
-        if refusal := why_unsustainable(self._run_of(goal, hours, 0, 1.0)):
-            refused = [Truth(None, note=refusal)]
-            return other._judged(goal, hours, scale, refused, None, is_possible=False)
         runs = [self._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
-        truths = self._truths(runs, "runs of the scenario's own settings")
-        return other._judged(goal, hours, scale, truths, None)
+        refusal = why_unsustainable(self._run_of(goal, hours, 0, 1.0))
+        truths = [Truth(None, note=refusal or "")]
+        if refusal is None:
+            truths = self._truths(runs, "runs of the scenario's own settings")
+        return other._judged(goal, hours, scale, truths, None, is_possible=refusal is None)
 
     def search(self, searches: "dict[float, GoalSearch]") -> None:
         """Continues all timers at once until each search is over, or given up."""
@@ -660,14 +660,13 @@ class _Planner:
             goal, hours = near.report_goal, near.timer_hours
             runs = [other._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
             truths = other._truths(runs, "runs with each device once")
-            if any(each.note for each in truths):
-                return min(each.committed for each in truths if each.note), None
-            return rounds, max(each.days or 0.0 for each in truths)
+            done = min(each.committed if each.note else rounds for each in truths)
+            return done, max(each.days or 0.0 for each in truths) if done == rounds else None
 
-        def sensitivity(limits: MinSep) -> float:
-            return _sensitivity(limits, self.target, self.has_cache)
-
-        return remedies(near, devices, sensitivity, simulate, rounds_once)
+        return remedies(
+            *(near, devices, lambda each: _sensitivity(each, self.target, self.has_cache)),
+            *(simulate, rounds_once),
+        )
 
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""

@@ -78,7 +78,7 @@ def _nothing_found(plan: Plan) -> str:
     would_do = [_remedy_words(plan, each) for each in plan.remedies if each.value is not None]
     said += f" Instead would do{by}: {'; or '.join(would_do)}."
     fewest = math.ceil(LEAST_SHARE * plan.scenario.rounds.count)
-    names = {"rounds.count": f"number of rounds from {fewest:,}", "timer_hours": "timer"}
+    names = {"rounds.count": "number of rounds", "timer_hours": "timer"}
     names |= {"population.devices": "number of devices at this goal"}
     reasons: dict[str, list[str]] = {}
     for each in plan.remedies:
@@ -86,6 +86,8 @@ def _nothing_found(plan: Plan) -> str:
             why = "would do: even one participation of a device exceeds the target"
             reason = "was found that would do" if each.epsilon is None else why
             name = names.get(each.key, "larger report goal with more devices")
+            if each.key == "rounds.count" and each.epsilon is None:
+                name += f" from {fewest:,}"
             reasons.setdefault(reason, []).append(name)
     found = (f" No {' and no '.join(none)} {reason}." for reason, none in reasons.items())
     return said + "".join(found)
