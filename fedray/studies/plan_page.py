@@ -161,6 +161,7 @@ def plan_sentences(plan: Plan) -> list[str]:
         and not each.meets_target
     ]
     return [
+        f"Epsilon {given(plan.target.epsilon)} can be met. "
         f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
         f"{needed_noise(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
         f"{given(plan.target.delta)}, planned for {_limits_words(best)}."
