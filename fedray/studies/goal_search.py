@@ -51,6 +51,15 @@ class GoalSearch:
             return 0 if self._high else self._starving or self._most
         return 0
 
+    @property
+    def most_left(self) -> float:
+        """Most goals left to simulate, once the search bisects; infinite before."""
+        top = self._high or self._starving
+        if not self._low or not top:
+            return math.inf
+        parts = min(top - self._low, math.log(top / self._low) / math.log1p(PRECISION))
+        return math.ceil(math.log2(max(1.0, parts)))
+
     def allows(self, goal: int) -> bool:
         """Whether the population can serve a goal that is not known to starve at this timer."""
         return goal <= self._most and not 0 < self._starving <= goal

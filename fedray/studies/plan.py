@@ -258,6 +258,9 @@ class Plan(DrawnResult):
     remedies: tuple[Remedy, ...] = ()
     """Changes that would meet the target, each by itself, if nothing meets it; without a value if
     none was found."""
+    own: Candidate | None = None
+    """The scenario's own goal, timer and noise multiplier, with a BLT, simulated as the search's
+    candidates; None if the scenario states no noise multiplier, or has a placeholder for a goal."""
 
     @property
     def nearest(self) -> Candidate | None:
@@ -307,6 +310,7 @@ def make_plan(
     has_cache: bool = True,
     on_progress: Progress | None = None,
     least: Least = "updates",
+    has_own: bool = True,
 ) -> Plan:
     """Finds for every timer the least report goal that meets the target in small simulations; then
     confirms the best of them at full size, and simulates what-ifs of it at the search's scale.
@@ -325,6 +329,8 @@ def make_plan(
         on_progress: called with progress of the plan.
         least: cost by which the best timer is chosen. "updates": the least report goal, and of
             goals within 5 % of it the fastest. "days": the fastest.
+        has_own: whether goal, timer and noise multiplier of the scenario are the user's, so that
+            the plan says whether they meet the target.
 
     Raises:
         Unsustainable: no report goal can be run under the rules, at any timer.
@@ -332,6 +338,7 @@ def make_plan(
         RunFailed: a simulation dies for good.
     """
     _check(scenario, timers, seeds, scale, least)
+    has_own = has_own and scenario.privacy.target is None and scenario.privacy.strategy is not None
     # A plan finds the noise for its own target.
     if scenario.privacy.target is not None:
         scenario = scenario.with_overrides("privacy.noise_multiplier=1.0")
@@ -352,6 +359,7 @@ def make_plan(
         start = _first_goal(scenario, target, least_goal, most)
         searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
         try:
+            own = planner.own() if has_own else None
             planner.search(searches)
             best = planner.confirm(searches, least)
             rows = () if best is None else planner.what_ifs(best)
@@ -362,7 +370,7 @@ def make_plan(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
     common = (target, scenario, seeds, scale, best, tuple(found))
-    plan = Plan(*common, (), has_cache, rows, least, fixes)
+    plan = Plan(*common, (), has_cache, rows, least, fixes, own)
     warnings = (*_of_person(scenario, best), *_warnings(plan), *cache.warnings)
     return replace(plan, warnings=warnings)
 
@@ -505,8 +513,21 @@ class _Planner:
     on_progress: Progress
     candidates: list[Candidate] = field(default_factory=list)
 
+    def own(self) -> Candidate:
+        """The scenario's own goal, timer and noise multiplier; not one of the candidates."""
+        goal, hours = self.scenario.rounds.report_goal, self.scenario.participation.timer_hours
+        z, scale = self.scenario.privacy.noise_multiplier, scale_of(goal, self.scale)
+        target = replace(self.target, noise_per_report=z / goal)
+        other = replace(self, target=target, candidates=[])
+        runs = [self._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
+        refusal = why_unsustainable(self._run_of(goal, hours, 0, 1.0))
+        truths = [Truth(None, note=refusal or "")]
+        if refusal is None:
+            truths = self._truths(runs, "runs of the scenario's own settings")
+        return other._judged(goal, hours, scale, truths, None, is_possible=refusal is None)
+
     def search(self, searches: "dict[float, GoalSearch]") -> None:
-        """Continues all timers at once until each search is over, or hopeless."""
+        """Continues all timers at once until each search is over, or given up."""
         hopeful = dict(searches)
         while True:
             wanted = {hours: self._next_goal(hours, each) for hours, each in hopeful.items()}
@@ -518,8 +539,10 @@ class _Planner:
                 for hours, goal in asked
                 for seed in range(self.seeds)
             ]
-            goals = " and ".join(f"{goal:,}" for goal in sorted({goal for _, goal in asked}))
-            truths = self._truths(runs, f"runs of report goals {goals}")
+            left = sum(searches[hours].most_left for hours, _ in asked)
+            known = f", about {left:.0f} to do" if left < math.inf else ""
+            what = f"runs for candidates ({len(self.candidates)} done{known})"
+            truths = self._truths(runs, what)
             for place, (hours, goal) in enumerate(asked):
                 # The seeds of a candidate lie together, in the order in which they were asked for.
                 first = place * self.seeds
@@ -528,11 +551,19 @@ class _Planner:
                 top = searches[hours].learn(goal, candidate.meets_target, candidate.starves)
                 if top > goal and self._is_hopeless(candidate, top):
                     del hopeful[hours]
-                    self.on_progress(f"timer {hours:g} h: no larger goal can meet the target")
+                    self.on_progress(f"timer {hours:g} h: given up at goal {goal:,}")
 
     def _is_hopeless(self, failed: Candidate, top: int) -> bool:
         """Whether goals above a failed one, up to `top`, miss the target even with the noise of
-        `top`, if devices come as late and as seldom as they did."""
+        `top`, if devices come as late and as seldom as they did.
+
+        In one population larger rounds close no earlier, so a timer spans no more of them; and a
+        run takes more reports of the same devices: n rounds of goal G from D devices have
+        k >= n G / D. So min-sep does not rise and k does not fall, except by chance: seeds differ
+        by some per cent, of which the largest min-sep and the smallest k count here. The BLT for
+        smaller limits is made anew, and nothing proves that its sensitivity is larger. So a timer
+        that is given up has no goal that was found, which does not mean that none exists.
+        """
         # Without the margin, which differs between goals.
         apart = max(each or failed.rounds for each in failed.min_seps)
         seen = fitting(failed.rounds, apart, min(failed.max_participations))
@@ -623,8 +654,18 @@ class _Planner:
             truths = other._truths(runs, "remedies")
             return other._judged(goal, hours, scale_of(goal, scale), truths, None)
 
+        def rounds_once(rounds: int) -> tuple[int, float | None]:
+            keys = f"rounds.count={rounds}", "participation.max_participations=1"
+            other = replace(self, scenario=self.scenario.with_overrides(*keys))
+            goal, hours = near.report_goal, near.timer_hours
+            runs = [other._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
+            truths = other._truths(runs, "runs with each device once")
+            done = min(each.committed if each.note else rounds for each in truths)
+            return done, max(each.days or 0.0 for each in truths) if done == rounds else None
+
         return remedies(
-            near, devices, lambda each: _sensitivity(each, self.target, self.has_cache), simulate
+            *(near, devices, lambda each: _sensitivity(each, self.target, self.has_cache)),
+            *(simulate, rounds_once),
         )
 
     def _with_rules(self, full: Candidate) -> Candidate:

@@ -14,7 +14,7 @@ from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario, scale_of
-from fedray.studies.remedies import Remedy
+from fedray.studies.remedies import LEAST_SHARE, Remedy
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
@@ -70,13 +70,14 @@ def _nothing_found(plan: Plan) -> str:
             f" The least was {up(near.epsilon)}, at report goal {near.report_goal:,} with a timer "
             f"of {near.timer_hours:g} h."
         )
-    said = " ".join([said, *_starved_at_full_size(plan)])
+    said = " ".join([said, *_own_words(plan), *_starved_at_full_size(plan)])
     if not plan.remedies:
         return f"{said} Epsilon falls with more noise per report, fewer rounds, and more devices."
     scale = min(each.scale for each in plan.remedies)
     by = "" if scale == 1.0 else f", by estimates from {scale:.2g} of the size or more"
     would_do = [_remedy_words(plan, each) for each in plan.remedies if each.value is not None]
     said += f" Instead would do{by}: {'; or '.join(would_do)}."
+    fewest = math.ceil(LEAST_SHARE * plan.scenario.rounds.count)
     names = {"rounds.count": "number of rounds", "timer_hours": "timer"}
     names |= {"population.devices": "number of devices at this goal"}
     reasons: dict[str, list[str]] = {}
@@ -85,6 +86,8 @@ def _nothing_found(plan: Plan) -> str:
             why = "would do: even one participation of a device exceeds the target"
             reason = "was found that would do" if each.epsilon is None else why
             name = names.get(each.key, "larger report goal with more devices")
+            if each.key == "rounds.count" and each.epsilon is None:
+                name += f" from {fewest:,}"
             reasons.setdefault(reason, []).append(name)
     found = (f" No {' and no '.join(none)} {reason}." for reason, none in reasons.items())
     return said + "".join(found)
@@ -110,7 +113,7 @@ def _remedy_words(plan: Plan, remedy: Remedy) -> str:
         return f"{said}signal-to-noise ratio {times} times smaller"
     if remedy.key == "participation.max_participations":
         z = up(remedy.noise_multiplier or 0.0)
-        return f"each device once ({remedy.key}=1), about {value:,} rounds, noise multiplier {z}"
+        return f"each device once ({remedy.key}=1), {value:,} rounds{took}, noise multiplier {z}"
     if remedy.key == "timer_hours":
         return f"a timer of {value:.0f} h{took} instead of {near.days or 0.0:.1f}"
     if remedy.key == "rounds.report_goal":
@@ -157,20 +160,43 @@ def plan_sentences(plan: Plan) -> list[str]:
         and each.report_goal < best.report_goal
         and not each.meets_target
     ]
-    limits = "one participation of each device"
-    if best.planned_min_sep is not None:
-        most = counted(best.planned_max_participations, "participation")
-        limits = f"min-sep {best.planned_min_sep:,} and at most {most}"
     return [
+        f"Epsilon {given(plan.target.epsilon)} can be met. "
         f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
         f"{needed_noise(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
-        f"{given(plan.target.delta)}, planned for {limits}." + "".join(below[-1:]),
+        f"{given(plan.target.delta)}, planned for {_limits_words(best)}."
+        + "".join([*below[-1:], *(f" {each}" for each in _own_words(plan))]),
         f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates:,} device updates in "
         f"{best.days:.1f} days, {rounds.count / best.days:.1f} rounds a day. A run like it takes "
         "about as long; nothing guarantees it.",
         _pace_words(rounds.min_minutes_between),
         _rules_words(best),
+    ]
+
+
+def _limits_words(candidate: Candidate) -> str:
+    if candidate.planned_min_sep is None:
+        return "one participation of each device"
+    most = counted(candidate.planned_max_participations or 1, "participation")
+    return f"min-sep {candidate.planned_min_sep:,} and at most {most}"
+
+
+def _own_words(plan: Plan) -> list[str]:
+    """Returns whether the scenario's own settings meet the target, if the plan tried them."""
+    if (own := plan.own) is None:
+        return []
+    but = "But the" if own.meets_target and plan.best is None else "The"
+    said = f"{but} scenario's own settings, report goal {own.report_goal:,}, timer "
+    said += f"{own.timer_hours:g} h and noise multiplier {needed_noise(own.noise_multiplier)}, "
+    if own.starves:
+        return [f"{said}{'starve.' if own.is_possible else f'cannot be sustained: {own.note}.'}"]
+    times = f"{own.target.noise_per_report / plan.target.noise_per_report:.3g}"
+    epsilon = "no known epsilon" if own.epsilon is None else f"epsilon {up(own.epsilon)}"
+    return [
+        f"{said}{'meet' if own.meets_target else 'miss'} the target: {epsilon} in "
+        f"{own.days or 0.0:.1f} days, with {times} times the noise on the mean, planned for "
+        f"{_limits_words(own)} at {own.scale:.2g} of the size."
     ]
 
 
@@ -322,6 +348,7 @@ def _candidates_table(plan: Plan) -> Table:
     }
     # Without a run that ends there is nothing else to show.
     rows = [each for each in plan.candidates if not each.starves] or plan.candidates
+    rows = [*([plan.own] if plan.own else []), *rows]
     return Table.of(
         "Candidates",
         rows,
@@ -375,11 +402,17 @@ def _timers_table(plan: Plan) -> Table:
 
 
 def _verdict(plan: Plan, candidate: Candidate) -> str:
+    if candidate is plan.own:
+        return f"own: {_outcome(candidate)}"
     # The best candidate meets the target as well, so it is asked for first.
     if candidate == plan.best:
         return "plan"
     if plan.best is None and candidate == plan.nearest:
         return "nearest miss"
+    return _outcome(candidate)
+
+
+def _outcome(candidate: Candidate) -> str:
     if candidate.starves:
         return "starves" if candidate.is_possible else "cannot sustain"
     return "meets the target" if candidate.meets_target else "misses the target"

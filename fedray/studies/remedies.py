@@ -26,7 +26,9 @@ MORE = 1.05
 """Factor on devices and hours beyond proportion, and from one simulated proposal to the next."""
 MOST_PROPOSALS = 4
 NEARLY_ALL = 0.9
-"""Share of the devices that a run with each of them once may count on."""
+"""Share of the devices that the first run with each of them once counts on."""
+LEAST_SHARE = 0.2
+"""Fewer rounds than this share of those wanted are no remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class Remedy(Document):
     value: float | None
     """Value that would do; None if none was found."""
     epsilon: float | None
-    """Epsilon with it. Without a value: epsilon of one participation, which exceeds the target, or
-    None if the simulated values failed, but others might do."""
+    """Epsilon with it. Without a value: epsilon of one participation, which exceeds the target; or
+    None if the simulated values failed, but others might do, or if only too few rounds would do."""
     scale: float
     """Size of the simulations on which it rests; 1: the whole population."""
     days: float | None = None
@@ -55,6 +57,7 @@ def remedies(
     devices: int,
     sensitivity_of: Callable[[MinSep], float],
     simulate: Callable[[int, float, int], Any],
+    rounds_once: Callable[[int], tuple[int, float | None]],
 ) -> tuple[Remedy, ...]:
     """Returns the changes that would do; a change of which none was found has no value.
 
@@ -63,6 +66,8 @@ def remedies(
         devices: devices of its population.
         sensitivity_of: sensitivity of the mechanism made for limits, under them.
         simulate: returns the candidate with other devices, timer hours and report goal.
+        rounds_once: returns the rounds that runs with each device once commit, of so many, and the
+            days of the slowest.
     """
     target, limits = near.target, near.planned_limits
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
@@ -74,23 +79,31 @@ def remedies(
 
     # Without sampling the noise for an epsilon has a closed form.
     z = noise_multiplier_for(sensitivity_of(limits), target.delta, epsilon=target.epsilon)
-    rounds = _bisected(lambda each: epsilon(each, b) <= target.epsilon, n, 1)
+    fewest = math.ceil(LEAST_SHARE * n)
+    rounds = _bisected(lambda each: epsilon(each, b) <= target.epsilon, n, fewest)
+    with_rounds = epsilon(rounds or 1, b)
+    if rounds is None and with_rounds <= target.epsilon:
+        with_rounds = None
     found = [
         Remedy("noise_per_report", z / near.report_goal, target.epsilon, near.scale, None, z),
-        Remedy("rounds.count", rounds, epsilon(rounds or 1, b), near.scale),
+        Remedy("rounds.count", rounds, with_rounds, near.scale),
     ]
     needed = _bisected(lambda each: epsilon(n, each) <= target.epsilon, b, n)
     more_apart = needed and MORE * needed / b
     factors = {"rounds.report_goal": z / near.noise_multiplier, "population.devices": more_apart}
     if target.report_goal is not None:
         del factors["rounds.report_goal"]
-        most = min(n, int(NEARLY_ALL * near.population_over_goal))
-        if k > 1 and most:
+        most, days = min(n, int(NEARLY_ALL * near.population_over_goal)), None
+        # Each attempt is to commit what the one before it did.
+        for _ in range(MOST_PROPOSALS if k > 1 else 0):
+            if most >= fewest and days is None:
+                most, days = rounds_once(most)
+        if days is not None:
             once = sensitivity_of(MinSep(most, most, 1))
             z_once = noise_multiplier_for(once, target.delta, epsilon=target.epsilon)
             z_once, key = max(z_once, near.noise_multiplier), "participation.max_participations"
             epsilon_once = epsilon_of(once, z_once, target.delta)
-            found.append(Remedy(key, most, epsilon_once, near.scale, noise_multiplier=z_once))
+            found.append(Remedy(key, most, epsilon_once, near.scale, days, z_once))
     # Without a timer none can be longer.
     if near.timer_hours:
         factors["timer_hours"] = more_apart

@@ -413,11 +413,12 @@ def test_an_interrupted_plan_continues_and_says_how_many_runs_are_done(
     plan = make_plan(*arguments, on_progress=told.append)
     assert len(set(asked)) == len(asked) > 7
     # The runs that were kept count as done at once, and each step ends with all of its runs.
-    assert told[0].startswith("4 of 4 runs of report goals ")
+    assert told[0] == "2 of 2 runs of the scenario's own settings simulated, 2 of them earlier"
     assert told[0].of == " of this batch"
     assert all(each.share == 1.0 for each in told if "what-ifs" in each)
     simulations = sum(len(each.min_seps) for each in plan.candidates)
-    assert len(asked) == simulations + 1  # with the planned limits as rules
+    # The scenario's own settings, and the plan's limits as rules.
+    assert len(asked) == simulations + 2 + 1
     counted = len(asked)
     assert make_plan(*arguments) == plan
     assert len(asked) == counted
@@ -688,6 +689,7 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
         return Truth(MinSep(n, b, -(-n // b)), days=hours / 4.0)
 
     without_simulations(monkeypatch, truth)
+    monkeypatch.setattr("fedray.studies.remedies.LEAST_SHARE", 0.001)
     target = PlanTarget(epsilon=2.0, delta=1e-6, noise_per_report=0.005, buffers=1)
     scenario = small("rounds.count=400")
     plan = make_plan(scenario, target, [12.0], 2, 1.0, HERE, has_cache=False)
@@ -799,6 +801,55 @@ def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
     )
 
 
+@pytest.mark.parametrize("z", [7.0, 0.5])
+def test_a_plan_says_whether_the_scenario_s_own_settings_meet_the_target(
+    small, monkeypatch, z: float
+) -> None:
+    """Goal 150, timer 48 h and this noise: min-sep 48, so three participations in 100 rounds."""
+
+    def truth(scenario: Scenario) -> Truth:
+        b = int(scenario.participation.timer_hours)
+        return Truth(MinSep(100, b, -(-100 // b)), days=2.5)
+
+    without_simulations(monkeypatch, truth)
+    keys = "rounds.count=100", "rounds.report_goal=150", "participation.timer_hours=48"
+    scenario = small(*keys, f"privacy.noise_multiplier={z}")
+    target = PlanTarget(6.0, 1e-6, 0.02, buffers=1)
+    plan = make_plan(scenario, target, [24.0], 2, 1.0, HERE, has_cache=False)
+    assert plan.own is not None
+    assert plan.own not in plan.candidates
+    release = Gaussian(noise_multiplier=z, sensitivity=2 * 3**0.5)
+    assert plan.own.epsilon == pytest.approx(gdp_epsilon(release, 1e-6))
+    verdict = "meet" if plan.own.epsilon <= 6.0 else "miss"
+    assert (verdict == "meet") == (z == 7.0)
+    said = f"report goal 150, timer 48 h and noise multiplier {z:g}, {verdict} the target: epsilon"
+    assert said in plan.headline
+    (candidates,) = (each for each in plan_tables(plan) if each.title == "Candidates")
+    assert candidates.rows[0][0] == f"own: {'meets' if verdict == 'meet' else 'misses'} the target"
+    found_keys(json.loads(json.dumps(plan.to_json())), Plan)
+    arguments = (scenario, target, [24.0], 2, 1.0, HERE, False)
+    assert make_plan(*arguments, has_own=False).own is None
+
+
+def test_each_device_once_takes_the_rounds_that_its_runs_commit(small, monkeypatch) -> None:
+    """Of 139 rounds asked for, which nine tenths of the devices would serve, 120 find devices."""
+
+    def truth(scenario: Scenario) -> Truth:
+        n = scenario.rounds.count
+        if scenario.participation.max_participations == 1:
+            if n > 120:
+                return Truth(None, note="starved", committed=120)
+            return Truth(MinSep(n, n, 1), days=4.0)
+        return Truth(MinSep(n, 20, -(-n // 20)), days=3.0)
+
+    without_simulations(monkeypatch, truth)
+    target = PlanTarget(2.0, 1e-6, 0.05, buffers=1, report_goal=129)
+    plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
+    (once,) = [each for each in plan.remedies if each.key == "participation.max_participations"]
+    assert (once.value, once.days) == (120, 4.0)
+    assert "120 rounds, in 4.0 days, noise multiplier" in plan.headline
+
+
 def test_a_goal_and_a_noise_multiplier_are_kept_if_both_are_set(
     fedray_command, monkeypatch
 ) -> None:
@@ -862,8 +913,9 @@ def test_a_plan_that_fails_says_what_would_not_do(small, monkeypatch) -> None:
     target = replace(target, noise_per_report=0.005)
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
     none = {each.key for each in plan.remedies if each.value is None}
-    assert none == {"population.devices", "timer_hours"}
-    unknown = "No number of devices at this goal and no timer was found that would do."
+    assert none == {"rounds.count", "population.devices", "timer_hours"}
+    # Fewer than a fifth of the rounds would do, which is no remedy.
+    unknown = "No number of rounds from 80 and no number of devices at this goal and no timer was found that would do."
     assert unknown in plan.headline
     assert plan.headline in html.unescape(plan_page(plan))
 
@@ -889,7 +941,10 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
             meets_target=is_third, epsilon=1.9, days=5.0, starves=False, scale=0.5
         )
 
-    found = remedies(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate)
+    found = remedies(
+        *(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate),
+        lambda rounds: (rounds, 1.0),
+    )
     (devices,) = [each for each in found if each.key == "population.devices"]
     assert devices.value == asked[2][0]
     assert 1000 < asked[0][0] < asked[1][0] < asked[2][0]

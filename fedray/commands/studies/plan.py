@@ -43,8 +43,8 @@ def plan(
 
     Without SCENARIO, --set must give population.devices and rounds.count. Rounds start as soon as
     they can, unless rounds.min_minutes_between is set. A plan keeps a report goal given by --set,
-    and a noise multiplier given with it; it does not read a file's. Exit code 1 if no candidate
-    meets the target. An interrupted plan continues when it is run again.
+    and a noise multiplier given with it; it says whether those of a file meet the target. Exit code
+    1 if no candidate does. An interrupted plan continues when it is run again.
 
     Args:
         epsilon (E): largest epsilon allowed, at the scenario's privacy.delta
@@ -65,9 +65,8 @@ def plan(
     is_set = {each.partition("=")[0].strip(): each for each in overrides or ()}
     _refuse_planned(is_set)
     refuse_existing(out)
-    # Timer and report goal only complete the scenario: the plan tries its own.
-    own = [f"participation.timer_hours={hours[0]}"]
-    own += ["rounds.report_goal=1"] if scenario is None else []
+    # Without a file, timer and report goal only complete the scenario.
+    own = [] if scenario else [f"participation.timer_hours={hours[0]}", "rounds.report_goal=1"]
     value = scenario_to_fit(scenario, [*own, *(overrides or ())])
     goal = value.rounds.report_goal if "rounds.report_goal" in is_set else None
     if goal is not None and "privacy.noise_multiplier" in is_set:
@@ -84,6 +83,7 @@ def plan(
             has_cache=has_cache,
             on_progress=show,
             least=least,  # pyright: ignore[reportArgumentType]
+            has_own=scenario is not None,
         )
     command = f"fedray {shlex.join(sys.argv[1:])}"
     if out is not None:
@@ -96,9 +96,6 @@ def plan(
     for each in found.remedies:
         if each.value is not None and not as_json:
             print_line(f"or      fedray {again} {_option(found, each)}")
-    if found.best is None and scenario is not None and goal is None and not as_json:
-        keep = f"--set rounds.report_goal={value.rounds.report_goal}"
-        print_line(f"or      fedray {again} {keep}  # the scenario's own goal")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
