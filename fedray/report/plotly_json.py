@@ -76,7 +76,8 @@ def _lines(figure: Figure) -> dict[Mark, int]:
     """Returns the line above the plot of each text of a mark: the lowest with room for it on a
     telephone."""
     texts = [each for each in figure.marks if each.axis == "x" and each.text]
-    found = [*(each.x for each in figure.series), [each.at for each in texts]]
+    found = [each.x for each in figure.series] + [np.array([each.at for each in texts])]
+    found.append(np.array(_axis(figure, figure.x, "x").get("range", [])))
     scale = np.log if figure.x.is_log else np.asarray
     ends: list[float] = []
     lines = {}
