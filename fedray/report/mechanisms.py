@@ -136,9 +136,7 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
             else {}
         ),
         "sensitivity": lambda row: fine(row[1].loss.sensitivity.value),
-        "sensitivity is": lambda row: (
-            "exact" if row[1].loss.sensitivity.is_exact else "upper bound"
-        ),
+        "sensitivity is": lambda row: "exact" if row[1].loss.sensitivity.is_exact else "a bound",
         "MaxLoss": lambda row: f"{row[1].loss.max_loss:.6f}",
         "RmsLoss": lambda row: f"{row[1].loss.rms_loss:.6f}",
     }

@@ -59,7 +59,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "yaxis": _axis(figure, figure.y, "y"),
             "shapes": [_shape(mark) for mark in figure.marks],
             "annotations": [
-                _annotation(figure, mark, lines.get(mark, 0)) for mark in figure.marks if mark.text
+                _annotation(figure, m, lines.get(m, 0)) for m in figure.marks if m.text
             ],
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
@@ -73,8 +73,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
 
 
 def _lines(figure: Figure) -> dict[Mark, int]:
-    """Returns the line above the plot of each text of a mark: the lowest with room for it on a
-    telephone."""
+    """Returns each text's line above the plot: the lowest with room for it on a telephone."""
     texts = [each for each in figure.marks if each.axis == "x" and each.text]
     found = [each.x for each in figure.series] + [np.array([each.at for each in texts])]
     found.append(np.array(_axis(figure, figure.x, "x").get("range", [])))
@@ -135,13 +134,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     marker = {"color": color, "size": 7}
     if series.kind == "stars":
         marker = {"color": color, "size": 16, "symbol": "star"}
-    return {
-        **drawn,
-        "mode": "markers",
-        "marker": marker,
-        **_error_bars(series),
-        **_labels(figure, series),
-    }
+    more = {**_error_bars(series), **_labels(figure, series)}
+    return {**drawn, "mode": "markers", "marker": marker, **more}
 
 
 def _line(x: Float64Array, y: Float64Array) -> dict[str, Any]:
@@ -167,7 +161,7 @@ def _labels(figure: Figure, series: Series) -> dict[str, Any]:
         covers = any((abs(middle - at) < half + other).all() for at, other in taken)
         texts.append("" if covers else html_text(label))
         taken += [] if covers else [(middle, half)]
-    style = {"textposition": "top center", "textfont": {"size": 10}}
+    style = {"textposition": "top center", "textfont": {"size": 11}}
     return {"mode": "markers+text", "text": texts, **style}
 
 
@@ -224,7 +218,7 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     else:
         if bars and which == "x":
             # Bars stand on whole numbers; the range leaves room for half a bar at each end.
-            drawn["range"] = [min([*known, *marks]) - 1.0, max([*known, *marks])]
+            drawn["range"] = [min([known.min() - 1.0, *marks]), max([*known, *marks])]
         elif axis.starts_at_zero and which == "y":
             drawn["rangemode"], known = "tozero", np.append(known, 0.0)
         # No number of the axis may stand between two whole ones.
