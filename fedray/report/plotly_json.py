@@ -26,8 +26,6 @@ PLOT, CHARACTER = np.array([260.0, 200.0]), np.array([6.0, 12.0])
 """Sizes in pixels of a telephone's plot and of one character of a label, (width, height)."""
 LINE = 14
 """Height in pixels of a line of texts above a plot."""
-MOST_DECADES = 7
-"""Most decades of a logarithmic axis that a telephone shows with a number each."""
 LABEL = 20
 """Characters of a row's label that fit beside a telephone's plot."""
 HOVER = "%{hovertext}<extra></extra>"
@@ -228,11 +226,11 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
 
 
 def _log_ticks(known: Float64Array) -> dict[str, Any]:
-    """Returns whole decades, or parts of few, in plain numbers; plotly.js would write the parts as
-    small single digits."""
+    """Returns whole decades, at most about seven, or parts of few, in plain numbers; plotly.js would
+    write the parts as small single digits."""
     low, high = np.log10([known.min(), known.max()]) if known.size else (0.0, 0.0)
     parts = (1, 2, 3, 5, 7) if high - low < 1 else (1, 2, 5) if high - low < 2.5 else (1,)
-    powers = range(math.floor(low), math.ceil(high) + 1, math.ceil((high - low + 1) / MOST_DECADES))
+    powers = range(math.floor(low), math.ceil(high) + 1, math.ceil((high - low + 1) / 7))
     ticks = [float(f"{part}e{power}") for power in powers for part in parts]
     return {"tickvals": ticks, "ticktext": [f"{each:,.6g}" for each in ticks]}
 
