@@ -226,7 +226,7 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
 
 
 def _log_ticks(known: Float64Array) -> dict[str, Any]:
-    """Returns whole decades, at most about seven, or parts of few, in plain numbers; plotly.js would
+    """Returns whole decades, about seven, or parts of few, in plain numbers; plotly.js would
     write the parts as small single digits."""
     low, high = np.log10([known.min(), known.max()]) if known.size else (0.0, 0.0)
     parts = (1, 2, 3, 5, 7) if high - low < 1 else (1, 2, 5) if high - low < 2.5 else (1,)
