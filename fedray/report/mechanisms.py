@@ -23,11 +23,11 @@ def figures_verdict(figures: Figures) -> str:
     spent = ""
     if figures.epsilon is not None:
         at_most = "" if found.sensitivity.is_exact else "at most "
-        spent = f"epsilon {at_most}{up(figures.epsilon)} at delta {given(figures.delta)}, "
+        spent = f"epsilon {at_most}{up(figures.epsilon)} at delta {given(figures.delta)}, and "
     return (
-        f"{figures.strategy.kind} has {spent}RmsLoss {significant(found.rms_loss)} of "
-        f"{figures.workload.rows}, {found.rms_loss / independent:.3g} times that of independent "
-        "noise."
+        f"{figures.strategy.kind} has {spent}{found.rms_loss / independent:.3g} times the error of "
+        f"independent noise at equal privacy (RmsLoss {significant(found.rms_loss)} of "
+        f"{figures.workload.rows})."
     )
 
 
@@ -37,8 +37,8 @@ def mechanisms_verdict(several: Mechanisms) -> str:
         return figures_verdict(several.first)
     losses = {name: each.loss.rms_loss for name, each in several.by_name.items()}
     (best, least), *others = sorted(losses.items(), key=lambda pair: pair[1])
-    more = ", ".join(f"{100 * (each / least - 1):.1f} % for {name}" for name, each in others)
-    return f"{best} has the least RmsLoss, {significant(least)}; it is larger by {more}."
+    more = ", ".join(f"{name} +{100 * (each / least - 1):.1f} %" for name, each in others)
+    return f"Least error at equal privacy: {best} (RmsLoss {significant(least)}); {more}."
 
 
 def figures_tables(figures: Figures) -> list[Table]:
@@ -136,7 +136,7 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
             else {}
         ),
         "sensitivity": lambda row: fine(row[1].loss.sensitivity.value),
-        "is": lambda row: "exact" if row[1].loss.sensitivity.is_exact else "upper bound",
+        "sensitivity is": lambda row: "exact" if row[1].loss.sensitivity.is_exact else "a bound",
         "MaxLoss": lambda row: f"{row[1].loss.max_loss:.6f}",
         "RmsLoss": lambda row: f"{row[1].loss.rms_loss:.6f}",
     }

@@ -105,7 +105,6 @@ def audit_page(audit: Audit) -> str:
         evidence=audits.evidence_table(audit.findings),
         mechanism=_mechanism_table(audit.mechanisms[0]) if audit.mechanisms else None,
         tables=_tables(audit),
-        outcomes=outcomes_table(run.outcome_counts()) if run is not None else None,
         scenario_toml=tomli_w.dumps(scenario) if scenario is not None else None,
     )
 
@@ -142,6 +141,8 @@ def _tables(audit: Audit) -> list[Table]:
         tables.append(audits.frontier_table(audit.frontier))
     if audit.classes:
         tables.append(audits.classes_table(audit.classes))
+    if isinstance(audit.trace, Trace):
+        tables.append(outcomes_table(audit.trace.outcome_counts()))
     return tables
 
 

@@ -43,9 +43,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
     """
     # A single series needs no legend, because the title describes it.
     has_legend = sum(not each.is_reference for each in figure.series) > 1
-    # Texts of neighbours would collide, so each stands in a line of its own.
-    texts = sorted((each for each in figure.marks if each.axis == "x"), key=lambda each: each.at)
-    lines = {mark: line for line, mark in enumerate(each for each in texts if each.text)}
+    lines = _lines(figure)
     data = []
     for each, place in figure.looks:
         # A band comes before its line, so that the line is drawn over it.
@@ -59,7 +57,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "yaxis": _axis(figure, figure.y, "y"),
             "shapes": [_shape(mark) for mark in figure.marks],
             "annotations": [
-                _annotation(figure, mark, lines.get(mark, 0)) for mark in figure.marks if mark.text
+                _annotation(figure, m, lines.get(m, 0)) for m in figure.marks if m.text
             ],
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
@@ -70,6 +68,21 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "hovermode": "closest",
         },
     }
+
+
+def _lines(figure: Figure) -> dict[Mark, int]:
+    """Returns each text's line above the plot: the lowest with room for it on a telephone."""
+    texts = [each for each in figure.marks if each.axis == "x" and each.text]
+    found = [each.x for each in figure.series] + [np.array([each.at for each in texts])]
+    found.append(np.array(_axis(figure, figure.x, "x").get("range", [])))
+    scale = np.log if figure.x.is_log else np.asarray
+    ends: list[float] = []
+    lines = {}
+    for each in sorted(texts, key=lambda mark: mark.at):
+        start = PLOT[0] * scale(each.at) / (np.ptp(scale(np.concatenate(found))) or 1.0)
+        lines[each] = next((n for n, end in enumerate(ends) if end < start), len(ends))
+        ends[lines[each] : lines[each] + 1] = [start + CHARACTER[0] * (len(each.text) + 2)]
+    return lines
 
 
 def _of_rows(figure: Figure) -> int:
@@ -119,13 +132,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     marker = {"color": color, "size": 7}
     if series.kind == "stars":
         marker = {"color": color, "size": 16, "symbol": "star"}
-    return {
-        **drawn,
-        "mode": "markers",
-        "marker": marker,
-        **_error_bars(series),
-        **_labels(figure, series),
-    }
+    more = {**_error_bars(series), **_labels(figure, series)}
+    return {**drawn, "mode": "markers", "marker": marker, **more}
 
 
 def _line(x: Float64Array, y: Float64Array) -> dict[str, Any]:
@@ -151,7 +159,7 @@ def _labels(figure: Figure, series: Series) -> dict[str, Any]:
         covers = any((abs(middle - at) < half + other).all() for at, other in taken)
         texts.append("" if covers else html_text(label))
         taken += [] if covers else [(middle, half)]
-    style = {"textposition": "top center", "textfont": {"size": 10}}
+    style = {"textposition": "top center", "textfont": {"size": 11}}
     return {"mode": "markers+text", "text": texts, **style}
 
 
@@ -187,39 +195,44 @@ def _hover(figure: Figure, series: Series, point: int) -> str:
 def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any]:
     title = html_text(axis.title) + (", log scale" if axis.is_log else "")
     drawn: dict[str, Any] = {"title": {"text": title, "standoff": 10}, "automargin": True}
+    drawn |= {"exponentformat": "none", "separatethousands": True}
     bars = [each for each in figure.series if each.kind == "bars"]
     rows = [each for each in figure.series if each.kind == "rows"]
+    names = {"y": ("y", "low", "high"), "x": ("x", "until", *(("low", "high") if rows else ()))}
+    found = [getattr(each, name) for each in figure.series for name in names[which]]
+    values = np.concatenate([each for each in found if each is not None])
+    known = values[np.isfinite(values)]
+    marks = [each.at for each in figure.marks if each.axis == which]
     if rows and which == "y":
-        names = [" <br>".join(map(html_text, wrap(each, LABEL))) for each in rows[0].labels]
-        drawn |= {
-            "tickvals": _numbers(rows[0].y),
-            "ticktext": names,
-            "range": [0.5 - len(names), 0.5],
-            # It would hide the interval of the first row.
-            "zeroline": False,
-        }
+        texts = [" <br>".join(map(html_text, wrap(each, LABEL))) for each in rows[0].labels]
+        drawn |= {"tickvals": _numbers(rows[0].y), "ticktext": texts}
+        # The line at zero would hide the interval of the first row.
+        drawn |= {"range": [0.5 - len(texts), 0.5], "zeroline": False}
     elif axis.is_log:
-        drawn["type"] = "log"
+        drawn |= {"type": "log", **_log_ticks(known[known > 0])}
         # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         if which == "y" and bars:
-            highest = max(float(each.y.max()) for each in bars)
-            drawn["range"] = [math.log10(0.5), math.log10(2.0 * highest)]
-    elif bars and which == "x":
-        # Bars stand on whole numbers; the range leaves room for half a bar at each end.
-        low = min(float(each.x.min()) for each in bars)
-        high = max(float(each.until.max()) for each in bars if each.until is not None)
-        drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
+            drawn["range"] = [math.log10(0.5), math.log10(2.0 * known.max())]
     else:
-        drawn["rangemode"] = "tozero" if axis.starts_at_zero and which == "y" else "normal"
-        zero = np.zeros(int(drawn["rangemode"] == "tozero"))
-        names = ("y", "low", "high") if which == "y" else ("x", "low", "high")[: 3 if rows else 1]
-        found = [getattr(each, name) for each in figure.series for name in names]
-        values = np.concatenate([zero, *(each for each in found if each is not None)])
-        known = values[np.isfinite(values)]
+        if bars and which == "x":
+            # Bars stand on whole numbers; the range leaves room for half a bar at each end.
+            drawn["range"] = [min([known.min() - 1.0, *marks]), max([*known, *marks])]
+        elif axis.starts_at_zero and which == "y":
+            drawn["rangemode"], known = "tozero", np.append(known, 0.0)
         # No number of the axis may stand between two whole ones.
-        if known.size and np.array_equal(known, np.round(known)) and np.ptp(known) <= 10:
+        if known.size and np.array_equal(known, np.round(known)) and np.ptp([*known, *marks]) <= 10:
             drawn["dtick"] = 1
     return drawn
+
+
+def _log_ticks(known: Float64Array) -> dict[str, Any]:
+    """Returns whole decades, about seven, or parts of few, in plain numbers; plotly.js would
+    write the parts as small single digits."""
+    low, high = np.log10([known.min(), known.max()]) if known.size else (0.0, 0.0)
+    parts = (1, 2, 3, 5, 7) if high - low < 1 else (1, 2, 5) if high - low < 2.5 else (1,)
+    powers = range(math.floor(low), math.ceil(high) + 1, math.ceil((high - low + 1) / 7))
+    ticks = [float(f"{part}e{power}") for power in powers for part in parts]
+    return {"tickvals": ticks, "ticktext": [f"{each:,.6g}" for each in ticks]}
 
 
 def _shape(mark: Mark) -> dict[str, Any]:
@@ -229,20 +242,10 @@ def _shape(mark: Mark) -> dict[str, Any]:
     # A mark goes across the whole plot, whatever the other axis shows.
     whole = {f"{across}ref": "paper", f"{across}0": 0, f"{across}1": 1}
     if mark.until is None:
-        return {
-            "type": "line",
-            **place,
-            **whole,
-            "line": {"color": GREY, "dash": "dot", "width": 1.5},
-        }
-    return {
-        "type": "rect",
-        **place,
-        **whole,
-        "line": {"color": GREY, "width": 1},
-        "fillcolor": _faint(GREY, ZONE_OPACITY),
-        "layer": "below",
-    }
+        line = {"color": GREY, "dash": "dot", "width": 1.5}
+        return {"type": "line", **place, **whole, "line": line}
+    area = {"fillcolor": _faint(GREY, ZONE_OPACITY), "line": {"color": GREY, "width": 1}}
+    return {"type": "rect", **place, **whole, **area, "layer": "below"}
 
 
 def _annotation(figure: Figure, mark: Mark, line: int) -> dict[str, Any]:
@@ -250,12 +253,8 @@ def _annotation(figure: Figure, mark: Mark, line: int) -> dict[str, Any]:
     text by the logarithm, but shapes by the value."""
     axis = figure.x if mark.axis == "x" else figure.y
     at = math.log10(mark.at) if axis.is_log else mark.at
-    text = {
-        "text": html_text(mark.text),
-        "showarrow": False,
-        "yanchor": "bottom",
-        "font": {"size": 11},
-    }
+    text = {"text": html_text(mark.text), "showarrow": False, "yanchor": "bottom"}
+    text["font"] = {"size": 11}
     if mark.axis == "x":
         place = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": LINE * line}
         return {**text, **place}

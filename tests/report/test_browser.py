@@ -40,6 +40,7 @@ async function measure(frame) {
   for (const text of page.querySelectorAll("svg text")) {
     const own = text.getBoundingClientRect(), plot = text.closest(".plot").getBoundingClientRect();
     if (own.width > 0 && (own.right > plot.right + 1 || own.left < plot.left - 1)) beyond.push("text " + text.textContent);
+    if (own.width > 0 && parseFloat(getComputedStyle(text).fontSize) < 11) beyond.push("small text " + text.textContent);
   }
   for (const plot of page.querySelectorAll(".plot")) {
     const own = plot.getBoundingClientRect().width, drawn = plot.querySelector(".main-svg").getBoundingClientRect().width;
@@ -208,6 +209,14 @@ def of_comparison(request) -> str:
     return comparison_page(compare_runs(runs, trace))
 
 
+def of_mechanisms(request) -> str:
+    """Two logarithmic axes, and a column that all rows share."""
+    from fedray.mechanisms.figures import Mechanisms
+    from fedray.runs.design import evaluate_mechanisms
+
+    return Mechanisms(evaluate_mechanisms([Path("tree"), Path("bisr")], 200, 50, 3, None, 1e-10)).page()
+
+
 def of_training(request) -> str:
     from fedray.report.trained_page import trained_page
 
@@ -224,6 +233,7 @@ def of_training(request) -> str:
         (of_stress, 3),
         (of_reproduction, 2),
         (of_comparison, 2),
+        (of_mechanisms, 3),
         (of_training, 4),
     ],
 )
@@ -237,7 +247,7 @@ def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(
         assert not each["beyond"], "\n".join(map(repr, each["beyond"]))
         assert each["plots"] >= (plots or 8)
     wide, narrow = found["w1280"], found["w390"]
-    has_cards = make not in (of_reproduction, of_training)
+    has_cards = make not in (of_mechanisms, of_reproduction, of_training)
     assert wide["heads"] > narrow["heads"] or not has_cards
     assert wide["saved"].keys() == narrow["saved"].keys()
     for name, content in wide["saved"].items():

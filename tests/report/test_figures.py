@@ -268,7 +268,7 @@ def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:
 
 
 def test_a_long_mark_does_not_run_into_the_next_on_a_narrow_page() -> None:
-    """Each text stands in a line of its own, from the left."""
+    """Each text stands in the lowest line with room for it, from the left."""
     line = Series("s", "line", np.array([2400.0, 4800.0]), np.array([1.0, 2.0]))
     marks = (Mark(3200.0, "plan 3,221"), Mark(2400.0, "misses the target", until=3100.0))
     figure = Figure("f", "", "", Axis("goal"), Axis("epsilon"), (line,), marks)
@@ -278,7 +278,21 @@ def test_a_long_mark_does_not_run_into_the_next_on_a_narrow_page() -> None:
         map(Mark, (4800.0, 2400.0, 2400.0, 3300.0), ("150 to 1", "2 to 1", "9 to 4", "7"))
     )
     drawn = plotly_figure(replace(figure, marks=marks))["layout"]
-    assert [each["yshift"] for each in drawn["annotations"]] == [42, 0, 14, 28]
+    assert [each["yshift"] for each in drawn["annotations"]] == [0, 0, 14, 0]
+
+
+def test_numbers_of_logarithmic_axes_are_whole_and_marks_stretch_a_linear_one() -> None:
+    def axes(x, is_log, *marks):
+        line = Series("s", "line", np.array(x), np.array([1.0] * len(x)))
+        found = Figure("f", "", "", Axis("x", is_log), Axis("y"), (line,), marks)
+        return plotly_figure(found)["layout"]["xaxis"]
+
+    assert axes([4e-5, 2e-4], True)["ticktext"][:3] == ["1e-05", "2e-05", "3e-05"]
+    assert axes([1.0, 5e5], True)["ticktext"][-2:] == ["100,000", "1e+06"]
+    assert len(axes([1e-9, 1e9], True)["tickvals"]) <= 8
+    # A mark far from the only point would get a number at every whole one in between.
+    assert axes([90.0], False)["dtick"] == 1
+    assert "dtick" not in axes([90.0], False, Mark(227.0, "truth"))
 
 
 def test_a_plane_has_its_files_too(tmp_path: Path) -> None:

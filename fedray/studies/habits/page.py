@@ -28,18 +28,17 @@ def habit_fit_page(fit: HabitFit, command: str = "") -> str:
 
 def fit_sentence(fit: HabitFit) -> str:
     """Describes the records of the log, and how well the model fits them."""
-    verdict = "The differences that are left are no more than chance explains."
+    verdict = "fits these devices: the differences that are left are no more than chance explains"
     if fit.p_value < 0.01:
         verdict = (
-            f"The differences that are left are more than chance explains: the {fit.table.model} "
-            "model is not quite true of these devices, and the intervals are those of its nearest "
-            "values."
+            "does not quite fit these devices: the differences that are left are more than chance "
+            "explains, and the intervals are those of its nearest values"
         )
     return (
-        f"A log of {fit.layout.kind}: {fit.records:,} records of {fit.devices:,} devices on "
-        f"{fit.layout.days} whole days, beside {fit.simulated_devices:,} simulated devices. J "
-        f"statistic {fit.j_statistic:.1f} on {fit.degrees_of_freedom} degrees of freedom "
-        f"(p-value {fit.p_value:.3g}). {verdict}"
+        f"The {fit.table.model} model {verdict} (J statistic {fit.j_statistic:.1f} on "
+        f"{fit.degrees_of_freedom} degrees of freedom, p-value {fit.p_value:.3g}). A log of "
+        f"{fit.layout.kind}: {fit.records:,} records of {fit.devices:,} devices on "
+        f"{fit.layout.days} whole days, beside {fit.simulated_devices:,} simulated devices."
     )
 
 
