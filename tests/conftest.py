@@ -238,11 +238,11 @@ def fedray_command(capsys) -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture
 def quick_fits(monkeypatch) -> None:
-    """Fits simulate 2,500 devices at least and not 10,000: six times those of most logs here, where
+    """Fits simulate 1,200 devices at least and not 10,000: three times those of most logs here, where
     fits of large logs have four times. The noise of the simulation is in every standard error and in
     J, whatever their number. `make fits` has the 10,000."""
     if "FEDRAY_ALL_SEEDS" not in os.environ:
-        monkeypatch.setattr("fedray.studies.habits.fit.LEAST_SIMULATED", 2_500)
+        monkeypatch.setattr("fedray.studies.habits.fit.LEAST_SIMULATED", 1_200)
 
 
 def write_trained(

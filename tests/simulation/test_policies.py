@@ -31,7 +31,7 @@ DATA = {"kind": "data_available", "min_example_count": 60}
 LOSSES = {"history_loss_per_day": 0.5}
 CORRUPTED = {**LOSSES, "history_loss": "corrupted"}
 PERIOD = 20.0 * 3600.0
-EXAMPLES = 50 if "FEDRAY_ALL_SEEDS" in os.environ else 5
+EXAMPLES = 50 if "FEDRAY_ALL_SEEDS" in os.environ else 3
 """Random runs of each policy; `make laws` has all."""
 
 
