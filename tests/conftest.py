@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import gc
 import gzip
 import json
 import os
@@ -64,6 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, group in groups.items():
         if group is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
+    # What is imported by now stays, and is not searched for garbage again and again.
+    gc.freeze()
     if hasattr(config, "workerinput"):  # one process alone has each module's tests together
         items.sort(
             key=lambda item: (

@@ -320,8 +320,7 @@ def test_the_trace_is_the_same_for_any_shards_and_after_a_resume(
         "population.joins_per_day=20000",
     )
     whole = simulated(value, tmp_path / "1")
-    for shards in (2, 5):
-        assert simulated(value, tmp_path / str(shards), shards).digest == whole.digest
+    assert simulated(value, tmp_path / "5", 5).digest == whole.digest
 
     def stop_later(progress) -> None:
         if progress.committed == 20:

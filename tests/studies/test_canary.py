@@ -261,9 +261,9 @@ BUGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_caught(scenario: Scenario, bug: str) -> None:
-    """At two seeds, and at a hundred by `make canary`."""
+    """At one seed, and at a hundred by `make canary`."""
     strategy, planted, name = BUGS[bug]
-    seeds = range(SEEDS if SEEDS == 100 else 2)
+    seeds = range(SEEDS if SEEDS == 100 else 1)
     caught = [names_of_problems(check(scenario, strategy, seed, **planted)) for seed in seeds]
     assert [seed for seed, names in enumerate(caught) if name not in names] == []
 
