@@ -158,8 +158,7 @@ def test_metrics_stay_on_the_device_of_the_parameters(case: str) -> None:
 def test_only_one_sum_of_integers_and_figures_of_devices_leave_a_trainers_device(
     case: str, small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With every clipping rule and encoding: work, clipping, weights, encoding and the sum of two groups.
-    What follows work sees only its shapes, so here one kind suffices; a module has every kind, by several devices."""
+    """With every clipping rule and encoding, to the sum of two groups. What follows work sees only its shapes, so one kind suffices."""
     table, fields = ALL_CASES[case]
     task = made(table, fields)
     dimension = task.initial_parameters().size

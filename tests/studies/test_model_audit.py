@@ -71,7 +71,7 @@ def phrased(setting):
 
 @pytest.fixture(scope="module")
 def audited(phrased) -> dict[tuple[float, int], ModelAudit]:
-    return {key: audit_model(run, trace, references=255) for key, (trace, run) in phrased.items()}
+    return {key: audit_model(run, trace, references=1023) for key, (trace, run) in phrased.items()}
 
 
 @pytest.fixture(scope="module")
