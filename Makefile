@@ -73,7 +73,7 @@ fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals ho
 
 laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB has its published figures, at full size (a quarter of an hour)
 	FEDRAY_ALL_SEEDS=1 FEDRAY_FULL_SIZE=1 $(LONG) tests/simulation/test_laws.py \
-	  tests/simulation/test_policies.py tests/audit/test_enforced.py tests/statistical/test_samplers_agree.py tests/reproduction/test_en_gb.py
+	  tests/simulation/test_policies.py tests/audit/test_enforced.py tests/audit/test_sampler.py tests/statistical/test_samplers_agree.py tests/reproduction/test_en_gb.py
 
 fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs, and 5,000 valid ones at the edges, which are run (an hour)
 	$(BIN)/python tests/fuzz/fuzz.py --cases 100000

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import gc
 import gzip
 import json
 import os
@@ -64,6 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, group in groups.items():
         if group is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
+    # What is imported by now stays, and is not searched for garbage again and again.
+    gc.freeze()
     if hasattr(config, "workerinput"):  # one process alone has each module's tests together
         items.sort(
             key=lambda item: (
@@ -238,11 +241,11 @@ def fedray_command(capsys) -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture
 def quick_fits(monkeypatch) -> None:
-    """Fits simulate 2,500 devices at least and not 10,000: six times those of most logs here, where
+    """Fits simulate 1,200 devices at least and not 10,000: three times those of most logs here, where
     fits of large logs have four times. The noise of the simulation is in every standard error and in
     J, whatever their number. `make fits` has the 10,000."""
     if "FEDRAY_ALL_SEEDS" not in os.environ:
-        monkeypatch.setattr("fedray.studies.habits.fit.LEAST_SIMULATED", 2_500)
+        monkeypatch.setattr("fedray.studies.habits.fit.LEAST_SIMULATED", 1_200)
 
 
 def write_trained(

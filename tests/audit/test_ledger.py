@@ -129,14 +129,14 @@ def edited(draw: random.Random, content: bytes) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_thousand_random_edits_are_noticed(weekly: Ledger, tmp_path: Path) -> None:
+def test_random_edits_are_noticed(weekly: Ledger, tmp_path: Path) -> None:
     for seed in (0, 1, 2):
         weekly = weekly.charge([log_of(tmp_path, seed)])
     head = weekly.head
     assert Ledger.open(weekly.path, head).entries == weekly.entries
     files = sorted(each for each in weekly.path.iterdir() if each.name != "lock")
     draw, done = random.Random(34), 0
-    while done < 1000:
+    while done < 300:
         # Half of the edits are in the chain, the others in files of devices.
         file = weekly.path / CHAIN_FILE if draw.random() < 0.5 else draw.choice(files)
         content = file.read_bytes()

@@ -169,13 +169,13 @@ def test_many_devices_at_once_have_the_bits_of_one_after_the_other(
     days: float, overrides: list[str]
 ) -> None:
     """With habits that are kept, or drawn anew; also where there is no room for so many sessions at once."""
-    availability = availability_of(scenario(700, *overrides))
+    availability = availability_of(scenario(250, *overrides))
     assert isinstance(availability, HabitAvailabilityModel)
     begin, end = 4.6 * DAY, (4.6 + days) * DAY
-    opens = np.random.default_rng(1).uniform(0, 1.2 * end, 700)
-    devices = np.arange(700, dtype=np.uint64)
+    opens = np.random.default_rng(1).uniform(0, 1.2 * end, 250)
+    devices = np.arange(250, dtype=np.uint64)
     expected = _one_by_one(availability.model, availability.tables, opens, begin, end)
-    assert len(expected) > 500
+    assert len(expected) > 200
     for known in (None, availability.known_of(devices)):
         found = availability.list_intervals(Listing(devices, opens, begin, end, known))
         assert list(zip(*found, strict=True)) == expected

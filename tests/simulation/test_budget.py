@@ -93,7 +93,7 @@ def as_patterns(cohorts: list[list[int]]) -> Patterns:
     st.sampled_from(["rho", "epsilon"]),
 )
 @settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_for_any_trace_the_audit_is_within_the_budget_and_beyond_it_a_round_later(
     small, cohorts: list[set[int]], mechanism: str, share: float, what: str

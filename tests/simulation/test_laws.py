@@ -18,7 +18,7 @@ from fedray.trace.reader import Trace
 from fedray.trace.schema import OUTCOMES
 
 IN_PROCESS = Placement(shards=1, backend="in-process")
-EXAMPLES = 300 if "FEDRAY_ALL_SEEDS" in os.environ else 20
+EXAMPLES = 300 if "FEDRAY_ALL_SEEDS" in os.environ else 10
 """Random scenarios; `make laws` has all."""
 
 

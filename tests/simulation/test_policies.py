@@ -31,7 +31,7 @@ DATA = {"kind": "data_available", "min_example_count": 60}
 LOSSES = {"history_loss_per_day": 0.5}
 CORRUPTED = {**LOSSES, "history_loss": "corrupted"}
 PERIOD = 20.0 * 3600.0
-EXAMPLES = 50 if "FEDRAY_ALL_SEEDS" in os.environ else 5
+EXAMPLES = 50 if "FEDRAY_ALL_SEEDS" in os.environ else 3
 """Random runs of each policy; `make laws` has all."""
 
 
@@ -320,8 +320,7 @@ def test_the_trace_is_the_same_for_any_shards_and_after_a_resume(
         "population.joins_per_day=20000",
     )
     whole = simulated(value, tmp_path / "1")
-    for shards in (2, 5):
-        assert simulated(value, tmp_path / str(shards), shards).digest == whole.digest
+    assert simulated(value, tmp_path / "5", 5).digest == whole.digest
 
     def stop_later(progress) -> None:
         if progress.committed == 20:

@@ -22,7 +22,7 @@ from fedray.scenario import Scenario, SeveralTasks
 from fedray.wire.messages import RunProgress
 
 HERE = Placement(1, "in-process")
-RANDOM_RUNS = 120
+RANDOM_RUNS = 60
 DAY = 86_400.0
 
 

@@ -134,8 +134,8 @@ def test_parameters_of_a_model_lead_to_its_keys_and_back(table) -> None:
 @pytest.mark.usefixtures("quick_fits")
 def test_unknown_times_do_not_count_as_times_without_eligibility() -> None:
     """At least 8 of 10 and more intervals hold what made the log; without its gaps they miss."""
-    known = gaps(500, 7)
-    log = observed(RARE, 500, 7, known)
+    known = gaps(300, 7)
+    log = observed(RARE, 300, 7, known)
     fit = fit_habits(log)
     held = covered(fit, RARE)
     assert len(held) >= 10
@@ -170,7 +170,7 @@ def test_the_conditions_model_is_found_where_a_log_of_eligibility_can_tell() -> 
     truth = table_of(
         {"charging.day_sessions": 1.0, "charging.night_center_hours": 3.5}, ConditionsAvailability()
     )
-    log = observed(truth, 600, 5, gaps(600, 5))
+    log = observed(truth, 300, 5, gaps(300, 5))
     fit = fit_habits(log, ConditionsAvailability())
     names = {each.name for each in (*fit.estimates, *fit.held)}
     assert names == start_values(truth).keys()

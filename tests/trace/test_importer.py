@@ -80,7 +80,7 @@ def shown(name: object) -> str:
     st.integers(1, 7),
 )
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_an_imported_log_has_the_log_s_patterns(
     tmp_path_factory, rows, kind, part_rows, group

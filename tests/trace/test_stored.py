@@ -30,12 +30,12 @@ from fedray.trace.stored import StoredRun
 pytestmark = pytest.mark.xdist_group("bucket")
 IN_PROCESS = ["--place", "backend=in-process"]
 KEYS = (
-    "rounds.count=200",
+    "rounds.count=60",
     "training.enabled=true",
     "training.cohort_sample=8",
-    "training.evaluate_every=50",
+    "training.evaluate_every=15",
 )
-MOMENTS = 10 if os.environ.get("FEDRAY_ALL_MOMENTS") else 2
+MOMENTS = 10 if os.environ.get("FEDRAY_ALL_MOMENTS") else 1
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_a_killed_run_goes_on_elsewhere_to_the_same_digests(
     while not can_be_resumed():
         assert process.poll() is None
         time.sleep(0.05)
-    time.sleep(random.Random(moment).uniform(0.0, 6.0))
+    time.sleep(random.Random(moment).uniform(0.0, 2.0))
     is_over = process.poll() is not None
     process.send_signal(signal.SIGKILL)
     process.wait()
