@@ -1,8 +1,9 @@
 """Canary devices, whose known updates an experiment looks for in released models
 (fedray/studies/canary.py).
 
-There are two kinds of devices, by id. The first have a canary each, and full weight; their updates
-are several clip norms long, each in coordinates of its own. All others hold no examples.
+There are three kinds of devices, by id. The first have a canary each, and full weight; their
+updates are several clip norms long, each in coordinates of its own. The next `silent` have full
+weight too, and their updates are zero. All others hold no examples.
 """
 
 import math
@@ -31,11 +32,13 @@ class Canaries:
     """Devices of an experiment, with the examples that each holds and the update that each sends.
 
     has_canary: coordinates of a layer that have a canary; all others are silent, [m].
+    silent: number of devices that hold examples and send zero.
     layer_norms: clip norm of each layer of the model, in order; a single one without layers.
     clip: clipping of the next round, which is set before it is trained.
     """
 
     has_canary: BoolArray
+    silent: int
     layer_norms: Sequence[float]
     clip: Clip
 
@@ -44,7 +47,7 @@ class Canaries:
         return {f"layer{place}": (self.has_canary.size,) for place in range(len(self.layer_norms))}
 
     def examples_on(self, device_ids: Ids) -> Integers:
-        return np.where(device_ids < self.has_canary.sum(), HELD, 0)
+        return np.where(device_ids < self.has_canary.sum() + self.silent, HELD, 0)
 
     def compute(self, order: WorkOrder) -> WorkResult:
         """Returns updates with one coordinate per layer, in proportion to the layer's clip norm.
@@ -52,8 +55,10 @@ class Canaries:
         See fedray.clients.work.work.DeviceWork.
         """
         updates = order.room().zero_()
-        own = np.flatnonzero(self.has_canary)[order.device_ids.astype(np.int64)]
-        rows = np.arange(own.size)
+        # The silent devices of the group keep their rows of zeros.
+        columns = np.flatnonzero(self.has_canary)
+        rows = np.flatnonzero(order.device_ids < columns.size)
+        own = columns[order.device_ids[rows].astype(np.int64)]
         whole = math.hypot(*self.layer_norms)
         length = self._lengths() * self.clip.norm
         for layer, norm in enumerate(self.layer_norms):

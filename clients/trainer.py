@@ -129,6 +129,10 @@ class GroupTrainer:
             "without_examples": asked.size - with_examples,
             "damaged": with_examples - device_ids.size,
         }
+        weights = self._weights(held)
+        if weights is not None:
+            # An integer, like every sum of a report, so that groups and their order do not matter.
+            counts["weight_sum"] = _fixed_point_sum(weights)
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
         group = self._clipper.clip(devices.native(result.updates), clip)

@@ -89,7 +89,6 @@ REMOVED = {
     "fedray.read_tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray reproduce amplified": "run tests/mechanisms/test_amplified.py of the sources, or "
     "`fedray optimize best` at an epsilon",
-    "training.weighting.kind = 'clipped'": "use 'fixed', which needs half of the noise",
 }
 """Replacement of each removed name: a command, a command with an option, a name of the package, the
 full path of a key in a file, or `key = 'value'`."""

@@ -447,7 +447,7 @@ class Scenario(Table):
         if self.training.enabled and isinstance(weighting, MeanWeighting):
             raise ValueError(
                 "training.weighting.kind='mean': it divides by the number of devices in a round, "
-                "which is secret in a Poisson sample; use 'fixed'"
+                "which is secret in a Poisson sample; use 'fixed' or 'clipped'"
             )
         if not isinstance(self.privacy.encoding, FixedPoint):
             raise ValueError(

@@ -20,12 +20,14 @@ Lower bounds of epsilon (`fedray.audit.one_run`) stand beside the claimed one. T
 best linear test of what is seen: every release, or the last model of plain SGD, which is the sum of
 all releases. For these the exact mu of right code is known too.
 
-Limit: the counts of short updates, by which adaptive clipping chooses norms, are not tested.
+Limits: the counts of short updates, by which adaptive clipping chooses norms, are not tested. For
+a clipped denominator, canaries show half of the claimed mu. The other half is the change that a
+device makes to the sum of the others by its weight, and a canary's coordinate has no others.
 """
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -59,7 +61,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
 from fedray.scenario.clipping import Clip
 from fedray.scenario.training import ServerSGD
-from fedray.scenario.weighting import FixedDenominator
+from fedray.scenario.weighting import ClippedDenominator, FixedDenominator
 from fedray.studies.noise_tests import CanaryTest, examine_noise, worst_square
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
@@ -313,11 +315,12 @@ def check_training(
     shares = np.sqrt(np.array(came or [1.0] * recorded.rounds))
     # The unit of a round is the change that one device may make to its estimate.
     unit = np.array([encoding.contribution_norm(each.norm) for each in clips]) * shares
+    unit *= setup.effect
     pattern = np.array(recorded.pattern)
     weights = _reference_weights(scenario, recorded)
     u = np.zeros(recorded.rounds)
-    u[pattern] = weights
-    u *= setup.longest / (inflation * shares)
+    u[pattern] = setup.scales(recorded) * weights
+    u *= setup.longest / (inflation * setup.effect * shares)
     L = _noise_factor(strategy, recorded.rounds)
     W, shift = _whitened(L, released / unit[:, None], u, z)
     delta = scenario.privacy.delta
@@ -496,18 +499,24 @@ class _Setup(NamedTuple):
 
     scenario: the trained scenario.
     has_canary: coordinates of a layer that have a canary, each by a fair coin, [m].
+    silent: devices with examples that send zero, in every other round of the pattern.
     layer_norms: first clip norm of each layer.
     goal: devices of a round.
     denominator: divisor of a noised sum; None for the number of devices.
+    least: sum of weights above which a sum is scaled down; infinite if sums are never scaled.
+    effect: largest change of the estimate by one device, over its largest change of the sum.
     encoding: encoding of the sums.
     longest: length of the longest clipped update, in clip norms.
     """
 
     scenario: Scenario
     has_canary: BoolArray
+    silent: int
     layer_norms: tuple[float, ...]
     goal: int
     denominator: float | None
+    least: float
+    effect: float
     encoding: Encoding
     longest: float
 
@@ -532,15 +541,23 @@ class _Setup(NamedTuple):
         goal = math.ceil(canaries / recorded.least_share)
         if not privacy.encoding.adds_noise:
             goal = max(goal, scenario.rounds.report_goal)
-        denominator = None
+        silent, denominator, least, effect = 0, None, math.inf, 1.0
         if isinstance(weighting, FixedDenominator):
             denominator = goal * weighting.mean_weight
+        if isinstance(weighting, ClippedDenominator):
+            # Rounds with half of the least denominator, and with twice as much.
+            goal = math.ceil(2 * canaries / weighting.least_mean_weight)
+            denominator = least = goal * weighting.least_mean_weight
+            silent, effect = 3 * canaries, 2.0
         dimension = has_canary.size * len(layer_norms)
         trained = _with_room(scenario, goal, dimension)
         encoding = encoding_of(trained.privacy.encoding, trained.sum_setting(dimension))
         # An update that is at the norm of every layer is as long as the root of their squares.
         longest = math.hypot(*layer_norms) / privacy.clip_norm
-        return cls(trained, has_canary, layer_norms, goal, denominator, encoding, longest)
+        return cls(
+            *(trained, has_canary, silent, layer_norms, goal),
+            *(denominator, least, effect, encoding, longest),
+        )
 
     @property
     def canaries(self) -> int:
@@ -550,6 +567,18 @@ class _Setup(NamedTuple):
     def devices(self, share: float) -> int:
         """Devices of a round in which such a share of the goal was accepted."""
         return round(self.goal * share)
+
+    def has_silent(self, pattern: Sequence[int], round_index: int) -> bool:
+        """Whether silent devices with examples take part in a round of the pattern."""
+        return bool(self.silent) and pattern.index(round_index) % 2 == 1
+
+    def scales(self, recorded: Recorded) -> Float64Array:
+        """Factors on the sums of the pattern's rounds before noise is added, [c]."""
+        weights = [
+            self.canaries + self.silent * self.has_silent(recorded.pattern, index)
+            for index in recorded.pattern
+        ]
+        return np.minimum(1.0, self.least / np.array(weights))
 
     def grain(self) -> float:
         """Distance of a coordinate's noise values, in contribution norms; 0 if continuous."""
@@ -658,7 +687,7 @@ def _released(
 
     full, layers = setup.scenario, setup.layer_norms
     first = full.privacy.clipping.clip(full.privacy.clip_norm)
-    canaries = Canaries(setup.has_canary, layers, first)
+    canaries = Canaries(setup.has_canary, setup.silent, layers, first)
     watched = _Watched(aggregator(full), canaries, setup.encoding)
     loop = TrainingLoop(
         full,
@@ -735,9 +764,13 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     devices = 1 if setup.scenario.count_noise is None else setup.canaries
     if setup.encoding.adds_noise:
         devices = setup.devices(recorded.shares[round_index] if recorded.shares else 1.0)
-    sending = setup.canaries if round_index in recorded.pattern else 0
-    # Ids beyond the canaries have no examples.
-    empty = np.arange(setup.canaries, setup.canaries + max(0, devices - sending))
+    sending = 0
+    if round_index in recorded.pattern:
+        sending = setup.canaries
+        sending += setup.silent * setup.has_silent(recorded.pattern, round_index)
+    holding = setup.canaries + setup.silent
+    # Ids beyond canaries and silent devices have no examples.
+    empty = np.arange(holding, holding + max(0, devices - sending))
     device_ids = np.concatenate([np.arange(sending), empty]).astype(np.uint64)
     if setup.scenario.rounds.buffer is None:
         return Cohort(device_ids)

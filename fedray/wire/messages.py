@@ -305,6 +305,8 @@ class TrainReport:
     short: devices whose update is no longer than the order's `counted_norm`.
     long: devices whose update is longer, or not finite; 0 like `short` if nothing is counted.
     examples: different examples used by the devices in the sum.
+    weight_sum: sum of the weights of the devices asked, in steps of 2^-FIXED_POINT_BITS; 0 if all
+        weights are equal.
     loss_sum: sum of the devices' losses before training, in steps of 2^-FIXED_POINT_BITS, so that
         it is the same in any order.
     """
@@ -321,12 +323,18 @@ class TrainReport:
     short: int = 0
     long: int = 0
     examples: int = 0
+    weight_sum: int = 0
     loss_sum: int = 0
 
     @property
     def sampled_share(self) -> float:
         """Share of the accepted devices that were asked to train; 1 if `accepted` is unknown."""
         return self.devices / self.accepted if self.accepted else 1.0
+
+    @property
+    def weights(self) -> float:
+        """Sum of the weights."""
+        return self.weight_sum / 2.0**FIXED_POINT_BITS
 
     @classmethod
     def of(cls, round_index: int, reports: Sequence["TrainReport"]) -> "TrainReport":

@@ -103,8 +103,11 @@ class ModelAggregator:
             self.add(last)
         # Before the step, which changes the parameters in place.
         self._keep_version(report.round_index)
-        released_D = self.release(self._estimator.noise_share(report))
-        # The divisor is public, so it comes after the noise.
+        # Whatever depends on secrets (the scale) comes before the noise. The divisor is public and
+        # comes after it.
+        released_D = self.release(
+            self._estimator.scale(report), self._estimator.noise_share(report)
+        )
         mean_D = released_D.div_(self._estimator.divisor(report))
         # Post-processing: whatever the optimizer does with the released mean costs no privacy.
         self._optimizer.apply(self._parameters_D, mean_D, report.round_index)
@@ -125,10 +128,11 @@ class ModelAggregator:
         # A report from this version would be too stale from now on.
         self._older.pop(version - self._max_staleness, None)
 
-    def release(self, noise_share: float = 1.0) -> torch.Tensor:
+    def release(self, scale: float = 1.0, noise_share: float = 1.0) -> torch.Tensor:
         """Returns the noised sum [D] of the next round, advances the noise and begins another sum.
 
         Args:
+            scale: factor on the sum before noise is added; at most 1.
             noise_share: fraction of the full noise (z times the contribution norm) to add.
         """
         clip_norm = self._rule.clip().norm
@@ -138,7 +142,7 @@ class ModelAggregator:
         decoded_D = self._encoding.decode(self._total_P, clip_norm, round_index)
         # The sum is decoded by now, and its memory serves the next round.
         self._total_P.fill(0)
-        released_D = torch.from_numpy(decoded_D).to(self._device)
+        released_D = torch.from_numpy(decoded_D).to(self._device).mul_(scale)
         # The round's own draws were taken all the same: rows of noise count rounds.
         if self._encoding.adds_noise:
             return released_D

@@ -232,7 +232,7 @@ class Scenarios(Valid):
             parameters, trained = rng.choice(TRAINED)
             training = {"enabled": True, "cohort_sample": 4, **trained["training"]}
             if tables["rounds"].get("uploads", {}).get("schedule", {}).get("kind") == "poisson":
-                training["weighting"] = {"kind": "fixed"}
+                training["weighting"] = {"kind": rng.choice(["fixed", "clipped"])}
             tables |= {**trained, "training": training}
             if "encoding" in tables.get("privacy", {}):
                 encoding = {**tables["privacy"]["encoding"], "parameters": parameters}

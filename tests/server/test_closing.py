@@ -130,9 +130,9 @@ def test_noise_is_in_proportion_to_what_a_round_accepted(
     shares = []
     real = ModelAggregator.release
 
-    def release(self, noise_share=1.0):
+    def release(self, scale=1.0, noise_share=1.0):
         shares.append(noise_share)
-        return real(self, noise_share)
+        return real(self, scale, noise_share)
 
     monkeypatch.setattr(ModelAggregator, "release", release)
     trace = run_scenario(keeping_surplus, IN_PROCESS, tmp_path / "t")

@@ -424,7 +424,7 @@ def test_a_model_with_banded_noise_is_learned_from_samples_in_turn(tmp_path: Pat
         ("rounds.uploads.schedule.probability=1.5", "probability"),
         ("rounds.uploads.schedule.partitions=0", "partitions"),
         ("rounds.uploads.schedule.assignment=unequal", "assignment"),
-        ("training={enabled=true}", "secret in a Poisson sample; use 'fixed'"),
+        ("training={enabled=true}", "secret in a Poisson sample; use 'fixed' or 'clipped'"),
     ],
 )
 def test_a_schedule_that_does_not_fit_is_refused_in_one_line(override: str, reason: str) -> None:

@@ -200,3 +200,20 @@ def test_training_without_noise_and_clipping_is_the_mean_of_what_devices_learned
     )
     assert unclipped.metrics["clipped_share"].max() == 0.0
     assert unclipped.last_evaluation() == loose.last_evaluation()
+
+
+def test_without_noise_devices_may_count_by_their_examples(small) -> None:
+    """The step is the mean by examples, sum of n Delta over sum of n; with noise it is refused, because the number of devices is known."""
+    weighting = "training.weighting={kind='clipped',example_cap=100,least_mean_weight=1e-6}"
+    with pytest.raises(ScenarioError, match="meant for Poisson samples"):
+        small("training.enabled=true", weighting)
+    keys = ("training.enabled=true", "training.server.momentum=0.0")
+    aggregator = ModelAggregator(small(*keys, NONE, weighting))
+    aggregator.start(np.zeros(4, np.float32))
+    examples, updates = np.array([10, 70, 100]), np.array([[0.5], [-0.2], [0.1]]) * np.ones(4)
+    weighted = (examples / 100)[:, None] * updates
+    aggregator.add((weighted.sum(axis=0) * 2.0**40).astype(np.int64))
+    report = TrainReport(round_index=0, devices=3, weight_sum=round(1.8 * 2.0**40))
+    _, parameters = aggregator.commit(report)
+    expected = (examples[:, None] * updates).sum(axis=0) / examples.sum()
+    assert parameters == pytest.approx(expected, rel=1e-5)

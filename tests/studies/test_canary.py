@@ -116,9 +116,9 @@ class StaleBuffer(ModelAggregator):
     def draw_noise(self):
         """Nothing is drawn ahead, so that the buffers before the round can be seen."""
 
-    def release(self, noise_share=1.0):
+    def release(self, scale=1.0, noise_share=1.0):
         before = self._noise.state()
-        released = super().release(noise_share).clone()
+        released = super().release(scale, noise_share).clone()
         if int(before["next_round"]) == 12:
             self._noise.load({**before, "next_round": np.array(13)})
         return released

@@ -23,7 +23,7 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
 from fedray.server.learning.aggregator import ModelAggregator
-from fedray.server.learning.estimator import Fixed, Mean
+from fedray.server.learning.estimator import ClippedBelow, Fixed, Mean
 from fedray.studies.canary import CanaryResult, Recorded, check_training, run_canary
 
 SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 3
@@ -56,6 +56,13 @@ KINDS = {
     "per_layer": ("privacy.clipping={kind='per_layer'}",),
     "per_layer_norms": ("privacy.clipping={kind='per_layer', norms=[0.3, 0.1, 0.2]}",),
     "fixed": (POISSON, IDENTITY, "training.weighting={kind='fixed', mean_weight=0.7}"),
+    "clipped": (
+        POISSON,
+        IDENTITY,
+        "training.weighting={kind='clipped', example_cap=60, least_mean_weight=0.5}",
+        # One round in three is scaled down, which shows where signals are large.
+        "privacy.noise_multiplier=0.3",
+    ),
     "buffered": (BUFFERED,),
 }
 Plant = Callable[[pytest.MonkeyPatch], dict]
@@ -112,6 +119,9 @@ def test_expected_figures_are_those_of_the_definitions(setting) -> None:
     assert found.expected_mu == pytest.approx(root / inflation(4096, 256))
     found = check(setting("per_layer_norms"))
     assert found.expected_mu == pytest.approx(found.claimed_mu * 0.14**0.5 / 0.5)
+    found = check(setting("clipped"))
+    # Half of it, and in the second round another half: there are twice as many weights.
+    assert found.expected_mu == pytest.approx((1 + 0.5**2 + 1) ** 0.5 / 2 / 0.3)
     assert check(setting("fixed")).expected_mu == pytest.approx(root)
     identical = setting("buffered").with_overrides(IDENTITY)
     assert check(identical).expected_mu == pytest.approx((1 / 2 + 1 / 4 + 1) ** 0.5)
@@ -192,6 +202,28 @@ def estimating(change: Callable[[ModelAggregator], None]) -> Plant:
     return lambda patch: {"aggregator": made}
 
 
+def noise_of_a_fixed_denominator(aggregator: ModelAggregator) -> None:
+    aggregator._estimator.noise_factor = 1.0
+
+
+class Unclipped(ClippedBelow):
+    def scale(self, report):
+        return self._denominator / max(1.0, report.weights)
+
+
+class Unscaled(ClippedBelow):
+    def scale(self, report):
+        return 1.0
+
+
+def denominator_below_the_least(aggregator: ModelAggregator) -> None:
+    aggregator._estimator = Unclipped(aggregator._estimator._denominator)
+
+
+def sum_not_scaled(aggregator: ModelAggregator) -> None:
+    aggregator._estimator = Unscaled(aggregator._estimator._denominator)
+
+
 def mean_of_who_came(aggregator: ModelAggregator) -> None:
     aggregator._estimator = Mean()
 
@@ -208,11 +240,11 @@ def first_norm_for_ever(patch: pytest.MonkeyPatch) -> dict:
     """Noise by the first clip norm although the norm has moved."""
 
     class Aggregator(ModelAggregator):
-        def release(self, noise_share=1.0):
+        def release(self, scale=1.0, noise_share=1.0):
             self._noise_multiplier = self._scenario.update_noise_multiplier * (
                 self._scenario.privacy.clip_norm / self._rule.clip().norm
             )
-            return super().release(noise_share)
+            return super().release(scale, noise_share)
 
     return {"aggregator": Aggregator}
 
@@ -251,7 +283,10 @@ BUGS: dict[str, tuple[str, Plant]] = {
     "half of the devices add no noise": ("discrete_gaussian", half_of_the_variance),
     "wrong denominator": ("fixed", estimating(one_device_more)),
     "denominator of who came": ("fixed", estimating(mean_of_who_came)),
-    "weights above 1": ("fixed", weights_without_a_cap),
+    "noise of a fixed denominator": ("clipped", estimating(noise_of_a_fixed_denominator)),
+    "denominator not clipped": ("clipped", estimating(denominator_below_the_least)),
+    "sum not scaled": ("clipped", estimating(sum_not_scaled)),
+    "weights above 1": ("clipped", weights_without_a_cap),
     "all noise for the sums": ("adaptive", estimating(all_noise_for_the_sums)),
     "noise by the first norm": ("adaptive", first_norm_for_ever),
     "layers of the whole norm": ("per_layer", layers_of_the_whole_norm),
@@ -327,9 +362,9 @@ def test_canaries_find_the_noise_of_the_inflated_norm_and_notice_that_of_the_cli
     small,
 ) -> None:
     class ByTheClipNorm(ModelAggregator):
-        def release(self, noise_share=1.0):
+        def release(self, scale=1.0, noise_share=1.0):
             self._noise_multiplier = 8.0 / inflation(40, 2048)
-            return super().release(noise_share)
+            return super().release(scale, noise_share)
 
     found = with_secagg(small)
     assert found.problems == []
