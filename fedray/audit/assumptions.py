@@ -22,9 +22,6 @@ _FLOATING = (
     "Noise is drawn in floating-point numbers; attacks on their last bits are not accounted for."
 )
 _ADJACENCY = "Adjacency: one unit's updates are replaced by zeros (zero-out)."
-TUNING = (
-    "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for."
-)
 OF_EVERY_AUDIT = (
     _ADJACENCY,
     _CENTRAL,
@@ -36,7 +33,7 @@ OF_EVERY_AUDIT = (
     "only the enforced "
     "figures are a guarantee.",
     _FLOATING,
-    TUNING,
+    "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for.",
 )
 
 _OF_DEVICES = {
@@ -191,7 +188,6 @@ def _of_every_audit(replaced: Mapping[str, str]) -> tuple[Assumption, ...]:
     defining = {
         _ADJACENCY: ("the definition that the sensitivity uses", "adjacency"),
         _CENTRAL: (ASSUMED, "trust"),
-        TUNING: (_OF_EVERY_AUDIT, "tuning"),
     }
     return tuple(
         Assumption(replaced.get(text, text), *defining.get(text, (_OF_EVERY_AUDIT,)))

@@ -200,7 +200,7 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     rows = [each for each in figure.series if each.kind == "rows"]
     names = {"y": ("y", "low", "high"), "x": ("x", "until", *(("low", "high") if rows else ()))}
     found = [getattr(each, name) for each in figure.series for name in names[which]]
-    values = np.concatenate([each for each in found if each is not None])
+    values = np.concatenate([np.empty(0), *(each for each in found if each is not None)])
     known = values[np.isfinite(values)]
     marks = [each.at for each in figure.marks if each.axis == which]
     if rows and which == "y":

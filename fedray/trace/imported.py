@@ -205,7 +205,7 @@ class Assumption(NamedTuple):
 
     text: a sentence.
     source: an argument of the import, the log, or "nobody" for a fact that cannot be observed.
-    kind: term that it defines: "unit", "adjacency", "trust", "tuning"; of answers "unit of answers"
+    kind: term that it defines: "unit", "adjacency", "trust"; of answers "unit of answers"
         and "trust" with the trust model's kind; empty for any other.
     """
 
