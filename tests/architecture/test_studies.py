@@ -70,7 +70,7 @@ LATER = {{"fedray/commands/frame/described.py"}}
 
 
 def test_no_file_of_the_core_names_a_study():
-    # But for two, which need one when they are asked for the cost of a grid or the keys of a sweep.
+    # But for one, which needs it for the keys of a sweep.
     copy = Path(fedray.__file__).parents[1]
     study = re.compile(
         r"^\\s*(from|import)\\b.*\\b(studies|watch)\\b|\\bfedray\\.(studies|watch|commands\\.studies)\\b",
