@@ -160,28 +160,26 @@ def headline(findings: Sequence[Finding], is_doubted: bool = False) -> str:
     return f"The claim {heads[standing(findings)]}{doubt}"
 
 
-def judged(findings: Sequence[Finding], is_doubted: bool = False) -> str:
-    """Returns the verdict on a claim as a clause: whether it holds, and each statement that does
-    not, with the figure that would."""
+def clauses(findings: Sequence[Finding]) -> list[str]:
+    """Returns a clause for each statement that does not hold, with the figure that would."""
     failing = [
         each
         for each in findings
         if each.verdict in FAILING
         or (each.contradicts_limits and each.verdict is Verdict.UNCHECKED)
     ]
-    head = headline(findings, is_doubted)
     # Statements about participation come first: those about privacy follow from them.
     failing.sort(key=lambda each: each.statement in SPENT_STATEMENTS)
     # Privacy with the claimed noise is not that of a run with other noise.
     has_noise = not broken_noise(findings)
-    clauses = "; ".join(_clause(each, has_noise) for each in failing)
-    return f"{head}: {clauses}" if clauses else head
+    return [_clause(each, has_noise) for each in failing]
 
 
 def verdict_sentences(findings: Sequence[Finding], is_doubted: bool) -> str:
     """Returns the verdict on a claim in sentences."""
     unchecked = [each.name for each in findings if each.verdict is Verdict.UNCHECKED]
-    sentences = [judged(findings, is_doubted)]
+    said = (headline(findings, is_doubted), "; ".join(clauses(findings)))
+    sentences = [": ".join(filter(None, said))]
     if unchecked:
         sentences.append(f"Not checked: {', '.join(unchecked)}")
     if not any(each.statement in SPENT_STATEMENTS for each in findings):
@@ -211,11 +209,12 @@ def _clause(finding: Finding, has_noise: bool) -> str:
         assert isinstance(finding.claimed, float)
         # A smaller figure than the claimed one follows from other figures than the claimed ones.
         if float(supported) <= finding.claimed:
-            return f"{text} until the rest is corrected, which gives {supported}"
+            text += " until the claim's other statements are corrected"
+            return f"{text}; then {finding.name} {supported} holds"
         if finding.of_claimed_limits is None:
             return f"{text}, {supported} is"
-        text = f"{finding.name} {finding.claimed_text} follows from the claimed limits alone"
-        return f"{text}; the supported ones give {supported}"
+        text = f"{finding.name} {finding.claimed_text} would hold if the claimed limits did"
+        return f"{text}; the corrected ones give {supported}"
     if finding.found is None:
         return f"{finding.name} {finding.claimed_text} {FAILING[finding.verdict]}"
     if finding.statement == "sampling":

@@ -313,7 +313,7 @@ def test_a_claim_that_contradicts_its_limits_is_told_apart_from_one_whose_limits
     assert own == pytest.approx(gaussian_epsilon(sensitivity / z, 1e-10))
     for share, says in (
         (0.9, f"does not follow from the claimed limits, which give {plain(up(own))}; "),
-        (1.1, "follows from the claimed limits alone; the supported ones give "),
+        (1.1, "would hold if the claimed limits did; the corrected ones give "),
     ):
         audit = claimed(trace, tmp_path, f"{limits}epsilon = {share * own!r}\n")
         assert says in audit.verdict
