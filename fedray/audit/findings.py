@@ -200,7 +200,7 @@ def _clause(finding: Finding, has_noise: bool) -> str:
         supported = finding.should_say.rpartition(" ")[2] if has_noise else ""
         if finding.contradicts_limits:
             assert finding.of_claimed_limits is not None
-            own = plain(up(finding.of_claimed_limits))
+            own = up(finding.of_claimed_limits)
             text += f" does not follow from the claimed limits, which give {own}"
             return text if supported in ("", own) else f"{text}; {supported} is supported"
         text += f" {FAILING[finding.verdict]}"
@@ -232,8 +232,3 @@ def _clause(finding: Finding, has_noise: bool) -> str:
 def verdict_of(holds: bool) -> Verdict:
     """Returns the verdict of a statement that was checked."""
     return Verdict.HOLDS if holds else Verdict.BROKEN
-
-
-def plain(decimals: str) -> str:
-    """Returns a decimal number without trailing zeros."""
-    return decimals.rstrip("0").rstrip(".") if "." in decimals else decimals

@@ -177,8 +177,8 @@ class ImportDocument(TypedDict):
     """Sentence on rounds that may have been abandoned, as they have few rows; absent without such
     rounds, and with a file of rounds."""
     joined_ids: NotRequired[int]
-    """Number of ids of devices before those that differ only in writing were joined; 0 if they were
-    stated to be distinct; absent if that is unsettled, or without such ids."""
+    """Number of ids of devices before ids that differ only in writing were joined; 0 if they are
+    distinct, as stated to the import; absent if unsettled, or without such ids."""
     left_out: list[LeftOut]
     """Rows that are not participations."""
     written: str
@@ -592,7 +592,7 @@ class _JoinedLog(ImportedTrace):
         devices = first_alike(self.device_names).astype(np.uint64)
         parts = (devices[e.device_ids] << np.uint64(32) | e.rounds for e in super().accepted())
         rows = np.concatenate([*parts])
-        # Records of a device and round are one contribution only if the import was told that.
+        # Otherwise records of a device and round are contributions of their own.
         rows = np.unique(rows) if self.repeats == "once" else np.sort(rows)
         yield AcceptedPart(rows >> np.uint64(32), rows.astype(np.uint32))
 
