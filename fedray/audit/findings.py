@@ -44,6 +44,8 @@ class Evidence:
     """The rounds in question."""
     shows: str
     """Meaning of the rounds, in words."""
+    log_rounds: tuple[int, ...] = ()
+    """The log's own numbers of the rounds; empty if they are the same, and for a run."""
 
 
 @dataclass(frozen=True, slots=True)
