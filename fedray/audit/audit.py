@@ -36,7 +36,7 @@ from fedray.audit.findings import (
     Verdict,
     broken_noise,
     claim_passes,
-    judged,
+    clauses,
     standing,
     verdict_sentences,
 )
@@ -61,7 +61,7 @@ from fedray.audit.noise import (
     released,
 )
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
-from fedray.audit.participation import ALIKE, Patterns, read_patterns, with_ids_joined
+from fedray.audit.participation import ALIKE, Patterns, read_patterns
 from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person
 from fedray.audit.questions import (
     OF_A_MODEL,
@@ -97,7 +97,7 @@ from fedray.mechanisms.triangular import TriangularStrategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.files import check_scenario_digest
-from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
+from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, joined_log, open_trace
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -365,7 +365,7 @@ class Audit(DrawnResult):
         """The guarantee of a claim about a log, with broken limits replaced by the trace's own.
         None without a broken limit or a known sensitivity, and for a run, whose rules are known.
         """
-        found = self.corrected
+        found = self.supported.corrected
         if self.scenario is not None or found is None or found.name != "corrected":
             return None
         return found if found.is_known else None
@@ -406,25 +406,25 @@ class Audit(DrawnResult):
             return f"Ids that differ only in writing were taken as {said}."
         if (one := self.joined) is None:
             return ""
-        same = f"if {ALIKE} ({self.devices:,} ids of {one.devices:,} devices)"
-        (own, said), (other, then) = self._in_short, one._in_short
-        if self._noise is None:
-            return f"I{same[1:]}, {then}."
-        then += ", its timer unchecked" * self._claims_timer
-        same = f"the same {same}" if own == other else f"or {other} {same}"
-        return f"Epsilon is {own}, {same}{'' if said == then else f'; then {then}'}."
+        (own, said), (worse, then) = self._in_short, one._in_short
+        changed = [f"epsilon is {worse}, not {own}"] * (worse != own)
+        changed += [each for each in then if each not in said]
+        changed += ["its timer is unchecked"] * self._claims_timer
+        ids = f"{ALIKE} ({self.devices:,} ids of {counted(one.devices, 'device')})"
+        return f"If {ids}, {'; '.join(changed)}." if changed else f"The same holds if {ids}."
 
     @property
-    def _in_short(self) -> tuple[str, str]:
-        """Epsilon, and the verdict on the claim or, without one, the limits."""
+    def _in_short(self) -> tuple[str, list[str]]:
+        """Epsilon for the ids of this audit, and the clauses on what a claim fails in or, without
+        one, the limits."""
         if self.findings:
-            epsilon = self.supported_epsilon
-            said = f"t{judged(self.findings)[1:]}"
+            found, said = self._own_basis.guarantee, clauses(self.findings)
         else:
-            epsilon = self.mechanisms[0].epsilon if self.mechanisms else None
-            said = f"min-sep is {shown_min_sep(self.min_sep)}, with at most "
-            said += f"{counted(self.max_participations, 'participation')} of a device"
-        return "none" if epsilon is None else up(epsilon), said
+            found = self.mechanisms[0].observed if self.mechanisms else None
+            most = counted(self.max_participations, "participation")
+            said = [f"min-sep is {shown_min_sep(self.min_sep)}, with at most {most} of a device"]
+        epsilon = None if found is None else found.epsilon
+        return "unknown" if epsilon is None else up(epsilon), said
 
     @property
     def standing(self) -> str:
@@ -468,7 +468,8 @@ class Audit(DrawnResult):
     @cached_property
     def without_breakers(self) -> IfAny[Guarantee | None]:
         """The observed figures of a log without the devices that break the claim: a what-if, and no
-        guarantee of this run. Absent without such devices, and if rows were left out."""
+        guarantee of this run. Absent without such devices, if rows were left out, and if epsilon is
+        unknown."""
         kept, of_all = np.ones(self.devices, np.bool_), self.patterns
         for _, each in () if self.scenario or self.incompleteness else self.breaches():
             if each.device_ids is not None:
@@ -479,9 +480,11 @@ class Audit(DrawnResult):
         rest = Patterns(self.rounds, of_all.device_ids[kept], of_all.counts[kept], rounds)
         worst = trace_sensitivity(used.strategy, rest)
         found = observed(worst, rest, used.strategy, used.noise, used.observed.delta)
+        if found.epsilon is None:
+            return None
         broken = counted(self.devices - rest.device_ids.size, "breaking device")
         said = f"Without {broken}: {found.limits if rest.min_sep else 'repeated rounds'}, epsilon "
-        said += f"{up(found.epsilon or 0.0)}. That is no guarantee of this run, whose models have "
+        said += f"{up(found.epsilon)}. That is no guarantee of this run, whose models have "
         said += "their updates."
         return replace(found, name="without breakers", reason=said)
 
@@ -548,8 +551,19 @@ class Audit(DrawnResult):
         return min(known, default=None)
 
     @cached_property
+    def supported(self) -> "Audit":
+        """The audit whose figures are supported: while ids that differ only in writing are
+        unsettled, that of joined ids if it is worse."""
+        one = self.joined
+        return self if one is None or one.basis.epsilons <= self._own_basis.epsilons else one
+
+    @property
     def basis(self) -> Basis:
         """The guarantee on which the verdict rests, and its conditions."""
+        return self.supported._own_basis
+
+    @cached_property
+    def _own_basis(self) -> Basis:
         # A model without noise has no privacy, whatever its question has.
         answers = () if self.no_guarantee == NO_GUARANTEE else self.answers or ()
         guarantees = (
@@ -576,6 +590,9 @@ class Audit(DrawnResult):
     def supported_by(self) -> InJson[str]:
         """Limits behind the epsilon of a claim that may be published, with their condition, or the
         reason why none may be; empty without a claim."""
+        if self.supported is not self:
+            one = "ids that differ only in writing are counted as one device"
+            return f"{self.supported.supported_by}; {one}"
         if self.corrected is None:
             return ""
         if noise := broken_noise(self.findings):
@@ -592,6 +609,8 @@ class Audit(DrawnResult):
     def would_do(self) -> IfAny[str]:
         """A claim of limits that gives a smaller epsilon than may be published, or one where none
         may be, in a sentence; absent without one, and for a run, whose rules are known."""
+        if self.supported is not self:
+            return self.supported.would_do
         if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
             return None
         # These figures are of the recorded rounds.
@@ -766,12 +785,12 @@ class Audit(DrawnResult):
         """Releases of every mechanism under each of its guarantees; empty without noise."""
         named = [
             (mechanism, name, guarantee)
-            for mechanism in self.mechanisms
+            for mechanism in self.supported.mechanisms
             for name, guarantee in mechanism.named
         ]
         named += [
             (mechanism, f"{each.name}, per person", each)
-            for mechanism in self.mechanisms
+            for mechanism in self.supported.mechanisms
             if mechanism.person is not None
             for each in mechanism.person.guarantees
         ]
@@ -895,7 +914,6 @@ def audit_trace(
     show_devices: bool = False,
     scenario: Scenario | None = None,
     trained: TrainedRun | None = None,
-    join_ids: bool | None = None,
 ) -> Audit:
     """Audits a trace, against a claim if one is given.
 
@@ -913,8 +931,6 @@ def audit_trace(
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
             place of the run's own.
         trained: that training; default: that of the run.
-        join_ids: whether ids of a log that differ only in case, spaces and the like are one device;
-            None if unsettled, so that a claim holds only if it does either way.
 
     Raises:
         InputError: an argument is out of range or excluded by a claim or the trace, the mechanism
@@ -922,6 +938,7 @@ def audit_trace(
         TraceError: the trace cannot be read.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    options = (noise_multiplier, delta, mechanism, claim, show_devices, scenario, trained)
     of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
     scenario = scenario or of_run
     asks = scenario is not None and scenario.analytics is not None
@@ -955,17 +972,8 @@ def audit_trace(
             f"{patterns.committed_rounds:,} rounds, so there is no participation to audit; {remedy}"
         )
     names = DeviceNames(opened, show_devices)
-    joined = None
-    if join_ids is not None and isinstance(opened, Trace):
-        raise InputError.of("join_ids", join_ids, "is for logs, not for runs", "leave it out")
-    if isinstance(opened, ImportedTrace) and (alike := with_ids_joined(opened, patterns)):
-        if join_ids:
-            opened, patterns = alike
-        elif join_ids is False:
-            opened = opened.with_ids(0)
-        else:
-            options = (noise_multiplier, delta, mechanism, claim, show_devices, scenario, trained)
-            joined = audit_trace(opened, *options, join_ids=True)
+    one_spelling = joined_log(opened)
+    joined = None if one_spelling is None else audit_trace(one_spelling, *options)
     imported = opened if isinstance(opened, ImportedTrace) else None
     try:
         # Limits do not depend on the mechanism, so they are found once for all.

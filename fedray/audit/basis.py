@@ -4,6 +4,7 @@ A run may have several guarantees, and release more than a model. Its verdict, s
 and ledger all read the one guarantee chosen here, so that they agree.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,6 +57,12 @@ class Basis:
         if found.name == "sampled":
             return f"{SECRET_DRAWS}: {found.reason}"
         return found.limits
+
+    @property
+    def epsilons(self) -> list[float]:
+        """Epsilons of `guarantee` and `stated`, infinite if unknown: the larger, the weaker."""
+        found = (each and each.epsilon for each in (self.guarantee, self.stated))
+        return [math.inf if each is None else each for each in found]
 
     @property
     def trust(self) -> tuple[Assumption, ...]:

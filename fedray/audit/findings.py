@@ -44,6 +44,8 @@ class Evidence:
     """The rounds in question."""
     shows: str
     """Meaning of the rounds, in words."""
+    log_rounds: tuple[int, ...] = ()
+    """The log's own numbers of the rounds; empty if they are the same, and for a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,28 +162,26 @@ def headline(findings: Sequence[Finding], is_doubted: bool = False) -> str:
     return f"The claim {heads[standing(findings)]}{doubt}"
 
 
-def judged(findings: Sequence[Finding], is_doubted: bool = False) -> str:
-    """Returns the verdict on a claim as a clause: whether it holds, and each statement that does
-    not, with the figure that would."""
+def clauses(findings: Sequence[Finding]) -> list[str]:
+    """Returns a clause for each statement that does not hold, with the figure that would."""
     failing = [
         each
         for each in findings
         if each.verdict in FAILING
         or (each.contradicts_limits and each.verdict is Verdict.UNCHECKED)
     ]
-    head = headline(findings, is_doubted)
     # Statements about participation come first: those about privacy follow from them.
     failing.sort(key=lambda each: each.statement in SPENT_STATEMENTS)
     # Privacy with the claimed noise is not that of a run with other noise.
     has_noise = not broken_noise(findings)
-    clauses = "; ".join(_clause(each, has_noise) for each in failing)
-    return f"{head}: {clauses}" if clauses else head
+    return [_clause(each, has_noise) for each in failing]
 
 
 def verdict_sentences(findings: Sequence[Finding], is_doubted: bool) -> str:
     """Returns the verdict on a claim in sentences."""
     unchecked = [each.name for each in findings if each.verdict is Verdict.UNCHECKED]
-    sentences = [judged(findings, is_doubted)]
+    said = (headline(findings, is_doubted), "; ".join(clauses(findings)))
+    sentences = [": ".join(filter(None, said))]
     if unchecked:
         sentences.append(f"Not checked: {', '.join(unchecked)}")
     if not any(each.statement in SPENT_STATEMENTS for each in findings):
@@ -202,7 +202,7 @@ def _clause(finding: Finding, has_noise: bool) -> str:
         supported = finding.should_say.rpartition(" ")[2] if has_noise else ""
         if finding.contradicts_limits:
             assert finding.of_claimed_limits is not None
-            own = plain(up(finding.of_claimed_limits))
+            own = up(finding.of_claimed_limits)
             text += f" does not follow from the claimed limits, which give {own}"
             return text if supported in ("", own) else f"{text}; {supported} is supported"
         text += f" {FAILING[finding.verdict]}"
@@ -211,11 +211,12 @@ def _clause(finding: Finding, has_noise: bool) -> str:
         assert isinstance(finding.claimed, float)
         # A smaller figure than the claimed one follows from other figures than the claimed ones.
         if float(supported) <= finding.claimed:
-            return f"{text} until the rest is corrected, which gives {supported}"
+            text += " until the claim's other statements are corrected"
+            return f"{text}; then {finding.name} {supported} holds"
         if finding.of_claimed_limits is None:
             return f"{text}, {supported} is"
-        text = f"{finding.name} {finding.claimed_text} follows from the claimed limits alone"
-        return f"{text}; the supported ones give {supported}"
+        text = f"{finding.name} {finding.claimed_text} would hold if the claimed limits did"
+        return f"{text}; the corrected ones give {supported}"
     if finding.found is None:
         return f"{finding.name} {finding.claimed_text} {FAILING[finding.verdict]}"
     if finding.statement == "sampling":
@@ -233,8 +234,3 @@ def _clause(finding: Finding, has_noise: bool) -> str:
 def verdict_of(holds: bool) -> Verdict:
     """Returns the verdict of a statement that was checked."""
     return Verdict.HOLDS if holds else Verdict.BROKEN
-
-
-def plain(decimals: str) -> str:
-    """Returns a decimal number without trailing zeros."""
-    return decimals.rstrip("0").rstrip(".") if "." in decimals else decimals

@@ -50,8 +50,8 @@ SCOPES = {
 }
 
 OBSERVED_CANNOT_BE_RESTED_ON = (
-    "a guarantee may rest on the observed value only if no device's participation depended on the "
-    "released models; that cannot be seen in a trace"
+    "it would hold only if no device's participation depended on the released models, which a "
+    "trace cannot show"
 )
 
 OBSERVED_LIMITS = "observed limits"

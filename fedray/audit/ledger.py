@@ -479,7 +479,9 @@ class Ledger(Result):
             start: day on which the run started.
             promised: worst cases of the run's reservation by window, which bound what it enforces.
         """
-        used = audit.mechanisms[0] if audit.mechanisms else None
+        # Units are devices, so ids that may be one device are, until they are settled.
+        charged = audit.joined or audit
+        used = charged.mechanisms[0] if charged.mechanisms else None
         if audit.answers is not None:
             raise InputError(
                 f"trace {str(audit.path)!r} has a question or a private vocabulary, and a ledger "
@@ -503,7 +505,7 @@ class Ledger(Result):
         if self.unit == "person" and used.person is None:
             raise InputError(
                 f"trace {str(audit.path)!r} does not say who owns its devices, but the budget is "
-                "of persons; import the log with an owner column, or set population.owners"
+                "of persons; import the log with owners and settled ids, or set population.owners"
             )
         ensured = [each.rho for each in used.resting(self.unit)]
         ensured += [each.rho for each in promised.values()]
@@ -513,7 +515,7 @@ class Ledger(Result):
         windows = {}
         for window in sorted(set(of_rounds)):
             is_inside = np.array([each == window for each in of_rounds])
-            inside = _restricted(audit.patterns, is_inside[audit.patterns.rounds])
+            inside = _restricted(charged.patterns, is_inside[charged.patterns.rounds])
             if inside.device_ids.size:
                 if self.unit == "person":
                     inside = joined_by_owner(inside)

@@ -11,7 +11,6 @@ from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Arra
 from fedray.base.errors import TraceError
 from fedray.mechanisms.participation import MinSep
 from fedray.scenario.buffer import Buffer, PolynomialWeighting
-from fedray.trace.ids import first_alike
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -211,24 +210,6 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
 
     names = ("device_ids", "counts", "rounds", "weights", "owner_ids")
     return Patterns(trace.committed_rounds, *map(joined, names))
-
-
-def with_ids_joined(
-    log: Trace | ImportedTrace, patterns: Patterns
-) -> tuple[ImportedTrace, Patterns] | None:
-    """Returns a log and its patterns with ids that differ only in writing as one device; None
-    without such ids."""
-    if isinstance(log, Trace) or "doubtful_ids" not in log.run:
-        return None
-    # Devices of a log are numbered without gaps.
-    devices = first_alike(log.device_names).astype(np.uint64)
-    rows = np.repeat(devices, patterns.counts) << np.uint64(32) | patterns.rounds
-    # Records of a device and round are one contribution only if the import was told that.
-    rows = np.unique(rows) if log.repeats == "once" else np.sort(rows)
-    ids, counts = np.unique(rows >> np.uint64(32), return_counts=True)
-    joined = Patterns(patterns.committed_rounds, ids, counts, rows.astype(np.uint32))
-    own = patterns.device_ids.size
-    return (log.with_ids(own), joined) if ids.size < own else None
 
 
 def patterns_by_part(trace: Trace | ImportedTrace) -> Iterator[Patterns]:

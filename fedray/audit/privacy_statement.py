@@ -107,6 +107,7 @@ def privacy_statement(audit: Audit) -> Statement:
             added, the log is not complete and no limits are claimed, or the claim has another
             mechanism or more noise than the run had.
     """
+    audit = audit.supported
     trace, stated = audit.trace, audit.basis.stated
     if stated is None:
         why = audit.no_guarantee or "no mechanism with a noise multiplier is known"

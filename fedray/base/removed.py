@@ -84,6 +84,8 @@ REMOVED = {
     "training.task.kind = 'transformer_lm'": "bring a transformer as a module of your own, as "
     "docs/train.md shows",
     "fedray audit --tuning": "charge every released training to a ledger, by `fedray budget`",
+    "fedray audit --join-ids": "import the log again by `fedray import --join-ids`",
+    "fedray audit --no-join-ids": "import the log again by `fedray import --no-join-ids`",
     "fedray.RandomRuns": "train every cell with `seeds` of fedray.Sweep",
     "fedray.Tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray.read_tuning": "charge every released training to a ledger, by `fedray budget`",

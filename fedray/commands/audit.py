@@ -34,7 +34,6 @@ def audit(
     events: Path | None = None,
     evidence: Path | None = None,
     show_devices: bool = False,
-    join_ids: bool | None = None,
     verify: bool | None = None,
     verbose: bool = False,
     as_json: bool = False,
@@ -45,9 +44,10 @@ def audit(
 
     The answer is short; --verbose and the page have reasons, evidence and assumptions. With --claim
     the exit code is 1 unless every statement that can be checked holds, and at least one can be; a
-    claimed rho or epsilon must be checked. Without --no-join-ids it must hold with ids that differ
-    only in writing as one device too. A log does not show how noise was added: mechanism and noise
-    multiplier are the claim's. For several tasks, each trace is audited, and what all spent.
+    claimed rho or epsilon must be checked. Unless the import settled ids that differ only in
+    writing, it must hold with them as one device too. A log does not show how noise was added:
+    mechanism and noise multiplier are the claim's. For several tasks, each trace is audited, and
+    what all spent.
 
     A statement gives the guarantee of a run's rules. For a log it gives that of the claimed limits
     under their condition, and without a claim the observed one.
@@ -72,7 +72,6 @@ def audit(
         verbose: print the whole audit
         verify: check every digest, or none; default: of what is read
         show_devices: name the devices of a log, instead of a keyed hash
-        join_ids: whether ids of a log that differ only in case or the like are one device
     """
     from fedray.audit.claims import read_claim
     from fedray.audit.evidence import check_evidence_file, write_evidence
@@ -90,7 +89,6 @@ def audit(
             "--events": events,
             "--evidence": evidence,
             "--show-devices": show_devices,
-            "--join-ids": join_ids is not None,
         }
         audit_run_of_tasks(trace, about_one, delta, page, figures, verify, verbose, as_json)
         return
@@ -100,7 +98,7 @@ def audit(
         check_evidence_file(evidence, read_claim(claim) if claim is not None else None)
     with progress_line("auditing"):
         opened, result = audited(
-            trace, claim, mechanism, noise_multiplier, delta, show_devices, verify, join_ids
+            trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
         )
     written = write_shown(result, page, figures)
     if events is not None:

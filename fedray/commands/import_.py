@@ -1,13 +1,14 @@
 """`fedray import`: import the log of another system as a trace."""
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from fedray.base.errors import InputError
+from fedray.commands.frame.auditing import SETTLE
 from fedray.commands.frame.log_options import columns_of, time_form
 from fedray.commands.frame.numbers import WRITTEN_NUMBER, whole_number_rule
 from fedray.commands.frame.output import print_json, print_line, print_pieces
@@ -28,6 +29,7 @@ def import_(
     where: list[str] | None = None,
     repeats: str = "refuse",
     leave_out_invalid: bool = False,
+    join_ids: bool | None = None,
     time_format: list[str] | None = None,
     time_zone: str | None = None,
     file_format: str | None = None,
@@ -57,6 +59,7 @@ def import_(
     Rows that are participations:
         where (COLUMN=VALUE): only rows with this value; repeatable
         repeats (refuse|once|each): a device again in a round: one contribution, or more
+        join_ids: whether ids that differ only in case, spaces and the like are one device
         leave_out_invalid: leave out rows without device or round; claims are then unchecked
     Form of the log:
         time_zone (ZONE): zone of times without an offset; default: UTC
@@ -70,7 +73,9 @@ def import_(
         form = {"file_format": file_format, "delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
         options = (where or (), repeats, leave_out_invalid, rounds, out)
-        print_inspection(log, inspect_log(log, roles, *options, **form), as_json)
+        found = inspect_log(log, roles, *options, **form)
+        words = {None: (), True: ("--join-ids",), False: ("--no-join-ids",)}[join_ids]
+        print_inspection(log, replace(found, command=(*found.command, *words)), as_json)
         return
     # Owners and times are optional: without times, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))
@@ -90,6 +95,7 @@ def import_(
             where=where or (),
             delimiter=delimiter,
             leave_out_invalid=leave_out_invalid,
+            join_ids=join_ids,
             on_progress=show,
             **_released(rounds),
             **time_form(time_format),
@@ -99,6 +105,8 @@ def import_(
         print_json({name: value for name, value in trace.run.items() if name != "parts"})
         return
     print_pieces(trace.tables())
+    if join_ids is None and any("differ" in each for each in trace.run.get("doubtful_ids", ())):
+        print_line(SETTLE)
 
 
 def _released(rounds: str) -> dict[str, Any]:

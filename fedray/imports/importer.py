@@ -33,7 +33,7 @@ from fedray.imports.log_files import BATCH_ROWS, separator_of, shown_path
 from fedray.imports.log_rounds import REMEDY, Numbering, ReleasedRounds, listed, read_rounds_file
 from fedray.imports.repeats import REPEATED, Repeats
 from fedray.trace.files import check_name, first_line
-from fedray.trace.ids import doubtful_ids
+from fedray.trace.ids import doubtful_ids, joined_rows
 from fedray.trace.imported import (
     DEVICES_FILE,
     IMPORT_FORMAT,
@@ -97,6 +97,7 @@ def import_log(
     where: Sequence[str] = (),
     delimiter: str | None = None,
     leave_out_invalid: bool = False,
+    join_ids: bool | None = None,
     memory_mebibytes: int = USUAL_MEMORY,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> ImportedTrace:
@@ -128,6 +129,9 @@ def import_log(
         delimiter: character between columns of CSV; a comma if None.
         leave_out_invalid: whether to leave out and report rows without a device or a round, instead
             of refusing the log. Claims are then unchecked, because such rows may be participations.
+        join_ids: whether ids that differ only in case, spaces and the like are one device (or
+            owner), under the first of its spellings; None if unsettled, so that audits count them
+            as one where that is worse.
         memory_mebibytes: memory of the sort; beyond that it uses the disk.
         on_progress: receives lines of progress.
 
@@ -172,17 +176,25 @@ def import_log(
         staged = writer.partial / "staged.parquet"
         source.stage(staged)
         check_staged(source, leave_out_invalid)
+        rows = "staged"
+
+        def of_rows(query: str) -> Iterator[pa.RecordBatch]:
+            return queried(query.replace("staged", rows), staged, memory_mebibytes)
+
+        joined, ids = (rows, 0) if join_ids is None else joined_rows(of_rows, source.schema)
+        stated = {} if joined == rows else {"joined_ids": ids if join_ids else 0}
+        rows = joined if join_ids else rows
         if owner_column is not None:
-            check_owners(staged, memory_mebibytes)
+            check_owners(of_rows)
         # DuckDB may need all the memory that reading used.
         pa.default_memory_pool().release_unused()
         time = "NULL::DOUBLE" if time_column is None else "time"
         # Only with "each" does a copy that is none hide a contribution.
         own = _OWN_TIMES.format(time=time) if repeats == "each" else "true"
-        seen = queried(ROUNDS.format(time=time, own=own), staged, memory_mebibytes)
-        log_rounds = LogRounds(pa.Table.from_batches(seen), source)
+        seen = pa.Table.from_batches(of_rows(ROUNDS.format(time=time, own=own)))
+        log_rounds = LogRounds(seen, source)
         parts = _Parts(writer, source.schema, log_rounds, repeats)
-        for batch in queried(SORTED, staged, memory_mebibytes):
+        for batch in of_rows(SORTED):
             parts.add(batch)
             line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
             on_progress(PartDone(line, parts.rows, source.staged_rows))
@@ -209,6 +221,8 @@ def import_log(
             lambda query: queried(query, names, memory_mebibytes), source.schema, has_examples=False
         )
         n = log_rounds.numbers.size
+        # A list says which rounds released a model, however few rows they have.
+        sparse = log_rounds.sparse if released is None else ""
         document = {
             "format": IMPORT_FORMAT,
             "version": IMPORT_VERSION,
@@ -234,6 +248,8 @@ def import_log(
             "devices": parts.devices,
             **({} if owner_column is None else {"owner_column": owner_column}),
             **({"doubtful_ids": doubts} if doubts else {}),
+            **stated,
+            **({"sparse_rounds": sparse} if sparse else {}),
             "left_out": [asdict(each) for each in left_out],
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "packages": package_versions(),
@@ -280,9 +296,9 @@ def check_staged(source: Log, leave_out_invalid: bool) -> None:
         )
 
 
-def check_owners(staged: Path, memory_mebibytes: int) -> None:
+def check_owners(queried: Callable[[str], Iterator[pa.RecordBatch]]) -> None:
     """Raises InputError if a device of the staged rows has two owners."""
-    batches = list(queried(_OWNERS, staged, memory_mebibytes))
+    batches = list(queried(_OWNERS))
     for first in (batch for batch in batches if batch.num_rows):
         device, *owners = (shown_value(column[0]) for column in first.columns)
         count = counted(sum(batch.num_rows for batch in batches), "such device")
@@ -401,6 +417,12 @@ class LogRounds:
         self.is_timed_apart = first_times < last_times
         """Whether equal rows of a round are copies, since its rows have more than one time, [n]."""
         self.is_timed_apart[places] &= seen["own"].to_numpy()
+        rows = seen["rows"].to_numpy()
+        few = staged[10 * rows < np.median(rows)]
+        text = f"{counted(few.size, 'round')} with under a tenth of the median's rows ("
+        text += f"{listed(few, few.size)}); if abandoned, list the others, which released a model."
+        self.sparse = text * bool(few.size)
+        """Note on rounds that may have been abandoned, since they have few rows; else empty."""
         # Rounds without times have no place in the order.
         known = np.flatnonzero(~np.isnan(first_times))
         self.late = known[1:][last_times[known[1:]] < first_times[known[:-1]]]

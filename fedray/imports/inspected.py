@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -343,13 +344,12 @@ class _Rows:
     def _check_staged(self, staged: Path) -> None:
         if not self.source.staged_rows:
             raise InputError("no row is a participation")
+        of_staged = partial(queried, staged=staged, memory_mebibytes=USUAL_MEMORY)
         time = "NULL::DOUBLE" if self.source.times is None else "time"
-        rounds = pa.Table.from_batches(
-            queried(ROUNDS.format(time=time, own="true"), staged, USUAL_MEMORY)
-        )
-        log_rounds = LogRounds(rounds, self.source)
+        rounds = of_staged(ROUNDS.format(time=time, own="true"))
+        log_rounds = LogRounds(pa.Table.from_batches(rounds), self.source)
         repeats, devices = Repeats(log_rounds.numbers, log_rounds.is_timed_apart), 0
-        for batch in filter(len, queried(SORTED, staged, USUAL_MEMORY)):
+        for batch in filter(len, of_staged(SORTED)):
             places = log_rounds.places(batch.column("round").to_numpy())
             devices += int(repeats.found(batch, places)[0].sum())
         numbers, rows = log_rounds.numbers, self.source.staged_rows - repeats.copied.rows
@@ -361,17 +361,8 @@ class _Rows:
             if each.rows:
                 self.notes.append(f"{counted(each.rows, 'row')} {each.reason} (such as {each})")
         self.is_repeated = bool(repeats.repeated.rows)
-        self.notes += doubtful_ids(
-            lambda query: queried(query, staged, USUAL_MEMORY),
-            self.source.schema,
-            has_examples=True,
-        )
-        rows = rounds["rows"].to_numpy()
-        if (few := np.flatnonzero(10 * rows < np.median(rows))).size:
-            some = [f"{numbers[each]} ({counted(int(rows[each]), 'row')})" for each in few[:FEW]]
-            text = f"{counted(few.size, 'round')} with under a tenth of the median's rows: "
-            text += f"{', '.join(some)}{', ...' * (few.size > FEW)}; if they were abandoned, give "
-            self.notes.append(f"{text}--rounds a file that lists those that released a model")
+        self.notes += doubtful_ids(of_staged, self.source.schema, has_examples=True)
+        self.notes += [log_rounds.sparse] if log_rounds.sparse else []
         if gaps := int(numbers[-1] - numbers[0]) + 1 - numbers.size:
             text = f"{counted(gaps, 'round number')} missing between the first and the last"
             self.notes.append(text)
@@ -380,7 +371,7 @@ class _Rows:
             first = numbers[log_rounds.late[0]]
             self.notes.append(f"{text} began (first: round {first}); is the order right?")
         if self.source.layout.owner is not None:
-            check_owners(staged, USUAL_MEMORY)
+            check_owners(of_staged)
 
 
 def _guessed(columns: Sequence[_Column], given: Mapping[str, list[str]]) -> dict[str, str]:

@@ -349,15 +349,19 @@ def evidence_table(findings: Sequence[Finding], most_rounds: int | None = None) 
     cells = {
         "statement": lambda row: row[0].statement,
         "device": lambda row: row[1].device,
-        "rounds": lambda row: _rounds(row[1], most_rounds),
+        "rounds": lambda row: evidence_rounds(row[1], most_rounds),
         "shows": lambda row: row[1].shows,
     }
     styles = [style_of(row[0].verdict) for row in rows]
     return Table.of("Evidence", rows, cells, " ".join(notes), row_styles=styles)
 
 
-def _rounds(evidence: Evidence, most: int | None) -> str:
-    return listed(evidence.rounds, len(evidence.rounds) if most is None else most)
+def evidence_rounds(evidence: Evidence, most: int | None) -> str:
+    """Returns the rounds of an `evidence`, at most `most`, in the log's own numbers if it has
+    others."""
+    rounds = evidence.log_rounds or evidence.rounds
+    text = listed(rounds, len(rounds) if most is None else most)
+    return text + " of the log" * bool(evidence.log_rounds)
 
 
 def listed(values: Sequence[int], most: int) -> str:

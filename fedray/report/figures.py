@@ -307,7 +307,10 @@ def gaps(audit: Audit) -> Figure:
     """Returns the gaps between consecutive participations of a device, in at most 120 bins of whole
     rounds, with min-sep marked."""
     values = audit.patterns.gaps
-    edges, counts = gap_bins(values)
+    claimed = _claimed(audit, "min_sep")
+    enforced = [each.enforced.min_sep for each in audit.mechanisms[:1]]
+    # A bar on both sides of a limit would show kept gaps as broken.
+    edges, counts = gap_bins(values, next((int(e) for e in (*claimed, *enforced) if e), None))
     # Empty bins are left out, because a logarithmic axis has no place for them.
     is_seen = counts > 0
     heights = counts[is_seen].astype(np.float64)
@@ -323,28 +326,26 @@ def gaps(audit: Audit) -> Figure:
         (Series("pairs", "bars", starts, heights, ends),),
         (
             Mark(least, f"min-sep {values.min():,}"),
-            *(
-                _broken(least - 0.5, each - 0.5, each)
-                for each in _claimed(audit, "min_sep")
-                if least < each
-            ),
+            *(_broken(least - 0.5, each - 0.5, each) for each in claimed if least < each),
         ),
     )
 
 
-def gap_bins(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+def gap_bins(values: Int64Array, edge: int | None = None) -> tuple[Int64Array, Int64Array]:
     """Counts whole values in bins [edge, next edge) of equal whole width.
 
     Args:
         values: whole numbers [N]; the first bin starts at the smallest.
+        edge: value at which a bin starts instead, if it lies among the bins.
 
     Returns:
         (edges [m + 1], counts [m]).
     """
     low = int(values.min())
     high = int(values.max())
-    # Rounded up, so that at most MOST_BINS hold all values.
-    width = -(-(high - low + 1) // MOST_BINS)
+    # Rounded up, so that at most MOST_BINS hold all values, wherever the first one starts.
+    width = -(-(high - low + 1) // (MOST_BINS - (edge is not None)))
+    low -= 0 if edge is None else (low - edge) % width
     edges = np.arange(low, high + width + 1, width)
     return edges, np.histogram(values, bins=edges)[0]
 

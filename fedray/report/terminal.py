@@ -16,9 +16,9 @@ from fedray.report.audits import (
     composition_tables,
     devices_table,
     epsilon_text,
+    evidence_rounds,
     evidence_table,
     guarantees_table,
-    listed,
     persons_tables,
     rule_facts,
     tasks_table,
@@ -92,7 +92,8 @@ def _verdict(audit: Audit) -> Iterator[Paragraph]:
 def _broken_by(audit: Audit) -> Iterator[Paragraph]:
     for each in audit.findings:
         if each.broken_by and each.evidence:
-            some = [f"{e.device} in {listed(e.rounds, 6)}: {e.shows}" for e in each.evidence[:3]]
+            three = each.evidence[:3]
+            some = [f"{e.device} in {evidence_rounds(e, 6)}: {e.shows}" for e in three]
             some += [f"and {each.breakers - 3:,} more"] * (each.breakers > 3)
             yield Paragraph("broken    ", f"{each.name}, by device {'; '.join(some)}")
 

@@ -31,6 +31,11 @@ _ALIKE = (
     "SELECT count(*), sum(ids)::BIGINT, arg_min(first, first), arg_min(last, first) FROM (SELECT"
     " count(*) AS ids, min(id) AS first, max(id) AS last FROM {keyed} GROUP BY key) WHERE ids > 1"
 )
+_COUNTS = "SELECT count(id), count(DISTINCT key) FROM {keyed}"
+_JOINED = (
+    "(SELECT * EXCLUDE (one) REPLACE (one AS {role}) FROM {rows} LEFT JOIN (SELECT id AS {role},"
+    " min(id) OVER (PARTITION BY key) AS one FROM {keyed}) USING ({role}))"
+)
 _NO_IDS = "SELECT id, key FROM {keyed} WHERE list_contains({missing}, key) ORDER BY id"
 
 
@@ -66,6 +71,20 @@ def doubtful_ids(
         + (f", such as {', '.join(f'{each!r:.60}' for each in some)}." if has_examples else ".")
         for text, some in found
     ]
+
+
+def joined_rows(
+    queried: Callable[[str], Iterable[pa.RecordBatch]], schema: pa.Schema
+) -> tuple[str, int]:
+    """Returns SQL of the view's rows with one spelling of ids that differ only in writing, and the
+    number of ids of devices before; the view without such ids."""
+    rows, counts = "staged", []
+    for role in (each for each in ("device", "owner") if each in schema.names):
+        keyed = _KEYED.format(key=_KEYS.get(schema.field(role).type, "id"), role=role)
+        counts += _rows(queried(_COUNTS.format(keyed=keyed)))
+        if len({*counts[-1]}) > 1:
+            rows = _JOINED.format(rows=rows, role=role, keyed=keyed)
+    return rows, counts[0][0]
 
 
 def first_alike(names: pa.ChunkedArray) -> Int64Array:

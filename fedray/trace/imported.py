@@ -41,6 +41,7 @@ from fedray.base.rounding import counted
 from fedray.base.storage import fetched
 from fedray.base.threads import in_order
 from fedray.trace.files import DAMAGE, DocumentForm, check_file, first_line, read_columns
+from fedray.trace.ids import first_alike
 from fedray.trace.invariants import check_accepted
 from fedray.trace.reader import (
     COPY_AGAIN,
@@ -86,8 +87,9 @@ REPEATED_SCHEMA = TIMED_SCHEMA.append(pa.field("last_time", pa.float64(), nullab
 COPIED = "equal to another row in every column"
 """Reason for which copies are left out."""
 _IDS = "found by the import, in the ids of the log"
+_ROWS = "found by the import, in the rows of the log's rounds"
 _REPEATS = "told to the import: what repeated rows are; it counted them"
-NOTICED = (_IDS, _REPEATS)
+NOTICED = (_IDS, _ROWS, _REPEATS)
 """Sources of assumptions that every summary of an audit shows."""
 _ROUNDS_FILE = "told to the import: the rounds file"
 
@@ -171,6 +173,12 @@ class ImportDocument(TypedDict):
     """Column of the log that names the owner of a device; absent if owners are unknown."""
     doubtful_ids: NotRequired[list[str]]
     """Sentences on ids that may name the same device or none; absent without such ids."""
+    sparse_rounds: NotRequired[str]
+    """Sentence on rounds that may have been abandoned, as they have few rows; absent without such
+    rounds, and with a file of rounds."""
+    joined_ids: NotRequired[int]
+    """Number of ids of devices before ids that differ only in writing were joined; 0 if they are
+    distinct, as stated to the import; absent if unsettled, or without such ids."""
     left_out: list[LeftOut]
     """Rows that are not participations."""
     written: str
@@ -332,6 +340,8 @@ class ImportedTrace(OpenedTrace):
             )
             found.append(Assumption(text, self.unit_source))
         found.append(Assumption(self._numbering_assumption(), self.rounds_source))
+        if sparse := run.get("sparse_rounds"):
+            found.append(Assumption(sparse, _ROWS))
         found += [Assumption(each, _IDS) for each in run.get("doubtful_ids", ())]
         if run["rounds_out_of_order"]:
             text = (
@@ -540,12 +550,6 @@ class ImportedTrace(OpenedTrace):
         names = pq.read_table(self._names_file)["device"]
         return names.cast(pa.string()) if pa.types.is_integer(names.type) else names
 
-    def with_ids(self, joined: int) -> Self:
-        """Returns the trace with `joined` ids joined, hence without times, or, at 0, with its ids
-        stated to be distinct."""
-        stated = {"times": None} if joined else {}
-        return type(self)(self.path, {**self.run, **stated, "joined_ids": joined}, self._verify)
-
     def verify(self) -> None:
         """Recomputes every digest. Raises TraceCorrupt at the first difference."""
         checked = ImportedTrace.open(self.path)
@@ -570,6 +574,27 @@ class ImportedTrace(OpenedTrace):
         if self._verify and columns_digest(columns) != self.run["rounds_digest"]:
             raise _changed(file)
         return columns
+
+
+def joined_log(log: Trace | ImportedTrace) -> ImportedTrace | None:
+    """Returns a log with ids that differ only in writing as one device, hence without times; None
+    without such ids, or if the import settled them."""
+    if isinstance(log, Trace) or "doubtful_ids" not in log.run or "joined_ids" in log.run:
+        return None
+    ids = log.run["devices"]
+    run = {**log.run, "times": None, "joined_ids": ids}
+    is_alike = np.unique(first_alike(log.device_names)).size < ids
+    return _JoinedLog(log.path, run, log._verify) if is_alike else None
+
+
+class _JoinedLog(ImportedTrace):
+    def accepted(self) -> Iterator[AcceptedPart]:
+        devices = first_alike(self.device_names).astype(np.uint64)
+        parts = (devices[e.device_ids] << np.uint64(32) | e.rounds for e in super().accepted())
+        rows = np.concatenate([*parts])
+        # Otherwise records of a device and round are contributions of their own.
+        rows = np.unique(rows) if self.repeats == "once" else np.sort(rows)
+        yield AcceptedPart(rows >> np.uint64(32), rows.astype(np.uint32))
 
 
 def _corrupt(place: object, problem: str) -> TraceCorrupt:
@@ -613,6 +638,8 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
         and all(isinstance(each, str) for each in notes)
         and len(run["device_columns"]) > 0
         and all(isinstance(name, str) for name in names)
+        and type(run.get("joined_ids", 0)) is int
+        and isinstance(run.get("sparse_rounds", ""), str)
         and (
             times is None
             or (isinstance(times, dict) and {"column", "form", "rounds_file_form"} <= times.keys())

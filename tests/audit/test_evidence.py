@@ -245,6 +245,7 @@ def test_figures_without_the_devices_that_break_a_claim_are_those_of_a_log_witho
     said = "Without 1 breaking device: min-sep 10 and at most 4 participations, epsilon"
     assert what_if.reason.startswith(said)
     assert "no guarantee of this run, whose models have their updates." in what_if.reason
+    assert what_if.reason in found.page()
     # Not without breaking devices, nor if all break the claim.
     assert others.without_breakers is None
     strict = claim.model_copy(update={"min_sep": 11})
@@ -254,3 +255,22 @@ def test_figures_without_the_devices_that_break_a_claim_are_those_of_a_log_witho
         for each in traces.values()
     ]
     assert ["what if" in each for each in printed] == [True, False]
+
+
+def test_the_page_and_the_breakers_of_a_log_have_its_conditions_and_its_own_rounds(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "log.csv").write_text("device,round,ok\na,3,1\na,5,1\nb,4,0\n")
+    trace = import_log(
+        *(tmp_path / "log.csv", "device", "round", None, tmp_path / "t"),
+        renumber=True,
+        where=["ok=1"],
+    )
+    claim = 'mechanism = {kind = "tree"}\nnoise_multiplier = 4.0\nmin_sep = 2\n'
+    (tmp_path / "claim.toml").write_text(claim)
+    audit = audit_trace(trace, claim=read_claim(tmp_path / "claim.toml"))
+    (shown,) = audit.findings[-1].evidence
+    assert (shown.rounds, shown.log_rounds) == ((0, 1), (3, 5))
+    page = audit.page()
+    assert "rows that do not meet the conditions of the import: 1" in page
+    assert "3, 5 of the log" in page

@@ -181,9 +181,12 @@ def test_an_axis_is_logarithmic_where_values_differ_by_more_than_a_factor_of_fiv
     assert not needs_log([np.array([0.0, 5.1])])
 
 
-@given(st.lists(st.integers(1, 5000), min_size=1, max_size=60))
-def test_gap_bins_hold_every_gap_once(values: list[int]) -> None:
-    edges, counts = gap_bins(np.array(values, np.int64))
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=60), st.none() | st.integers(1, 5000))
+def test_gap_bins_hold_every_gap_once_and_no_bin_is_on_both_sides_of_a_limit(
+    values: list[int], limit: int | None
+) -> None:
+    edges, counts = gap_bins(np.array(values, np.int64), limit)
+    assert limit is None or not min(values) < limit <= max(values) or limit in edges
     assert counts.sum() == len(values)
     assert len(counts) <= 120
     assert len(edges) == len(counts) + 1

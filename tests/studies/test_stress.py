@@ -861,7 +861,7 @@ def test_ids_that_differ_only_in_writing_are_a_truth_too(tmp_path: Path, repeats
         assert f"{told}unknown: the log has devices that contributed twice" in result.verdict
     else:
         noise = {"mechanism": Tree(), "noise_multiplier": own.noise_multiplier}
-        audited = fedray.audit_trace(trace, delta=result.delta, join_ids=True, **noise)
+        audited = fedray.audit_trace(trace, delta=result.delta, **noise).joined
         assert joined.epsilon == audited.mechanisms[0].epsilon
         assert f"{told}{up(joined.epsilon)} (tree)." in result.verdict
     assert "(ids joined)" in str(result.tables()[0])

@@ -3,21 +3,21 @@
 import json
 import random
 import unicodedata
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from fedray.audit.audit import audit_trace
+from fedray.audit.calibration import calibrate_trace
 from fedray.audit.claims import Claim, read_claim
 from fedray.audit.findings import Verdict
+from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import privacy_statement
-from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
 from fedray.imports.inspected import inspect_log
 from fedray.mechanisms.registry import Tree
-from fedray.runs.simulation import simulate
-from fedray.runtime.placement import Placement
 
 CAFE = "caf\u00e9"
 ALIKE = {
@@ -87,9 +87,14 @@ def test_an_audit_has_the_figures_of_joined_ids_as_of_a_log_with_one_spelling(
     for name, lines in written.items():
         log = tmp_path / f"{name}.csv"
         log.write_text("device,round\n" + "".join(f'"{d}",{i}\n' for d, i in lines))
-        traces[name] = import_log(log, "device", "round", 12, tmp_path / name, repeats=repeats)
+        options = ("device", "round", 12), {"repeats": repeats}
+        traces[name] = import_log(log, *options[0], tmp_path / name, **options[1])
+        if name == "dirty":
+            at_import = import_log(
+                log, *options[0], tmp_path / "joined", join_ids=True, **options[1]
+            )
     clean, dirty = (audit_trace(each, claim=claim) for each in traces.values())
-    joined = audit_trace(traces["dirty"], claim=claim, join_ids=True)
+    joined = audit_trace(at_import, claim=claim)
     assert clean.joined is joined.joined is None
     assert dirty.devices > 9
     for each in (dirty.joined, joined):
@@ -102,7 +107,7 @@ def test_an_audit_has_the_figures_of_joined_ids_as_of_a_log_with_one_spelling(
     document = dirty.to_json()
     assert document["joined_epsilon"] == clean.supported_epsilon
     assert document["joined_min_sep"] == clean.min_sep
-    ids = f"are one device ({dirty.devices} ids of 9 devices); then the claim does not hold: "
+    ids = f"are one device ({dirty.devices} ids of 9 devices), "
     assert ids in dirty.verdict
     assert ids in json.dumps(document)
     taken = "Ids that differ only in writing were taken as one device: "
@@ -122,9 +127,8 @@ def test_ids_that_change_nothing_as_one_device_do_not_repeat_the_verdict(tmp_pat
     assert (
         audit.verdict.count("The claim does not hold") == audit.verdict.count("min-sep is 1") == 1
     )
-    assert "the same if ids that differ only in case" in audit.verdict
-    # Without a claim the figures are of the devices' own rounds.
-    assert "then min-sep is 1" not in audit_trace(trace).verdict
+    assert "The same holds if ids that differ only in case" in audit.verdict
+    assert "The same holds if ids that differ only in case" in audit_trace(trace).verdict
 
 
 def test_devices_of_rows_that_were_left_out_are_named_on_request(tmp_path: Path) -> None:
@@ -139,27 +143,32 @@ def test_devices_of_rows_that_were_left_out_are_named_on_request(tmp_path: Path)
     assert not any(name in json.dumps(hidden.to_json()) for name in ("zoe", "bob"))
 
 
-def test_a_timer_is_not_checked_on_joined_ids(tmp_path: Path) -> None:
+def test_a_timer_is_checked_on_joined_ids_only_if_the_import_joined_them(tmp_path: Path) -> None:
     at = "2026-03-0{}T12:00:00Z".format
     rows = f"a,0,{at(1)}\nA,1,{at(2)}\nb,1,{at(2)}\n"
     (tmp_path / "log.csv").write_text("device,round,time\n" + rows)
-    trace = import_log(
-        tmp_path / "log.csv", "device", "round", 2, tmp_path / "t", time_column="time"
+    trace, one, distinct = (
+        import_log(
+            *(tmp_path / "log.csv", "device", "round", 2, tmp_path / f"t{join}"),
+            time_column="time",
+            join_ids=join,
+        )
+        for join in (None, True, False)
     )
     claim = Claim(mechanism=Tree(), noise_multiplier=4.0, timer_hours=48.0, epsilon=9.0)
-    found, joined = (audit_trace(trace, claim=claim, join_ids=each) for each in (None, True))
+    found, one, distinct = (audit_trace(each, claim=claim) for each in (trace, one, distinct))
+    assert found.joined is not None
     verdicts = [
         {each.statement: each.verdict for each in audit.findings}["timer_hours"]
-        for audit in (found, joined)
+        for audit in (found, found.joined, one, distinct)
     ]
-    assert verdicts == [Verdict.HOLDS, Verdict.UNCHECKED]
+    assert verdicts == [Verdict.HOLDS, Verdict.UNCHECKED, Verdict.BROKEN, Verdict.HOLDS]
     # Without the timer a device may take part in both rounds.
-    assert joined.supported_epsilon is not None
-    assert found.supported_epsilon is not None
-    assert joined.supported_epsilon > found.supported_epsilon
+    assert found.supported_epsilon == found.joined.supported_epsilon
+    assert distinct.supported_epsilon is not None
+    assert found.supported_epsilon > distinct.supported_epsilon
     assert (found.claim_holds, found.standing) == (False, "open")
-    assert "then the claim holds, its timer unchecked." in found.verdict
-    distinct = audit_trace(trace, claim=claim, join_ids=False)
+    assert "; its timer is unchecked." in found.verdict
     assert (distinct.claim_holds, distinct.standing) == (True, "holds")
 
 
@@ -168,13 +177,16 @@ def test_a_claim_that_holds_only_for_ids_as_written_fails_until_they_are_settled
 ) -> None:
     rows = "a,0\na,4\nA,5\nb,1\nb,5\n" + "".join(f"z{i},{i}\n" for i in range(6))
     (tmp_path / "log.csv").write_text("device,round\n" + rows)
-    trace = import_log(tmp_path / "log.csv", "device", "round", 6, tmp_path / "t")
     claim = 'mechanism = {kind = "tree"}\nnoise_multiplier = 4.0\nmin_sep = 3\n'
     (tmp_path / "claim.toml").write_text(claim)
-    arguments = ("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--json")
+    columns = ("--column", "device=device", "--column", "round=round", "--rounds", "6", "--out")
     found = {}
     for flags in ((), ("--join-ids",), ("--no-join-ids",)):
-        code, out, stderr = fedray_command(*arguments, *flags)
+        folder = str(tmp_path / f"t{''.join(flags)}")
+        code, out, _ = fedray_command("import", str(tmp_path / "log.csv"), *columns, folder, *flags)
+        assert (code, "as distinct ones" in out) == (0, not flags)
+        arguments = ("audit", folder, "--claim", str(tmp_path / "claim.toml"), "--json")
+        code, out, stderr = fedray_command(*arguments)
         found[flags] = document = json.loads(out)
         assert code == (0 if flags == ("--no-join-ids",) else 1), stderr
         assert document["claim_holds"] is (code == 0)
@@ -187,13 +199,29 @@ def test_a_claim_that_holds_only_for_ids_as_written_fails_until_they_are_settled
     assert (distinct["devices"], distinct["joined_ids"]) == (9, 0)
     assert "taken as distinct devices: 9 ids, 9 devices." in distinct["verdict"]
     assert "joined_ids" not in doubted
-    page = audit_trace(trace, claim=read_claim(tmp_path / "claim.toml")).page()
+    # One figure, the worse one, in verdict, statement, page and JSON.
+    assert doubted["supported_epsilon"] == joined["supported_epsilon"]
+    assert doubted["supported_epsilon"] > distinct["supported_epsilon"]
+    assert doubted["supported_by"].endswith("are counted as one device")
+    audit = audit_trace(tmp_path / "t", claim=read_claim(tmp_path / "claim.toml"))
+    epsilon = up(joined["supported_epsilon"])
+    assert f"epsilon is {epsilon}, not {up(distinct['supported_epsilon'])}; " in audit.verdict
+    assert f"({epsilon}, 1e-10)-differential" in privacy_statement(audit).to_markdown()
+    assert f"&epsilon; = {epsilon}" in audit.page()
+    noise, ledgers = [], []
+    for each in ("", "--join-ids"):
+        calibrated = calibrate_trace(tmp_path / f"t{each}", epsilon=5.0, claim=audit.claim)
+        noise.append([found.noise_multiplier for found in calibrated.guarantees])
+        ledger = Ledger.create(tmp_path / f"ledger{each}", 20.0, 1e-6, "year")
+        found = audit_trace(tmp_path / f"t{each}", claim=audit.claim)
+        ledgers.append(ledger.charge([found], date(2026, 1, 1)).windows)
+    assert noise[0] == noise[1]
+    assert ledgers[0] == ledgers[1]
+    page = audit_trace(tmp_path / "t", claim=read_claim(tmp_path / "claim.toml")).page()
     assert start.strip(" .") in page
 
 
-def test_joined_ids_have_the_noise_of_a_scenario_and_only_logs_have_them(
-    small, tmp_path: Path
-) -> None:
+def test_joined_ids_have_the_noise_of_a_scenario(small, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("device,round\na,0\nA,2\nb,1\n")
     log = import_log(tmp_path / "log.csv", "device", "round", 3, tmp_path / "t")
     scenario = small("training.enabled=true", "privacy.mechanism={kind='tree'}")
@@ -201,8 +229,4 @@ def test_joined_ids_have_the_noise_of_a_scenario_and_only_logs_have_them(
     assert audit.joined is not None
     own, joined = (each.mechanisms[0].epsilon or 0.0 for each in (audit, audit.joined))
     assert joined > own > 0
-    assert f"or {up(joined)} if" in audit.verdict
-    run = simulate(small("rounds.count=2"), Placement(1, "in-process"), tmp_path / "run")
-    for each in (True, False):
-        with pytest.raises(InputError, match=f"join_ids={each} is for logs, not for runs"):
-            audit_trace(run, join_ids=each)
+    assert f"epsilon is {up(joined)}, not {up(own)}; " in audit.verdict

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.imports.importer import import_log
 from fedray.imports.inspected import inspect_log
 from fedray.imports.log_files import LogFiles
 from fedray.trace.imported import ImportedTrace, open_trace
@@ -350,8 +351,10 @@ def test_rounds_with_few_rows_are_named(tmp_path: Path) -> None:
         log.write_text("\n".join(["device,round", *rows, *(f"d{i},5" for i in range(few))]) + "\n")
         found.append([each for each in inspect_log(log, {}).notes if "of the median" in each])
     assert [len(each) for each in found] == [0, 1]
-    start = "1 round with under a tenth of the median's rows: 5 (1 row); if they were abandoned"
+    start = "1 round with under a tenth of the median's rows (5); if abandoned, list the others"
     assert found[1][0].startswith(start)
+    trace = import_log(log, "device", "round", None, tmp_path / "t", renumber=True)
+    assert found[1][0] in trace.assumptions
 
 
 def test_the_next_command_has_every_format_of_times(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fedray.audit.findings import ROUNDED, Evidence, Finding, Verdict, plain
+from fedray.audit.findings import ROUNDED, Evidence, Finding, Verdict
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.noise import Noise, released
 from fedray.audit.sensitivity import TraceSensitivity
@@ -53,7 +53,7 @@ class SpentStatement:
         """
         of_trace = self.privacy_of(released(self.noise, found.value))
         at_most = "" if found.is_exact else "at most "
-        text = f"the devices of this trace spent {at_most}{plain(up(of_trace))}"
+        text = f"the devices of this trace spent {at_most}{up(of_trace)}"
         verdict = self._verdict(of_trace, found.is_exact, support)
         figures = [getattr(each, self.key) for each in stated]
         of_limits = min((each for each in figures if each is not None), default=None)
@@ -64,13 +64,13 @@ class SpentStatement:
             support, said = corrected, f"with the other statements put right, {_limits(corrected)}"
         advised, supported = "", f"nothing is proven: {said_of(support)}"
         if support.sensitivity is not None:
-            figure = plain(up(getattr(support, self.key)))
+            figure = up(getattr(support, self.key))
             bound = "" if support.sensitivity.is_exact else "at most "
             advised = f"{self.key} = {figure}"
             supported = f"{said} give {bound}{figure} ({support.sensitivity.theorem})"
         # Limits that are supported as claimed are in `supported` already.
         if of_limits is not None and of_limits != getattr(support, self.key):
-            text = f"the claimed limits give {plain(up(of_limits))}; {text}"
+            text = f"the claimed limits give {up(of_limits)}; {text}"
         return Finding(
             self.key,
             verdict,
@@ -102,7 +102,7 @@ class SpentStatement:
         spent = ensured.rho if self.key == "rho" else ensured.epsilon
         if spent is None or spent > self.most:
             return finding
-        text = f"{ensured.reason}, which gives {plain(up(spent))}"
+        text = f"{ensured.reason}, which gives {up(spent)}"
         # The figure of the trace ignores sampling, which makes it smaller.
         figures = [each for each in (finding.found, spent) if isinstance(each, float)]
         return replace(

@@ -17,7 +17,6 @@ from fedray.trace.reader import Trace
 
 MOST_EVIDENCE = 10
 """Largest number of devices that a finding shows."""
-_MOST_LABELS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +37,10 @@ class Subject:
         log's numbers of the rounds."""
         pattern = tuple(rounds)
         shows += f", the closest of {of:,} pairs" * (of > 1)
+        own = pattern
         if isinstance(self.trace, ImportedTrace):
-            # A pattern may have thousands of rounds; a dozen suffice to find it.
-            first = pattern[:_MOST_LABELS]
-            labels = [self.trace.round_label(each) for each in first]
-            more = ", ..." if len(pattern) > len(first) else ""
-            if labels != [str(each) for each in first]:
-                shows += f" (in the log: {', '.join(labels)}{more})"
-        return Evidence(self.name_of(device_id), pattern, shows)
+            own = tuple(self.trace.round_labels(np.array(pattern)).tolist())
+        return Evidence(self.name_of(device_id), pattern, shows, own if own != pattern else ())
 
 
 class Breaches(NamedTuple):

@@ -6,7 +6,7 @@ a log, between the times of the two participations.
 
 from collections.abc import Iterator
 
-from fedray.audit.findings import Finding, Verdict, plain, verdict_of
+from fedray.audit.findings import Finding, Verdict, verdict_of
 from fedray.audit.guarantees import allowed, described, round_times
 from fedray.audit.statements.statement import (
     MOST_EVIDENCE,
@@ -58,7 +58,7 @@ class TimerStatement(Statement):
             text = f"{counted(broken, 'consecutive pair')} had less time between them"
         hours = shortest[0][0] / 3600.0
         # Rounded down, so that a claim of the advised figure holds.
-        should_say = f"timer_hours = {plain(down(hours))}"
+        should_say = f"timer_hours = {down(hours)}"
         verdict = verdict_of(not broken)
         return Finding(
             self.key, verdict, claimed, hours, should_say, text, broken, evidence, None, breakers

@@ -11,6 +11,7 @@ import typer
 from fedray.base.errors import one_line
 from fedray.commands.frame.output import print_line, print_pieces
 
+SETTLE = "fedray import --join-ids takes such ids as one device, --no-join-ids as distinct ones"
 WHOLE = "--verbose and --page FILE give reasons, evidence, comparisons and assumptions"
 
 
@@ -50,7 +51,6 @@ def audited(
     delta: float | None,
     show_devices: bool,
     verify: bool | None,
-    join_ids: bool | None = None,
 ) -> tuple[Any, Any]:
     """Opens and audits a trace as the options of `fedray audit` say; returns both. Of a training,
     its trace is audited with the mechanism and noise that it was trained with."""
@@ -69,8 +69,7 @@ def audited(
     strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
     options = (noise_multiplier, delta, strategies, claimed, show_devices, scenario, trained)
-    result = audit_trace(opened, *options, join_ids)
-    return opened, result
+    return opened, audit_trace(opened, *options)
 
 
 def exit_by_claim(audit: Any) -> None:
@@ -102,7 +101,7 @@ def print_audit(
     if not has_evidence and any(len(e.evidence) < e.broken_by for e in audit.findings):
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
     if audit.joined is not None:
-        print_line("", "--join-ids takes such ids as one device, --no-join-ids as distinct ones")
+        print_line("", SETTLE)
     if audit.needs_noise:
         command = shlex.join(["fedray", "calibrate", str(audit.path), "--claim", str(claim)])
         print_line("", f"{command} finds the noise that the claim needs")
