@@ -384,7 +384,11 @@ def _claim(audit: Audit) -> list[Line]:
     if not audit.findings:
         return []
     return [
-        Line("The claim", headline(audit.findings), "the statements below, one by one"),
+        Line(
+            "The claim",
+            headline(audit.findings, audit.is_doubted),
+            "the statements below, one by one",
+        ),
         *(
             Line(f"Claimed {each.name}", f"{each.claimed_text}: {each.verdict}", each.explanation)
             for each in audit.findings
