@@ -158,8 +158,9 @@ def headline(findings: Sequence[Finding], is_doubted: bool = False) -> str:
     is_failing = any(each.verdict in FAILING for each in findings)
     is_open = "is not supported" if is_failing else "cannot be checked"
     heads = {"holds": "holds", "broken": "does not hold", "open": is_open}
-    doubt = " only if ids that differ in writing are distinct devices" * is_doubted
-    return f"The claim {heads[standing(findings)]}{doubt}"
+    if is_doubted:
+        return "The claim is shown to hold only if ids that differ in writing are distinct devices"
+    return f"The claim {heads[standing(findings)]}"
 
 
 def clauses(findings: Sequence[Finding]) -> list[str]:

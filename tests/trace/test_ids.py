@@ -192,7 +192,7 @@ def test_a_claim_that_holds_only_for_ids_as_written_fails_until_they_are_settled
         assert document["claim_holds"] is (code == 0)
         assert (document["verdict"] in stderr) is (code == 1)
     doubted, joined, distinct = found.values()
-    start = "The claim holds only if ids that differ in writing are distinct devices. "
+    start = "The claim is shown to hold only if ids that differ in writing are distinct devices. "
     assert doubted["verdict"].startswith(start)
     assert (doubted["devices"], doubted["joined_devices"]) == (9, 8)
     assert (joined["devices"], joined["joined_ids"]) == (8, 9)
