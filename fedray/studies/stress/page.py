@@ -10,7 +10,7 @@ from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.audit.participation import ALIKE
 from fedray.base.arrays import Float64Array
 from fedray.base.rounding import counted, given, significant, up
-from fedray.report.figure import Axis, Figure, Mark, Series, Shown
+from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import COLUMNS, Table
 from fedray.studies.compare_page import comparison_figures, comparison_tables
@@ -100,11 +100,8 @@ def _rows_table(result: StressResult) -> Table:
     }
     if not any(row.is_enforced for row in result.rows):
         del cells["observed"]
-    notes = [
-        _rests_on(result),
-        f"{COLUMNS} {LEGEND}.",
-        _below_zero(row.rms_regret for row in result.rows),
-    ]
+    below_zero = _below_zero(row.rms_regret for row in result.rows)
+    notes = (_rests_on(result), f"{COLUMNS} {LEGEND}.", below_zero)
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
     details = ("MaxLoss", "RmsLoss", "max error", "excess", "max regret")
     told = {"details": details, "method": (EXCESS, "Losses are errors at mu = 1.")}
@@ -144,7 +141,7 @@ def _bounded(row: StressRow | Outcome, value: float | None, decimals: int) -> st
     return f"{'<= ' if row.is_exact is False else ''}{up(value, decimals)}"
 
 
-def _regret(row: StressRow, value: float | None) -> str:
+def _regret(row: StressRow | Outcome, value: float | None) -> str:
     if row.is_exact is False and value is not None:
         # A bound stays one only if it is rounded up.
         return f"<= {float(up(100.0 * value, 1)):+.1f} %"
@@ -172,8 +169,8 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "factor": lambda each: _bounded(each, each.noise_factors[1], 3),
         "RMS error": lambda each: significant(each.rms_error),
         "excess": lambda each: share(None if risk(each) else each.mean_excess),
-        "regret": lambda each: share(each.mean_regret),
-        "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
+        "regret": lambda each: _regret(each, each.mean_regret),
+        "regret 95 %": lambda each: _regret(each, each.regrets and each.regrets[2]),
         "observed": lambda each: (
             "-" if each.observed_epsilon is None else up(each.observed_epsilon)
         ),
@@ -286,7 +283,8 @@ def _over_estimates(result: StressResult, key: str, title: str, target: float) -
         series.append(Series(f"{first.mechanism}{bound}", "points", x, median, **ends))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y"), *_truth_marks(result)]
     note = "Medians over the simulated runs; bars from the 5 % to the 95 % quantile."
-    return _figure(key, title, note, Axis("estimated min-sep", False, False), series, marks)
+    x = Axis("estimated min-sep", needs_log(each.x for each in series), False)
+    return _figure(key, title, note, x, series, marks)
 
 
 _TRIPLES: dict[str, Callable[[Outcome], tuple[float, float, float] | None]] = {
