@@ -880,7 +880,7 @@ def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds() -> N
     given = (MinSep(40, 8, 5), MinSep(40, 50, 1))
     verdict = StressResult("", 4.0, DELTA, given, rows, planned=given[:1]).verdict
     assert verdict.startswith(
-        "Epsilon 4 holds only with the planner's min-sep 8 (k 5). Design for "
+        "Epsilon 4 holds in all runs only with the planner's min-sep 8 (k 5). Design for "
     )
     alone = StressResult("", 4.0, DELTA, given[1:], rows).verdict
     assert "the nearest, min-sep 50 (k 1), more than the 40 rounds, needs 3.00 times" in alone
@@ -902,8 +902,15 @@ def test_an_estimate_without_figures_is_a_row_with_its_reason() -> None:
     ]
     assert "tree for min-sep 8 (k 5): is too short." in table.notes
     assert result.verdict.startswith(
-        "Not judged: tree for min-sep 8 (k 5) (is too short). Epsilon 4 holds with "
+        "Not judged: tree for min-sep 8 (k 5) (is too short). Epsilon 4 holds in all runs with "
     )
+
+
+def test_an_estimate_that_one_run_of_20_exceeds_is_not_said_to_hold_in_all_runs() -> None:
+    row = simulated_rows((8,), 8)[0]
+    rows = tuple(replace(row, seed=seed, epsilon=3.9 + 0.2 * (seed == 7)) for seed in range(20))
+    verdict = StressResult("", 4.0, DELTA, (MinSep(40, 8, 5),), rows).verdict
+    assert verdict.startswith("Epsilon 4 holds in at least 95 % of the runs with min-sep 8 (k 5). ")
 
 
 def test_a_changed_scenario_is_said_with_its_keys_and_only_bounds_are_marked_as_such() -> None:

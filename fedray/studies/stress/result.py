@@ -204,20 +204,21 @@ class StressResult(DrawnResult):
                 said += f" If {ALIKE}, it spends {spent}."
             return said
         which = f", best as {best.mechanism}" * (len(self.recommended) > 1)
-        return (
-            f"{self._of_given()}Design for {self._made_for(best)}{which}: {self._cost(best)}."
-            f"{_truths(self.rows)}"
-        )
+        design = f"Design for {self._made_for(best)}{which}: {self._cost(best)}."
+        return f"{self._of_given()}{design}{_truths(self.rows)}"
 
     def _of_given(self) -> str:
         """Returns the given estimates that keep the target, whatever the mechanism; if none does,
         the noise that the nearest needs."""
         groups = grouped(filter(self.is_given, self.outcomes), estimate_of)
-        kept = [self._made_for(own[0]) for own in groups if not any(map(risk, own))]
+        kept = [own for own in groups if not any(map(risk, own))]
         target = given(self.epsilon)
         if kept or not groups:
             only = "only " * (len(kept) < len(groups))
-            return f"Epsilon {target} holds {only}with {' and '.join(kept)}. " * bool(kept)
+            is_sure = not any(each.exceeding for own in kept for each in own)
+            runs = "all runs" if is_sure else "at least 95 % of the runs"
+            names = " and ".join(self._made_for(own[0]) for own in kept)
+            return f"Epsilon {target} holds in {runs} {only}with {names}. " * bool(kept)
         nearest = min(groups, key=lambda own: max(each.noise_factors[2] for each in own))
         short = [each for each in nearest if risk(each)]
         bound = "at most " * any(not each.is_exact for each in short)
