@@ -212,22 +212,21 @@ class StressResult(DrawnResult):
         the noise that the nearest needs."""
         groups = grouped(filter(self.is_given, self.outcomes), estimate_of)
         kept = [own for own in groups if not any(map(risk, own))]
+        target = given(self.epsilon)
         if kept or not groups:
             only = "only " * (len(kept) < len(groups))
             is_sure = not any(each.exceeding for own in kept for each in own)
             runs = "all runs" if is_sure else "at least 95 % of the runs"
             names = " and ".join(self._made_for(own[0]) for own in kept)
-            return f"Epsilon {given(self.epsilon)} holds in {runs} {only}with {names}. " * bool(
-                kept
-            )
+            return f"Epsilon {target} holds in {runs} {only}with {names}. " * bool(kept)
         nearest = min(groups, key=lambda own: max(each.noise_factors[2] for each in own))
         short = [each for each in nearest if risk(each)]
         bound = "at most " * any(not each.is_exact for each in short)
         factors = _span([each.noise_factors[2] for each in short], lambda each: up(each, 2))
         well = "".join(f"; {each.mechanism} keeps it" for each in nearest if not risk(each))
         return (
-            f"No given estimate keeps epsilon {given(self.epsilon)}: the nearest, "
-            f"{self._made_for(nearest[0])}, needs {bound}{factors} times the noise (95 % quantile{well}). "
+            f"No given estimate keeps epsilon {target}: the nearest, {self._made_for(nearest[0])}, "
+            f"needs {bound}{factors} times the noise (95 % quantile{well}). "
         )
 
     def _made_for(self, outcome: Outcome) -> str:
