@@ -30,7 +30,6 @@ _LATEX = {
 FORMS = ("csv", "tex", "md")
 """Forms of files of tables."""
 IN_ALL_ROWS, COLUMNS = "In all rows:", "Columns:"
-"""Begins of notes that LaTeX has in the caption, and below the table."""
 _Item = TypeVar("_Item")
 
 
