@@ -214,9 +214,7 @@ def of_mechanisms(request) -> str:
     from fedray.mechanisms.figures import Mechanisms
     from fedray.runs.design import evaluate_mechanisms
 
-    return Mechanisms(
-        evaluate_mechanisms([Path("tree"), Path("bisr")], 200, 50, 3, None, 1e-10)
-    ).page()
+    return Mechanisms(evaluate_mechanisms([Path("tree"), Path("bisr")], 200, 50, 3, None, 1e-10)).page()
 
 
 def of_training(request) -> str:
