@@ -29,7 +29,7 @@ _LATEX = {
 }
 FORMS = ("csv", "tex", "md")
 """Forms of files of tables."""
-IN_ALL_ROWS = "In all rows:"
+IN_ALL_ROWS, COLUMNS = "In all rows:", "Columns:"
 _Item = TypeVar("_Item")
 
 
@@ -255,7 +255,14 @@ class Table:
         if table.has_heading:
             heads = map(_latex_head, sides, zip(*lines, strict=True))
             rows[:1] = [" & ".join(heads) + r" \\", r"\midrule"]
-        said = [f"% {' '.join(each.split())}" for each in table.notes if each]
+        # Rules separate the rows of equal first cells, if these stand together.
+        first = [line[0] for line in table.rows]
+        ends = [place for place in range(1, len(first)) if first[place] != first[place - 1]]
+        if len(ends) + 1 == len(set(first)) <= len(first) / 2:
+            for place in ends:
+                rows.insert(place - len(first), r"\midrule")
+        below = [each for each in table.notes if each.startswith(COLUMNS)]
+        said = [f"% {' '.join(each.split())}" for each in table.notes if each not in ("", *below)]
         caption = [table.title, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]
         text = with_greek(_latex(". ".join(filter(None, caption))))
         # Prose has lines, and with it or many columns a table needs the page's whole width.
@@ -267,6 +274,7 @@ class Table:
         gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
         begin = rf"\begin{{tabular}}{{@{{}}{gap.join(shape)}@{{}}}}"
         body = [begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}"]
+        body += [rf"\par\smallskip\footnotesize {with_greek(_latex(each))}" for each in below]
         return "\n".join([*said, *float_, *body, rf"\end{{{kind}}}", ""])
 
     def _with_units(self) -> Self:

@@ -453,7 +453,8 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
     for figure in result.figures():
         for series in figure.series:
             assert (np.diff(series.x) >= 0).all()
-        assert len({series.name for series in figure.series}) == len(figure.series) == 3
+        assert len({series.name for series in figure.series}) == len(figure.series)
+        assert len({series.mechanism for series in figure.series}) == 3
     assert result.verdict.replace("'", "&#39;") in result.page()
 
 
@@ -639,7 +640,7 @@ def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_no
         for name, spent, error in (("blt", 4.5, 1.0), ("tree", 3.9, 2.0))
     )
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 9, 4),), rows).verdict
-    assert verdict.startswith("Design a tree for min-sep 10 (k 4): error "), (
+    assert verdict.startswith("Design for min-sep 10 (k 4), best as tree: its error exceeds "), (
         "the given estimate has no rows"
     )
 
@@ -718,7 +719,10 @@ def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
     assert "as enforced" in table.title
     assert table.notes[1].startswith("The truth is what the rules enforce")
     assert table.notes[0] == "In all rows: rounds 40; estimate b, k 15, 3; truth b, k 18, 2."
-    assert {"z", "RMS error", "excess"} <= {*table.columns} - {*table.details}
+    shown = {"z", "factor", "RMS error", "regret"}
+    assert shown <= {*table.columns} - {*table.details}
+    (simulated,) = StressResult("", 4.0, DELTA, (), simulated_rows((8, 9))).tables()
+    assert shown <= {*simulated.columns} - {*simulated.details}, "the same columns"
 
 
 def test_a_trace_without_a_second_participation_is_no_reason_for_less_noise(tmp_path: Path) -> None:
@@ -759,12 +763,15 @@ def test_table_and_figures_have_one_series_a_mechanism_and_the_same_rows() -> No
     ]
     (table,) = result.tables()
     assert [row[:2] for row in table.rows] == [
-        ("blt", "7, 6 *"),
-        ("blt", "8, 5"),
-        ("tree", "7, 6"),
-        ("tree", "8, 5 *"),
+        ("7, 6", "blt *"),
+        ("7, 6", "tree"),
+        ("8, 5", "blt"),
+        ("8, 5", "tree *"),
     ]
-    assert "epsilon 95 %" not in table.columns, "it repeats the median"
+    tex = table.rendered("tex")
+    assert tex.count(r"\midrule") == 2, "below the heading, and between the estimates"
+    assert tex.index("7, 6 & tree") < tex.rindex(r"\midrule") < tex.index("8, 5 & blt")
+    assert r"\footnotesize Columns: exceed, runs that spend more than the target; z, " in tex
     assert "truth as observed" in table.title
     for figure in result.figures():
         assert [(each.name, [*each.x]) for each in figure.series] == [
@@ -823,7 +830,8 @@ def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happene
     assert by_estimate[8].exceeding == 0.0
     (best,) = result.recommended
     assert best.estimated_min_sep == 8
-    assert "min-sep 9 (k 5): exceeds epsilon 4 in 4 of 4 runs (95 % quantile 4.1" in result.verdict
+    told = "No given estimate keeps epsilon 4: the nearest, min-sep 9 (k 5), needs 0.95 times the noise"
+    assert result.verdict.startswith(f"{told} (95 % quantile). Design for min-sep 8 (k 5): ")
     assert result.verdict.endswith(
         "Rules enforce min-sep 8 (k 5) at the times of their rounds in 4 of 4 runs; observed was 9."
     )
@@ -871,12 +879,13 @@ def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds() -> N
     rows = simulated_rows((8, 9, 50), 9, lambda b: 4.5 if b == 50 else 4.0)
     given = (MinSep(40, 8, 5), MinSep(40, 50, 1))
     verdict = StressResult("", 4.0, DELTA, given, rows, planned=given[:1]).verdict
-    assert "; for the planner's min-sep 8 (k 5): error " in verdict
-    told = "for min-sep 50 (k 1), more than the 40 rounds: exceeds epsilon 4 in 4 of 4 runs"
-    assert told in verdict
-    assert verdict.count("error ") == 2, "none for the estimate that exceeds the target"
+    assert verdict.startswith(
+        "Epsilon 4 holds in all runs only with the planner's min-sep 8 (k 5). Design for "
+    )
+    alone = StressResult("", 4.0, DELTA, given[1:], rows).verdict
+    assert "the nearest, min-sep 50 (k 1), more than the 40 rounds, needs 3.00 times" in alone
     (table,) = StressResult("", 4.0, DELTA, given, rows).tables()
-    assert [row[1] for row in table.rows] == ["8, 5", "9, 5 *", "50, 1 (> 40 rounds)"]
+    assert [row[0] for row in table.rows] == ["8, 5", "9, 5", "50, 1 (> 40 rounds)"]
 
 
 def test_an_estimate_without_figures_is_a_row_with_its_reason() -> None:
@@ -887,14 +896,42 @@ def test_an_estimate_without_figures_is_a_row_with_its_reason() -> None:
     given = (MinSep(40, 8, 5), MinSep(40, 9, 5))
     result = StressResult("", 4.0, DELTA, given, rows)
     (table,) = result.tables()
-    assert [row[:4] for row in table.rows] == [
-        ("tree", "9, 5 *", "4", "0 of 4"),
-        ("tree", "8, 5", "-", "see below"),
+    assert [row[:3] for row in table.rows] == [
+        ("9, 5", "tree *", "0 of 4"),
+        ("8, 5", "tree", "see below"),
     ]
     assert "tree for min-sep 8 (k 5): is too short." in table.notes
     assert result.verdict.startswith(
-        "Not judged: tree for min-sep 8 (k 5) (is too short). Design a "
+        "Not judged: tree for min-sep 8 (k 5) (is too short). Epsilon 4 holds in all runs with "
     )
+
+
+def test_an_estimate_that_one_run_of_20_exceeds_is_not_said_to_hold_in_all_runs() -> None:
+    row = simulated_rows((8,), 8)[0]
+    rows = tuple(replace(row, seed=seed, epsilon=3.9 + 0.2 * (seed == 7)) for seed in range(20))
+    verdict = StressResult("", 4.0, DELTA, (MinSep(40, 8, 5),), rows).verdict
+    assert verdict.startswith("Epsilon 4 holds in at least 95 % of the runs with min-sep 8 (k 5). ")
+
+
+def test_a_changed_scenario_is_said_with_its_keys_and_only_bounds_are_marked_as_such() -> None:
+    keys = ("population.devices=2000", "rounds.count=30")
+    rows = tuple(
+        replace(row, is_exact=row.estimated_min_sep == 8) for row in simulated_rows((8, 9), 8)
+    )
+    run = small_run().with_overrides(*keys)
+    estimates = (MinSep(40, 8, 5), MinSep(40, 9, 5))
+    result = StressResult("small", 4.0, DELTA, estimates, rows, scenario=run, overrides=keys)
+    told = "4 seeds of small (changed): 2,000 devices, 30 rounds of 60 reports, timer 24 h"
+    (table,) = result.tables()
+    assert table.title.endswith(f"truth as enforced, min-sep 8 (k 5); {told}")
+    assert "% Set: population.devices=2000, rounds.count=30.\n" in table.rendered("tex")
+    assert result.to_json()["overrides"] == [*keys]
+    assert "devices = 2000" in result.page(), "the whole scenario is folded"
+    (figure, *_) = result.figures()
+    assert [(each.name, [*each.x]) for each in figure.series] == [
+        ("tree", [8.0]),
+        ("tree (upper bound)", [9.0]),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from pathlib import Path
@@ -16,7 +15,7 @@ from fedray.base.escaped import printable
 from fedray.report.table import FORMS, Paragraph, Piece, Table
 
 WIDTH_OF_FILES = 100
-"""Columns of output that goes to a file or a pipe."""
+"""Columns of output that goes to a file or a pipe, unless COLUMNS says another number."""
 
 TITLE: ContextVar[str] = ContextVar("title", default="")
 """Heading of the page in place of its own, from `--title`."""
@@ -82,7 +81,7 @@ def print_json(document: Any) -> None:
 
 def print_pieces(pieces: Iterable[Piece]) -> None:
     """Prints tables, paragraphs and lines one after the other; an empty line follows a table."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
+    width = shutil.get_terminal_size((WIDTH_OF_FILES, 0)).columns
     for each in pieces:
         if isinstance(each, Table):
             TABLES.get([]).append(each)

@@ -240,10 +240,12 @@ class Stressed:
             strategy.check_rounds(true.rounds)
             used = self._sensitivity(strategy)
             max_error, rms_error = errors(strategy, true.rounds)
+            epsilon, factor = self._epsilon(used, z), self._least_noise(used.value) / z
             row = replace(
                 row,
-                epsilon=self._epsilon(used, z),
-                noise_factor=self._least_noise(used.value) / z,
+                epsilon=epsilon,
+                # Both multipliers are rounded up; one that keeps the target is no less than needed.
+                noise_factor=min(factor, 1.0) if epsilon <= self.epsilon else factor,
                 is_exact=used.is_exact,
                 max_error=z * max_error,
                 rms_error=z * rms_error,

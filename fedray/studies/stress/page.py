@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,9 @@ from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.audit.participation import ALIKE
 from fedray.base.arrays import Float64Array
 from fedray.base.rounding import counted, given, significant, up
-from fedray.report.figure import Axis, Figure, Mark, Series, Shown
+from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
-from fedray.report.table import Table
+from fedray.report.table import COLUMNS, Table
 from fedray.studies.compare_page import comparison_figures, comparison_tables
 from fedray.studies.stress.judged import StressRow
 from fedray.studies.stress.result import (
@@ -28,16 +27,17 @@ from fedray.studies.stress.result import (
     percent,
     risk,
     share,
+    true_limits,
 )
 
 MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
-EXCESS = (
-    "Excess: RMS error at z, over that of the same kind made for the truth with its own z, minus "
-    "1, if the target is kept. Regret: the same at equal epsilon."
+EXCESS = "Excess: RMS error over that of one made for the truth with its z, if the target is kept."
+LEGEND = (
+    "z, noise multiplier; factor on it that keeps the target under the truth; RMS error of prefix "
+    "sums, at clip norm 1 and z; regret, RMS error over that of the same kind made for the truth, "
+    "at equal epsilon, minus 1; <=, from an upper bound of the sensitivity; -, unknown"
 )
-BOUND = "With <=: from an upper bound of the sensitivity; no exact one is known."
-_Cells = dict[str, Callable[[StressRow], str]]
 
 
 def stress_page(result: StressResult) -> str:
@@ -49,6 +49,7 @@ def stress_page(result: StressResult) -> str:
         stress_tables(result),
         result.to_json(),
         OF_EVERY_AUDIT,
+        None if result.scenario is None else result.scenario.to_toml(),
     )
 
 
@@ -70,22 +71,14 @@ def _title(result: StressResult) -> str:
     if len(kinds) == 1:
         source = "; truth as enforced" if True in kinds else "; truth as observed"
     if seeds := {row.seed for row in result.rows if row.seed is not None}:
-        source += f"; {counted(len(seeds), 'seed')} of {result.subject}"
+        subject = f"{result.subject}{' (changed)' * bool(result.overrides)}: {result.setting}"
+        source += f", {true_limits(result.rows)}; {counted(len(seeds), 'seed')} of {subject}"
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
     return f"Made for the estimate, with the noise for {target} under it{source}"
 
 
-def _brief(table: Table, *shared: str) -> Table:
-    """Returns the table without 95 % quantiles that are all the figures before them; those of the
-    columns `shared` that have one value become a note."""
-    columns = pairwise(zip(table.columns, zip(*table.rows, strict=True), strict=True))
-    repeated = tuple(b[0] for a, b in columns if a[1] == b[1] and b[0] == f"{a[0]} 95 %")
-    kept = replace(table, details=repeated).brief()
-    return replace(kept, details=table.details).varied(*shared)
-
-
 def _rows_table(result: StressResult) -> Table:
-    cells: _Cells = {
+    cells: dict[str, Callable[[StressRow], str]] = {
         "mechanism": lambda row: row.mechanism,
         "rounds": lambda row: f"{row.rounds:,}",
         "estimate b, k": lambda row: _made_for(*estimate_of(row)),
@@ -93,7 +86,7 @@ def _rows_table(result: StressResult) -> Table:
             f"{'none' if row.max_participations == 1 else format(row.min_sep or 0, ',')}, "
             f"{row.max_participations or '-'}{' (ids joined)' * (row.what_if == ALIKE)}"
         ),
-        "z": lambda row: significant(row.noise_multiplier),
+        "z": lambda row: "-" if row.noise_multiplier is None else up(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),
         "observed": lambda row: _bounded(row, row.observed_epsilon, 4),
         "factor": lambda row: _bounded(row, row.noise_factor, 3),
@@ -107,21 +100,13 @@ def _rows_table(result: StressResult) -> Table:
     }
     if not any(row.is_enforced for row in result.rows):
         del cells["observed"]
-    notes = [
-        _rests_on(result),
-        "z: noise multiplier. The factor on it keeps the target under the truth. Errors are of "
-        "prefix sums, at clip norm 1 and z; losses are errors at mu = 1.",
-        EXCESS,
-        _below_zero(row.rms_regret for row in result.rows),
-    ]
-    if any(row.is_exact is False for row in result.rows):
-        notes.append(
-            f"{BOUND} A regret over the bound of the mechanism made for the truth is unknown."
-        )
+    below_zero = _below_zero(row.rms_regret for row in result.rows)
+    notes = (_rests_on(result), f"{COLUMNS} {LEGEND}.", below_zero)
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
-    details = ("MaxLoss", "RmsLoss", "max error", "max regret")
-    table = Table.of(_title(result), result.rows, cells, *notes, *reasons, details=details)
-    return _brief(table, "rounds", "estimate b, k", "truth b, k")
+    details = ("MaxLoss", "RmsLoss", "max error", "excess", "max regret")
+    told = {"details": details, "method": (EXCESS, "Losses are errors at mu = 1.")}
+    table = Table.of(_title(result), result.rows, cells, *notes, *reasons, **told)
+    return table.varied("rounds", "estimate b, k", "truth b, k")
 
 
 def _rests_on(result: StressResult) -> str:
@@ -156,40 +141,36 @@ def _bounded(row: StressRow | Outcome, value: float | None, decimals: int) -> st
     return f"{'<= ' if row.is_exact is False else ''}{up(value, decimals)}"
 
 
-def _regret(row: StressRow, value: float | None) -> str:
+def _regret(row: StressRow | Outcome, value: float | None) -> str:
     if row.is_exact is False and value is not None:
         # A bound stays one only if it is rounded up.
         return f"<= {float(up(100.0 * value, 1)):+.1f} %"
     return share(value)
 
 
-def _shown(result: StressResult) -> list[list[Outcome]]:
+def _shown(result: StressResult) -> list[Outcome]:
     """Returns each mechanism made for every estimate that is given or recommended for one."""
     best = {estimate_of(each) for each in result.recommended}
     known = [each for each in result.outcomes if result.is_given(each) or estimate_of(each) in best]
-    return grouped(sorted(known, key=estimate_of), lambda each: each.mechanism)
+    return sorted(known, key=estimate_of)
 
 
 def _outcome_tables(result: StressResult) -> list[Table]:
     """A row for each mechanism and estimate that is given or recommended, over all runs; then for
     the given estimates over the runs of each what-if."""
-    best, shown = result.recommended, [each for own in _shown(result) for each in own]
+    best, shown = result.recommended, _shown(result)
     cells: dict[str, Callable[[Outcome], str]] = {
-        "mechanism": lambda each: each.mechanism,
-        "made for b, k": lambda each: (
-            f"{_made_for(*estimate_of(each))}{' *' if each in best else ''}"
-        ),
-        "runs": lambda each: f"{each.runs:,}",
+        "made for b, k": lambda each: _made_for(*estimate_of(each)),
+        "mechanism": lambda each: f"{each.mechanism}{' *' if each in best else ''}",
         "exceed": beyond,
-        "z": lambda each: significant(each.noise_multiplier),
+        "z": lambda each: up(each.noise_multiplier),
         "epsilon": lambda each: _bounded(each, each.epsilons[1], 4),
         "epsilon 95 %": lambda each: _bounded(each, each.epsilons[2], 4),
+        "factor": lambda each: _bounded(each, each.noise_factors[1], 3),
         "RMS error": lambda each: significant(each.rms_error),
-        "z needed": lambda each: _bounded(each, each.noise_multiplier * each.noise_factors[1], 4),
-        "RMS error then": lambda each: significant(each.rms_error * each.noise_factors[1]),
         "excess": lambda each: share(None if risk(each) else each.mean_excess),
-        "regret": lambda each: share(each.mean_regret),
-        "regret 95 %": lambda each: share(each.regrets and each.regrets[2]),
+        "regret": lambda each: _regret(each, each.mean_regret),
+        "regret 95 %": lambda each: _regret(each, each.regrets and each.regrets[2]),
         "observed": lambda each: (
             "-" if each.observed_epsilon is None else up(each.observed_epsilon)
         ),
@@ -198,33 +179,28 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     runs = max((each.runs for each in shown), default=0)
     notes = (
+        f"Set: {', '.join(result.overrides)}." if result.overrides else "",
         _rests_on(result),
-        "Exceed: runs that spend more than the target. z: noise multiplier; needed: it keeps the "
-        f"target. {EXCESS} Epsilon and z needed are medians over the runs, costs means.",
+        f"{COLUMNS} exceed, runs that spend more than the target; {LEGEND}; *, recommended. "
+        "Epsilon and factor are medians over the runs, costs means.",
         "* recommended: the least excess of the estimates with which at most 5 % of the runs "
         "exceed the target; never one above the least min-sep that the rules enforced, nor above "
         f"that of every run. If no run of {runs:,} exceeds it, the chance is below "
         f"{percent(1.0 - 0.05 ** (1.0 / max(runs, 1)))} at 95 % confidence (Clopper and Pearson).",
         "A k below ceil(n / b) rests on the simulated times; participation.max_participations "
-        "secures it."
-        if any(
-            each.estimated_participations < -(-each.rounds // each.estimated_min_sep)
-            for each in best
-        )
-        else "",
-        "" if all(each.is_exact for each in shown) else BOUND,
+        "secures it.",
         _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
     )
-    details = ("runs", "epsilon 95 %", "regret", "regret 95 %", "observed", "quantile")
-    tables = [Table.of(_title(result), shown, cells, *notes, details=details)]
+    details = ("epsilon 95 %", "excess", "regret 95 %", "observed", "quantile")
+    tables = [Table.of(_title(result), shown, cells, *notes, details=details, method=(EXCESS,))]
     # A mechanism that cannot run in every truth is a row too.
     known = {(each.mechanism, estimate_of(each)) for each in shown}
     estimates = [(each.rounds, each.min_sep, each.max_participations) for each in result.estimates]
     estimates = dict.fromkeys((*estimates, *map(estimate_of, best)))
     without = [
-        (name, _made_for(n, b, k), "-", "see below", *"-" * (len(cells) - 4))
+        (_made_for(n, b, k), name, "see below", *"-" * (len(cells) - 3))
         for name in dict.fromkeys(row.mechanism for row in result.rows)
         for n, b, k in estimates
         if (name, (n, b, k)) not in known
@@ -233,7 +209,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     for name in dict.fromkeys(each.what_if for each in result.outcomes_by_what_if):
         of_name = [each for each in result.outcomes_by_what_if if each.what_if == name]
         tables.append(Table.of(f"If {name}", of_name, cells, details=details))
-    return [_brief(each, "runs") for each in tables]
+    return tables
 
 
 def stress_figures(result: StressResult) -> list[Shown]:
@@ -259,11 +235,11 @@ def _over_truths(result: StressResult, key: str, title: str, target: float) -> F
         return estimated if is_one_truth else true if is_single else true / estimated
 
     series = []
-    for own in grouped(result.rows, lambda row: row.mechanism):
+    for own in grouped(result.rows, lambda row: (row.mechanism, row.is_exact)):
         known = sorted((row for row in own if getattr(row, key) is not None), key=x_of)
         x = np.array([x_of(row) for row in known])
         y = _values(key, [getattr(row, key) for row in known])
-        bound = " (upper bound)" if any(row.is_exact is False for row in known) else ""
+        bound = " (upper bound)" if own[0].is_exact is False else ""
         name = f"{own[0].mechanism}{bound}"
         series.append(Series(name, "points", x, y, mechanism=own[0].kind))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
@@ -297,17 +273,18 @@ def _values(key: str, values: Sequence[Any]) -> Float64Array:
 def _over_estimates(result: StressResult, key: str, title: str, target: float) -> Figure:
     series = []
     kinds = {row.mechanism: row.kind for row in result.rows}
-    for own in _shown(result):
+    for own in grouped(_shown(result), lambda each: (each.mechanism, each.is_exact)):
         first = own[0]
         triples = _values(key, [_TRIPLES[key](each) or (np.nan,) * 3 for each in own])
         x = np.array([float(each.estimated_min_sep) for each in own])
         low, median, high = triples.reshape(-1, 3).T
         ends = {"low": low, "high": high, "mechanism": kinds[first.mechanism]}
-        bound = "" if all(each.is_exact for each in own) else " (upper bound)"
+        bound = "" if first.is_exact else " (upper bound)"
         series.append(Series(f"{first.mechanism}{bound}", "points", x, median, **ends))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y"), *_truth_marks(result)]
     note = "Medians over the simulated runs; bars from the 5 % to the 95 % quantile."
-    return _figure(key, title, note, Axis("estimated min-sep", False, False), series, marks)
+    x = Axis("estimated min-sep", needs_log(each.x for each in series), False)
+    return _figure(key, title, note, x, series, marks)
 
 
 _TRIPLES: dict[str, Callable[[Outcome], tuple[float, float, float] | None]] = {

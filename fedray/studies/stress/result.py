@@ -16,6 +16,7 @@ from fedray.base.document import Document, IfAny, InJson, NotInJson, json_of
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, given, up
 from fedray.mechanisms.participation import MinSep
+from fedray.scenario import Scenario
 from fedray.studies.compare import Comparison
 from fedray.studies.stress.judged import StressRow
 
@@ -93,9 +94,22 @@ class StressResult(DrawnResult):
     """Damaged cache entries, which were computed again."""
     planned: NotInJson[tuple[MinSep, ...]] = ()
     """The estimate that a plan makes from the simulated runs, if it makes one."""
+    scenario: NotInJson[Scenario | None] = None
+    """The simulated scenario; None for another subject."""
+    overrides: IfAny[tuple[str, ...]] = None
+    """Keys of the scenario that the command set, "table.key=value"; absent without any."""
 
     def __repr__(self) -> str:
         return f"<StressResult: {self.verdict}>"
+
+    @property
+    def setting(self) -> InJson[str]:
+        """Size and timer of the simulated scenario; empty for another subject."""
+        if (own := self.scenario) is None:
+            return ""
+        goal, timer = own.rounds.report_goal, own.participation.timer_hours
+        size = f"{own.population.devices:,} devices, {counted(own.rounds.count, 'round')}"
+        return f"{size} of {goal:,} reports, timer {timer:g} h"
 
     def to_arrow(self) -> pa.Table:
         """The rows, with a column per key."""
@@ -189,23 +203,37 @@ class StressResult(DrawnResult):
                 spent = _spent(_worst(joined)) or f"unknown: the log {joined[0].note}"
                 said += f" If {ALIKE}, it spends {spent}."
             return said
-        others = "".join(
-            f"; {self._made_for(each)}: {self._cost(each)}"
-            for each in self.outcomes
-            if each.mechanism == best.mechanism and self.is_given(each) and each != best
-        )
-        count = len(self.recommended)
-        which = f"; it is the best of {count} mechanisms" if count > 1 else ""
+        which = f", best as {best.mechanism}" * (len(self.recommended) > 1)
+        design = f"Design for {self._made_for(best)}{which}: {self._cost(best)}."
+        return f"{self._of_given()}{design}{_truths(self.rows)}"
+
+    def _of_given(self) -> str:
+        """Returns the given estimates that keep the target, whatever the mechanism; if none does,
+        the noise that the nearest needs."""
+        groups = grouped(filter(self.is_given, self.outcomes), estimate_of)
+        kept = [own for own in groups if not any(map(risk, own))]
+        target = given(self.epsilon)
+        if kept or not groups:
+            only = "only " * (len(kept) < len(groups))
+            is_sure = not any(each.exceeding for own in kept for each in own)
+            runs = "all runs" if is_sure else "at least 95 % of the runs"
+            names = " and ".join(self._made_for(own[0]) for own in kept)
+            return f"Epsilon {target} holds in {runs} {only}with {names}. " * bool(kept)
+        nearest = min(groups, key=lambda own: max(each.noise_factors[2] for each in own))
+        short = [each for each in nearest if risk(each)]
+        bound = "at most " * any(not each.is_exact for each in short)
+        factors = _span([each.noise_factors[2] for each in short], lambda each: up(each, 2))
+        well = "".join(f"; {each.mechanism} keeps it" for each in nearest if not risk(each))
         return (
-            f"Design a {best.mechanism} {self._made_for(best)}: {self._cost(best)}{others}. Errors "
-            f"are against that of one made for each truth{which}.{_truths(self.rows)}"
+            f"No given estimate keeps epsilon {target}: the nearest, {self._made_for(nearest[0])}, "
+            f"needs {bound}{factors} times the noise (95 % quantile{well}). "
         )
 
     def _made_for(self, outcome: Outcome) -> str:
         n, b, k = estimate_of(outcome)
         planner = "the planner's " if MinSep(n, b, k) in self.planned else ""
         beyond = f", more than the {n:,} rounds" if b > n else ""
-        return f"for {planner}{_limits(b, k)}{beyond}"
+        return f"{planner}{_limits(b, k)}{beyond}"
 
     def _cost(self, outcome: Outcome) -> str:
         """Returns the excess and the runs beyond the target; without an excess if those are many,
@@ -214,7 +242,9 @@ class StressResult(DrawnResult):
         if risk(outcome) > 0:
             most = f"{'at most ' * (not outcome.is_exact)}{up(outcome.epsilons[2])}"
             return f"exceeds epsilon {target} in {count} runs (95 % quantile {most})"
-        return f"error {share(outcome.mean_excess)}, {count} runs exceed epsilon {target}"
+        excess = share(outcome.mean_excess).removeprefix("+")
+        said = f"its error exceeds that of one made for each truth by {excess}"
+        return f"{said}, and {count} runs exceed epsilon {target}"
 
 
 def _worst(rows: Sequence[StressRow]) -> list[StressRow]:
@@ -235,18 +265,23 @@ def _truths(rows: Sequence[StressRow]) -> str:
     runs = {(row.seed, row.what_if): row for row in rows}.values()
     groups, said = grouped(filter(lambda row: row.min_sep, runs), lambda row: row.is_enforced), ""
     for own in groups:
-        min_seps, most = _known(own, "min_sep"), _known(own, "max_participations")
-        true = f"min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
+        true = true_limits(own)
         count = f"in {len(own)} of {counted(len(runs), 'run')}"
         if own[0].is_enforced:
             observed = _span(_known(own, "observed_min_sep"), "{:,}".format)
             said += f" Rules enforce {true} at the times of their rounds {count}; "
             said += f"observed was {observed}."
-        elif max(most) == 1:
+        elif max(_known(own, "max_participations")) == 1:
             said += f" {ALONE}"
         else:
             said += f" It was {true} {count}{' without such rules' * (len(groups) > 1)}."
     return said
+
+
+def true_limits(rows: Sequence[StressRow]) -> str:
+    """Returns b and k of the truths that have a b."""
+    min_seps, most = _known(rows, "min_sep"), _known(rows, "max_participations")
+    return f"min-sep {_span(min_seps, '{:,}'.format)} (k {_span(most, str)})"
 
 
 def risk(outcome: Outcome) -> float:

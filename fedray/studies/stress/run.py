@@ -188,7 +188,9 @@ def stress(
             opened, jobs[0], estimates[0], seeds, out, placement, on_progress, trust_code
         )
     warnings = tuple(cache.warnings)
-    return StressResult(name, epsilon, delta, estimates, ordered, comparison, warnings, planned)
+    own = opened if isinstance(opened, Scenario) else None
+    made_for = name, epsilon, delta, estimates
+    return StressResult(*made_for, ordered, comparison, warnings, planned, own)
 
 
 def _trained(
