@@ -201,7 +201,10 @@ class StressResult(DrawnResult):
             said = _sentence(_worst(own), self.epsilon, len(grouped(own, case_of)))
             if joined := [row for row in self.rows if row.what_if == ALIKE]:
                 spent = _spent(_worst(joined)) or f"unknown: the log {joined[0].note}"
-                said += f" If {ALIKE}, it spends {spent}."
+                more = f"If {ALIKE}, it spends {spent}."
+                # What is worse than the target stands first.
+                worse = any((row.epsilon or math.inf) > self.epsilon for row in joined)
+                said = f"{more} As written: {said}" if worse else f"{said} {more}"
             return said
         which = f", best as {best.mechanism}" * (len(self.recommended) > 1)
         design = f"Design for {self._made_for(best)}{which}: {self._cost(best)}."
@@ -272,7 +275,7 @@ def _truths(rows: Sequence[StressRow]) -> str:
             said += f" Rules enforce {true} at the times of their rounds {count}; "
             said += f"observed was {observed}."
         elif max(_known(own, "max_participations")) == 1:
-            said += f" {ALONE}"
+            said += f" {ALONE.rstrip('.')} {count}."
         else:
             said += f" It was {true} {count}{' without such rules' * (len(groups) > 1)}."
     return said
