@@ -217,7 +217,8 @@ class Comparison(DrawnResult):
         """Confidence of one pair; the best of many is chosen, so that of all pairs together is 95 %
         (Bonferroni), and by further metrics that of all pairs and metrics."""
         of_metrics = 1 if metric == self.metric.name else len(self.metrics)
-        return 1 - (1 - CONFIDENCE) / max(1, of_metrics * math.comb(len(self.ranked), 2))
+        pairs = max(1, math.comb(len(self.ranked), 2))
+        return 1 - (1 - CONFIDENCE) / (of_metrics * pairs)
 
     def _deviations(self, metric: str) -> float:
         """Standard errors on either side of zero within which a difference may be chance."""
@@ -246,7 +247,8 @@ class Comparison(DrawnResult):
                 *((e.name, self._loss_text(e, next(units))) for e in doubtful), strict=True
             )
             both = f"{best.name}{' and' if len(names) == 1 else ','} {_few(names)}"
-            said.append(f"{both} cannot be told apart ({_few(lost)})")
+            further = "".join(self._by_further(each, each.name) for each in doubtful)
+            said.append(f"{both} cannot be told apart ({_few(lost)}){further}")
         mean = f"{best.name} has {self._mean_text(best, metric)}"
         if self.basis:
             spent = max(self._epsilons(self.basis).values())
@@ -267,18 +269,33 @@ class Comparison(DrawnResult):
         if lost == "diverged":
             return f"{name} diverged"
         if self.may_be_chance(group, best):
-            return f"{best.name} and {name} cannot be told apart ({lost})"
+            further = self._by_further(group, name)
+            return f"{best.name} and {name} cannot be told apart ({lost}){further}"
         does = "gains" if lost.startswith("-") else "loses"
         return f"{best.name} {does} {lost.removeprefix('-')} to {name}"
 
-    def _loss_text(self, group: Group, unit: str) -> str:
+    def _by_further(self, group: Group, name: str) -> str:
+        """Returns which of a group and the best is better by metrics besides the answer's, as the
+        end of a sentence; empty if none tells them apart."""
+        said, best = "", self.ranked[0].name
+        for metric in self.metrics:
+            found = self.deciding(group, metric=metric)
+            if metric.name != self.metric.name and found.is_from_zero:
+                _, unit = shown_unit(metric)
+                by = self._loss_text(group, f" {unit}".rstrip(), metric).removeprefix("-")
+                wins, over = (best, name) if metric.sign * found.mean < 0 else (name, best)
+                said += f", but by {metric.title} {wins} is better than {over} ({by})"
+        return said
+
+    def _loss_text(self, group: Group, unit: str, metric: Metric | None = None) -> str:
         """Returns how much the best group is better than one with noise, or worse than one without,
         and half of the interval that decides."""
-        found = self.deciding(group)
+        metric = metric or self.metric
+        found = self.deciding(group, metric=metric)
         if not math.isfinite(found.mean):
             return "diverged" if found.count else "no common seed"
-        scale, _ = shown_unit(self.metric)
-        factor = scale * self.metric.sign * (-1.0 if group in self.ranked else 1.0)
+        scale, _ = shown_unit(metric)
+        factor = scale * metric.sign * (-1.0 if group in self.ranked else 1.0)
         half = scale * (found.high - found.low) / 2
         if not half > 0:
             return f"{factor * found.mean:.{1 if scale > 1 else 4}f}{unit}"
@@ -308,7 +325,7 @@ class Comparison(DrawnResult):
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
         if others and self._is_within_errors(others[0], best, self.metric.name):
             pair = f"{best.name} and {others[0].name}"
-            says = f"The held-out set is too small to tell {pair} apart"
+            says = f"The held-out set is too small to tell {pair} apart by {self.metric.title}"
             if not self.may_be_chance(others[0], best):
                 says = f"The seeds tell {pair} apart on these held-out devices, not on others"
             found.append(
