@@ -262,7 +262,11 @@ def _check_metric_loss(case: _Case) -> None:
     metric = (numerators.sum(dim=1) / weights.sum(dim=1))[counts]
     with torch.no_grad():
         losses = case.task.losses(case.same, case.batch)[counts].double()
-    rule = "the metric `loss` must weigh examples as losses() does (or get another name)"
+    rule = (
+        "the metric `loss` must weigh examples as losses() does; if losses() is a mean over words, "
+        "in which long texts count more, take the mean over the words of each text, and then over "
+        "texts (or give the metric another name)"
+    )
     _close(metric + (losses - metric).median(), losses, rule)
 
 
