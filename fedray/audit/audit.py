@@ -389,7 +389,21 @@ class Audit(DrawnResult):
         claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
         several devices, and that it is void, if it is; and the same for ids that differ only in
         writing as one device."""
-        return " ".join(filter(None, [self._verdict, self.void, self.whose, self.reads_off]))
+        parts = (self._verdict, self.of_sample, self.void, self.whose, self.reads_off)
+        return " ".join(filter(None, parts))
+
+    @property
+    def of_sample(self) -> str:
+        """That a model trained on a sample of each round has no guarantee, in a sentence; empty if
+        it is not one, or no guarantee is stated."""
+        scenario = self.scenario
+        if self.basis.guarantee is None or scenario is None or not scenario.trains_a_sample:
+            return ""
+        goal = f"{scenario.rounds.least_accepted:,}{' or more' * scenario.rounds.keeps_surplus}"
+        return (
+            "Epsilon is that of the deployment simulated; the model of this simulation, trained on "
+            f"{scenario.training.cohort_sample:,} of {goal} devices a round, has none."
+        )
 
     @property
     def whose(self) -> str:
