@@ -217,8 +217,7 @@ class Comparison(DrawnResult):
         """Confidence of one pair; the best of many is chosen, so that of all pairs together is 95 %
         (Bonferroni), and by further metrics that of all pairs and metrics."""
         of_metrics = 1 if metric == self.metric.name else len(self.metrics)
-        pairs = max(1, math.comb(len(self.ranked), 2))
-        return 1 - (1 - CONFIDENCE) / (of_metrics * pairs)
+        return 1 - (1 - CONFIDENCE) / (of_metrics * max(1, math.comb(len(self.ranked), 2)))
 
     def _deviations(self, metric: str) -> float:
         """Standard errors on either side of zero within which a difference may be chance."""
@@ -237,7 +236,7 @@ class Comparison(DrawnResult):
         _, unit = shown_unit(metric)
         units = chain([f" {unit} of {metric.title}".replace("  ", " ")], repeat(""))
         said = [self._from_silent(each, next(units)) for each in silent]
-        doubtful = [each for each in others if self.may_be_chance(each, best)]
+        doubtful = [each for each in others if self.may_be_chance(each)]
         told = [each for each in others if each not in doubtful]
         if told:
             than = [f"{each.name} ({self._loss_text(each, next(units))})" for each in told]
@@ -268,7 +267,7 @@ class Comparison(DrawnResult):
         lost = self._loss_text(group, unit)
         if lost == "diverged":
             return f"{name} diverged"
-        if self.may_be_chance(group, best):
+        if self.may_be_chance(group):
             further = self._by_further(group, name)
             return f"{best.name} and {name} cannot be told apart ({lost}){further}"
         does = "gains" if lost.startswith("-") else "loses"
@@ -323,10 +322,10 @@ class Comparison(DrawnResult):
             )
         best, *others = self.ranked
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
-        if others and self._is_within_errors(others[0], best, self.metric.name):
+        if others and self._is_within_errors(others[0]):
             pair = f"{best.name} and {others[0].name}"
             says = f"The held-out set is too small to tell {pair} apart by {self.metric.title}"
-            if not self.may_be_chance(others[0], best):
+            if not self.may_be_chance(others[0]):
                 says = f"The seeds tell {pair} apart on these held-out devices, not on others"
             found.append(
                 f"{says}: their difference is below {self._deviations(self.metric.name):.2f} "
@@ -334,6 +333,8 @@ class Comparison(DrawnResult):
                 "training.evaluation_devices or, if the data has no more clients, "
                 "training.evaluation_examples."
             )
+        elif others and self.deciding(others[0]).count > 1 and self.may_be_chance(others[0]):
+            found.append(f"More seeds may tell {best.name} and {others[0].name} apart.")
         about: dict[str, list[str]] = {}
         for group in self.groups:
             # The seed with most warnings, a diverged one first.
@@ -386,44 +387,43 @@ class Comparison(DrawnResult):
         """Mean of a metric after the last round, over the seeds of a group."""
         return mean_interval(group.finals(metric).values())
 
-    def difference(self, group: Group, metric: str, base: Group | None = None) -> MeanInterval:
-        """Difference of a metric after the last round from another group, by default the best, over
-        common seeds, at the confidence that decides between them."""
-        finals = (base or self.ranked[0]).finals(metric)
+    def difference(self, group: Group, metric: str) -> MeanInterval:
+        """Difference of a metric after the last round from the best group, over common seeds, at
+        the confidence that decides between them."""
+        finals = self.ranked[0].finals(metric)
         return paired_difference(group.finals(metric), finals, self._confidence(metric))
 
-    def deciding(
-        self, group: Group, base: Group | None = None, metric: Metric | None = None
-    ) -> MeanInterval:
-        """Difference of a metric, by default the answer's, from another group, by default the best,
-        with the interval that decides between them: of a single pair, within the errors of its two
-        evaluations, since its devices are the sample."""
-        base, metric = base or self.ranked[0], metric or self.metric
-        found = self.difference(group, metric.name, base)
+    def deciding(self, group: Group, metric: Metric | None = None) -> MeanInterval:
+        """Difference of a metric, by default the answer's, from the best group, with the interval
+        that decides between them: of a single pair, within the errors of its two evaluations, since
+        its devices are the sample."""
+        metric = metric or self.metric
+        found = self.difference(group, metric.name)
         if found.count != 1:
             return found
-        half = self._deviations(metric.name) * self._error(group, base, metric.name)
+        half = self._deviations(metric.name) * self._error(group, metric.name)
         return replace(found, low=found.mean - half, high=found.mean + half)
 
-    def may_be_chance(self, group: Group, base: Group) -> bool:
+    def may_be_chance(self, group: Group) -> bool:
         """Whether a difference of the answer's metric is of no pairs, or is known and its interval
         holds zero."""
-        found = self.deciding(group, base)
+        found = self.deciding(group)
         # Settings without a common seed, such as random trainings, form no pairs.
         return not found.count or (math.isfinite(found.mean) and not found.is_from_zero)
 
-    def _is_within_errors(self, group: Group, base: Group, metric: str) -> bool:
+    def _is_within_errors(self, group: Group) -> bool:
         """Whether a difference is within the errors of two evaluations, taken as independent."""
-        difference = abs(self.difference(group, metric, base).mean)
-        error = self._error(group, base, metric)
+        metric = self.metric.name
+        difference = abs(self.difference(group, metric).mean)
+        limit = self._deviations(metric) * self._error(group, metric)
         # An unknown error is NaN, and shows no difference.
-        return math.isfinite(difference) and not difference > self._deviations(metric) * error
+        return math.isfinite(difference) and not difference > limit
 
-    def _error(self, group: Group, base: Group, metric: str) -> float:
-        common = group.runs.keys() & base.runs.keys()
+    def _error(self, group: Group, metric: str) -> float:
+        common = group.runs.keys() & self.ranked[0].runs.keys()
         errors = [
             each.runs[seed].last_evaluation()[metric].standard_error
-            for each in (group, base)
+            for each in (group, self.ranked[0])
             for seed in common
         ]
         return math.hypot(*errors) / math.sqrt(max(1, len(common)))
