@@ -263,9 +263,8 @@ def _check_metric_loss(case: _Case) -> None:
     with torch.no_grad():
         losses = case.task.losses(case.same, case.batch)[counts].double()
     rule = (
-        "the metric `loss` must weigh examples as losses() does; if losses() is a mean over words, "
-        "in which long texts count more, take the mean over the words of each text, and then over "
-        "texts (or give the metric another name)"
+        "the metric `loss` must weigh examples as losses() does (a mean over all words weighs long "
+        "texts more: take the mean of each text, and then over texts; or rename the metric)"
     )
     _close(metric + (losses - metric).median(), losses, rule)
 

@@ -394,16 +394,13 @@ class Audit(DrawnResult):
 
     @property
     def of_sample(self) -> str:
-        """That a model trained on a sample of each round has no guarantee, in a sentence; empty if
-        it is not one, or no guarantee is stated."""
-        scenario = self.scenario
-        if self.basis.guarantee is None or scenario is None or not scenario.trains_a_sample:
+        """That a model trained on a sample of each round lacks the guarantee stated, if any."""
+        run = self.scenario
+        if self.basis.guarantee is None or run is None or not run.trains_a_sample:
             return ""
-        goal = f"{scenario.rounds.least_accepted:,}{' or more' * scenario.rounds.keeps_surplus}"
-        return (
-            "Epsilon is that of the deployment simulated; the model of this simulation, trained on "
-            f"{scenario.training.cohort_sample:,} of {goal} devices a round, has none."
-        )
+        goal = f"{run.rounds.least_accepted:,}{' or more' * run.rounds.keeps_surplus}"
+        said = "Epsilon is that of the deployment simulated; the model of this simulation, trained "
+        return f"{said}on {run.training.cohort_sample:,} of {goal} devices a round, has none."
 
     @property
     def whose(self) -> str:
