@@ -262,7 +262,10 @@ def _check_metric_loss(case: _Case) -> None:
     metric = (numerators.sum(dim=1) / weights.sum(dim=1))[counts]
     with torch.no_grad():
         losses = case.task.losses(case.same, case.batch)[counts].double()
-    rule = "the metric `loss` must weigh examples as losses() does (or get another name)"
+    rule = (
+        "the metric `loss` must weigh examples as losses() does (a mean over all words weighs long "
+        "texts more: take the mean of each text, and then over texts; or rename the metric)"
+    )
     _close(metric + (losses - metric).median(), losses, rule)
 
 

@@ -70,21 +70,10 @@ WITHOUT_NOISE = (
 
 SCALED_NOISE = (
     "In each round {sample} of the {goal} accepted devices really trained, and the noise on their "
-    "sum was scaled by "
-    "{sample} / {goal}, so that the signal-to-noise ratio is that of the full cohort, as is the "
-    "practice of DP-FTRL "
-    "studies. The privacy stated is that of the full cohort with full noise; this simulation's own "
-    "model has no such "
-    "guarantee."
-)
-
-SCALED_NOISE_OF_SURPLUS = (
-    "Rounds accepted {goal} devices or more, of which {sample} really trained, and the noise on "
-    "their sum was scaled by {sample} / the number that the round accepted, so that the "
-    "signal-to-noise ratio is that of the round's full cohort. The privacy stated is that of the "
+    "sum was scaled by {sample} / the number accepted, so that the signal-to-noise ratio is that "
+    "of the full cohort, as is the practice of DP-FTRL studies. The privacy stated is that of the "
     "full cohort with full noise; this simulation's own model has no such guarantee."
 )
-"""Assumption of rounds that keep more reports than the goal."""
 
 SHORT_COUNTED = (
     "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
@@ -201,15 +190,14 @@ def _of_training(scenario: Scenario) -> tuple[Assumption, ...]:
         return ()
     metrics = Assumption(
         "The recorded train_loss and clipped_share of each round are computed from updates without "
-        "noise. They are a "
-        "simulation's records; to publish them from a deployment would cost privacy that is not "
-        "accounted for.",
+        "noise. They are a simulation's records; to publish them from a deployment would cost "
+        "privacy that is not accounted for.",
         "the metrics that the trained run records",
     )
     text = training.weighting.assumption
     if not text and scenario.trains_a_sample:
-        text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
-        text = text.format(sample=training.cohort_sample, goal=scenario.rounds.least_accepted)
+        goal = f"{scenario.rounds.least_accepted}{' or more' * scenario.rounds.keeps_surplus}"
+        text = SCALED_NOISE.format(sample=training.cohort_sample, goal=goal)
     is_counted = isinstance(scenario.data, FormedData) and scenario.data.is_counted
     texts = (text, "" if training.initial is None else INITIAL, COUNTED if is_counted else "")
     return (metrics, *(Assumption(each, _RUN) for each in texts if each))

@@ -389,7 +389,18 @@ class Audit(DrawnResult):
         claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
         several devices, and that it is void, if it is; and the same for ids that differ only in
         writing as one device."""
-        return " ".join(filter(None, [self._verdict, self.void, self.whose, self.reads_off]))
+        parts = (self._verdict, self.of_sample, self.void, self.whose, self.reads_off)
+        return " ".join(filter(None, parts))
+
+    @property
+    def of_sample(self) -> str:
+        """That a model trained on a sample of each round lacks the guarantee stated, if any."""
+        run = self.scenario
+        if self.basis.guarantee is None or run is None or not run.trains_a_sample:
+            return ""
+        goal = f"{run.rounds.least_accepted:,}{' or more' * run.rounds.keeps_surplus}"
+        said = "Epsilon is that of the deployment simulated; the model of this simulation, trained "
+        return f"{said}on {run.training.cohort_sample:,} of {goal} devices a round, has none."
 
     @property
     def whose(self) -> str:

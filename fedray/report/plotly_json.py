@@ -232,7 +232,7 @@ def _log_ticks(known: Float64Array) -> dict[str, Any]:
     parts = (1, 2, 3, 5, 7) if high - low < 1 else (1, 2, 5) if high - low < 2.5 else (1,)
     powers = range(math.floor(low), math.ceil(high) + 1, math.ceil((high - low + 1) / 7))
     ticks = [float(f"{part}e{power}") for power in powers for part in parts]
-    return {"tickvals": ticks, "ticktext": [f"{each:,.6g}" for each in ticks]}
+    return {"tickvals": ticks, "ticktext": [f"{each:,.15g}" for each in ticks]}
 
 
 def _shape(mark: Mark) -> dict[str, Any]:

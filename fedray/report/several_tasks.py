@@ -22,8 +22,9 @@ def tasks_page(audit: TasksAudit) -> str:
         audit.to_json(),
         ASSUMPTIONS,
         verdict=f"Enforced epsilon of a device over all tasks: {shown} at delta "
-        f"{given(found.delta)}; {found.enforced_reason}. {void_text(enforced)} The device that "
-        f"spent most has epsilon {up(found.epsilon)} (observed).",
+        f"{given(found.delta)}; {found.enforced_reason}. {f'{void_text(enforced)} '.lstrip()}The "
+        f"device that spent most has epsilon {'' if found.is_exact else 'at most '}"
+        f"{up(found.epsilon)} (observed).",
     )
 
 

@@ -266,10 +266,12 @@ class Table:
         caption = [table.title, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]
         text = with_greek(_latex(". ".join(filter(None, caption))))
         # Prose has lines, and with it or many columns a table needs the page's whole width.
-        is_long = [max(map(len, column)) > NARROW for column in zip(*table.rows, strict=True)]
+        columns = [[row[place] for row in table.rows] for place in range(len(sides))]
+        is_long = [max(map(len, column), default=0) > NARROW for column in columns]
         shape = [r"p{0.3\textwidth}" if long else s for s, long in zip(sides, is_long, strict=True)]
+        label = re.sub(r"[^\w.-]", "-", name)
         kind = f"table{'*' * (len(sides) > 4 or any(is_long))}"
-        float_ = [rf"\begin{{{kind}}}", rf"\caption{{{text}}}\label{{tab:{name}}}", r"\centering"]
+        float_ = [rf"\begin{{{kind}}}", rf"\caption{{{text}}}\label{{tab:{label}}}", r"\centering"]
         # Many columns have gaps of 6 pt instead of 12, so that they fit a page.
         gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
         begin = rf"\begin{{tabular}}{{@{{}}{gap.join(shape)}@{{}}}}"

@@ -47,7 +47,6 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
     yield from _left_out(audit)
     noticed = (each.text for each in audit.rests_on if each.source in NOTICED)
     yield from (Paragraph("note      ", text) for text in noticed)
-    yield from end_of_run(audit)
     if audit.short_run_note:
         yield Paragraph("", audit.short_run_note)
     if facts := rule_facts(audit):
@@ -66,7 +65,6 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
     yield from _left_out(audit)
     yield ""
     yield from audit_tables(audit)
-    yield from end_of_run(audit)
     if audit.mechanisms:
         yield from _reasons(audit.mechanisms[0], bool(audit.findings))
     if audit.utility:
@@ -78,6 +76,7 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
 
 
 def _verdict(audit: Audit) -> Iterator[Paragraph]:
+    yield from end_of_run(audit)
     yield Paragraph("", audit.verdict)
     if audit.claim is None:
         return

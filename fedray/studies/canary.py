@@ -150,6 +150,8 @@ class CanaryResult(Result):
     equal denominators."""
     confidence: ClassVar[InJson[float]] = CONFIDENCE
     """Confidence of the interval of mu, from 0 to 1."""
+    counts_untested: bool = False
+    """Whether rounds also release counts (adaptive clipping), which canaries do not test."""
     devices_add_noise: NotInJson[bool] = False
     """Whether devices add the noise, so that it is discrete."""
 
@@ -198,6 +200,7 @@ def canary_tables(canary: CanaryResult) -> list[Table]:
         ("", f"measured {_interval(canary)} ({100 * CONFIDENCE:g} %)"),
         ("signal", f"{canary.signal:.4f} of what it should be; noise {canary.noise:.4f}"),
         ("p-values", ", ".join(p_values)),
+        *[("not tested", "the counts of short updates, released too")] * canary.counts_untested,
     ]
     problems = [("WRONG", problem) for problem in canary.problems]
     rows = [(each.what, each.epsilon, bound) for each in canary.seen for bound in each.lower]
@@ -351,6 +354,7 @@ def check_training(
         # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
         claimed_mu=claimed.value / (z * math.sqrt(recorded.least_share)),
         devices_add_noise=encoding.adds_noise,
+        counts_untested=scenario.count_noise is not None,
         delta=delta,
         seen=tuple(seen),
         **measured,

@@ -217,7 +217,7 @@ class Comparison(DrawnResult):
         """Confidence of one pair; the best of many is chosen, so that of all pairs together is 95 %
         (Bonferroni), and by further metrics that of all pairs and metrics."""
         of_metrics = 1 if metric == self.metric.name else len(self.metrics)
-        return 1 - (1 - CONFIDENCE) / max(1, of_metrics * math.comb(len(self.ranked), 2))
+        return 1 - (1 - CONFIDENCE) / (of_metrics * max(1, math.comb(len(self.ranked), 2)))
 
     def _deviations(self, metric: str) -> float:
         """Standard errors on either side of zero within which a difference may be chance."""
@@ -236,7 +236,7 @@ class Comparison(DrawnResult):
         _, unit = shown_unit(metric)
         units = chain([f" {unit} of {metric.title}".replace("  ", " ")], repeat(""))
         said = [self._from_silent(each, next(units)) for each in silent]
-        doubtful = [each for each in others if self.may_be_chance(each, best)]
+        doubtful = [each for each in others if self.may_be_chance(each)]
         told = [each for each in others if each not in doubtful]
         if told:
             than = [f"{each.name} ({self._loss_text(each, next(units))})" for each in told]
@@ -246,7 +246,8 @@ class Comparison(DrawnResult):
                 *((e.name, self._loss_text(e, next(units))) for e in doubtful), strict=True
             )
             both = f"{best.name}{' and' if len(names) == 1 else ','} {_few(names)}"
-            said.append(f"{both} cannot be told apart ({_few(lost)})")
+            further = "".join(self._by_further(each, each.name) for each in doubtful)
+            said.append(f"{both} cannot be told apart ({_few(lost)}){further}")
         mean = f"{best.name} has {self._mean_text(best, metric)}"
         if self.basis:
             spent = max(self._epsilons(self.basis).values())
@@ -266,19 +267,34 @@ class Comparison(DrawnResult):
         lost = self._loss_text(group, unit)
         if lost == "diverged":
             return f"{name} diverged"
-        if self.may_be_chance(group, best):
-            return f"{best.name} and {name} cannot be told apart ({lost})"
+        if self.may_be_chance(group):
+            further = self._by_further(group, name)
+            return f"{best.name} and {name} cannot be told apart ({lost}){further}"
         does = "gains" if lost.startswith("-") else "loses"
         return f"{best.name} {does} {lost.removeprefix('-')} to {name}"
 
-    def _loss_text(self, group: Group, unit: str) -> str:
+    def _by_further(self, group: Group, name: str) -> str:
+        """Returns which of a group and the best is better by metrics besides the answer's, as the
+        end of a sentence; empty if none tells them apart."""
+        said, best = "", self.ranked[0].name
+        for metric in self.metrics:
+            found = self.deciding(group, metric=metric)
+            if metric.name != self.metric.name and found.is_from_zero:
+                _, unit = shown_unit(metric)
+                by = self._loss_text(group, f" {unit}".rstrip(), metric).removeprefix("-")
+                wins, over = (best, name) if metric.sign * found.mean < 0 else (name, best)
+                said += f", but by {metric.title} {wins} is better than {over} ({by})"
+        return said
+
+    def _loss_text(self, group: Group, unit: str, metric: Metric | None = None) -> str:
         """Returns how much the best group is better than one with noise, or worse than one without,
         and half of the interval that decides."""
-        found = self.deciding(group)
+        metric = metric or self.metric
+        found = self.deciding(group, metric=metric)
         if not math.isfinite(found.mean):
             return "diverged" if found.count else "no common seed"
-        scale, _ = shown_unit(self.metric)
-        factor = scale * self.metric.sign * (-1.0 if group in self.ranked else 1.0)
+        scale, _ = shown_unit(metric)
+        factor = scale * metric.sign * (-1.0 if group in self.ranked else 1.0)
         half = scale * (found.high - found.low) / 2
         if not half > 0:
             return f"{factor * found.mean:.{1 if scale > 1 else 4}f}{unit}"
@@ -306,10 +322,10 @@ class Comparison(DrawnResult):
             )
         best, *others = self.ranked
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
-        if others and self._is_within_errors(others[0], best, self.metric.name):
+        if others and self._is_within_errors(others[0]):
             pair = f"{best.name} and {others[0].name}"
-            says = f"The held-out set is too small to tell {pair} apart"
-            if not self.may_be_chance(others[0], best):
+            says = f"The held-out set is too small to tell {pair} apart by {self.metric.title}"
+            if not self.may_be_chance(others[0]):
                 says = f"The seeds tell {pair} apart on these held-out devices, not on others"
             found.append(
                 f"{says}: their difference is below {self._deviations(self.metric.name):.2f} "
@@ -317,6 +333,8 @@ class Comparison(DrawnResult):
                 "training.evaluation_devices or, if the data has no more clients, "
                 "training.evaluation_examples."
             )
+        elif others and self.deciding(others[0]).count > 1 and self.may_be_chance(others[0]):
+            found.append(f"More seeds may tell {best.name} and {others[0].name} apart.")
         about: dict[str, list[str]] = {}
         for group in self.groups:
             # The seed with most warnings, a diverged one first.
@@ -369,44 +387,43 @@ class Comparison(DrawnResult):
         """Mean of a metric after the last round, over the seeds of a group."""
         return mean_interval(group.finals(metric).values())
 
-    def difference(self, group: Group, metric: str, base: Group | None = None) -> MeanInterval:
-        """Difference of a metric after the last round from another group, by default the best, over
-        common seeds, at the confidence that decides between them."""
-        finals = (base or self.ranked[0]).finals(metric)
+    def difference(self, group: Group, metric: str) -> MeanInterval:
+        """Difference of a metric after the last round from the best group, over common seeds, at
+        the confidence that decides between them."""
+        finals = self.ranked[0].finals(metric)
         return paired_difference(group.finals(metric), finals, self._confidence(metric))
 
-    def deciding(
-        self, group: Group, base: Group | None = None, metric: Metric | None = None
-    ) -> MeanInterval:
-        """Difference of a metric, by default the answer's, from another group, by default the best,
-        with the interval that decides between them: of a single pair, within the errors of its two
-        evaluations, since its devices are the sample."""
-        base, metric = base or self.ranked[0], metric or self.metric
-        found = self.difference(group, metric.name, base)
+    def deciding(self, group: Group, metric: Metric | None = None) -> MeanInterval:
+        """Difference of a metric, by default the answer's, from the best group, with the interval
+        that decides between them: of a single pair, within the errors of its two evaluations, since
+        its devices are the sample."""
+        metric = metric or self.metric
+        found = self.difference(group, metric.name)
         if found.count != 1:
             return found
-        half = self._deviations(metric.name) * self._error(group, base, metric.name)
+        half = self._deviations(metric.name) * self._error(group, metric.name)
         return replace(found, low=found.mean - half, high=found.mean + half)
 
-    def may_be_chance(self, group: Group, base: Group) -> bool:
+    def may_be_chance(self, group: Group) -> bool:
         """Whether a difference of the answer's metric is of no pairs, or is known and its interval
         holds zero."""
-        found = self.deciding(group, base)
+        found = self.deciding(group)
         # Settings without a common seed, such as random trainings, form no pairs.
         return not found.count or (math.isfinite(found.mean) and not found.is_from_zero)
 
-    def _is_within_errors(self, group: Group, base: Group, metric: str) -> bool:
+    def _is_within_errors(self, group: Group) -> bool:
         """Whether a difference is within the errors of two evaluations, taken as independent."""
-        difference = abs(self.difference(group, metric, base).mean)
-        error = self._error(group, base, metric)
+        metric = self.metric.name
+        difference = abs(self.difference(group, metric).mean)
+        limit = self._deviations(metric) * self._error(group, metric)
         # An unknown error is NaN, and shows no difference.
-        return math.isfinite(difference) and not difference > self._deviations(metric) * error
+        return math.isfinite(difference) and not difference > limit
 
-    def _error(self, group: Group, base: Group, metric: str) -> float:
-        common = group.runs.keys() & base.runs.keys()
+    def _error(self, group: Group, metric: str) -> float:
+        common = group.runs.keys() & self.ranked[0].runs.keys()
         errors = [
             each.runs[seed].last_evaluation()[metric].standard_error
-            for each in (group, base)
+            for each in (group, self.ranked[0])
             for seed in common
         ]
         return math.hypot(*errors) / math.sqrt(max(1, len(common)))

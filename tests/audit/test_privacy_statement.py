@@ -120,8 +120,11 @@ def test_a_statement_does_not_promise_what_a_model_of_a_sample_lacks(
         "participation.timer_hours=0.0694",
         "privacy.mechanism.kind=tree",
     )
-    found = privacy_statement(audit_trace(trace_of(PATTERNS, 7, value)))
+    audit = audit_trace(trace_of(PATTERNS, 7, value))
+    found = privacy_statement(audit)
     assert found.summary.startswith(begins)
+    said = "Epsilon is that of the deployment simulated; the model of this simulation, trained on 100 of 200 devices a round, has none."
+    assert (said in audit.verdict) == (sample == 100)
     says = any("own model has no such guarantee" in line.says for line in found.lines)
     assert says == (sample == 100)
 

@@ -291,7 +291,7 @@ def test_numbers_of_logarithmic_axes_are_whole_and_marks_stretch_a_linear_one() 
         return plotly_figure(found)["layout"]["xaxis"]
 
     assert axes([4e-5, 2e-4], True)["ticktext"][:3] == ["1e-05", "2e-05", "3e-05"]
-    assert axes([1.0, 5e5], True)["ticktext"][-2:] == ["100,000", "1e+06"]
+    assert axes([1.0, 5e5], True)["ticktext"][-2:] == ["100,000", "1,000,000"]
     assert len(axes([1e-9, 1e9], True)["tickvals"]) <= 8
     # A mark far from the only point would get a number at every whole one in between.
     assert axes([90.0], False)["dtick"] == 1

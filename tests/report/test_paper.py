@@ -323,6 +323,13 @@ def test_a_heading_has_symbols_and_as_many_lines_as_its_cells_leave_room_for() -
     assert table.rendered("tex").splitlines()[5] == rf"a & {stacked} & $z$ of $n$ \\"
 
 
+def test_a_table_without_rows_is_a_latex_table_whose_label_has_no_special_character() -> None:
+    lines = Table.headed("", [("a", "epsilon")]).rendered("tex", "50% of {x}").splitlines()
+    assert lines[1].endswith(r"\label{tab:50--of--x-}")
+    assert r"\begin{tabular}{@{}ll@{}}" in lines
+    assert "\\bottomrule" in lines
+
+
 @pytest.mark.outside
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 def test_latex_compiles_a_paper_of_two_columns_with_figures_and_tables_in_their_widths(

@@ -232,7 +232,7 @@ def test_the_command_tells_of_the_end_and_does_not_fail(
     )
     code, out, err = fedray_command(*run)
     assert code == 0, err
-    assert "ended     stopped: round" in out
+    assert out.startswith("ended     stopped: round")
     assert "above privacy.stop_at.rho=0.03" in " ".join(out.split())
     page = (tmp_path / "t" / "report.html").read_text()
     assert "within it by construction" in page

@@ -39,7 +39,7 @@ from fedray.mechanisms.triangular import lower_factor
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.server.learning.aggregator import ModelAggregator
-from fedray.studies.canary import CanaryResult, Recorded, check_training, run_canary
+from fedray.studies.canary import CanaryResult, Recorded, canary_tables, check_training, run_canary
 from fedray.studies.noise_tests import ALARM
 from fedray.trace.reader import Trace
 
@@ -303,6 +303,14 @@ def test_the_command_runs_canaries(small, tmp_path: Path, fedray_command) -> Non
     assert (code, document["problems"], document["rounds"]) == (0, [], 12)
     assert document["mu_low"] < document["claimed_mu"] < document["mu_high"]
     assert max(document["pattern"]) < 12
+    assert not document["counts_untested"]
+    adaptive = run_canary(
+        value.with_overrides(
+            "privacy.mechanism={kind='identity'}", "privacy.clipping={kind='adaptive'}"
+        )
+    )
+    assert adaptive.counts_untested
+    assert "not tested" in [row[0] for row in canary_tables(adaptive)[0].rows]
     with pytest.raises(InputError, match="coordinates=10 must be from 256"):
         run_canary(value, coordinates=10)
 

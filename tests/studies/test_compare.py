@@ -166,6 +166,40 @@ def test_a_difference_within_the_error_of_the_evaluation_is_warned_of(
     assert is_told_apart or found.warnings[0].startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("override", "other", "difference", "says"),
+    [
+        (TREE, "tree", -0.3, "blt is better than tree (30.0 ± 15.8 points)"),
+        (TREE, "tree", -0.15, None),  # 2.2414 standard errors of 0.0707, for two metrics: 0.158
+        (
+            "privacy.mechanism=none",
+            "no noise",
+            0.3,
+            "no noise is better than blt (30.0 ± 15.8 points)",
+        ),
+        (
+            "privacy.mechanism=none",
+            "no noise",
+            -0.3,
+            "blt is better than no noise (30.0 ± 15.8 points)",
+        ),
+    ],
+)
+def test_a_loss_of_one_seed_tells_apart_what_the_accuracy_does_not(
+    trace, trained_of, override: str, other: str, difference: float, says: str | None
+) -> None:
+    """The first line has the errors of both evaluations, as one of accuracy has."""
+    made = [
+        trained_of("a", trace, {"accuracy": 0.51, "loss": 1.0}, error=0.05),
+        trained_of("b", trace, {"accuracy": 0.5, "loss": 1.0 - difference}, override, error=0.05),
+    ]
+    answer = fedray.compare_runs(made).answer
+    assert answer.startswith(f"blt and {other} cannot be told apart (")
+    assert ("but by loss" in answer) == (says is not None)
+    assert says is None or f"), but by loss {says}" in answer
+    assert "of one seed, within the errors of two evaluations" in answer
+
+
 def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, trained_of) -> None:
     """Tree is better by 0.1 and 0.12: Student's interval of two pairs holds zero; a third of 0.11 takes it away from zero."""
     # Tree has the smaller mean, of other seeds: pairs decide what can be told apart.
@@ -195,7 +229,9 @@ def test_each_metric_has_a_figure_of_differences_that_tells_groups_apart(trace, 
                 trained_of(f"{name}-{seed}", trace, finals, f"training.seed={seed}", *overrides)
             )
     found = fedray.compare_runs(made)
+    # An accuracy of 0.5 is the mean of both, so only the loss tells them apart.
     assert "blt and tree cannot be told apart (" in found.answer
+    assert "), but by loss blt is better than tree (11.0 ± 3.6 points). " in found.answer
     figures = {each.name: each for each in comparison_figures(found)}
     (loss,) = figures["loss-differences"].series
     # One pair and two metrics: Student's quantile at 97.5 % with two degrees of freedom is 6.2053.
