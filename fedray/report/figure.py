@@ -30,7 +30,7 @@ KINDS = {
 """Place of the colour and dash of each kind of mechanism, the same in every figure."""
 MOST_MARKED = 20
 """Points of a line up to which they are marked."""
-GREY = "#8a8f94"
+GREY, RED = "#8a8f94", "#c4362c"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
 """Opacity of areas; on pages they have an outline too, because they hardly differ from paper."""
 LEGEND_CHARACTERS = 38
@@ -90,6 +90,8 @@ class Series:
     mechanism: str | None = None
     """Kind of the mechanism that it shows, which has one colour and dash everywhere; None if it
     shows none."""
+    is_miss: bool = False
+    """Whether its stars miss a target, which makes them red."""
 
     @property
     def has_markers(self) -> bool:

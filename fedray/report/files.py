@@ -19,6 +19,7 @@ from fedray.report.figure import (
     BAND_OPACITY,
     COLORS,
     GREY,
+    RED,
     ZONE_OPACITY,
     Axis,
     Figure,
@@ -356,6 +357,7 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         middles, widths = series.bars()
         axes.bar(middles, series.y, width=widths, color=color, label=label)
     elif series.kind == "stars":
+        color = RED if series.is_miss else color
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
     elif series.kind == "rows":
         axes.plot(series.x, series.y, "s", color=color)

@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,10 @@ def plan(
     print_result(found, as_json)
     if out is not None and not as_json:
         print_line(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
-    again = shlex.join([f"{each}-2" if each == str(out) else each for each in sys.argv[1:]])
+    again = [f"{each}-2" if each == str(out) else each for each in sys.argv[1:]]
     for each in found.remedies:
         if each.value is not None and not as_json:
-            print_line(f"or      fedray {again} {_option(found, each)}")
+            print_line(f"or      fedray {shlex.join(_changed(again, _options(found, each)))}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
@@ -116,18 +116,43 @@ def _refuse_planned(overrides: Mapping[str, str]) -> None:
             raise InputError(f"--set {shown(each)}: a plan finds this itself; {PLANNED[key]}")
 
 
-def _option(plan: Any, remedy: Any) -> str:
-    """Returns the option by which a remedy is planned."""
-    from fedray.studies.plan_page import devices_of
+def _changed(words: Sequence[str], options: Mapping[str, str]) -> list[str]:
+    """Returns a command with these settings, as KEY, and options, as --NAME, each once."""
+    kept: list[str] = []
+    for word in words:
+        pair = word.split("=", 1)
+        if kept and kept[-1] in ("--set", *options) and not {kept[-1], pair[0]}.isdisjoint(options):
+            kept.pop()
+        elif len(pair) == 1 or pair[0].removeprefix("--set=") not in options:
+            kept.append(word)
+    return [*kept, *(part for each in options.items() for part in _as_option(*each))]
 
-    key, value = remedy.key, remedy.value
-    noise = f"--set privacy.noise_multiplier={up(remedy.noise_multiplier or 0.0)}"
-    if key == "participation.max_participations":
-        return f"--set rounds.count={value} --set {key}=1 {noise}"
-    if key == "noise_per_report":
-        return noise if plan.target.report_goal else f"--noise-per-report {up(value, 6)}"
-    if key == "timer_hours":
-        return f"--timers {value:g}"
-    if key == "rounds.report_goal":
-        key, value = "population.devices", devices_of(plan, remedy)
-    return f"--set {key}={value:.0f}"
+
+def _as_option(key: str, value: str) -> list[str]:
+    return [key, value] if key.startswith("--") else ["--set", f"{key}={value}"]
+
+
+def _options(plan: Any, remedy: Any) -> dict[str, str]:
+    """Returns the settings and options by which a remedy is planned."""
+    from fedray.studies.remedies import FEWER, ONCE
+
+    key, value, near = remedy.key, remedy.value, plan.nearest
+    goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
+    noise = up(remedy.noise_multiplier or near.noise_multiplier)
+    found = {ONCE: "1"} if key == ONCE else {}
+    if key in (*FEWER, ONCE):
+        found["rounds.count"] = f"{value:.0f}"
+    if remedy.devices is not None:
+        found["population.devices"] = str(remedy.devices)
+    if key == "timer_hours" or is_own:
+        found["--timers"] = f"{value if key == 'timer_hours' else near.timer_hours:g}"
+    # A plan without a given goal finds it again by the noise per report.
+    if plan.target.report_goal is None:
+        if key == "noise_per_report" or is_own:
+            found["--noise-per-report"] = up(float(noise) / goal, 6)
+        return found
+    if remedy.report_goal is not None:
+        found["rounds.report_goal"] = str(goal)
+    if remedy.noise_multiplier is not None or is_own:
+        found["privacy.noise_multiplier"] = noise
+    return found
