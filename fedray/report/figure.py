@@ -67,11 +67,11 @@ class Series:
 
     name: str
     """Name in the legend."""
-    kind: Literal["line", "steps", "bars", "points", "stars", "rows"]
+    kind: Literal["line", "steps", "bars", "points", "stars", "misses", "rows"]
     """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap if
     the next x is later; `bars` counts the whole numbers from x to until - 1; `points` are separate,
-    and `stars` are points that stand out. `rows` are points at y = 0, -1, .., whose labels stand on
-    the y axis and whose ranges lie along x."""
+    `stars` are points that stand out, and `misses` red stars. `rows` are points at y = 0, -1, ..,
+    whose labels stand on the y axis and whose ranges lie along x."""
     x: Float64Array
     """Horizontal positions of the points, [m]."""
     y: Float64Array
@@ -90,8 +90,6 @@ class Series:
     mechanism: str | None = None
     """Kind of the mechanism that it shows, which has one colour and dash everywhere; None if it
     shows none."""
-    is_miss: bool = False
-    """Whether its stars miss a target, which makes them red."""
 
     @property
     def has_markers(self) -> bool:

@@ -356,8 +356,8 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
     elif series.kind == "bars":
         middles, widths = series.bars()
         axes.bar(middles, series.y, width=widths, color=color, label=label)
-    elif series.kind == "stars":
-        color = RED if series.is_miss else color
+    elif series.kind in ("stars", "misses"):
+        color = color if series.kind == "stars" else RED
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
     elif series.kind == "rows":
         axes.plot(series.x, series.y, "s", color=color)

@@ -765,10 +765,8 @@ class _Planner:
             rules = self.scenario.participation
             candidate = with_limits(candidate, self.seeds, before, rules)
             candidate = _within_days(candidate, before, self.scenario.rounds.max_days)
-            sensitivity, z = (
-                self._sensitivity_of(candidate.planned_limits),
-                candidate.noise_multiplier,
-            )
+            sensitivity = self._sensitivity_of(candidate.planned_limits)
+            z = candidate.noise_multiplier
             candidate = replace(
                 candidate,
                 rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
@@ -877,11 +875,11 @@ def _within_days(
     than were seen. The scenario of the plan enforces them as a cap."""
     most = candidate.planned_max_participations
     assert most is not None
-    if not candidate.timer_hours or candidate.days is None:
-        return candidate
-    days = min(max_days or math.inf, (1 + SLOWER) * candidate.days)
+    assert candidate.days is not None
     seen = [*candidate.max_participations, *(before.max_participations if before else ())]
-    most = min(most, max(*seen, most_within(days, candidate.timer_hours)))
+    if candidate.timer_hours:
+        days = min(max_days or math.inf, (1 + SLOWER) * candidate.days)
+        most = min(most, max(*seen, most_within(days, candidate.timer_hours)))
     return replace(candidate, planned_max_participations=most)
 
 

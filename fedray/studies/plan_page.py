@@ -63,23 +63,14 @@ def _nothing_found(plan: Plan) -> list[str]:
     target, near = plan.target, plan.nearest
     said = f"Epsilon {given(target.epsilon)} is not met"
     if near is not None and near.epsilon is not None:
-        which = (
-            "the scenario's own settings"
-            if near is plan.own
-            else f"report goal {near.report_goal:,}"
-        )
-        said += f": the least was {up(near.epsilon)}, at {which}, timer {near.timer_hours:g} h"
+        said += f": the least was {up(near.epsilon)}, at report goal {near.report_goal:,}, timer "
+        said += f"{near.timer_hours:g} h{', the own settings' * (near is plan.own)}"
     tried = "No report goal and timer that were tried meet it"
     if (kept := target.report_goal) is not None:
         noise = needed_noise(plan.candidates[0].noise_multiplier)
         tried = f"With report goal {kept:,} and noise multiplier {noise} no timer tried meets it"
     said = [f"{said}.", f"{tried} at delta {given(target.delta)}."]
-    said += [*_own_words(plan), *_starved_at_full_size(plan)]
-    if not plan.remedies:
-        said.append("Epsilon falls with more noise per report, fewer rounds, and more devices.")
-    elif any(each.value is not None for each in plan.remedies):
-        said.append("The table below has what would do.")
-    return said
+    return [*said, *_own_words(plan), *_starved_at_full_size(plan)]
 
 
 def _remedies_table(plan: Plan, near: Candidate) -> Table:
@@ -93,34 +84,36 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
     cells = {
         "change": lambda each: _remedy_words(plan, each),
         "epsilon": lambda each: _or_dash(up, each.epsilon),
-        "rounds": lambda each: f"{each.value if each.key in (*FEWER, ONCE) else n:,}",
+        "rounds": lambda each: (
+            f"{each.value if each.value and each.key in (*FEWER, ONCE) else n:,}"
+        ),
         "days": lambda each: _or_dash("{:.1f}".format, each.days),
         "noise multiplier": lambda each: up(each.noise_multiplier or near.noise_multiplier),
         "times the noise on the mean": on_the_mean,
     }
-    names = {"rounds.count": "number of rounds at this goal", "timer_hours": "timer"}
-    names |= {"population.devices": "number of devices at this goal", TRADE: "larger rounds"}
-    reasons: dict[str, list[str]] = {}
-    for each in plan.remedies:
-        if each.value is None:
-            why = "would do: even one participation of a device exceeds the target"
-            reason = "was found that would do" if each.epsilon is None else why
-            name = names.get(each.key, "larger report goal with more devices")
-            if each.key == "rounds.count" and each.epsilon is None:
-                name += f" from {math.ceil(LEAST_SHARE * n):,}"
-            reasons.setdefault(reason, []).append(name)
     return Table.of(
         "What would do, each by itself",
-        [each for each in plan.remedies if each.value is not None],
+        # What would do comes first.
+        sorted(plan.remedies, key=lambda each: each.value is None),
         cells,
-        *(f"No {' and no '.join(none)} {reason}." for reason, none in reasons.items()),
         f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more; days "
         "only if simulated. More noise on the mean is a worse model.",
     )
 
 
 def _remedy_words(plan: Plan, remedy: Remedy) -> str:
-    key, value = remedy.key, remedy.value or 0.0
+    key, value = remedy.key, remedy.value
+    if value is None:
+        fewest = f"from {math.ceil(LEAST_SHARE * plan.scenario.rounds.count):,} " * (
+            remedy.epsilon is None
+        )
+        names = {"rounds.count": f"number of rounds {fewest}at this goal"}
+        names |= {"timer_hours": "timer", TRADE: "fewer, larger rounds with these reports in all"}
+        names |= {"population.devices": "number of devices at this goal"}
+        name = names.get(key, "larger report goal with more devices")
+        return (
+            f"no {name} {'found' if remedy.epsilon is None else '(one participation is too much)'}"
+        )
     goal = "" if remedy.report_goal is None else f", goal {remedy.report_goal:,}"
     if key == "noise_per_report":
         return f"noise multiplier {up(remedy.noise_multiplier or 0.0)}"
@@ -487,7 +480,8 @@ def _figure(
     series = [one for line, points in lines.items() for one in _series(line, "line", points)]
     if (star := plan.best or plan.nearest) is not None:
         named = "plan" if plan.best is not None else "nearest miss"
-        series += _series(named, "stars", [(star.report_goal, value(star))], plan.best is None)
+        kind = "stars" if plan.best is not None else "misses"
+        series += _series(named, kind, [(star.report_goal, value(star))])
     # Without points the axes still need values.
     x = [goal for each in series for goal in each.x.tolist()] or [1.0]
     y = [mark.at for mark in marks if mark.axis == "y"]
@@ -503,11 +497,9 @@ def _figure(
     )
 
 
-def _series(
-    name: str, kind: Any, points: Iterable[tuple[int, float | None]], is_miss: bool = False
-) -> list[Series]:
+def _series(name: str, kind: Any, points: Iterable[tuple[int, float | None]]) -> list[Series]:
     shown = [(goal, y) for goal, y in points if y is not None]
     if not shown:
         return []
     x, y = np.array(shown, np.float64).T
-    return [Series(name, kind, x, y, is_miss=is_miss)]
+    return [Series(name, kind, x, y)]

@@ -12,7 +12,7 @@ then simulated as the plan's own candidates are, and so are fewer rounds of more
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fedray.audit.guarantees import fitting
@@ -141,13 +141,10 @@ def remedies(
                 more = math.ceil(devices * goal / near.report_goal)
             tried = simulate(more, hours, goal, count)
             if tried.meets_target:
-                remedy = Remedy(key, value, tried.epsilon, tried.scale, tried.days)
-                if goal != near.report_goal:
-                    remedy = replace(
-                        remedy, report_goal=goal, noise_multiplier=tried.noise_multiplier
-                    )
-                if more != devices:
-                    remedy = replace(remedy, devices=more)
+                is_same = goal == near.report_goal
+                noise_and_goal = (None, None) if is_same else (tried.noise_multiplier, goal)
+                changed = (*noise_and_goal, None if more == devices else more)
+                remedy = Remedy(key, value, tried.epsilon, tried.scale, tried.days, *changed)
             # A longer timer starves once, and then always.
             if tried.meets_target or tried.starves:
                 break

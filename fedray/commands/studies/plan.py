@@ -125,11 +125,8 @@ def _changed(words: Sequence[str], options: Mapping[str, str]) -> list[str]:
             kept.pop()
         elif len(pair) == 1 or pair[0].removeprefix("--set=") not in options:
             kept.append(word)
-    return [*kept, *(part for each in options.items() for part in _as_option(*each))]
-
-
-def _as_option(key: str, value: str) -> list[str]:
-    return [key, value] if key.startswith("--") else ["--set", f"{key}={value}"]
+    pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in options.items())
+    return [*kept, *(word for pair in pairs for word in pair)]
 
 
 def _options(plan: Any, remedy: Any) -> dict[str, str]:
@@ -138,21 +135,18 @@ def _options(plan: Any, remedy: Any) -> dict[str, str]:
 
     key, value, near = remedy.key, remedy.value, plan.nearest
     goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
-    noise = up(remedy.noise_multiplier or near.noise_multiplier)
-    found = {ONCE: "1"} if key == ONCE else {}
-    if key in (*FEWER, ONCE):
-        found["rounds.count"] = f"{value:.0f}"
-    if remedy.devices is not None:
-        found["population.devices"] = str(remedy.devices)
-    if key == "timer_hours" or is_own:
-        found["--timers"] = f"{value if key == 'timer_hours' else near.timer_hours:g}"
+    noise, is_kept = remedy.noise_multiplier or near.noise_multiplier, plan.target.report_goal
+    is_other = is_own or (remedy.noise_multiplier and (is_kept or key == "noise_per_report"))
     # A plan without a given goal finds it again by the noise per report.
-    if plan.target.report_goal is None:
-        if key == "noise_per_report" or is_own:
-            found["--noise-per-report"] = up(float(noise) / goal, 6)
-        return found
-    if remedy.report_goal is not None:
-        found["rounds.report_goal"] = str(goal)
-    if remedy.noise_multiplier is not None or is_own:
-        found["privacy.noise_multiplier"] = noise
-    return found
+    found = {
+        ONCE: "1" if key == ONCE else "",
+        "rounds.count": f"{value:.0f}" if key in (*FEWER, ONCE) else "",
+        "population.devices": str(remedy.devices or ""),
+        "--timers": f"{near.timer_hours:g}" if is_own else "",
+        "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
+        "privacy.noise_multiplier": up(noise) if is_kept and is_other else "",
+        "--noise-per-report": up(noise / goal, 6) if is_other and not is_kept else "",
+    }
+    if key == "timer_hours":
+        found["--timers"] = f"{value:g}"
+    return {name: text for name, text in found.items() if text}
