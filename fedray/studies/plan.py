@@ -514,7 +514,7 @@ class _Planner:
     on_progress: Progress
     candidates: list[Candidate] = field(default_factory=list)
     strategy: Strategy | None = None
-    """The scenario's own mechanism, judged under what its rules enforce; None: a BLT made for the
+    """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
     planned limits."""
 
     def own(self) -> Candidate:
@@ -741,7 +741,7 @@ class _Planner:
         """Adds a goal as simulated at one size; spread and participations of smaller runs count
         too."""
         if self.strategy is not None:
-            # Without planned rules a run keeps only what its own rules enforce.
+            # Without planned rules a run keeps only the limits of its own rules.
             found = [replace(each, participation=each.enforced) for each in found]
         participations = [truth.participation for truth in found if truth.participation is not None]
         # A run that ended with its budget has participations and a note.
@@ -884,7 +884,7 @@ def _within_days(
 
 
 def most_within(days: float, timer_hours: float) -> int:
-    """Returns the most participations within so many days if a timer passes between any two."""
+    """Returns the most participations within these days if a timer passes between any two."""
     # The slack is for rounding; a larger cap is accounted for.
     return math.floor(24.0 * days / timer_hours + 1e-9) + 1
 

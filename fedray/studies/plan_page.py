@@ -14,7 +14,7 @@ from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario, scale_of
-from fedray.studies.remedies import FEWER, LEAST_SHARE, ONCE, TRADE, Remedy
+from fedray.studies.remedies import LEAST_SHARE, OF_ROUNDS, ONCE, TRADE, Remedy
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
@@ -74,7 +74,7 @@ def _nothing_found(plan: Plan) -> list[str]:
 
 
 def _remedies_table(plan: Plan, near: Candidate) -> Table:
-    """What would meet the target, a row each; notes say what would not."""
+    """Changes that would meet the target, a row each, and then those that would not."""
     n = near.rounds
 
     def on_the_mean(each: Remedy) -> str:
@@ -84,20 +84,18 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
     cells = {
         "change": lambda each: _remedy_words(plan, each),
         "epsilon": lambda each: _or_dash(up, each.epsilon),
-        "rounds": lambda each: (
-            f"{each.value if each.value and each.key in (*FEWER, ONCE) else n:,}"
-        ),
+        "rounds": lambda each: f"{each.value if each.value and each.key in OF_ROUNDS else n:,}",
         "days": lambda each: _or_dash("{:.1f}".format, each.days),
         "noise multiplier": lambda each: up(each.noise_multiplier or near.noise_multiplier),
         "times the noise on the mean": on_the_mean,
     }
     return Table.of(
         "What would do, each by itself",
-        # What would do comes first.
+        # Changes that would do come first.
         sorted(plan.remedies, key=lambda each: each.value is None),
         cells,
         f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more; days "
-        "only if simulated. More noise on the mean is a worse model.",
+        "only if simulated. More noise on the mean or fewer rounds may be a worse model.",
     )
 
 

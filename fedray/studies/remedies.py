@@ -4,7 +4,7 @@ from the report goal and timer of the nearest miss.
 
 Noise and rounds follow from the planned limits: the first rounds of a run have no smaller min-sep.
 If devices and report goal grow by one factor, min-sep stays about the same and the noise grows by
-that factor. The same holds of fewer rounds with as many reports in all, but the devices stay.
+that factor. The same holds of fewer rounds with the same reports in all, but the devices stay.
 Devices or timers by themselves change who comes when: the min-sep that would do is
 found first, and min-sep is about proportional to both. Proposals that change devices or timer are
 then simulated as the plan's own candidates are, and so are fewer rounds of more reports.
@@ -34,8 +34,8 @@ LEAST_TRADED = 0.1
 """The same share if the reports in all stay."""
 TRADE = "rounds.count and rounds.report_goal"
 ONCE = "participation.max_participations"
-FEWER = "rounds.count", TRADE
-"""Keys of fewer rounds, with the same goal or the same reports in all."""
+OF_ROUNDS = "rounds.count", TRADE, ONCE
+"""Keys whose value is a number of rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,10 @@ def remedies(
             tried = simulate(more, hours, goal, count)
             if tried.meets_target:
                 is_same = goal == near.report_goal
-                noise_and_goal = (None, None) if is_same else (tried.noise_multiplier, goal)
-                changed = (*noise_and_goal, None if more == devices else more)
-                remedy = Remedy(key, value, tried.epsilon, tried.scale, tried.days, *changed)
+                noise, goal = (None, None) if is_same else (tried.noise_multiplier, goal)
+                others = None if more == devices else more
+                found_by = tried.epsilon, tried.scale, tried.days
+                remedy = Remedy(key, value, *found_by, noise, goal, others)
             # A longer timer starves once, and then always.
             if tried.meets_target or tried.starves:
                 break

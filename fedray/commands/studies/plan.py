@@ -131,7 +131,7 @@ def _changed(words: Sequence[str], options: Mapping[str, str]) -> list[str]:
 
 def _options(plan: Any, remedy: Any) -> dict[str, str]:
     """Returns the settings and options by which a remedy is planned."""
-    from fedray.studies.remedies import FEWER, ONCE
+    from fedray.studies.remedies import OF_ROUNDS, ONCE
 
     key, value, near = remedy.key, remedy.value, plan.nearest
     goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
@@ -140,7 +140,7 @@ def _options(plan: Any, remedy: Any) -> dict[str, str]:
     # A plan without a given goal finds it again by the noise per report.
     found = {
         ONCE: "1" if key == ONCE else "",
-        "rounds.count": f"{value:.0f}" if key in (*FEWER, ONCE) else "",
+        "rounds.count": f"{value:.0f}" if key in OF_ROUNDS else "",
         "population.devices": str(remedy.devices or ""),
         "--timers": f"{near.timer_hours:g}" if is_own else "",
         "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
