@@ -79,7 +79,9 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
 
     def on_the_mean(each: Remedy) -> str:
         z, goal = each.noise_multiplier or near.noise_multiplier, each.report_goal
-        return up(z / (goal or near.report_goal) / near.target.noise_per_report, 2)
+        times = z / (goal or near.report_goal) / near.target.noise_per_report
+        # The same noise is 1.00, whatever the last digits.
+        return up(round(times, 6), 2)
 
     cells = {
         "change": lambda each: _remedy_words(plan, each),
