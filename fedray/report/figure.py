@@ -30,7 +30,7 @@ KINDS = {
 """Place of the colour and dash of each kind of mechanism, the same in every figure."""
 MOST_MARKED = 20
 """Points of a line up to which they are marked."""
-GREY = "#8a8f94"
+GREY, RED = "#8a8f94", "#c4362c"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
 """Opacity of areas; on pages they have an outline too, because they hardly differ from paper."""
 LEGEND_CHARACTERS = 38
@@ -67,11 +67,11 @@ class Series:
 
     name: str
     """Name in the legend."""
-    kind: Literal["line", "steps", "bars", "points", "stars", "rows"]
+    kind: Literal["line", "steps", "bars", "points", "stars", "misses", "rows"]
     """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap if
     the next x is later; `bars` counts the whole numbers from x to until - 1; `points` are separate,
-    and `stars` are points that stand out. `rows` are points at y = 0, -1, .., whose labels stand on
-    the y axis and whose ranges lie along x."""
+    `stars` are points that stand out, and `misses` red stars. `rows` are points at y = 0, -1, ..,
+    whose labels stand on the y axis and whose ranges lie along x."""
     x: Float64Array
     """Horizontal positions of the points, [m]."""
     y: Float64Array

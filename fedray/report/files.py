@@ -19,6 +19,7 @@ from fedray.report.figure import (
     BAND_OPACITY,
     COLORS,
     GREY,
+    RED,
     ZONE_OPACITY,
     Axis,
     Figure,
@@ -355,7 +356,8 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
     elif series.kind == "bars":
         middles, widths = series.bars()
         axes.bar(middles, series.y, width=widths, color=color, label=label)
-    elif series.kind == "stars":
+    elif series.kind in ("stars", "misses"):
+        color = color if series.kind == "stars" else RED
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
     elif series.kind == "rows":
         axes.plot(series.x, series.y, "s", color=color)

@@ -164,6 +164,8 @@ def render_study(
     tiles: Table | None = None,
     verdict: str = "",
     warnings: Sequence[str] = (),
+    standing: str = "",
+    answer: str = "",
 ) -> str:
     """Returns a page of figures and tables as text.
 
@@ -180,10 +182,14 @@ def render_study(
         tiles: table of one row, whose cells are shown in large type above everything else.
         verdict: answer in a sentence or two; the note if it is empty.
         warnings: reasons to doubt the verdict, in sentences.
+        standing: style class of the verdict and tiles: `broken` is red.
+        answer: a few words in large type above the verdict.
     """
     values = {
         "verdict": verdict,
         "warnings": warnings,
+        "standing": standing,
+        "answer": answer,
         "tiles": tiles,
         "note": note,
         "tables": tables,

@@ -13,6 +13,7 @@ from fedray.base.parsing import finite_or_none
 from fedray.report.figure import (
     BAND_OPACITY,
     GREY,
+    RED,
     ZONE_OPACITY,
     Axis,
     Figure,
@@ -130,8 +131,9 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
         mode = "lines+markers" if series.has_markers else "lines"
         return {**drawn, "mode": mode, "marker": {"color": color, "size": 5}}
     marker = {"color": color, "size": 7}
-    if series.kind == "stars":
-        marker = {"color": color, "size": 16, "symbol": "star"}
+    if series.kind in ("stars", "misses"):
+        shown = color if series.kind == "stars" else RED
+        marker = {"color": shown, "size": 16, "symbol": "star"}
     more = {**_error_bars(series), **_labels(figure, series)}
     return {**drawn, "mode": "markers", "marker": marker, **more}
 

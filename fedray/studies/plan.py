@@ -45,7 +45,7 @@ from fedray.mechanisms.accounting.limits import (
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
 from fedray.runtime.session import session
@@ -142,14 +142,14 @@ class Candidate:
     planned_min_sep: int | None = None
     """Min-sep of the plan: the seeds' less a margin; None if no device takes part twice."""
     planned_max_participations: int | None = None
-    """Most participations of the plan: the most that its min-sep or the scenario's rules permit;
-    None if a run starves."""
+    """Most participations of the plan: the most that its min-sep, its timer within the run's days,
+    or the scenario's rules permit; None if a run starves."""
     deviation: float | None = None
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
     """Days that the slowest seed's run took."""
     rho: float | None = None
-    """zCDP of a BLT made for the planned limits, under them."""
+    """zCDP of a BLT made for the planned limits, under them; own settings: of their mechanism."""
     epsilon: float | None = None
     """Epsilon at the planned limits; None without a guarantee, or if a run starves."""
     note: str = ""
@@ -259,13 +259,14 @@ class Plan(DrawnResult):
     """Changes that would meet the target, each by itself, if nothing meets it; without a value if
     none was found."""
     own: Candidate | None = None
-    """The scenario's own goal, timer and noise multiplier, with a BLT, simulated as the search's
-    candidates; None if the scenario states no noise multiplier, or has a placeholder for a goal."""
+    """The scenario's own goal, timer, noise multiplier and mechanism, simulated as the search's
+    candidates; its min-seps and participations are those that its rules enforced in the runs. None
+    if the scenario states no noise multiplier, or has a placeholder for a goal."""
 
     @property
     def nearest(self) -> Candidate | None:
-        """The candidate of the least epsilon that misses the target, or None."""
-        return nearest_of(self.candidates)
+        """The candidate, or own settings, of the least epsilon that misses the target, or None."""
+        return nearest_of([*self.candidates, *([self.own] if self.own else [])])
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -363,7 +364,7 @@ def make_plan(
             planner.search(searches)
             best = planner.confirm(searches, least)
             rows = () if best is None else planner.what_ifs(best)
-            fixes = planner.remedies() if best is None else ()
+            fixes = planner.remedies(own) if best is None else ()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{cache.hint}{planner.so_far}") from None
     found = sorted(
@@ -512,19 +513,32 @@ class _Planner:
     has_cache: bool
     on_progress: Progress
     candidates: list[Candidate] = field(default_factory=list)
+    strategy: Strategy | None = None
+    """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
+    planned limits."""
 
     def own(self) -> Candidate:
         """The scenario's own goal, timer and noise multiplier; not one of the candidates."""
         goal, hours = self.scenario.rounds.report_goal, self.scenario.participation.timer_hours
-        z, scale = self.scenario.privacy.noise_multiplier, scale_of(goal, self.scale)
-        target = replace(self.target, noise_per_report=z / goal)
-        other = replace(self, target=target, candidates=[])
-        runs = [self._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
-        refusal = why_unsustainable(self._run_of(goal, hours, 0, 1.0))
-        truths = [Truth(None, note=refusal or "")]
+        z = self.scenario.privacy.noise_multiplier
+        other = self._as_own(replace(self.target, noise_per_report=z / goal))
+        return other._tried(goal, hours, self.scale, "runs of the scenario's own settings")
+
+    def _tried(self, goal: int, hours: float, size: float, what: str) -> Candidate:
+        """One report goal and timer, simulated unless the rules make it impossible."""
+        scale, refusal = scale_of(goal, size), why_unsustainable(self._run_of(goal, hours, 0, 1.0))
         if refusal is None:
-            truths = self._truths(runs, "runs of the scenario's own settings")
-        return other._judged(goal, hours, scale, truths, None, is_possible=refusal is None)
+            runs = [self._run_of(goal, hours, seed, size) for seed in range(self.seeds)]
+            truths = self._truths(runs, what)
+            try:
+                return self._judged(goal, hours, scale, truths, None)
+            except SensitivityUnknown as error:
+                refusal = str(error)
+        return self._judged(goal, hours, scale, [Truth(None, note=refusal)], None, False)
+
+    def _as_own(self, target: PlanTarget) -> "_Planner":
+        strategy = self.scenario.privacy.strategy
+        return replace(self, target=target, candidates=[], strategy=strategy)
 
     def search(self, searches: "dict[float, GoalSearch]") -> None:
         """Continues all timers at once until each search is over, or given up."""
@@ -637,36 +651,38 @@ class _Planner:
 
         return what_ifs(planned, strategy, scale_of(best.report_goal, self.scale), simulate_all)
 
-    def remedies(self) -> tuple[Remedy, ...]:
+    def remedies(self, own: Candidate | None) -> tuple[Remedy, ...]:
         """Changes that would meet the target, from the nearest miss, at the search's scale."""
-        near = nearest_of(self.candidates)
+        near = nearest_of([*self.candidates, *([own] if own else [])])
         if near is None:
             return ()
-
+        judge = self._as_own(near.target) if near is own else self
         devices = self.scenario.population.devices
 
-        def simulate(more: int, hours: float, goal: int) -> Candidate:
-            changed = self.scenario.with_overrides(f"population.devices={more}")
-            other = replace(self, scenario=changed, candidates=[])
+        def changed(*keys: str) -> _Planner:
+            return replace(judge, scenario=self.scenario.with_overrides(*keys), candidates=[])
+
+        def simulate(more: int, hours: float, goal: int, rounds: int) -> Candidate:
             # A remedy costs no more than a run of the plan at full size.
             scale = min(self.scale, devices / more)
-            runs = [other._run_of(goal, hours, seed, scale) for seed in range(self.seeds)]
-            truths = other._truths(runs, "remedies")
-            return other._judged(goal, hours, scale_of(goal, scale), truths, None)
+            other = changed(f"population.devices={more}", f"rounds.count={rounds}")
+            return other._tried(goal, hours, scale, "remedies")
 
-        def rounds_once(rounds: int) -> tuple[int, float | None]:
-            keys = f"rounds.count={rounds}", "participation.max_participations=1"
-            other = replace(self, scenario=self.scenario.with_overrides(*keys))
+        def rounds_once(rounds: int) -> tuple[int, float | None, float]:
+            other = changed(f"rounds.count={rounds}", "participation.max_participations=1")
             goal, hours = near.report_goal, near.timer_hours
             runs = [other._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
             truths = other._truths(runs, "runs with each device once")
             done = min(each.committed if each.note else rounds for each in truths)
-            return done, max(each.days or 0.0 for each in truths) if done == rounds else None
+            days = max(each.days or 0.0 for each in truths) if done == rounds else None
+            return done, days, scale_of(goal, self.scale)
 
-        return remedies(
-            *(near, devices, lambda each: _sensitivity(each, self.target, self.has_cache)),
-            *(simulate, rounds_once),
-        )
+        return remedies(near, devices, judge._sensitivity_of, simulate, rounds_once)
+
+    def _sensitivity_of(self, limits: MinSep) -> float:
+        if self.strategy is not None:
+            return self.strategy.participation_sensitivity(limits).value
+        return _sensitivity(limits, self.target, self.has_cache)
 
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""
@@ -724,6 +740,9 @@ class _Planner:
     ) -> Candidate:
         """Adds a goal as simulated at one size; spread and participations of smaller runs count
         too."""
+        if self.strategy is not None:
+            # Without planned rules a run keeps only the limits of its own rules.
+            found = [replace(each, participation=each.enforced) for each in found]
         participations = [truth.participation for truth in found if truth.participation is not None]
         # A run that ended with its budget has participations and a note.
         notes = [truth.note for truth in found if truth.note]
@@ -740,14 +759,16 @@ class _Planner:
             is_possible=is_possible,
         )
         if not notes:
+            # The slowest run counts, so that a plan does not promise too few days.
+            candidate = replace(candidate, days=max(truth.days or 0.0 for truth in found))
+        if not notes and participations:
             rules = self.scenario.participation
             candidate = with_limits(candidate, self.seeds, before, rules)
-            sensitivity = _sensitivity(candidate.planned_limits, self.target, self.has_cache)
+            candidate = _within_days(candidate, before, self.scenario.rounds.max_days)
+            sensitivity = self._sensitivity_of(candidate.planned_limits)
             z = candidate.noise_multiplier
             candidate = replace(
                 candidate,
-                # The slowest run counts, so that a plan does not promise too few days.
-                days=max(truth.days or 0.0 for truth in found),
                 rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
                 epsilon=epsilon_of(sensitivity, z, self.target.delta),
             )
@@ -845,6 +866,27 @@ def with_limits(
         planned_max_participations=found.max_participations,
         deviation=found.deviation,
     )
+
+
+def _within_days(
+    candidate: Candidate, before: Candidate | None, max_days: float | None
+) -> Candidate:
+    """Plans no more participations than the timer permits within the days of a slow run, nor fewer
+    than were seen. The scenario of the plan enforces them as a cap."""
+    most = candidate.planned_max_participations
+    assert most is not None
+    assert candidate.days is not None
+    seen = [*candidate.max_participations, *(before.max_participations if before else ())]
+    if candidate.timer_hours:
+        days = min(max_days or math.inf, (1 + SLOWER) * candidate.days)
+        most = min(most, max(*seen, most_within(days, candidate.timer_hours)))
+    return replace(candidate, planned_max_participations=most)
+
+
+def most_within(days: float, timer_hours: float) -> int:
+    """Returns the most participations within these days if a timer passes between any two."""
+    # The slack is for rounding; a larger cap is accounted for.
+    return math.floor(24.0 * days / timer_hours + 1e-9) + 1
 
 
 class LimitsOfRuns(NamedTuple):

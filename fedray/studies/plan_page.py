@@ -14,7 +14,7 @@ from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario, scale_of
-from fedray.studies.remedies import LEAST_SHARE, Remedy
+from fedray.studies.remedies import LEAST_SHARE, OF_ROUNDS, ONCE, TRADE, Remedy
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
@@ -58,70 +58,71 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     return files
 
 
-def _nothing_found(plan: Plan) -> str:
+def _nothing_found(plan: Plan) -> list[str]:
+    """Returns the miss in a short sentence, then how it came about."""
     target, near = plan.target, plan.nearest
-    which = "No report goal and timer that were tried meet"
+    said = f"Epsilon {given(target.epsilon)} is not met"
+    if near is not None and near.epsilon is not None:
+        said += f": the least was {up(near.epsilon)}, at report goal {near.report_goal:,}, timer "
+        said += f"{near.timer_hours:g} h{', the own settings' * (near is plan.own)}"
+    tried = "No report goal and timer that were tried meet it"
     if (kept := target.report_goal) is not None:
         noise = needed_noise(plan.candidates[0].noise_multiplier)
-        which = f"With report goal {kept:,} and noise multiplier {noise} no timer tried meets"
-    said = f"{which} epsilon {given(target.epsilon)} at delta {given(target.delta)}."
-    if near is not None and near.epsilon is not None:
-        said += (
-            f" The least was {up(near.epsilon)}, at report goal {near.report_goal:,} with a timer "
-            f"of {near.timer_hours:g} h."
-        )
-    said = " ".join([said, *_own_words(plan), *_starved_at_full_size(plan)])
-    if not plan.remedies:
-        return f"{said} Epsilon falls with more noise per report, fewer rounds, and more devices."
-    scale = min(each.scale for each in plan.remedies)
-    by = "" if scale == 1.0 else f", by estimates from {scale:.2g} of the size or more"
-    would_do = [_remedy_words(plan, each) for each in plan.remedies if each.value is not None]
-    said += f" Instead would do{by}: {'; or '.join(would_do)}."
-    fewest = math.ceil(LEAST_SHARE * plan.scenario.rounds.count)
-    names = {"rounds.count": "number of rounds", "timer_hours": "timer"}
-    names |= {"population.devices": "number of devices at this goal"}
-    reasons: dict[str, list[str]] = {}
-    for each in plan.remedies:
-        if each.value is None:
-            why = "would do: even one participation of a device exceeds the target"
-            reason = "was found that would do" if each.epsilon is None else why
-            name = names.get(each.key, "larger report goal with more devices")
-            if each.key == "rounds.count" and each.epsilon is None:
-                name += f" from {fewest:,}"
-            reasons.setdefault(reason, []).append(name)
-    found = (f" No {' and no '.join(none)} {reason}." for reason, none in reasons.items())
-    return said + "".join(found)
+        tried = f"With report goal {kept:,} and noise multiplier {noise} no timer tried meets it"
+    said = [f"{said}.", f"{tried} at delta {given(target.delta)}."]
+    return [*said, *_own_words(plan), *_starved_at_full_size(plan)]
 
 
-def devices_of(plan: Plan, remedy: Remedy) -> int:
-    """Returns the devices of a remedy that multiplies them as the report goal."""
-    assert plan.nearest is not None
-    assert remedy.value is not None
-    devices = plan.scenario.population.devices
-    return math.ceil(devices * remedy.value / plan.nearest.report_goal)
+def _remedies_table(plan: Plan, near: Candidate) -> Table:
+    """Changes that would meet the target, a row each, and then those that would not."""
+    n = near.rounds
+
+    def on_the_mean(each: Remedy) -> str:
+        z, goal = each.noise_multiplier or near.noise_multiplier, each.report_goal
+        times = z / (goal or near.report_goal) / near.target.noise_per_report
+        # The same noise is 1.00, whatever the last digits.
+        return up(round(times, 6), 2)
+
+    cells = {
+        "change": lambda each: _remedy_words(plan, each),
+        "epsilon": lambda each: _or_dash(up, each.epsilon),
+        "rounds": lambda each: f"{each.value if each.value and each.key in OF_ROUNDS else n:,}",
+        "days": lambda each: _or_dash("{:.1f}".format, each.days),
+        "noise multiplier": lambda each: up(each.noise_multiplier or near.noise_multiplier),
+        "times the noise on the mean": on_the_mean,
+    }
+    return Table.of(
+        "What would do, each by itself",
+        # Changes that would do come first.
+        sorted(plan.remedies, key=lambda each: each.value is None),
+        cells,
+        f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more; days "
+        "only if simulated. More noise on the mean or fewer rounds may be a worse model.",
+    )
 
 
 def _remedy_words(plan: Plan, remedy: Remedy) -> str:
-    near, value = plan.nearest, remedy.value
-    assert near is not None
-    assert value is not None
-    took = "" if remedy.days is None else f", in {remedy.days:.1f} days"
-    if remedy.key == "noise_per_report":
-        noise, times = up(value, 6), up(value / plan.target.noise_per_report, 2)
-        noise = f"noise multiplier {up(remedy.noise_multiplier or 0.0)} (noise_per_report {noise})"
-        said = f"{noise}, {times} times the noise on the mean, which makes the "
-        return f"{said}signal-to-noise ratio {times} times smaller"
-    if remedy.key == "participation.max_participations":
-        z = up(remedy.noise_multiplier or 0.0)
-        return f"each device once ({remedy.key}=1), {value:,} rounds{took}, noise multiplier {z}"
-    if remedy.key == "timer_hours":
-        return f"a timer of {value:.0f} h{took} instead of {near.days or 0.0:.1f}"
-    if remedy.key == "rounds.report_goal":
-        more, times = devices_of(plan, remedy), up(value / near.report_goal, 2)
-        said = f"{times} times the devices and the report goal ({more:,} and {value:,.0f}), at the "
-        return f"{said}same noise on the mean{took}"
-    unit = "round" if remedy.key == "rounds.count" else "device"
-    return f"{counted(round(value), unit)}{took}"
+    key, value = remedy.key, remedy.value
+    if value is None:
+        fewest = f"from {math.ceil(LEAST_SHARE * plan.scenario.rounds.count):,} " * (
+            remedy.epsilon is None
+        )
+        names = {"rounds.count": f"number of rounds {fewest}at this goal"}
+        names |= {"timer_hours": "timer", TRADE: "fewer, larger rounds with these reports in all"}
+        names |= {"population.devices": "number of devices at this goal"}
+        name = names.get(key, "larger report goal with more devices")
+        return (
+            f"no {name} {'found' if remedy.epsilon is None else '(one participation is too much)'}"
+        )
+    goal = "" if remedy.report_goal is None else f", goal {remedy.report_goal:,}"
+    if key == "noise_per_report":
+        return f"noise multiplier {up(remedy.noise_multiplier or 0.0)}"
+    if key == "timer_hours":
+        return f"timer {value:.0f} h"
+    if remedy.devices is not None:
+        times = up(remedy.devices / plan.scenario.population.devices, 2)
+        return f"{times} times the devices ({remedy.devices:,}){goal}"
+    return f"{counted(round(value), 'round')}{goal}{', each device once' * (key == ONCE)}"
 
 
 def _starved_at_full_size(plan: Plan) -> list[str]:
@@ -136,8 +137,8 @@ def _starved_at_full_size(plan: Plan) -> list[str]:
 
 
 def plan_verdict(plan: Plan) -> str:
-    """Returns the goal, timer, noise and epsilon of a plan; or its nearest miss, and remedies."""
-    return plan_sentences(plan)[0]
+    """Returns the goal, timer, noise and epsilon of a plan; or its nearest miss."""
+    return plan_sentences(plan)[0] if plan.best else " ".join(_nothing_found(plan))
 
 
 def plan_sentences(plan: Plan) -> list[str]:
@@ -146,7 +147,7 @@ def plan_sentences(plan: Plan) -> list[str]:
     best = plan.best
     rounds = plan.scenario.rounds
     if best is None:
-        return [_nothing_found(plan)]
+        return _nothing_found(plan)
     # The best candidate met the target, so its figures are known.
     assert best.epsilon is not None
     assert best.planned_max_participations is not None
@@ -190,13 +191,15 @@ def _own_words(plan: Plan) -> list[str]:
     said = f"{but} scenario's own settings, report goal {own.report_goal:,}, timer "
     said += f"{own.timer_hours:g} h and noise multiplier {needed_noise(own.noise_multiplier)}, "
     if own.starves:
-        return [f"{said}{'starve.' if own.is_possible else f'cannot be sustained: {own.note}.'}"]
+        return [f"{said}{'starve.' if own.is_possible else f'have no epsilon: {own.note}.'}"]
+    kind = plan.scenario.privacy.mechanism.kind
     times = f"{own.target.noise_per_report / plan.target.noise_per_report:.3g}"
     epsilon = "no known epsilon" if own.epsilon is None else f"epsilon {up(own.epsilon)}"
     return [
         f"{said}{'meet' if own.meets_target else 'miss'} the target: {epsilon} in "
-        f"{own.days or 0.0:.1f} days, with {times} times the noise on the mean, planned for "
-        f"{_limits_words(own)} at {own.scale:.2g} of the size."
+        f"{own.days or 0.0:.1f} days, with {times} times the noise on the mean, by their own "
+        f"mechanism ({kind}) for what their rules ensured in runs at {own.scale:.2g} of the size, "
+        f"{'nothing' if own.epsilon is None else _limits_words(own)}."
     ]
 
 
@@ -232,18 +235,24 @@ def plan_page(plan: Plan, command: str = "") -> str:
         f"{given(target.delta)}, noise_per_report {needed_noise(target.noise_per_report, 6)} "
         f"(noise multiplier over report goal); the answer has the least {plan.least}."
     )
+    made = f"Made by fedray {package_versions().get('fedray', 'unknown')}"
+    note += f" {made}{f': {command}' if command else ''}."
     tables = plan_tables(plan)[plan.best is not None :]
-    called = [("command", command)] if command else []
-    made = [*called, ("fedray", package_versions().get("fedray", "unknown"))]
-    tables = [*tables, Table.facts("How this page was made", made)]
-    title = f"A plan for epsilon {given(target.epsilon)}"
+    near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
+    answer = ""
+    if plan.best is None:
+        title += ": not met"
+        least = "unknown" if near is None else _or_dash(up, near.epsilon)
+        answer = f"Epsilon {least}, not {given(target.epsilon)}: not met"
     figures = plan_figures(plan)
     results = plan.to_json()
     return render_study(
         *(title, note, figures, tables, results, OF_EVERY_AUDIT),
-        tiles=_answer(plan, near) if (near := plan.best or plan.nearest) else None,
+        tiles=_answer(plan, near) if near else None,
         verdict=plan.headline,
         warnings=plan.warnings,
+        standing="broken" if answer else "",
+        answer=answer,
     )
 
 
@@ -255,7 +264,8 @@ def plan_tables(plan: Plan) -> list[Table]:
     # A table without rows says nothing.
     tables = [each for each in tables if each.rows]
     if plan.best is None:
-        return tables[::-1]
+        near = plan.nearest
+        return [*([_remedies_table(plan, near)] if plan.remedies and near else []), *tables[::-1]]
     return [
         _answer(plan, plan.best),
         *tables,
@@ -264,7 +274,7 @@ def plan_tables(plan: Plan) -> list[Table]:
 
 
 def _answer(plan: Plan, near: Candidate) -> Table:
-    """The plan, or else the nearest miss and what the noise that would do costs."""
+    """The plan, or else the nearest miss."""
     days = _days(near)
     cells = {
         "devices": f"{plan.scenario.population.devices:,}",
@@ -276,16 +286,13 @@ def _answer(plan: Plan, near: Candidate) -> Table:
         "days": _or_dash("{:.1f}".format, days),
         "rounds a day": "-" if not days else f"{near.rounds / days:.1f}",
     }
-    for each in plan.remedies:
-        if each.key == "noise_per_report" and each.value is not None:
-            times = up(each.value / plan.target.noise_per_report, 2)
-            cells[f"z that would do, {times} times"] = up(each.noise_multiplier or 0.0)
     model = plan.scenario.availability.model
     loud = (
         f"Days and min-sep are simulated and rest on the availability model {model!r}: check it "
         "against your own devices before you rely on them."
     )
-    return Table("", tuple(cells), (tuple(cells.values()),), (loud,))
+    title = "" if plan.best else "The nearest miss"
+    return Table(title, tuple(cells), (tuple(cells.values()),), (loud,))
 
 
 def _days(candidate: Candidate) -> float | None:
@@ -348,7 +355,8 @@ def _candidates_table(plan: Plan) -> Table:
     }
     # Without a run that ends there is nothing else to show.
     rows = [each for each in plan.candidates if not each.starves] or plan.candidates
-    rows = [*([plan.own] if plan.own else []), *rows]
+    if plan.own is not None:
+        rows = [plan.own, *(each for each in rows if each != plan.own)]
     return Table.of(
         "Candidates",
         rows,
@@ -403,7 +411,7 @@ def _timers_table(plan: Plan) -> Table:
 
 def _verdict(plan: Plan, candidate: Candidate) -> str:
     if candidate is plan.own:
-        return f"own: {_outcome(candidate)}"
+        return f"own, {plan.scenario.privacy.mechanism.kind}: {_outcome(candidate)}"
     # The best candidate meets the target as well, so it is asked for first.
     if candidate == plan.best:
         return "plan"
@@ -449,6 +457,9 @@ def plan_figures(plan: Plan) -> list[Shown]:
         _figure(plan, "days", note, _days, zone),
         _figure(plan, "epsilon", note, lambda each: each.epsilon, [line, *zone]),
     ]
+    # One goal is no axis.
+    if len(set(goals)) < 2:
+        return []
     # Of a plan that fails, epsilon decides.
     return figures if best is not None else figures[::-1]
 
@@ -469,7 +480,8 @@ def _figure(
     series = [one for line, points in lines.items() for one in _series(line, "line", points)]
     if (star := plan.best or plan.nearest) is not None:
         named = "plan" if plan.best is not None else "nearest miss"
-        series += _series(named, "stars", [(star.report_goal, value(star))])
+        kind = "stars" if plan.best is not None else "misses"
+        series += _series(named, kind, [(star.report_goal, value(star))])
     # Without points the axes still need values.
     x = [goal for each in series for goal in each.x.tolist()] or [1.0]
     y = [mark.at for mark in marks if mark.axis == "y"]

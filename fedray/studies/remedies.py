@@ -1,12 +1,13 @@
-"""Remedies of a plan that fails: more noise, fewer rounds, more devices with a larger report goal,
-more devices at the same goal, or a longer timer, each by itself, from the report goal and timer of
-the nearest miss.
+"""Remedies of a plan that fails: more noise, fewer rounds, fewer rounds of more reports, a longer
+timer, more devices with a larger report goal, or more devices at the same goal, each by itself,
+from the report goal and timer of the nearest miss.
 
 Noise and rounds follow from the planned limits: the first rounds of a run have no smaller min-sep.
 If devices and report goal grow by one factor, min-sep stays about the same and the noise grows by
-that factor. Devices or timers by themselves change who comes when: the min-sep that would do is
+that factor. The same holds of fewer rounds with the same reports in all, but the devices stay.
+Devices or timers by themselves change who comes when: the min-sep that would do is
 found first, and min-sep is about proportional to both. Proposals that change devices or timer are
-then simulated as the plan's own candidates are.
+then simulated as the plan's own candidates are, and so are fewer rounds of more reports.
 """
 
 import math
@@ -29,6 +30,12 @@ NEARLY_ALL = 0.9
 """Share of the devices that the first run with each of them once counts on."""
 LEAST_SHARE = 0.2
 """Fewer rounds than this share of those wanted are no remedy."""
+LEAST_TRADED = 0.1
+"""The same share if the reports in all stay."""
+TRADE = "rounds.count and rounds.report_goal"
+ONCE = "participation.max_participations"
+OF_ROUNDS = "rounds.count", TRADE, ONCE
+"""Keys whose value is a number of rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +44,9 @@ class Remedy(Document):
 
     key: str
     """Changed figure: noise_per_report, rounds.count, rounds.report_goal (the devices grow by the
-    same factor), population.devices, timer_hours, or participation.max_participations, which is 1
-    for `value` rounds."""
+    same factor), population.devices, timer_hours, participation.max_participations, which is 1 for
+    `value` rounds, or "rounds.count and rounds.report_goal", `value` rounds of no more reports in
+    all."""
     value: float | None
     """Value that would do; None if none was found."""
     epsilon: float | None
@@ -50,14 +58,18 @@ class Remedy(Document):
     """Days of the slowest simulated run; None without simulations."""
     noise_multiplier: float | None = None
     """Noise multiplier with it, if it is another."""
+    report_goal: int | None = None
+    """Report goal with it, if it is another."""
+    devices: int | None = None
+    """Devices with it, if they are others."""
 
 
 def remedies(
     near: Any,
     devices: int,
     sensitivity_of: Callable[[MinSep], float],
-    simulate: Callable[[int, float, int], Any],
-    rounds_once: Callable[[int], tuple[int, float | None]],
+    simulate: Callable[[int, float, int, int], Any],
+    rounds_once: Callable[[int], tuple[int, float | None, float]],
 ) -> tuple[Remedy, ...]:
     """Returns the changes that would do; a change of which none was found has no value.
 
@@ -65,9 +77,9 @@ def remedies(
         near: candidate of a plan with the least epsilon, and planned limits.
         devices: devices of its population.
         sensitivity_of: sensitivity of the mechanism made for limits, under them.
-        simulate: returns the candidate with other devices, timer hours and report goal.
-        rounds_once: returns the rounds that runs with each device once commit, of so many, and the
-            days of the slowest.
+        simulate: returns the candidate with other devices, timer hours, report goal and rounds.
+        rounds_once: returns the rounds that runs with each device once commit, of so many, the days
+            of the slowest, and the size of the simulations.
     """
     target, limits = near.target, near.planned_limits
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
@@ -88,41 +100,52 @@ def remedies(
         Remedy("noise_per_report", z / near.report_goal, target.epsilon, near.scale, None, z),
         Remedy("rounds.count", rounds, with_rounds, near.scale),
     ]
-    needed = _bisected(lambda each: epsilon(n, each) <= target.epsilon, b, n)
-    more_apart = needed and MORE * needed / b
-    factors = {"rounds.report_goal": z / near.noise_multiplier, "population.devices": more_apart}
     if target.report_goal is not None:
-        del factors["rounds.report_goal"]
-        most, days = min(n, int(NEARLY_ALL * near.population_over_goal)), None
+        most, days, scale = min(n, int(NEARLY_ALL * near.population_over_goal)), None, near.scale
         # Each attempt is to commit what the one before it did.
         for _ in range(MOST_PROPOSALS if k > 1 else 0):
             if most >= fewest and days is None:
-                most, days = rounds_once(most)
+                most, days, scale = rounds_once(most)
         if days is not None:
             once = sensitivity_of(MinSep(most, most, 1))
             z_once = noise_multiplier_for(once, target.delta, epsilon=target.epsilon)
-            z_once, key = max(z_once, near.noise_multiplier), "participation.max_participations"
+            z_once = max(z_once, near.noise_multiplier)
             epsilon_once = epsilon_of(once, z_once, target.delta)
-            found.append(Remedy(key, most, epsilon_once, near.scale, days, z_once))
+            found.append(Remedy(ONCE, most, epsilon_once, scale, days, z_once))
+    needed = _bisected(lambda each: epsilon(n, each) <= target.epsilon, b, n)
+    more_apart, more_noise = needed and MORE * needed / b, z / near.noise_multiplier
+    factors = {TRADE: more_noise, "timer_hours": more_apart}
+    factors |= {"rounds.report_goal": more_noise, "population.devices": more_apart}
     # Without a timer none can be longer.
-    if near.timer_hours:
-        factors["timer_hours"] = more_apart
+    if not near.timer_hours:
+        del factors["timer_hours"]
+    if target.report_goal is not None:
+        del factors["rounds.report_goal"]
     for key, factor in factors.items():
         remedy = Remedy(key, None, None if factor else epsilon(n, n), near.scale)
         for attempt in range(MOST_PROPOSALS if factor else 0):
             times, hours, goal = (factor or 1.0) * MORE**attempt, near.timer_hours, near.report_goal
-            more = devices
+            more, count = devices, n
             if key == "timer_hours":
                 # Whole hours, so that the shown value is the simulated one.
                 value = hours = float(math.ceil(hours * times))
             elif key == "population.devices":
                 value = more = round(devices * times)
+            elif key == TRADE:
+                value = count = int(n / times)
+                if count < LEAST_TRADED * n:
+                    break
+                goal = n * goal // count
             else:
                 value = goal = math.ceil(goal * times)
                 more = math.ceil(devices * goal / near.report_goal)
-            tried = simulate(more, hours, goal)
+            tried = simulate(more, hours, goal, count)
             if tried.meets_target:
-                remedy = Remedy(key, value, tried.epsilon, tried.scale, tried.days)
+                is_same = goal == near.report_goal
+                noise, goal = (None, None) if is_same else (tried.noise_multiplier, goal)
+                others = None if more == devices else more
+                found_by = tried.epsilon, tried.scale, tried.days
+                remedy = Remedy(key, value, *found_by, noise, goal, others)
             # A longer timer starves once, and then always.
             if tried.meets_target or tried.starves:
                 break

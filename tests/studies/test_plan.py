@@ -21,7 +21,7 @@ from fedray.audit.claims import read_claim
 from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
-from fedray.commands.studies.plan import _option
+from fedray.commands.studies.plan import _changed, _options
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.identity import Identity
@@ -37,6 +37,7 @@ from fedray.studies.plan import (
     PlanTarget,
     _first_goal,
     make_plan,
+    most_within,
     with_limits,
 )
 from fedray.studies.plan_page import (
@@ -46,7 +47,7 @@ from fedray.studies.plan_page import (
     plan_sentences,
     plan_tables,
 )
-from fedray.studies.remedies import remedies
+from fedray.studies.remedies import TRADE, remedies
 from fedray.studies.simulated import Truth
 from fedray.studies.what_ifs import WhatIf, what_ifs
 
@@ -338,7 +339,7 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
     without_simulations(monkeypatch, simulated)
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     starves = False
-    plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
+    plan = make_plan(small("rounds.count=100"), target, [6.0], 2, 0.5, HERE, has_cache=False)
     assert (plan.best.days, plan.best.enforced_days, plan.best.enforced_min_sep) == (3.0, 4.0, 21)
     assert any("takes 4.0 days instead of 3.0" in each for each in plan.warnings)
     # Min-sep permits the planned participations, so a cap would be a second rule for the same.
@@ -346,13 +347,13 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
         plan_sentences(plan)
     )
     starves = True
-    found = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
+    found = make_plan(small("rounds.count=100"), target, [6.0], 2, 0.5, HERE, has_cache=False)
     assert found.best is None
     full = [each for each in found.candidates if each.is_full_size][-1]
     assert full.note.startswith(
         "only with the planned limits as rules, starved; reports of abandoned"
     )
-    assert full.note in plan_sentences(found)[0]
+    assert full.note in found.headline
 
 
 def test_a_plan_claims_what_its_epsilon_rests_on_rounded_up(small) -> None:
@@ -496,7 +497,7 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     assert "A round starts at least 96 minutes after the one before" in words
     none = Plan(PlanTarget(epsilon=1.0), small(), 2, 0.5, None, others)
     assert plan_sentences(none)[0].startswith(
-        "No report goal and timer that were tried meet epsilon 1 at delta 1e-10. The least was "
+        "Epsilon 1 is not met: the least was 5.0000, at report goal 150, timer 24 h."
     )
     assert set(plan_files(none, "")) == {"report.html", "plan.json"}
     days, epsilon = plan_figures(plan)
@@ -529,8 +530,8 @@ def test_goals_that_met_the_target_until_full_size_are_neither_the_least_nor_the
     missed, met, larger = candidate(100, 5.0), candidate(200, 2.5), candidate(300, 2.0)
     starved = candidate(200, note="no devices", scale=1.0 if is_full_size else 0.5)
     plan = Plan(PlanTarget(epsilon=3.0), small(), 2, 0.5, None, (missed, met, starved, larger))
-    (sentence,) = plan_sentences(plan)
-    assert "The least was 5.0000, at report goal 100 with a timer of 24 h." in sentence
+    sentence = plan.headline
+    assert "not met: the least was 5.0000, at report goal 100, timer 24 h." in sentence
     starves = "Goal 200 with a timer of 24 h starves at full size: no devices."
     assert (starves in sentence) == is_full_size
     assert plan.timers[0].least == (None if is_full_size else met)
@@ -698,9 +699,11 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     found = {each.key: each for each in plan.remedies}
     assert [*found] == [
         *("noise_per_report", "rounds.count"),
-        *("rounds.report_goal", "population.devices", "timer_hours"),
+        *(TRADE, "timer_hours", "rounds.report_goal", "population.devices"),
     ]
-    assert all(each.epsilon <= 2.0 for each in plan.remedies)
+    assert all(each.epsilon <= 2.0 for each in plan.remedies if each.key != TRADE)
+    # Rounds of so many reports starve.
+    assert found[TRADE].value is None
     z = plan.nearest.noise_multiplier
 
     def epsilon(limits: MinSep, noise: float = z) -> float:
@@ -720,11 +723,11 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     goal = found["rounds.report_goal"].value
     assert goal == pytest.approx(plan.nearest.report_goal * times, abs=1.0)
     more = math.ceil(20_000 * goal / plan.nearest.report_goal)
-    both = f"({more:,} and {goal:,})"
-    said = f"{up(goal / plan.nearest.report_goal, 2)} times the devices and the report goal {both}"
-    assert f"{said}, at the same noise on the mean" in plan.headline
+    words = [row[0] for row in plan.tables()[0].rows]
+    assert words[3] == f"{up(more / 20_000, 2)} times the devices ({more:,}), goal {goal:,}"
     assert found["rounds.report_goal"].scale <= 1 / times < plan.scale
-    assert f"which makes the signal-to-noise ratio {up(times, 2)} times smaller" in plan.headline
+    assert plan.tables()[0].rows[0][-1] == up(times, 2)
+    assert [row[-1] for row in plan.tables()[0].rows[1:]] == ["1.00"] * 5
     for key in ("population.devices", "timer_hours"):
         factor = found[key].value / (20_000 if key == "population.devices" else 12.0)
         less = int(b * factor / 1.12)
@@ -733,21 +736,20 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     assert found["timer_hours"].days == hours / 4.0
     # The timer that a reader is told is the one that was simulated.
     assert hours == int(hours)
-    assert f"a timer of {hours:.0f} h, in" in plan.headline
+    assert words[1:3] == [f"{rounds:,} rounds", f"timer {hours:.0f} h"]
     page = plan_page(plan)
     least = min(each.scale for each in plan.remedies)
-    assert f"Instead would do, by estimates from {least:.2g} of the size or more: " in plan.headline
-    assert f" {rounds:,} rounds; or " in plan.headline
+    assert f"Estimates from {least:.2g} of the size or more" in page
+    assert '<div class="verdict broken"><b>Epsilon ' in page
+    assert ", not 2: not met</b>" in page
+    assert len(plan_sentences(plan)[0].split()) < 20
     assert plan.headline in html.unescape(page)
     assert "nearest miss" in page
     assert plan_figures(plan)[0].name == "epsilon"
     assert plan_figures(plan)[0].series[-1].name == "nearest miss"
-    options = [_option(plan, each) for each in plan.remedies]
-    assert options[1:3] == [
-        f"--set rounds.count={rounds}",
-        f"--set population.devices={more}",
-    ]
-    assert options[4] == f"--timers {hours:g}"
+    options = [_options(plan, each) for each in plan.remedies if each.value]
+    assert options[1] == {"rounds.count": f"{rounds}"}
+    assert options[2:4] == [{"--timers": f"{hours:g}"}, {"population.devices": f"{more}"}]
 
 
 def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
@@ -773,8 +775,8 @@ def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
     failed, met = plans
     assert met.best is not None
     assert failed.best is None
-    first = "With report goal 130 and noise multiplier 7.1 no timer tried meets epsilon 2 at delta"
-    assert failed.headline.startswith(first)
+    said = "With report goal 130 and noise multiplier 7.1 no timer tried meets it at delta"
+    assert said in failed.headline
     assert failed.nearest is not None
     k = failed.nearest.planned_max_participations
 
@@ -786,49 +788,88 @@ def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
     assert "rounds.report_goal" not in found
     noise = found["noise_per_report"].noise_multiplier
     assert epsilon(k, noise) <= 2.0 < epsilon(k, 0.999 * noise)
-    assert f"noise multiplier {up(noise)} (noise_per_report" in failed.headline
-    assert (
-        _option(failed, found["noise_per_report"]) == f"--set privacy.noise_multiplier={up(noise)}"
-    )
+    assert failed.tables()[0].rows[0][0] == f"noise multiplier {up(noise)}"
+    options = _options(failed, found["noise_per_report"])
+    assert options == {"privacy.noise_multiplier": up(noise)}
+    words = "--set privacy.noise_multiplier=7.1 --out a --timers 3 --timers=4 --set rounds.count=5"
+    asked = _changed(words.split(), {**options, "--timers": "9"})
+    more = ["--set", f"privacy.noise_multiplier={up(noise)}", "--timers", "9"]
+    assert asked == ["--out", "a", "--set", "rounds.count=5", *more]
+    # No more reports in all from the same devices, in fewer rounds with as much noise on the mean.
+    trade = found[TRADE]
+    assert trade.report_goal == 100 * 130 // trade.value
+    assert trade.noise_multiplier == pytest.approx(z / goal * trade.report_goal)
+    assert trade.epsilon == epsilon(-(-trade.value // 21), trade.noise_multiplier) <= 2.0
     once = found["participation.max_participations"]
     # 20,000 devices would do for 153 rounds of 130 reports.
     assert once.value == 100
     assert once.noise_multiplier == z
     assert once.epsilon == epsilon(1, z) <= 2.0
-    assert _option(failed, once) == (
-        "--set rounds.count=100 --set participation.max_participations=1 "
-        "--set privacy.noise_multiplier=7.1000"
-    )
+    keys = {"rounds.count": "100", "participation.max_participations": "1"}
+    assert _options(failed, once) == {**keys, "privacy.noise_multiplier": "7.1000"}
 
 
 @pytest.mark.parametrize("z", [7.0, 0.5])
 def test_a_plan_says_whether_the_scenario_s_own_settings_meet_the_target(
     small, monkeypatch, z: float
 ) -> None:
-    """Goal 150, timer 48 h and this noise: min-sep 48, so three participations in 100 rounds."""
+    """Goal 150, timer 48 h, this noise and a tree: the rules enforce min-sep 40, so three participations in 100 rounds."""
 
     def truth(scenario: Scenario) -> Truth:
         b = int(scenario.participation.timer_hours)
-        return Truth(MinSep(100, b, -(-100 // b)), days=2.5)
+        enforced = MinSep(100, b - 8, -(-100 // (b - 8)))
+        return Truth(MinSep(100, b, -(-100 // b)), days=2.5, enforced=enforced)
 
     without_simulations(monkeypatch, truth)
     keys = "rounds.count=100", "rounds.report_goal=150", "participation.timer_hours=48"
-    scenario = small(*keys, f"privacy.noise_multiplier={z}")
-    target = PlanTarget(6.0, 1e-6, 0.02, buffers=1)
+    scenario = small(*keys, f"privacy.noise_multiplier={z}", "privacy.mechanism={ kind = 'tree' }")
+    target = PlanTarget(12.0, 1e-6, 0.02, buffers=1)
     plan = make_plan(scenario, target, [24.0], 2, 1.0, HERE, has_cache=False)
     assert plan.own is not None
     assert plan.own not in plan.candidates
-    release = Gaussian(noise_multiplier=z, sensitivity=2 * 3**0.5)
+    limits = plan.own.planned_limits
+    assert limits.min_sep < 40
+    assert limits.max_participations == 3
+    sensitivity = scenario.privacy.strategy.participation_sensitivity(limits).value
+    release = Gaussian(noise_multiplier=z, sensitivity=sensitivity)
     assert plan.own.epsilon == pytest.approx(gdp_epsilon(release, 1e-6))
-    verdict = "meet" if plan.own.epsilon <= 6.0 else "miss"
+    verdict = "meet" if plan.own.epsilon <= 12.0 else "miss"
     assert (verdict == "meet") == (z == 7.0)
     said = f"report goal 150, timer 48 h and noise multiplier {z:g}, {verdict} the target: epsilon"
     assert said in plan.headline
     (candidates,) = (each for each in plan_tables(plan) if each.title == "Candidates")
-    assert candidates.rows[0][0] == f"own: {'meets' if verdict == 'meet' else 'misses'} the target"
+    assert (
+        candidates.rows[0][0]
+        == f"own, tree: {'meets' if verdict == 'meet' else 'misses'} the target"
+    )
     found_keys(json.loads(json.dumps(plan.to_json())), Plan)
     arguments = (scenario, target, [24.0], 2, 1.0, HERE, False)
     assert make_plan(*arguments, has_own=False).own is None
+
+
+@pytest.mark.parametrize("hours", [5.0, 24.0, 30.0, 72.0])
+def test_a_timer_permits_as_many_participations_as_its_days_have_room_for(hours: float) -> None:
+    """A device that comes as soon as its timer permits, from the first second to the last, is counted."""
+    for days in (0.5, 1.0, 5.0, 9.1, 24.0, 28.0):
+        came, at = 0, 0.0
+        while at <= 24.0 * days + 1e-6:
+            came, at = came + 1, at + hours
+        assert most_within(days, hours) == came
+
+
+def test_participations_are_planned_by_the_timer_if_it_permits_fewer(small, monkeypatch) -> None:
+    """96 h within 21 days or less have room for 6, where the min-sep has room for 10; a cap enforces them."""
+
+    def truth(scenario: Scenario) -> Truth:
+        return Truth(MinSep(100, 12, 4), days=20.0)
+
+    without_simulations(monkeypatch, truth)
+    target = PlanTarget(12.0, 1e-6, 0.05, buffers=1, report_goal=150)
+    plan = make_plan(small("rounds.count=100"), target, [96.0], 2, 1.0, HERE, has_cache=False)
+    assert plan.best is not None
+    k = plan.best.planned_max_participations
+    assert k == math.floor(1.05 * 20 * 24 / 96) + 1 == 6 < -(-100 // plan.best.planned_min_sep)
+    assert plan.best.cap == k
 
 
 def test_each_device_once_takes_the_rounds_that_its_runs_commit(small, monkeypatch) -> None:
@@ -847,7 +888,7 @@ def test_each_device_once_takes_the_rounds_that_its_runs_commit(small, monkeypat
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
     (once,) = [each for each in plan.remedies if each.key == "participation.max_participations"]
     assert (once.value, once.days) == (120, 4.0)
-    assert "120 rounds, in 4.0 days, noise multiplier" in plan.headline
+    assert "120 rounds, each device once" in str(plan.tables()[0])
 
 
 def test_a_goal_and_a_noise_multiplier_are_kept_if_both_are_set(
@@ -907,16 +948,16 @@ def test_a_plan_that_fails_says_what_would_not_do(small, monkeypatch) -> None:
     target = PlanTarget(epsilon=2.0, delta=1e-6, noise_per_report=0.001, buffers=1)
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
     keys = {each.key for each in plan.remedies if each.value is None}
-    assert keys == {"rounds.count", "population.devices", "timer_hours"}
-    never = "No number of rounds and no number of devices at this goal and no timer would do"
-    assert f"{never}: even one participation of a device exceeds the target." in plan.headline
+    assert keys == {"rounds.count", "population.devices", "timer_hours", TRADE}
+    changes = [row[0] for row in plan.tables()[0].rows]
+    assert "no timer (one participation is too much)" in changes
     target = replace(target, noise_per_report=0.005)
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
     none = {each.key for each in plan.remedies if each.value is None}
-    assert none == {"rounds.count", "population.devices", "timer_hours"}
+    assert none >= {"rounds.count", "population.devices", "timer_hours"}
     # Fewer than a fifth of the rounds would do, which is no remedy.
-    unknown = "No number of rounds from 80 and no number of devices at this goal and no timer was found that would do."
-    assert unknown in plan.headline
+    changes = [row[0] for row in plan.tables()[0].rows]
+    assert "no number of rounds from 80 at this goal found" in changes
     assert plan.headline in html.unescape(plan_page(plan))
 
 
@@ -933,17 +974,22 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
     )
     asked = []
 
-    def simulate(devices: int, hours: float, goal: int) -> SimpleNamespace:
-        if goal == near.report_goal:
+    def simulate(devices: int, hours: float, goal: int, rounds: int) -> SimpleNamespace:
+        if goal == near.report_goal and rounds == 400:
             asked.append((devices, hours))
         is_third = len({each for each, _ in asked}) == 3
         return SimpleNamespace(
-            meets_target=is_third, epsilon=1.9, days=5.0, starves=False, scale=0.5
+            meets_target=is_third,
+            epsilon=1.9,
+            days=5.0,
+            starves=False,
+            scale=0.5,
+            noise_multiplier=3.0,
         )
 
     found = remedies(
         *(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate),
-        lambda rounds: (rounds, 1.0),
+        lambda rounds: (rounds, 1.0, 0.5),
     )
     (devices,) = [each for each in found if each.key == "population.devices"]
     assert devices.value == asked[2][0]

@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,10 @@ def plan(
     print_result(found, as_json)
     if out is not None and not as_json:
         print_line(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
-    again = shlex.join([f"{each}-2" if each == str(out) else each for each in sys.argv[1:]])
+    again = [f"{each}-2" if each == str(out) else each for each in sys.argv[1:]]
     for each in found.remedies:
         if each.value is not None and not as_json:
-            print_line(f"or      fedray {again} {_option(found, each)}")
+            print_line(f"or      fedray {shlex.join(_changed(again, _options(found, each)))}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
@@ -116,18 +116,37 @@ def _refuse_planned(overrides: Mapping[str, str]) -> None:
             raise InputError(f"--set {shown(each)}: a plan finds this itself; {PLANNED[key]}")
 
 
-def _option(plan: Any, remedy: Any) -> str:
-    """Returns the option by which a remedy is planned."""
-    from fedray.studies.plan_page import devices_of
+def _changed(words: Sequence[str], options: Mapping[str, str]) -> list[str]:
+    """Returns a command with these settings, as KEY, and options, as --NAME, each once."""
+    kept: list[str] = []
+    for word in words:
+        pair = word.split("=", 1)
+        if kept and kept[-1] in ("--set", *options) and not {kept[-1], pair[0]}.isdisjoint(options):
+            kept.pop()
+        elif len(pair) == 1 or pair[0].removeprefix("--set=") not in options:
+            kept.append(word)
+    pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in options.items())
+    return [*kept, *(word for pair in pairs for word in pair)]
 
-    key, value = remedy.key, remedy.value
-    noise = f"--set privacy.noise_multiplier={up(remedy.noise_multiplier or 0.0)}"
-    if key == "participation.max_participations":
-        return f"--set rounds.count={value} --set {key}=1 {noise}"
-    if key == "noise_per_report":
-        return noise if plan.target.report_goal else f"--noise-per-report {up(value, 6)}"
+
+def _options(plan: Any, remedy: Any) -> dict[str, str]:
+    """Returns the settings and options by which a remedy is planned."""
+    from fedray.studies.remedies import OF_ROUNDS, ONCE
+
+    key, value, near = remedy.key, remedy.value, plan.nearest
+    goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
+    noise, is_kept = remedy.noise_multiplier or near.noise_multiplier, plan.target.report_goal
+    is_other = is_own or (remedy.noise_multiplier and (is_kept or key == "noise_per_report"))
+    # A plan without a given goal finds it again by the noise per report.
+    found = {
+        ONCE: "1" if key == ONCE else "",
+        "rounds.count": f"{value:.0f}" if key in OF_ROUNDS else "",
+        "population.devices": str(remedy.devices or ""),
+        "--timers": f"{near.timer_hours:g}" if is_own else "",
+        "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
+        "privacy.noise_multiplier": up(noise) if is_kept and is_other else "",
+        "--noise-per-report": up(noise / goal, 6) if is_other and not is_kept else "",
+    }
     if key == "timer_hours":
-        return f"--timers {value:g}"
-    if key == "rounds.report_goal":
-        key, value = "population.devices", devices_of(plan, remedy)
-    return f"--set {key}={value:.0f}"
+        found["--timers"] = f"{value:g}"
+    return {name: text for name, text in found.items() if text}
