@@ -17,6 +17,8 @@ from typing import Any
 # Before NumPy is loaded. BLAS would start a thread per core in every one of the processes, each of
 # which waits for the others by spinning: the tests of optimisers took 2.5 times the CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# pytest-xdist sets a width, which tables of commands follow.
+os.environ.pop("COLUMNS", None)
 
 import numpy as np
 import pytest

@@ -241,7 +241,7 @@ def test_assumptions_name_what_is_released_beside_the_models(trace_of, small) ->
     )
     for what in ("train_loss", "clipped_share", "seed", "floating-point"):
         assert what in trained
-    assert "64 / 200" in trained
+    assert "64 of the 200" in trained
     whole = small("training.enabled=true", "training.cohort_sample=200")
     assert "really trained" not in " ".join(audit_trace(trace_of([[0], [1]], 2, whole)).assumptions)
 

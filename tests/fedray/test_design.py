@@ -126,7 +126,11 @@ def test_prefix_sums_are_the_workload_everywhere_and_a_row_says_where_a_file_has
     given = (*SETTING, "--workload", "momentum=0.9", "--out", "b.json")
     assert fedray_command("optimize", "blt", *given)[0] == 0
     _, out, _ = fedray_command("mechanism", "a.json", "b.json", *SETTING)
-    rows = {line.split()[0]: line.split()[1] for line in out.splitlines() if ".json" in line}
+    rows = {
+        line.split()[0]: line.split()[1]
+        for line in out.splitlines()
+        if line[:4] in ("  a.", "  b.")
+    }
     assert rows == {"a.json": "prefix", "b.json": "momentum=0.9"}
     assert "made for another workload" in fedray_command("mechanism", "b.json", *SETTING)[1]
     stressed = (

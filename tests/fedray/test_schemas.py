@@ -78,7 +78,6 @@ def test_init_writes_the_small_scenario(fedray_command, tmp_path: Path) -> None:
         ("sweep", "vary"),
         ("sweep", "made_for"),
         ("sweep.mechanisms", "buffers"),
-        ("sweep.runs", "seed"),
     ],
 )
 def test_schema_tells_a_table_in_words_and_as_json(
