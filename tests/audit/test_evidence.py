@@ -123,7 +123,7 @@ def test_a_wait_of_a_log_begins_at_the_last_row_of_a_contribution(tmp_path: Path
 
 @pytest.mark.slow
 def test_timers_of_random_logs_are_judged_as_by_brute_force(tmp_path: Path) -> None:
-    for seed in range(12):
+    for seed in range(40):
         (tmp_path / str(seed)).mkdir()
         check_timer_of_random_log(tmp_path / str(seed), seed)
 
