@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
@@ -16,6 +17,7 @@ from fedray.scenario.availability import Availability
 from fedray.scenario.buffer import AnyStalenessWeighting
 from fedray.scenario.clipping import AnyClipping
 from fedray.scenario.data import AnyData
+from fedray.scenario.data_file import PLACES
 from fedray.scenario.participation import AnyPolicy
 from fedray.scenario.privacy import TARGETS, AnyMechanism
 from fedray.scenario.rounds import AnyClosing
@@ -98,8 +100,21 @@ def _problems(error: ScenarioError) -> Sequence[str]:
     return error.problems or (str(error),)
 
 
-def apply_override(tables: dict[str, Any], override: str) -> None:
-    """Applies the text of an override to nested tables in place. Raises ScenarioError."""
+def key_of(override: str) -> str:
+    """Returns the key that an override sets, in its long form: `training.task.file`."""
+    key = override.partition("=")[0].strip()
+    return ".".join(_LONG_FORMS["file"]) if key == "training.file" else key
+
+
+def apply_override(tables: dict[str, Any], override: str, directory: Path | None = None) -> None:
+    """Applies the text of an override to nested tables in place. Raises ScenarioError.
+
+    Args:
+        tables: the tables.
+        override: text `table.key=value`.
+        directory: folder of the scenario's files. Paths in overrides are relative to the working
+            directory, so they become absolute if this is another folder.
+    """
     key, separator, text = override.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not separator or not all(names):
@@ -108,6 +123,8 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
             "rounds.report_goal=3000"
         )
     value = _parse_value(text.strip(), override)
+    if directory is not None and directory.resolve() != Path.cwd():
+        value = _with_absolute_paths(names[-1], value)
     # The short form in a file and the long one in an override must meet in one table.
     if "training" in tables:
         tables["training"] = with_task_as_table(tables["training"])
@@ -137,6 +154,13 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
     if key.strip() in _NOISE:
         for other in _NOISE - {key.strip()}:
             table.pop(other.removeprefix("privacy."), None)
+
+
+def _with_absolute_paths(key: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_absolute_paths(name, each) for name, each in value.items()}
+    is_path = key in PLACES and isinstance(value, str) and value
+    return str(Path(value).absolute()) if is_path else value
 
 
 def _forget_keys_of_another_kind(

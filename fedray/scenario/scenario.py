@@ -36,7 +36,7 @@ from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, FormedData, LanguageData
 from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
-from fedray.scenario.overrides import apply_override, merged, naming_overrides
+from fedray.scenario.overrides import apply_override, key_of, merged, naming_overrides
 from fedray.scenario.participation import Participation
 from fedray.scenario.population import DeviceClass, Population
 from fedray.scenario.privacy import Privacy
@@ -649,25 +649,13 @@ class Scenario(Table):
         tables = self.to_tables()
         for override in overrides:
             apply_override(tables, override)
-        # An override may have put anything in place of a table, which validation refuses later.
-        privacy = tables["privacy"]
-        mechanism, new = (
-            self.privacy.mechanism,
-            privacy.get("mechanism") if isinstance(privacy, dict) else None,
-        )
+        mechanism = self.privacy.mechanism
         # Contents in memory are reused, so that a copy does not read the files again.
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         # With the digests of the old files every new file would be refused.
-        _forget_digest_of_another_file(mechanism, new)
-        _forget_digest_of_another_file(self.availability, tables["availability"])
-        _forget_digest_of_another_file(self.data, tables["data"])
-        analytics = tables.get("analytics")
-        if self.analytics is not None and isinstance(analytics, dict):
-            _forget_digest_of_another_file(self.analytics.values, analytics.get("values"))
-        training = tables["training"]
-        if isinstance(training, dict):
-            _forget_digest_of_another_file(self.training.task, training.get("task"))
-            _forget_digest_of_another_file(self.training.initial, training.get("initial"))
+        named = {key_of(each) for each in overrides}
+        for key in FILE_KEYS:
+            _forget_digest_of_another_file(self, tables, key, named)
         contents = {table.sha256: table for table in self.content_files}
         return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
 
@@ -719,7 +707,7 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
         tables.setdefault("name", file.stem)
     for override in [overrides] if isinstance(overrides, str) else overrides:
-        apply_override(tables, override)
+        apply_override(tables, override, file.parent)
     return tables
 
 
@@ -762,17 +750,26 @@ def _as_given(table: BaseModel) -> BaseModel:
     return copy
 
 
-def _forget_digest_of_another_file(before: Any, table: Any) -> None:
-    """Drops the digest if an override names another file, to which the digest does not apply."""
+def _forget_digest_of_another_file(
+    scenario: Scenario, tables: dict[str, Any], key: str, named: set[str]
+) -> None:
+    """Drops the digest of a file that overrides name: it may be that of another file, or of this
+    one before it was edited."""
+    *path, name = key.split(".")
+    before = functools.reduce(lambda each, part: getattr(each, part, None), path, scenario)
+    table = functools.reduce(
+        lambda each, part: each.get(part) if isinstance(each, dict) else None, path, tables
+    )
     if not isinstance(table, dict):
         return
-    for path_key, digest_key in {"file": "sha256", **getattr(before, "digest_keys", {})}.items():
-        # If an override changed the digest too, it is meant for the new file and stays.
-        is_same_digest = table.get(digest_key) == getattr(before, digest_key, None)
-        is_same_file = table.get(path_key) == getattr(before, path_key, None)
-        if table.get(digest_key) and is_same_digest and not is_same_file:
-            del table[digest_key]
-            # Nor was the other file found at this cost.
-            cost = table.get("vocabulary_cost")
-            if isinstance(cost, dict) and cost.get(digest_key) == getattr(before, digest_key):
-                del table["vocabulary_cost"]
+    digest_key = name.removesuffix("file") + "sha256"
+    # If an override changed the digest too, it is meant for the new file and stays.
+    is_own = table.get(digest_key) == getattr(before, digest_key, None)
+    is_own &= ".".join([*path, digest_key]) not in named
+    is_named = key in named or table.get(name) != getattr(before, name, None)
+    if table.get(digest_key) and is_own and is_named:
+        del table[digest_key]
+        # Nor was the other file found at this cost.
+        cost = table.get("vocabulary_cost")
+        if isinstance(cost, dict) and cost.get(digest_key) == getattr(before, digest_key):
+            del table["vocabulary_cost"]

@@ -14,6 +14,7 @@ from fedray.base.kept import cache_folder
 from fedray.clients.python_file import function_in
 from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
+from fedray.scenario.tasks import CustomTask
 
 CODE = b"def runs(*arguments):\n    return 31415\n"
 DIGEST = hashlib.sha256(CODE).hexdigest()
@@ -146,3 +147,46 @@ def test_python_that_is_nested_beyond_the_parser_is_one_line(nested: str, trace:
     # As after trust_code=True.
     with pytest.raises(InputError, match="is not a readable Python file"):
         function_in(kept.availability, "runs")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "training.task.file=own.py",
+        "training.file=own.py",
+        'training.task={kind="custom", file="own.py"}',
+    ],
+)
+def test_an_override_that_names_the_recorded_path_reads_the_file_as_it_is_now(
+    override: str, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trace / f"{DIGEST}.py").write_bytes(CODE)
+    task = {"kind": "custom", "file": "own.py", "sha256": DIGEST}
+    old = recorded(trace, training={"task": task})
+    monkeypatch.chdir(trace.parent)
+    Path("own.py").write_bytes(b"# edited\n" + CODE)
+    assert old.with_overrides("training.seed=7").training.task == old.training.task
+    new = old.with_overrides(override).training.task
+    assert isinstance(new, CustomTask)
+    assert new.content == b"# edited\n" + CODE
+    # Whoever gives the digest too wants exactly that content.
+    both = old.with_overrides("training.task.file=own.py", f"training.task.sha256={DIGEST}")
+    assert both.training.task == old.training.task
+
+
+@pytest.mark.parametrize(
+    "override", ["availability.file=new.py", 'availability={model="custom", file="new.py"}']
+)
+def test_a_path_in_an_override_is_relative_to_the_working_directory(
+    override: str, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trace / "scenario.toml").write_text(
+        "[population]\ndevices = 1000\n[rounds]\ncount = 2\nreport_goal = 100\n"
+        '[availability]\nmodel = "custom"\nfile = "../own.py"\n'
+    )
+    monkeypatch.chdir(trace.parent)
+    Path("new.py").write_bytes(b"# new\n" + CODE)
+    for overrides, content in (([override], b"# new\n" + CODE), ([], CODE)):
+        read = Scenario.from_toml("trace/scenario.toml", overrides).availability
+        assert isinstance(read, CustomAvailability)
+        assert read.content == content
