@@ -43,7 +43,7 @@ def read_strategy(file: str | Path) -> Strategy:
     else:
         document = read_document(path, "mechanism file", "JSON")
     if isinstance(document, dict):
-        # It tells what the mechanism was made for, and is no part of it.
+        # It documents the mechanism's purpose, and is no part of it.
         document.pop(WORKLOAD, None)
     try:
         return strategy_of(document, path.parent)

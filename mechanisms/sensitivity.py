@@ -240,7 +240,7 @@ class PatternSensitivities:
         bound.
 
         Raises:
-            InputError: as `of`.
+            InputError: raised by `of`.
         """
         found = self.of(pattern[None, :], None if weights is None else weights[None, :])
         rows = tuple(pattern.tolist())

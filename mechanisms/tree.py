@@ -216,7 +216,7 @@ class Tree(Strategy):
     def segments(self, rounds: int) -> list[Segment]:
         """Returns the segments of the first `rounds` rounds; an unfinished one is not completed."""
         self.check_rounds(rounds)
-        # A run that stops early leaves its last tree as it is: nobody completed it.
+        # A run that stops early leaves its last tree as it is: it stays incomplete.
         planned = {*self.restarts, self.rounds}
         inside = [restart for restart in self.restarts if restart < rounds]
         return [
@@ -343,7 +343,7 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
 
         joined = join(left, half, real - min_sep, barred, right_of)
         # Squares decide between patterns of equal count only, so the node's own term, which
-        # depends on the count alone, can be added after joining.
+        # depends only on the count, can be added after joining.
         # The node itself adds the square of the participations below it.
         return tuple(
             tuple(best._replace(square=best.square + count**2) for best in each)

@@ -247,7 +247,7 @@ class MatrixFile(TriangularStrategy):
                 "file"
             )
         self._matrix = C
-        # The value is frozen, but nobody else has it yet.
+        # The value is frozen, but not handed out yet.
         object.__setattr__(self, "sha256", digest)
         return self
 

@@ -92,7 +92,7 @@ BUFFERED = (
     "was sent the model. Min-sep counts buffers. A device has at most one report in a buffer. "
     "{weights}"
 )
-"""Assumption of buffered rounds. Noise and clip norm are those of the round that uses a report."""
+"""Assumption of buffered rounds. The round that uses a report decides its noise and clip norm."""
 UNWEIGHTED = "All reports count alike."
 WEIGHTED = (
     "Each clipped update was scaled by a function of its staleness alone, at most 1. The observed "

@@ -316,7 +316,7 @@ class Audit(DrawnResult):
     @property
     def left_out_bound(self) -> InJson[str]:
         """A sentence on the worst case of a log's rows that were left out and may be
-        participations; empty if there are none.
+        participations; empty without any.
 
         Each such row adds at most the largest column of C to a device's sum, by the triangle
         inequality, even if the device has a row of that round already.
@@ -541,7 +541,7 @@ class Audit(DrawnResult):
 
     @property
     def is_of_run(self) -> bool:
-        """Whether the first mechanism and its noise are those of the run; True for a log."""
+        """Whether the run used the first mechanism with this noise; True for a log."""
         if self.scenario is None or not self.mechanisms:
             return True
         own, used = self.scenario.privacy, self.mechanisms[0]
@@ -738,7 +738,7 @@ class Audit(DrawnResult):
             return None
         try:
             return frontier(self.mechanisms[0].strategy, self.patterns)
-        except ValueError:  # what nothing is proven for
+        except ValueError:  # unproven
             return None
 
     @cached_property
@@ -765,7 +765,7 @@ class Audit(DrawnResult):
             try:
                 sensitivity = strategy.participation_sensitivity(participation).value
                 rows.append(utility(strategy, participation.rounds, sensitivity, basis.rho))
-            except ValueError:  # what nothing is proven for has no place in the comparison
+            except ValueError:  # an unproven case has no place in the comparison
                 continue
         return sorted(rows, key=lambda row: row.rms_prefix_error)
 
@@ -941,7 +941,7 @@ def audit_trace(
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
             place of the run's own.
-        trained: that training; default: that of the run.
+        trained: the training; default: the run's own.
 
     Raises:
         InputError: an argument is out of range or excluded by a claim or the trace, the mechanism
@@ -1027,7 +1027,7 @@ def audit_trace(
                 names.of,
                 [each for each in mechanisms[0].of_server if each.may_rest_on],
             )
-    except ValueError as error:  # what no guarantee can be computed for
+    except ValueError as error:  # cases without a guarantee
         raise InputError.caused_by(error) from None
     # A claim cannot supply figures for a run without noise.
     if is_silent:
@@ -1320,7 +1320,7 @@ def clients_of(
     people = trained.document.get("people")
     if not (mechanisms and people and people["most_devices"] > 1):
         return None
-    # Of what was released beside the model, a group of devices has no figure.
+    # A group of devices has no figure for releases beside the model.
     by_rules = () if has_answers else (mechanisms[0].enforced, mechanisms[0].filtered)
     return Clients.of(people, [each for each in by_rules if each is not None])
 

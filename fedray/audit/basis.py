@@ -35,7 +35,7 @@ class Basis:
     """The guarantee of all that a run released, and the assumptions that define its terms."""
 
     guarantee: Guarantee | None
-    """The guarantee that may be published, under its condition; None if there is none."""
+    """The guarantee that may be published, under its condition; None without one."""
     stated: Guarantee | None
     """The same, or else the strongest known one, on which no guarantee may rest; None if no privacy
     is known."""

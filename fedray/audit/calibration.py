@@ -113,7 +113,7 @@ def calibrate_trace(
 ) -> TraceCalibration:
     """Returns the least noise multipliers with which a run would have met a target.
 
-    The sensitivities are those of `audit_trace`: of every run under the rules in force, and of each
+    Sensitivities are as in `audit_trace`: of every run under the rules in force, and of each
     device's recorded rounds.
 
     Args:

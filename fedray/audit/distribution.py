@@ -94,7 +94,7 @@ class DevicePrivacy(Document):
         quantiles = [Quantile(share, sensitivity, rho) for share, sensitivity, rho in found]
         curve = tuple(rhos[len(SHARES) :])
         # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Proposition 1.6).
-        # The mean describes the devices; it bounds none of them, and no guarantee rests on it.
+        # The mean describes the devices. It is not a bound, and no guarantee rests on it.
         mean = float((values.values**2).mean()) * rho_of(released(noise, 1.0))
         return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
 

@@ -249,7 +249,7 @@ def of_limits(
             )
             rounds, participation = participation.rounds, None if limits.pairs else participation
             event = event_of(strategy, rounds, sensitivity, participation, noise)
-        except ValueError as error:  # what nothing is proven for
+        except ValueError as error:  # unproven
             reason = f"{limits.reason}; {error}"
     return Guarantee(
         name,

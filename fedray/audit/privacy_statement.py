@@ -96,7 +96,7 @@ class Statement(Result):
 def privacy_statement(audit: Audit) -> Statement:
     """Returns the statement of an audited trace, for the first mechanism of the audit.
 
-    The figures are those of the audit's verdict: of all that the run released. If no guarantee may
+    The figures equal the audit's verdict: they cover all that the run released. If no guarantee may
     rest on any, they are the strongest known ones, and the lines say that.
 
     Args:
@@ -125,7 +125,7 @@ def privacy_statement(audit: Audit) -> Statement:
             "so there is no such statement "
             f"to make; it should say {broken[0].should_say}"
         )
-    # Claimed limits hold for rows without a device too; what was observed does not.
+    # Claimed limits hold for rows without a device too; observed ones do not.
     if audit.incompleteness and stated.name == "observed":
         raise InputError(
             f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} To "

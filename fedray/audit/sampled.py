@@ -187,7 +187,7 @@ def _wrong_counts(trace: Trace, probability: float) -> str:
 
 def _wrong_uploads(trace: Trace, uploads: Uploads) -> str:
     """Returns a sentence that names a device drawn with two uploads of one window, with an upload
-    from outside the round's window, or in turns of two groups; empty if there is none. Such a
+    from outside the round's window, or in turns of two groups; empty without one. Such a
     device was not drawn with the stated probability."""
     ends = trace.rounds["opened"][trace.rounds["state"] == 0]
     for part in range(len(trace.run["parts"])):

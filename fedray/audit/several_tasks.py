@@ -91,7 +91,7 @@ class Composition(Document):
     is_exact: NotInJson[bool]
     """Whether rho and epsilon are exact; if not, they are upper bounds."""
     largest: NotInJson[Mapping[str, float]]
-    """Largest rho of a device in each task alone, by the task's name."""
+    """Largest rho of a device in each task by itself, by the task's name."""
     bound_rho: NotInJson[float]
     """Sum of the tasks' largest rho: an upper bound, since the largest may belong to different
     devices."""
@@ -264,7 +264,7 @@ class _Spending:
             yield _TaskPart(patterns, found.values, found.values**2 * unit, is_exact)
 
     def event(self, amount: float) -> Event:
-        """Returns what a device spent whose rounds have a sensitivity."""
+        """Returns the spending of a device whose rounds have a sensitivity."""
         return released(self._noise, amount)
 
 
@@ -299,7 +299,7 @@ class _Worst:
     """The device with the largest epsilon, found part by part.
 
     What a device spent grows with the rho of its Gaussian releases, which decides their epsilon,
-    and with its amount in each other task: noise of devices, which is bounded by zCDP alone, and
+    and with its amount in each other task: noise of devices, which only zCDP bounds, and
     answers. So only devices that no other exceeds in all of these are candidates.
     """
 
@@ -314,7 +314,7 @@ class _Worst:
         """Adds the devices of a part."""
         if not part.rho.size:
             return
-        # Devices with equal amounts are compared by what they spent on Gaussian releases.
+        # Devices with equal amounts are compared by their Gaussian releases.
         kinds, rows = np.zeros((1, 0)), np.zeros(part.rho.size, np.int64)
         if part.others.shape[1]:
             kinds, rows = np.unique(part.others, axis=0, return_inverse=True)
@@ -342,7 +342,7 @@ class _Worst:
                 for others, theirs in self._found.items()
             )
         ]
-        # Of equal ones, the device with the smallest id.
+        # Ties go to the device with the smallest id.
         epsilon, rho, device, spent = max(found, key=lambda each: each[:3])
         return rho, epsilon, -device, spent
 

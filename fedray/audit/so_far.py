@@ -46,7 +46,7 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
 
     Args:
         scenario: scenario of the run.
-        rounds: at least one.
+        rounds: number of rounds, at least 1.
 
     Returns:
         The enforced guarantee, whose sensitivity is that of the model. Without a proof, its event

@@ -372,7 +372,7 @@ class _Asked:
     def _held_by(
         self, window: int, device_ids: UInt64Array, present: BoolArray
     ) -> tuple[Items, Truth]:
-        """Returns what the devices that came hold, and the exact answer of all devices [N]."""
+        """Returns the values of the devices that came, and the exact answer of all devices [N]."""
         if self._evaluated is None:
             of_all = self._truth(window, of_rows(self._held, np.flatnonzero(present)))
             return of_rows(self._held, device_ids.astype(np.int64)), of_all

@@ -36,7 +36,7 @@ def written_evaluations(composition: TasksAudit) -> tuple[dict[str, Answers], li
         evaluation = audit.scenario and audit.scenario.evaluation
         if evaluation is None:
             continue
-        # A model without a round is not trained, so nobody evaluated it.
+        # A model without a round is not trained, so no device evaluated it.
         if evaluation.of in audits:
             found[name] = written_answers(audit)
         else:

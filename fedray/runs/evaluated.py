@@ -1,4 +1,4 @@
-"""What the devices of an evaluation task answer from: their metric of the model in each round."""
+"""Answers of the devices of an evaluation task: their metric of the model in each round."""
 
 import math
 
@@ -32,7 +32,7 @@ class EvaluatedModel:
         self._rounds = read_evaluated(trace)
 
     def of_round(self, index: int) -> Items:
-        """Returns what the devices of a round hold, in their order."""
+        """Returns the values of a round's devices, in their order."""
         values = self._rounds[index].values
         counts = (~np.isnan(values)).astype(np.int64)
         held = values[counts == 1]

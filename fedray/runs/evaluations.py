@@ -71,7 +71,7 @@ class Evaluations:
                 self._values[_address(name, index)] = values
 
     def state(self) -> dict[str, NDArray]:
-        """Returns what was measured so far, for a checkpoint."""
+        """Returns the measurements so far, for a checkpoint."""
         return dict(self._values)
 
     def load(self, state: Mapping[str, NDArray]) -> None:

@@ -435,7 +435,7 @@ class LiveTraining:
             with TrainedRunWriter(directory, is_resumed=True, partial=self._partial) as orphan:
                 orphan.discard()
         self._training = self._stack.enter_context(self._made_within)
-        # A daemon thread does not keep an ending process alive; it works for what was reserved.
+        # A daemon thread does not keep an ending process alive.
         run_here = contextvars.copy_context().run
         self._thread = threading.Thread(None, run_here, "training", [self._work], daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""What the noise of a training will do to its mean updates, known before it begins.
+"""Effect of a training's noise on its mean updates, known before it begins.
 
 No clipped update is longer than the clip norm S, and so neither is their mean. The noise on the
 mean of m devices has about the norm z S sqrt(d) / m for d parameters, times the error of the
@@ -20,7 +20,7 @@ LEARNABLE, MOST_LOST, ABOVE = 1.0, 3.5, 45
 """Noise on a mean update, in clip norms, up to which models lost at most MOST_LOST points of
 accuracy to no noise, and beyond it up to ABOVE, on three data sets (docs/published.md)."""
 ROUNDS = 200
-"""Rounds over which errors are compared, those of the studies: later ones hardly change them."""
+"""Rounds over which errors are compared, as in the studies: later ones hardly change them."""
 
 
 def noise_ahead(scenario: Scenario, parameters: int) -> float:

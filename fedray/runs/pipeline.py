@@ -113,7 +113,7 @@ def resume_run(
     trust_code: bool = False,
 ) -> Trace | TasksRun:
     """Continues a run of one task or several from its last checkpoint: simulation, training or
-    both. The traces are those of an uninterrupted run.
+    both. The traces equal an uninterrupted run's.
 
     Args:
         directory: `out` of the run.

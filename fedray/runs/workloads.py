@@ -1,4 +1,4 @@
-"""Workloads of scenarios: what a server does with the updates of its rounds."""
+"""Workloads of scenarios: the server's use of its rounds' updates."""
 
 from fedray.mechanisms.workload import Workload
 from fedray.scenario import Scenario

@@ -96,7 +96,7 @@ class Placement:
         return sum(int(each / self.trainer_gpus + 1e-6) for each in free)
 
     def demand_room(self, trainers: int, gpus: float) -> None:
-        """Raises InputError if a number of GPUs has no room for so many trainers."""
+        """Raises InputError if the trainers do not fit the number of GPUs."""
         room = self.trainers_on(gpus)
         if trainers > room:
             raise InputError.of(

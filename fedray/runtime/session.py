@@ -231,7 +231,7 @@ def _loopback_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str | None]) -> Iterator[None]:
-    """Sets environment variables, or removes those that are None, for a block."""
+    """Sets environment variables, or removes them if they are None, for a block."""
     before = {name: os.environ.get(name) for name in values}
     try:
         _set(values)
@@ -308,7 +308,7 @@ def wait_for_cpus(
         started: reference that has a value as soon as it runs.
         cpus: CPUs that it reserves.
         placement: has the longest wait.
-        on_wait: called with what is waited for, such as "6 CPUs: 2 of 5 are free".
+        on_wait: called with the awaited resources, such as "6 CPUs: 2 of 5 are free".
 
     Raises:
         RunFailed: not enough CPUs came free in time.

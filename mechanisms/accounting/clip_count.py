@@ -68,7 +68,7 @@ def with_counts(release: StrategyRelease, count_noise: float) -> Composed:
         count_noise: sigma_b, standard deviation of the noise on a round's count.
 
     Raises:
-        InputError: as `update_noise_multiplier`.
+        InputError: raised by `update_noise_multiplier`.
     """
     of_updates = update_noise_multiplier(release.noise_multiplier, count_noise)
     of_counts = count_noise_multiplier(count_noise)

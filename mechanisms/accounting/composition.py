@@ -132,7 +132,7 @@ def composed_epsilon(
         probability: q, above 0 and at most 1.
         noise_multiplier: z, from 0.01 to 1e6, at sensitivity 1.
         count: n, at least 1.
-        delta: from 1e-30 to below 1.
+        delta: at least 1e-30, below 1.
     """
     # If a device is sampled with probability at most delta, delta covers everything it does.
     is_ever_sampled = -math.expm1(count * math.log1p(-probability)) if probability < 1.0 else 1.0
@@ -339,7 +339,7 @@ def _epsilon(losses: _Losses, s: float, count: int, delta: float) -> _Bound:
     # Long double, because the power multiplies the relative error by n; see `_fft_error`.
     transform: NDArray[np.clongdouble] = np.asarray(rfft(tilted.astype(np.longdouble)))
     powers: NDArray[np.clongdouble] = transform**count
-    # Each entry is raised by its largest possible rounding error, and none is below zero.
+    # Each entry is raised by its largest possible rounding error, and is at least zero.
     sums = np.maximum(np.asarray(irfft(powers, points), np.float64), 0.0) + _fft_error(
         transform, count
     )

@@ -140,7 +140,7 @@ class StrategyRelease(GaussianEvent):
     """The (b, k) whose patterns have at most this sensitivity; None for the recorded patterns of
     the devices."""
     query: str = UPDATES
-    """Name of what a round releases, before the noise."""
+    """Name of a round's release, before the noise."""
 
     @property
     def scale(self) -> float:

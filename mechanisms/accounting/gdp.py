@@ -108,7 +108,7 @@ def gdp_epsilon(event: Event, delta: float) -> float:
     """Returns the least epsilon of a Gaussian mechanism at `delta`, rounded up.
 
     Raises:
-        EventRefused: as `mu_of`.
+        EventRefused: raised by `mu_of`.
         InputError: delta is outside [1e-30, 1), or epsilon is not finite.
     """
     return gaussian_epsilon(mu_of(event), delta)
@@ -124,7 +124,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     Args:
         mu: sensitivity over standard deviation, from 0 to below 1e150; 0 gives 0.
-        delta: from 1e-30 to below 1.
+        delta: at least 1e-30, below 1.
 
     Raises:
         InputError: an argument is outside its range.

@@ -1,4 +1,4 @@
-"""Converts events to those of Google's dp_accounting, an independent check of the figures."""
+"""Converts events to events of Google's dp_accounting, an independent check of the figures."""
 
 import math
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ class Target:
     participation: MinSep
     """(n, b, k) of the outcome."""
     weight: float = 1.0
-    """Positive weight, relative to those of the other outcomes."""
+    """Positive weight, relative to the other outcomes."""
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:

@@ -61,7 +61,7 @@ def optimize_toeplitz(
     # with coefficients that never increase it cannot.
     # Proof: (1 - x) c(x) is 1 minus a power series of non-negative coefficients whose sum is at
     # most 1, so its inverse is a renewal sequence, within [0, 1]. C^-1 has the differences of that
-    # sequence, none of which exceeds 1.
+    # sequence, which are all at most 1.
     if not is_stable and not is_held:
         claimed, coefficients, _ = _search(loss_of, start, True, on_progress)
     strategy = Toeplitz(coefficients=tuple(coefficients.tolist()))

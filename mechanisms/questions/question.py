@@ -156,7 +156,7 @@ class Question(Value, ABC):
     @abstractmethod
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:
         """Returns the exact answers. With a generator in the state that `answer` had, the bounded
-        contributions are those of the answer."""
+        contributions agree with the answer."""
 
 
 @dataclass(frozen=True, slots=True)
