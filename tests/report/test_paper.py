@@ -256,10 +256,12 @@ def latex_cells(text: str) -> list[list[str]]:
     assert lines[1].startswith(r"\caption{")
     assert lines[1].endswith(r"\label{tab:fedray}")
     assert (lines[2], lines[-1]) == (r"\centering", lines[0].replace("begin", "end"))
-    lines = lines[3:-1]
+    assert lines[3] == r"\smallskip\sbox0{%"
+    lines = lines[4:-1]
     assert lines[0].startswith(r"\begin{tabular}{")
     if lines[-1].startswith(r"\par\smallskip\footnotesize Columns: "):
         lines.pop()
+    assert lines.pop().startswith(r"}\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}")
     assert lines[-1] == r"\end{tabular}"
     columns = lines[0].removeprefix(r"\begin{tabular}{@{}").removesuffix("@{}}")
     columns = columns.replace(r"@{\hspace{6pt}}", "")
@@ -320,7 +322,7 @@ def test_another_program_reads_the_latex_table() -> None:
 def test_a_heading_has_symbols_and_as_many_lines_as_its_cells_leave_room_for() -> None:
     table = Table.headed("", [("a", "true report_goal (b)", "z of n"), ("x", "1", "123,456")])
     stacked = r"\begin{tabular}[b]{@{}r@{}}true report\\goal ($b$)\end{tabular}"
-    assert table.rendered("tex").splitlines()[5] == rf"a & {stacked} & $z$ of $n$ \\"
+    assert table.rendered("tex").splitlines()[6] == rf"a & {stacked} & $z$ of $n$ \\"
 
 
 def test_a_table_without_rows_is_a_latex_table_whose_label_has_no_special_character() -> None:
@@ -340,7 +342,14 @@ def test_latex_compiles_a_paper_of_two_columns_with_figures_and_tables_in_their_
     keys = {"blt": (), "tree": ('privacy.mechanism={kind="tree"}',)}
     runs = [trained_of(name, trace, {"accuracy": 0.5}, *each) for name, each in keys.items()]
     facts = Table.facts("", [("by", "a long sentence of words " * 9), ("k", "4")])
-    tables = [TABLE, stressed().tables()[0], facts, *fedray.compare_runs(runs, trace).tables()]
+    wide = Table.headed("", [("a word " * 9, "b"), ("█" * 30, "0123456789abcdef" * 4 + " is it")])
+    tables = [
+        TABLE,
+        stressed().tables()[0],
+        facts,
+        wide,
+        *fedray.compare_runs(runs, trace).tables(),
+    ]
     for place, table in enumerate(tables):
         (tmp_path / f"{place}.tex").write_text(table.rendered("tex", str(place)))
     shown = [rf"\input{{{place}}}" for place in range(len(tables))]
@@ -357,7 +366,10 @@ def test_latex_compiles_a_paper_of_two_columns_with_figures_and_tables_in_their_
 
 def test_a_bracket_is_no_length_after_the_row_before_and_a_cell_is_one_line() -> None:
     table = Table("", ("a", "b"), (("x", "y\nz"), ("[1, 2]", "")))
-    assert table.rendered("tex").splitlines()[7:9] == [r"x & y$\backslash$nz \\", r"{[}1, 2] &  \\"]
+    assert table.rendered("tex").splitlines()[8:10] == [
+        r"x & y$\backslash$nz \\",
+        r"{[}1, 2] &  \\",
+    ]
     assert table.rendered("md").splitlines()[2] == r"| x | y\nz |"
 
 
