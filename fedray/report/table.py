@@ -272,13 +272,12 @@ class Table:
         label = re.sub(r"[^\w.-]", "-", name)
         kind = f"table{'*' * (len(sides) > 4 or any(is_long))}"
         float_ = [rf"\begin{{{kind}}}", rf"\caption{{{text}}}\label{{tab:{label}}}", r"\centering"]
-        float_.append(r"\smallskip\sbox0{%")
         # Many columns have gaps of 6 pt instead of 12, so that they fit a page.
         gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
-        begin = rf"\begin{{tabular}}{{@{{}}{gap.join(shape)}@{{}}}}"
-        body = [begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}"]
+        begin = rf"\smallskip\sbox0{{\begin{{tabular}}{{@{{}}{gap.join(shape)}@{{}}}}"
+        body = [begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}}"]
         # A table that is wider than its place is shrunk.
-        body += [r"}\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"]
+        body += [r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"]
         body += [rf"\par\smallskip\footnotesize {with_greek(_latex(each))}" for each in below]
         return "\n".join([*said, *float_, *body, rf"\end{{{kind}}}", ""])
 

@@ -91,10 +91,6 @@ def _title(sweep: Sweep) -> str:
     return observed + _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows) + spent
 
 
-def _opened(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _short(result: SweepResult) -> dict[str, str]:
     """Returns mechanisms by their full names, without the loss that each is made for, unless losses
     are plotted and differ, and without a purpose that all share."""
@@ -189,7 +185,8 @@ def sweep_verdict(result: SweepResult) -> str:
     ends = [
         f"{significant(value)} ({_key_title(sweep.x)} {x})" for value, x in (min(cells), max(cells))
     ]
-    return f"{_opened(_title(sweep))} is from {ends[0]} to {ends[1]}{end}"
+    title = _title(sweep)
+    return f"{title[0].upper()}{title[1:]} is from {ends[0]} to {ends[1]}{end}"
 
 
 def sweep_tables(result: SweepResult) -> list[Table]:
@@ -324,7 +321,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
     return [
         Figure(
             name=file_names(sweep.y, [x_axis])[x_axis],
-            title=f"{_opened(y_title)} over {x_axis}",
+            title=f"{y_title[0].upper()}{y_title[1:]} over {x_axis}",
             note=note,
             x=Axis(x_axis, starts_at_zero=False),
             y=_axis(y_title, every_y),
