@@ -172,7 +172,8 @@ def sweep_verdict(result: SweepResult) -> str:
         known = [(value, name) for value, name in found if value is not None]
         best.update([min(known)[1]] if len(known) > 1 else [])
     if best:
-        said = [f"{name} in {count:,}" for name, count in best.most_common(MOST_NAMED)]
+        names = _short(result)
+        said = [f"{names[name]} in {count:,}" for name, count in best.most_common(MOST_NAMED)]
         return f"Least {_title(sweep)} of {counted(best.total(), 'cell')}: {', '.join(said)}{end}"
     cells = [
         (float(value), str(each.cell.get(sweep.x)))
@@ -225,8 +226,8 @@ def _means_table(result: SweepResult) -> Table:
         noises = [row.noise_multiplier for row in own if row.noise_multiplier is not None]
         z = needed_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
         rows.append((*place, z, runs, *texts))
-    notes = ("The interval of the mean is Student's; runs without a figure are left out.",)
-    notes = (UNENFORCED, *notes) if shown.startswith("observed") else notes
+    notes = (UNENFORCED,) * shown.startswith("observed")
+    notes += ("The interval of the mean is Student's; runs without a figure are left out.",)
     return Table(f"{result.sweep.name}: {shown} over seeds", (*keys, *heads), tuple(rows), notes)
 
 
@@ -253,8 +254,7 @@ def _cells_table(result: SweepResult) -> Table:
         short_key(key): lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
     }
     cells["mechanism"] = lambda row: names[row["mechanism"]]
-    observed = {name: f"observed {COLUMNS[name]}" for name in OBSERVED}
-    heads = COLUMNS | (observed if result.sweep.scenario else {})
+    heads = COLUMNS | {y: f"observed {COLUMNS[y]}" for y in OBSERVED if result.sweep.scenario}
     cells |= {heads[name]: lambda row, name=name: _cell(row, name) for name in shown}
     brief = _BRIEF if result.sweep.target_epsilon is None else _BRIEF_AT_A_TARGET
     brief += (result.sweep.y, "note")
