@@ -87,6 +87,7 @@ REMOVED = {
     "fedray audit --join-ids": "import the log again by `fedray import --join-ids`",
     "fedray audit --no-join-ids": "import the log again by `fedray import --no-join-ids`",
     "fedray.RandomRuns": "train every cell with `seeds` of fedray.Sweep",
+    "runs": "train every cell of a sweep with `seeds`",
     "fedray.Tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray.read_tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray reproduce amplified": "run tests/mechanisms/test_amplified.py of the sources, or "

@@ -218,7 +218,7 @@ class Plane:
     @property
     def sentence(self) -> str:
         """The cells in words: values by row and column."""
-        return f"{self.z.title} by {self.y.title} (rows) and {self.x.title} (columns)."
+        return f"Cells: {self.z.title} by {self.y.title} (rows) and {self.x.title} (columns)."
 
     @property
     def xs(self) -> list[float]:

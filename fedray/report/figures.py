@@ -12,7 +12,7 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.rounding import given, up
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
 from fedray.trace.reader import Trace
-from fedray.trace.trained import TrainedRun
+from fedray.trace.trained import TrainedRun, metric_of_answer
 from fedray.wire.messages import Metric
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -197,13 +197,15 @@ def _time_axis(end: float) -> tuple[Axis, float]:
 
 
 def held_out_metrics(trained: TrainedRun) -> list[Figure]:
-    """Returns every metric of the model on held-out data, over rounds.
+    """Returns every metric of the model on held-out data, over rounds, first that of the answer.
 
     If the data states the best value that any model can have, it is drawn as a line.
     """
     line = MetricLine("", trained.metrics)
     optimum = trained.document.get("optimum", {})
-    return [metric_curve(metric, [line], optimum) for metric in trained.task_metrics]
+    answer = metric_of_answer(trained.task_metrics)
+    metrics = sorted(trained.task_metrics, key=lambda metric: metric != answer)
+    return [metric_curve(metric, [line], optimum) for metric in metrics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +233,7 @@ def metric_curve(
         lines: lines in the order of drawing.
         optimum: best value that any model can have, for metrics for which the data states it.
     """
-    series = [_metric_series(metric, line) for line in lines]
     best = optimum.get(metric.name)
-    # The line for comparison goes from the first evaluation of all lines to the last.
-    x = np.concatenate([each.x for each in series])
-    if best is not None and x.size:
-        ends = np.array([x.min(), x.max()])
-        level = np.full(2, best)
-        series.append(Series("best of any model", "line", ends, level, is_reference=True))
     band = ""
     if any(line.others for line in lines):
         band = (
@@ -252,7 +247,8 @@ def metric_curve(
         f"it was measured. {metric.better.capitalize()} is better.{band}",
         Axis("Rounds"),
         Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero="share" in metric.unit),
-        tuple(series),
+        tuple(_metric_series(metric, line) for line in lines),
+        () if best is None else (Mark(best, "best of any model", "y"),),
     )
 
 

@@ -137,14 +137,8 @@ def _cell_rows(figure: Plane) -> Iterator[dict[str, str]]:
 def _point_rows(figure: Figure) -> Iterator[dict[str, str]]:
     data = [each for each in figure.series if not each.is_reference]
     for each in data:
-        columns = {
-            "x": each.x,
-            "until": each.until,
-            "y": each.y,
-            "low": each.low,
-            "high": each.high,
-        }
-        known = {key: values for key, values in columns.items() if values is not None}
+        keys = ("x", "until", "y", "low", "high")
+        known = {key: found for key in keys if (found := getattr(each, key)) is not None}
         for point in range(each.x.size):
             row = {key: _plain(values[point]) for key, values in known.items()}
             name = {"name": each.labels[point]} if each.labels else {}

@@ -20,16 +20,16 @@ _NUMBER = re.compile(
 )
 _GREEK = re.compile(r"\b(epsilon|delta|rho|mu|sigma)\b", re.IGNORECASE)
 _SYMBOL = re.compile(r"\b[bknz]\b")
-_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[]")
+_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[█]|(?<=[\da-f]{16})(?=[\da-f])")
 _LATEX = {
-    **{"<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$", "[": "{[}"},
-    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"": r"\allowbreak{}", "<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$", "[": "{[}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "█": r"\rule{.4em}{1.5ex}"},
     **{each: f"${each}$" for each in "-+<>|"},
     **{each: f"\\{each}" for each in "&%#_{}$"},
 }
 FORMS = ("csv", "tex", "md")
 """Forms of files of tables."""
-IN_ALL_ROWS, COLUMNS = "In all rows:", "Columns:"
+IN_ALL_ROWS, COLUMNS, NO_GUARANTEE = "In all rows:", "Columns:", "No guarantee may rest on"
 _Item = TypeVar("_Item")
 
 
@@ -261,7 +261,7 @@ class Table:
         if len(ends) + 1 == len(set(first)) <= len(first) / 2:
             for place in ends:
                 rows.insert(place - len(first), r"\midrule")
-        below = [each for each in table.notes if each.startswith(COLUMNS)]
+        below = [each for each in table.notes if each.startswith((COLUMNS, NO_GUARANTEE))]
         said = [f"% {' '.join(each.split())}" for each in table.notes if each not in ("", *below)]
         caption = [table.title, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]
         text = with_greek(_latex(". ".join(filter(None, caption))))
@@ -274,8 +274,10 @@ class Table:
         float_ = [rf"\begin{{{kind}}}", rf"\caption{{{text}}}\label{{tab:{label}}}", r"\centering"]
         # Many columns have gaps of 6 pt instead of 12, so that they fit a page.
         gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
-        begin = rf"\begin{{tabular}}{{@{{}}{gap.join(shape)}@{{}}}}"
-        body = [begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}"]
+        begin = rf"\smallskip\sbox0{{\begin{{tabular}}{{@{{}}{gap.join(shape)}@{{}}}}"
+        body = [begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}}"]
+        # A table that is wider than its place is shrunk.
+        body += [r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"]
         body += [rf"\par\smallskip\footnotesize {with_greek(_latex(each))}" for each in below]
         return "\n".join([*said, *float_, *body, rf"\end{{{kind}}}", ""])
 

@@ -30,7 +30,7 @@ def trained_page(
 
     Args:
         trained: the run.
-        figures: figures to add at the end, such as its model on devices.
+        figures: figures to put first.
         tables: tables to put first.
         results: further results for the page's JSON.
         audit: audit of the training; default: that on its trace, if the trace is where it was.
@@ -52,7 +52,7 @@ def trained_page(
     return render_study(
         scenario["name"],
         f"{note}.",
-        [*trained_figures(trained), *figures],
+        [*figures, *trained_figures(trained)],
         [*tables, *([guarantees_table(audit)] if audit is not None else ()), *trained.tables()],
         {**trained.to_json(), **(results or {})},
         audit.assumptions if audit is not None else (),

@@ -257,11 +257,12 @@ def latex_cells(text: str) -> list[list[str]]:
     assert lines[1].endswith(r"\label{tab:fedray}")
     assert (lines[2], lines[-1]) == (r"\centering", lines[0].replace("begin", "end"))
     lines = lines[3:-1]
-    assert lines[0].startswith(r"\begin{tabular}{")
+    assert lines[0].startswith(r"\smallskip\sbox0{\begin{tabular}{")
     if lines[-1].startswith(r"\par\smallskip\footnotesize Columns: "):
         lines.pop()
-    assert lines[-1] == r"\end{tabular}"
-    columns = lines[0].removeprefix(r"\begin{tabular}{@{}").removesuffix("@{}}")
+    assert lines.pop().startswith(r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}")
+    assert lines[-1] == r"\end{tabular}}"
+    columns = lines[0].removeprefix(r"\smallskip\sbox0{\begin{tabular}{@{}").removesuffix("@{}}")
     columns = columns.replace(r"@{\hspace{6pt}}", "")
     assert set(columns) <= set("lr")
     assert [each for each in lines[1:-1] if not each.endswith(r"\\")] == [
@@ -326,7 +327,7 @@ def test_a_heading_has_symbols_and_as_many_lines_as_its_cells_leave_room_for() -
 def test_a_table_without_rows_is_a_latex_table_whose_label_has_no_special_character() -> None:
     lines = Table.headed("", [("a", "epsilon")]).rendered("tex", "50% of {x}").splitlines()
     assert lines[1].endswith(r"\label{tab:50--of--x-}")
-    assert r"\begin{tabular}{@{}ll@{}}" in lines
+    assert r"\smallskip\sbox0{\begin{tabular}{@{}ll@{}}" in lines
     assert "\\bottomrule" in lines
 
 
@@ -340,7 +341,14 @@ def test_latex_compiles_a_paper_of_two_columns_with_figures_and_tables_in_their_
     keys = {"blt": (), "tree": ('privacy.mechanism={kind="tree"}',)}
     runs = [trained_of(name, trace, {"accuracy": 0.5}, *each) for name, each in keys.items()]
     facts = Table.facts("", [("by", "a long sentence of words " * 9), ("k", "4")])
-    tables = [TABLE, stressed().tables()[0], facts, *fedray.compare_runs(runs, trace).tables()]
+    wide = Table.headed("", [("a word " * 9, "b"), ("█" * 30, "0123456789abcdef" * 4 + " is it")])
+    tables = [
+        TABLE,
+        stressed().tables()[0],
+        facts,
+        wide,
+        *fedray.compare_runs(runs, trace).tables(),
+    ]
     for place, table in enumerate(tables):
         (tmp_path / f"{place}.tex").write_text(table.rendered("tex", str(place)))
     shown = [rf"\input{{{place}}}" for place in range(len(tables))]
@@ -357,7 +365,10 @@ def test_latex_compiles_a_paper_of_two_columns_with_figures_and_tables_in_their_
 
 def test_a_bracket_is_no_length_after_the_row_before_and_a_cell_is_one_line() -> None:
     table = Table("", ("a", "b"), (("x", "y\nz"), ("[1, 2]", "")))
-    assert table.rendered("tex").splitlines()[7:9] == [r"x & y$\backslash$nz \\", r"{[}1, 2] &  \\"]
+    assert table.rendered("tex").splitlines()[7:9] == [
+        r"x & y$\backslash$nz \\",
+        r"{[}1, 2] &  \\",
+    ]
     assert table.rendered("md").splitlines()[2] == r"| x | y\nz |"
 
 

@@ -12,7 +12,7 @@ from fedray.base.arrays import Float64Array
 from fedray.base.rounding import counted, given, significant, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
-from fedray.report.table import COLUMNS, Table
+from fedray.report.table import COLUMNS, NO_GUARANTEE, Table
 from fedray.studies.compare_page import comparison_figures, comparison_tables
 from fedray.studies.stress.judged import StressRow
 from fedray.studies.stress.result import (
@@ -116,7 +116,7 @@ def _rests_on(result: StressResult) -> str:
         return ""
     alone = f" {ALONE}" if any(row.max_participations == 1 for row in result.rows) else ""
     if kinds == {False}:
-        return f"The truth is what was observed; a guarantee may not rest on it.{alone}"
+        return f"{NO_GUARANTEE} the truth, which is what was observed.{alone}"
     rest = "The truth is what the rules enforce at the times of the rounds, as `fedray audit` says"
     return f"{rest}{', or what was observed if they enforce nothing' if False in kinds else ''}."
 

@@ -200,7 +200,7 @@ class StressResult(DrawnResult):
             own = [row for row in self.rows if row.what_if != ALIKE]
             said = _sentence(_worst(own), self.epsilon, len(grouped(own, case_of)))
             if joined := [row for row in self.rows if row.what_if == ALIKE]:
-                spent = _spent(_worst(joined)) or f"unknown: the log {joined[0].note}"
+                spent = _spent(_worst(joined)) or f"unknown: {joined[0].note}"
                 more = f"If {ALIKE}, it spends {spent}."
                 # What is worse than the target stands first.
                 worse = any((row.epsilon or math.inf) > self.epsilon for row in joined)

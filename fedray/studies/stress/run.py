@@ -151,7 +151,7 @@ def stress(
         rules = scenario if isinstance(scenario, Scenario) else None
         truth = _happened(opened, read_patterns(opened), rules)
         if truth.participation is None:
-            raise InputError(f"trace {str(opened.path)!r} {truth.note}")
+            raise InputError(f"trace {str(opened.path)!r}: {truth.note}")
         jobs = [replace(blank, truth=truth, estimates=estimates)]
         if alike := joined_log(opened):
             truth = _happened(alike, read_patterns(alike), rules)
@@ -284,8 +284,8 @@ def _settings(
 def _happened(trace: Trace | ImportedTrace, patterns: Patterns, rules: Scenario | None) -> Truth:
     """Returns the participation of a trace, with every device's rounds."""
     if patterns.min_sep == 0:
-        note = "has devices that contributed twice to a round, so it has no min-sep to estimate; "
-        return Truth(None, note=f"{note}audit it with `fedray audit`")
+        note = "a device contributed twice to a round, so there is no min-sep to estimate; "
+        return Truth(None, note=f"{note}audit the trace with `fedray audit`")
     limits = MinSep(patterns.committed_rounds, patterns.min_sep, patterns.max_participations)
     return Truth(limits, patterns, enforced=enforced_in(trace, rules, patterns))
 

@@ -22,7 +22,7 @@ from fedray.base.rounding import (
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, file_names, needs_log
 from fedray.report.page import render_study
-from fedray.report.table import Table
+from fedray.report.table import NO_GUARANTEE, Table
 from fedray.studies.paired import mean_interval
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import Crossing, SweepResult
@@ -66,6 +66,9 @@ _BRIEF = (
     "note",
 )
 """Columns that terminals have room for."""
+OBSERVED = ("common_rho", "rho", "epsilon", "person_epsilon")
+"""Figures of the participations of a simulated run, on which no guarantee may rest."""
+UNENFORCED = f"{NO_GUARANTEE} observed epsilons and rhos; a stress test has the enforced ones."
 MOST_NAMED = 3
 """Mechanisms that the verdict names."""
 _BRIEF_AT_A_TARGET = ("min_sep", "noise_multiplier", "epsilon", "rms_error")
@@ -84,7 +87,7 @@ _TITLES = {
 
 def _title(sweep: Sweep) -> str:
     spent = " spent" * (sweep.y == "epsilon" and sweep.target_epsilon is not None)
-    observed = "observed " * (sweep.y == "epsilon" and sweep.scenario is not None)
+    observed = "observed " * (sweep.y in OBSERVED and sweep.scenario is not None)
     return observed + _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows) + spent
 
 
@@ -129,9 +132,7 @@ def sweep_notes(result: SweepResult) -> tuple[list[str], list[str]]:
     if any(full != short for full, short in names.items()):
         needed.append(f"Mechanisms in full: {'; '.join(names)}.")
     if "trace" in kinds:
-        needed.append(
-            "No guarantee may rest on an observed epsilon; a stress test has the enforced one."
-        )
+        needed.append(UNENFORCED)
     if any(row.is_starved for row in rows):
         needed.append(
             "A cell whose run starved has no figures, because its first rounds say nothing of the "
@@ -171,7 +172,8 @@ def sweep_verdict(result: SweepResult) -> str:
         known = [(value, name) for value, name in found if value is not None]
         best.update([min(known)[1]] if len(known) > 1 else [])
     if best:
-        said = [f"{name} in {count:,}" for name, count in best.most_common(MOST_NAMED)]
+        names = _short(result)
+        said = [f"{names[name]} in {count:,}" for name, count in best.most_common(MOST_NAMED)]
         return f"Least {_title(sweep)} of {counted(best.total(), 'cell')}: {', '.join(said)}{end}"
     cells = [
         (float(value), str(each.cell.get(sweep.x)))
@@ -184,7 +186,8 @@ def sweep_verdict(result: SweepResult) -> str:
     ends = [
         f"{significant(value)} ({_key_title(sweep.x)} {x})" for value, x in (min(cells), max(cells))
     ]
-    return f"{_title(sweep).capitalize()} is from {ends[0]} to {ends[1]}{end}"
+    title = _title(sweep)
+    return f"{title[0].upper()}{title[1:]} is from {ends[0]} to {ends[1]}{end}"
 
 
 def sweep_tables(result: SweepResult) -> list[Table]:
@@ -223,8 +226,9 @@ def _means_table(result: SweepResult) -> Table:
         noises = [row.noise_multiplier for row in own if row.noise_multiplier is not None]
         z = needed_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
         rows.append((*place, z, runs, *texts))
-    note = "The interval of the mean is Student's; runs without a figure are left out."
-    return Table(f"{result.sweep.name}: {shown} over seeds", (*keys, *heads), tuple(rows), (note,))
+    notes = (UNENFORCED,) * shown.startswith("observed")
+    notes += ("The interval of the mean is Student's; runs without a figure are left out.",)
+    return Table(f"{result.sweep.name}: {shown} over seeds", (*keys, *heads), tuple(rows), notes)
 
 
 def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Table:
@@ -250,7 +254,7 @@ def _cells_table(result: SweepResult) -> Table:
         short_key(key): lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
     }
     cells["mechanism"] = lambda row: names[row["mechanism"]]
-    heads = COLUMNS | ({"epsilon": "observed epsilon"} if result.sweep.scenario else {})
+    heads = COLUMNS | {y: f"observed {COLUMNS[y]}" for y in OBSERVED if result.sweep.scenario}
     cells |= {heads[name]: lambda row, name=name: _cell(row, name) for name in shown}
     brief = _BRIEF if result.sweep.target_epsilon is None else _BRIEF_AT_A_TARGET
     brief += (result.sweep.y, "note")
@@ -287,7 +291,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
             Plane(
                 name=files[name],
                 title=name,
-                note=f"{y_title}; a blank was not computed, or has none.",
+                note="A blank was not computed, or has no such figure.",
                 x=Axis(x_axis),
                 y=Axis(_key_title(sweep.plane)),
                 z=_axis(y_title, list(values.values())),
@@ -317,7 +321,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
     return [
         Figure(
             name=file_names(sweep.y, [x_axis])[x_axis],
-            title=f"{y_title} over {x_axis}",
+            title=f"{y_title[0].upper()}{y_title[1:]} over {x_axis}",
             note=note,
             x=Axis(x_axis, starts_at_zero=False),
             y=_axis(y_title, every_y),
