@@ -20,6 +20,7 @@ devices' own behaviour; a second run of the full size, with the rules, shows the
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
@@ -33,6 +34,7 @@ from fedray.audit.rules import rules_of
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
+from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
@@ -46,6 +48,7 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
+from fedray.report.progress import duration
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
 from fedray.runtime.session import session
@@ -156,6 +159,8 @@ class Candidate:
     """Why a run starved, or why the goal is impossible; empty otherwise."""
     is_possible: bool = True
     """False if the rules leave too few devices for the goal, so that it was not simulated."""
+    committed: NotInJson[int] = 0
+    """Rounds that every seed's run committed."""
     enforced_days: float | None = None
     """Days of a full-size run in which the planned limits are rules; None if none was simulated."""
     enforced_min_sep: int | None = None
@@ -357,12 +362,16 @@ def make_plan(
     with session(placement):
         tell = on_progress or (lambda _: None)
         planner = _Planner(scenario, target, seeds, scale, placement, cache, has_cache, tell)
+        planner.steps += has_own
         start = _first_goal(scenario, target, least_goal, most)
         searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
         try:
             own = planner.own() if has_own else None
+            planner.step += has_own
             planner.search(searches)
+            planner.step += 1
             best = planner.confirm(searches, least)
+            planner.step += 1
             rows = () if best is None else planner.what_ifs(best)
             fixes = planner.remedies(own) if best is None else ()
         except KeyboardInterrupt:
@@ -494,6 +503,7 @@ def planned_scenario(
         *cap,
         f"privacy.noise_multiplier={best.noise_multiplier!r}",
         f"privacy.delta={best.target.delta!r}",
+        f"privacy.wanted_epsilon={best.target.epsilon!r}",
         f"privacy.mechanism={{{table}}}",
         f"training.cohort_sample={sample}",
     )
@@ -513,6 +523,12 @@ class _Planner:
     has_cache: bool
     on_progress: Progress
     candidates: list[Candidate] = field(default_factory=list)
+    steps: int = 3
+    """Steps of the plan: own settings if there are any, search, confirmation, and the rest."""
+    step: int = 1
+    """The present one."""
+    begun: float = field(default_factory=time.monotonic)
+    """When the first step began, seconds of a clock that is never set."""
     strategy: Strategy | None = None
     """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
     planned limits."""
@@ -670,12 +686,9 @@ class _Planner:
 
         def rounds_once(rounds: int) -> tuple[int, float | None, float]:
             other = changed(f"rounds.count={rounds}", "participation.max_participations=1")
-            goal, hours = near.report_goal, near.timer_hours
-            runs = [other._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
-            truths = other._truths(runs, "runs with each device once")
-            done = min(each.committed if each.note else rounds for each in truths)
-            days = max(each.days or 0.0 for each in truths) if done == rounds else None
-            return done, days, scale_of(goal, self.scale)
+            what = "runs with each device once"
+            tried = other._tried(near.report_goal, near.timer_hours, self.scale, what)
+            return tried.committed, tried.days, tried.scale
 
         return remedies(near, devices, judge._sensitivity_of, simulate, rounds_once)
 
@@ -721,9 +734,11 @@ class _Planner:
         simulate_one: Callable[[Scenario], Truth] | None = None,
     ) -> list[Truth]:
         def say(counts: TaskCounts) -> None:
-            line = counts.line(f"{what} simulated")
-            line.of = " of this batch"
-            self.on_progress(line)
+            line, so_far = counts.line(f"{what} simulated"), duration(time.monotonic() - self.begun)
+            text = f"step {self.step} of {self.steps}, after {so_far}: {line}"
+            told = PartDone(text, line.share, 1.0)
+            told.of = " of this batch"
+            self.on_progress(told)
 
         return simulate_runs(
             scenarios, simulate_one or simulated_limits, self.placement, self.cache, say
@@ -757,6 +772,9 @@ class _Planner:
             max_participations=tuple(each.max_participations for each in participations),
             note=notes[0] if notes else "",
             is_possible=is_possible,
+            committed=min(
+                each.committed if each.note else self.scenario.rounds.count for each in found
+            ),
         )
         if not notes:
             # The slowest run counts, so that a plan does not promise too few days.

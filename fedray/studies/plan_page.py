@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,53 @@ def _remedy_words(plan: Plan, remedy: Remedy) -> str:
     return f"{counted(round(value), 'round')}{goal}{', each device once' * (key == ONCE)}"
 
 
+def remedy_commands(plan: Plan, command: str) -> list[tuple[str, str]]:
+    """Returns each remedy in words, with the command that plans it in place of a plan's."""
+    found = [each for each in plan.remedies if each.value is not None]
+    words = shlex.split(command)
+    return [
+        (_remedy_words(plan, each), shlex.join(_changed(words, _options(plan, each), place)))
+        for place, each in enumerate(found, 2)
+    ]
+
+
+def _changed(words: Sequence[str], options: Mapping[str, str], place: int) -> list[str]:
+    """Returns a command with these settings, as KEY, and options, as --NAME, each once; a folder of
+    files gets a number."""
+    kept: list[str] = []
+    for word in words:
+        pair = word.split("=", 1)
+        if kept and kept[-1] in ("--set", *options) and not {kept[-1], pair[0]}.isdisjoint(options):
+            kept.pop()
+        elif len(pair) == 1 or pair[0].removeprefix("--set=") not in options:
+            is_out = kept[-1:] == ["--out"] or word.startswith("--out=")
+            kept.append(f"{word}-{place}" if is_out else word)
+    pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in options.items())
+    return [*kept, *(word for pair in pairs for word in pair)]
+
+
+def _options(plan: Plan, remedy: Remedy) -> dict[str, str]:
+    """Returns the settings and options by which a remedy is planned."""
+    key, value, near = remedy.key, remedy.value, plan.nearest
+    assert near is not None, "remedies start from the nearest miss"
+    goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
+    noise, is_kept = remedy.noise_multiplier or near.noise_multiplier, plan.target.report_goal
+    is_other = is_own or (remedy.noise_multiplier and (is_kept or key == "noise_per_report"))
+    # A plan without a given goal finds it again by the noise per report.
+    found = {
+        ONCE: "1" if key == ONCE else "",
+        "rounds.count": f"{value:.0f}" if key in OF_ROUNDS else "",
+        "population.devices": str(remedy.devices or ""),
+        "--timers": f"{near.timer_hours:g}" if is_own else "",
+        "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
+        "privacy.noise_multiplier": up(noise) if is_kept and is_other else "",
+        "--noise-per-report": up(noise / goal, 6) if is_other and not is_kept else "",
+    }
+    if key == "timer_hours":
+        found["--timers"] = f"{value:g}"
+    return {name: text for name, text in found.items() if text}
+
+
 def _starved_at_full_size(plan: Plan) -> list[str]:
     """Returns the reason why the least goal that starved at full size did, if one did."""
     full = [each for each in plan.candidates if each.is_full_size and each.is_possible]
@@ -193,13 +241,10 @@ def _own_words(plan: Plan) -> list[str]:
     if own.starves:
         return [f"{said}{'starve.' if own.is_possible else f'have no epsilon: {own.note}.'}"]
     kind = plan.scenario.privacy.mechanism.kind
-    times = f"{own.target.noise_per_report / plan.target.noise_per_report:.3g}"
     epsilon = "no known epsilon" if own.epsilon is None else f"epsilon {up(own.epsilon)}"
     return [
         f"{said}{'meet' if own.meets_target else 'miss'} the target: {epsilon} in "
-        f"{own.days or 0.0:.1f} days, with {times} times the noise on the mean, by their own "
-        f"mechanism ({kind}) for what their rules ensured in runs at {own.scale:.2g} of the size, "
-        f"{'nothing' if own.epsilon is None else _limits_words(own)}."
+        f"{own.days or 0.0:.1f} days with their own mechanism ({kind})."
     ]
 
 
@@ -238,6 +283,8 @@ def plan_page(plan: Plan, command: str = "") -> str:
     made = f"Made by fedray {package_versions().get('fedray', 'unknown')}"
     note += f" {made}{f': {command}' if command else ''}."
     tables = plan_tables(plan)[plan.best is not None :]
+    if commands := remedy_commands(plan, command) if command else []:
+        tables.insert(1, Table.facts("Commands that plan these changes", commands))
     near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
     answer = ""
     if plan.best is None:

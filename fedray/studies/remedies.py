@@ -7,7 +7,9 @@ If devices and report goal grow by one factor, min-sep stays about the same and 
 that factor. The same holds of fewer rounds with the same reports in all, but the devices stay.
 Devices or timers by themselves change who comes when: the min-sep that would do is
 found first, and min-sep is about proportional to both. Proposals that change devices or timer are
-then simulated as the plan's own candidates are, and so are fewer rounds of more reports.
+then simulated as the plan's own candidates are, and so are fewer rounds of more reports. If the
+devices do not come often enough for the same reports in the run's days, the rounds are as many as
+find devices.
 """
 
 import math
@@ -27,7 +29,8 @@ MORE = 1.05
 """Factor on devices and hours beyond proportion, and from one simulated proposal to the next."""
 MOST_PROPOSALS = 4
 NEARLY_ALL = 0.9
-"""Share of the devices that the first run with each of them once counts on."""
+"""Share of the devices that the first run with each of them once counts on, and of the reports that
+a starved run of larger rounds took that the next one does."""
 LEAST_SHARE = 0.2
 """Fewer rounds than this share of those wanted are no remedy."""
 LEAST_TRADED = 0.1
@@ -123,23 +126,26 @@ def remedies(
         del factors["rounds.report_goal"]
     for key, factor in factors.items():
         remedy = Remedy(key, None, None if factor else epsilon(n, n), near.scale)
-        for attempt in range(MOST_PROPOSALS if factor else 0):
-            times, hours, goal = (factor or 1.0) * MORE**attempt, near.timer_hours, near.report_goal
-            more, count = devices, n
+        times, reports = factor or 1.0, n * near.report_goal
+        for _ in range(MOST_PROPOSALS if factor else 0):
+            hours, goal, more, count = near.timer_hours, near.report_goal, devices, n
             if key == "timer_hours":
                 # Whole hours, so that the shown value is the simulated one.
                 value = hours = float(math.ceil(hours * times))
             elif key == "population.devices":
                 value = more = round(devices * times)
             elif key == TRADE:
-                value = count = int(n / times)
+                value = count = int(reports / (goal * times))
                 if count < LEAST_TRADED * n:
                     break
-                goal = n * goal // count
+                goal = reports // count
             else:
                 value = goal = math.ceil(goal * times)
                 more = math.ceil(devices * goal / near.report_goal)
             tried = simulate(more, hours, goal, count)
+            if tried.starves and key == TRADE:
+                reports = int(NEARLY_ALL * goal * tried.committed)
+                continue
             if tried.meets_target:
                 is_same = goal == near.report_goal
                 noise, goal = (None, None) if is_same else (tried.noise_multiplier, goal)
@@ -149,6 +155,7 @@ def remedies(
             # A longer timer starves once, and then always.
             if tried.meets_target or tried.starves:
                 break
+            times *= MORE
         found.append(remedy)
     return tuple(found)
 
