@@ -90,7 +90,6 @@ class Privacy(Table):
     """Largest enforced rho (zCDP) of a device, in place of target_epsilon."""
     wanted_epsilon: Annotated[
         float | None,
-        # Scenarios that were written before there was one keep their digest.
         Field(gt=0, le=1e6, exclude_if=lambda most: most is None),
     ] = None
     """Epsilon at `delta` that the run is to meet: its audit says whether it does. It changes no

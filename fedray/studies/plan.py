@@ -34,7 +34,6 @@ from fedray.audit.rules import rules_of
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
-from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
@@ -160,7 +159,7 @@ class Candidate:
     is_possible: bool = True
     """False if the rules leave too few devices for the goal, so that it was not simulated."""
     committed: NotInJson[int] = 0
-    """Rounds that every seed's run committed."""
+    """Rounds that every run committed if one starved, else 0."""
     enforced_days: float | None = None
     """Days of a full-size run in which the planned limits are rules; None if none was simulated."""
     enforced_min_sep: int | None = None
@@ -523,12 +522,10 @@ class _Planner:
     has_cache: bool
     on_progress: Progress
     candidates: list[Candidate] = field(default_factory=list)
-    steps: int = 3
-    """Steps of the plan: own settings if there are any, search, confirmation, and the rest."""
     step: int = 1
-    """The present one."""
+    """Number of the step: own settings if there are any, search, confirmation, and the rest."""
+    steps: int = 3
     begun: float = field(default_factory=time.monotonic)
-    """When the first step began, seconds of a clock that is never set."""
     strategy: Strategy | None = None
     """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
     planned limits."""
@@ -675,22 +672,16 @@ class _Planner:
         judge = self._as_own(near.target) if near is own else self
         devices = self.scenario.population.devices
 
-        def changed(*keys: str) -> _Planner:
-            return replace(judge, scenario=self.scenario.with_overrides(*keys), candidates=[])
-
-        def simulate(more: int, hours: float, goal: int, rounds: int) -> Candidate:
+        def simulate(more: int, hours: float, goal: int, rounds: int, once: bool) -> Candidate:
             # A remedy costs no more than a run of the plan at full size.
             scale = min(self.scale, devices / more)
-            other = changed(f"population.devices={more}", f"rounds.count={rounds}")
+            keys = [f"population.devices={more}", f"rounds.count={rounds}"]
+            keys += ["participation.max_participations=1"] * once
+            scenario = self.scenario.with_overrides(*keys)
+            other = replace(judge, scenario=scenario, candidates=[])
             return other._tried(goal, hours, scale, "remedies")
 
-        def rounds_once(rounds: int) -> tuple[int, float | None, float]:
-            other = changed(f"rounds.count={rounds}", "participation.max_participations=1")
-            what = "runs with each device once"
-            tried = other._tried(near.report_goal, near.timer_hours, self.scale, what)
-            return tried.committed, tried.days, tried.scale
-
-        return remedies(near, devices, judge._sensitivity_of, simulate, rounds_once)
+        return remedies(near, devices, judge._sensitivity_of, simulate)
 
     def _sensitivity_of(self, limits: MinSep) -> float:
         if self.strategy is not None:
@@ -734,11 +725,10 @@ class _Planner:
         simulate_one: Callable[[Scenario], Truth] | None = None,
     ) -> list[Truth]:
         def say(counts: TaskCounts) -> None:
-            line, so_far = counts.line(f"{what} simulated"), duration(time.monotonic() - self.begun)
-            text = f"step {self.step} of {self.steps}, after {so_far}: {line}"
-            told = PartDone(text, line.share, 1.0)
-            told.of = " of this batch"
-            self.on_progress(told)
+            step = f"step {self.step} of {self.steps}, {duration(time.monotonic() - self.begun)}"
+            line = counts.line(f"{what} simulated ({step} so far)")
+            line.of = " of this batch"
+            self.on_progress(line)
 
         return simulate_runs(
             scenarios, simulate_one or simulated_limits, self.placement, self.cache, say
@@ -772,9 +762,7 @@ class _Planner:
             max_participations=tuple(each.max_participations for each in participations),
             note=notes[0] if notes else "",
             is_possible=is_possible,
-            committed=min(
-                each.committed if each.note else self.scenario.rounds.count for each in found
-            ),
+            committed=min((each.committed for each in found if each.note), default=0),
         )
         if not notes:
             # The slowest run counts, so that a plan does not promise too few days.

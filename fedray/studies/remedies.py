@@ -7,8 +7,7 @@ If devices and report goal grow by one factor, min-sep stays about the same and 
 that factor. The same holds of fewer rounds with the same reports in all, but the devices stay.
 Devices or timers by themselves change who comes when: the min-sep that would do is
 found first, and min-sep is about proportional to both. Proposals that change devices or timer are
-then simulated as the plan's own candidates are, and so are fewer rounds of more reports. If the
-devices do not come often enough for the same reports in the run's days, the rounds are as many as
+then simulated as the plan's own candidates are, and so are fewer rounds of more reports, as many as
 find devices.
 """
 
@@ -71,8 +70,7 @@ def remedies(
     near: Any,
     devices: int,
     sensitivity_of: Callable[[MinSep], float],
-    simulate: Callable[[int, float, int, int], Any],
-    rounds_once: Callable[[int], tuple[int, float | None, float]],
+    simulate: Callable[[int, float, int, int, bool], Any],
 ) -> tuple[Remedy, ...]:
     """Returns the changes that would do; a change of which none was found has no value.
 
@@ -80,9 +78,8 @@ def remedies(
         near: candidate of a plan with the least epsilon, and planned limits.
         devices: devices of its population.
         sensitivity_of: sensitivity of the mechanism made for limits, under them.
-        simulate: returns the candidate with other devices, timer hours, report goal and rounds.
-        rounds_once: returns the rounds that runs with each device once commit, of so many, the days
-            of the slowest, and the size of the simulations.
+        simulate: returns the candidate with other devices, timer hours, report goal and rounds, and
+            whether each device comes only once.
     """
     target, limits = near.target, near.planned_limits
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
@@ -100,7 +97,7 @@ def remedies(
     if rounds is None and with_rounds <= target.epsilon:
         with_rounds = None
     found = [
-        Remedy("noise_per_report", z / near.report_goal, target.epsilon, near.scale, None, z),
+        Remedy("noise_per_report", z / near.report_goal, target.epsilon, near.scale, near.days, z),
         Remedy("rounds.count", rounds, with_rounds, near.scale),
     ]
     if target.report_goal is not None:
@@ -108,7 +105,8 @@ def remedies(
         # Each attempt is to commit what the one before it did.
         for _ in range(MOST_PROPOSALS if k > 1 else 0):
             if most >= fewest and days is None:
-                most, days, scale = rounds_once(most)
+                tried = simulate(devices, near.timer_hours, near.report_goal, most, True)
+                most, days, scale = tried.committed or most, tried.days, tried.scale
         if days is not None:
             once = sensitivity_of(MinSep(most, most, 1))
             z_once = noise_multiplier_for(once, target.delta, epsilon=target.epsilon)
@@ -142,7 +140,7 @@ def remedies(
             else:
                 value = goal = math.ceil(goal * times)
                 more = math.ceil(devices * goal / near.report_goal)
-            tried = simulate(more, hours, goal, count)
+            tried = simulate(more, hours, goal, count, False)
             if tried.starves and key == TRADE:
                 reports = int(NEARLY_ALL * goal * tried.committed)
                 continue

@@ -415,10 +415,9 @@ def test_an_interrupted_plan_continues_and_says_how_many_runs_are_done(
     plan = make_plan(*arguments, on_progress=told.append)
     assert len(set(asked)) == len(asked) > 7
     # The runs that were kept count as done at once, and each step ends with all of its runs.
-    own = "2 of 2 runs of the scenario's own settings simulated, 2 of them earlier"
-    assert re.fullmatch(rf"step 1 of 4, after \d+ s: {own}", told[0])
-    steps = [each[5] for each in told if each.startswith("step ")]
-    assert steps == sorted(steps)
+    own = r"simulated \(step 1 of 4, \d+ s so far\), 2 of them earlier"
+    assert re.fullmatch(f"2 of 2 runs of the scenario's own settings {own}", told[0])
+    steps = re.findall(r"step (\d) of 4", " ".join(told))
     assert [*dict.fromkeys(steps)] == ["1", "2", "3"]
     assert told[0].of == " of this batch"
     assert all(each.share == 1.0 for each in told if "what-ifs" in each)
@@ -797,7 +796,7 @@ def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
     options = _options(failed, found["noise_per_report"])
     assert options == {"privacy.noise_multiplier": up(noise)}
     words = "--set privacy.noise_multiplier=7.1 --out a --timers 3 --timers=4 --set rounds.count=5"
-    asked = _changed(words.split(), {**options, "--timers": "9"}, 3)
+    asked = _changed(words, {**options, "--timers": "9"}, 3).split()
     more = ["--set", f"privacy.noise_multiplier={up(noise)}", "--timers", "9"]
     assert asked == ["--out", "a-3", "--set", "rounds.count=5", *more]
     # No more reports in all from the same devices, in fewer rounds with as much noise on the mean.
@@ -1003,10 +1002,11 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
         report_goal=100,
         timer_hours=0.0,
         scale=0.5,
+        days=5.0,
     )
     asked = []
 
-    def simulate(devices: int, hours: float, goal: int, rounds: int) -> SimpleNamespace:
+    def simulate(devices: int, hours: float, goal: int, rounds: int, _: bool) -> SimpleNamespace:
         if goal == near.report_goal and rounds == 400:
             asked.append((devices, hours))
         is_third = len({each for each, _ in asked}) == 3
@@ -1019,10 +1019,7 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
             noise_multiplier=3.0,
         )
 
-    found = remedies(
-        *(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate),
-        lambda rounds: (rounds, 1.0, 0.5),
-    )
+    found = remedies(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate)
     (devices,) = [each for each in found if each.key == "population.devices"]
     assert devices.value == asked[2][0]
     assert 1000 < asked[0][0] < asked[1][0] < asked[2][0]
