@@ -102,7 +102,7 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         cells,
         f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more; days "
         "only if simulated. A plan trains nothing, so the accuracy that more noise on the mean or "
-        "fewer rounds cost is not known; `fedray run` with training shows it.",
+        "fewer rounds cost is not known; a run that trains shows it.",
     )
 
 

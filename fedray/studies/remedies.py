@@ -7,8 +7,8 @@ If devices and report goal grow by one factor, min-sep stays about the same and 
 that factor. The same holds of fewer rounds with the same reports in all, but the devices stay.
 Devices or timers by themselves change who comes when: the min-sep that would do is
 found first, and min-sep is about proportional to both. Proposals that change devices or timer are
-then simulated as the plan's own candidates are, and so are fewer rounds of more reports, as many as
-find devices.
+then simulated as the plan's own candidates are, and so are fewer rounds of more reports, as long as
+they find devices.
 """
 
 import math
