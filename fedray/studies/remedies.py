@@ -7,8 +7,7 @@ If devices and report goal grow by one factor, min-sep stays about the same and 
 that factor. The same holds of fewer rounds with the same reports in all, but the devices stay.
 Devices or timers by themselves change who comes when: the min-sep that would do is
 found first, and min-sep is about proportional to both. Proposals that change devices or timer are
-then simulated as the plan's own candidates are, and so are fewer rounds of more reports, as long as
-they find devices.
+then simulated as the plan's own candidates are, and so are fewer rounds of more reports.
 """
 
 import math
@@ -23,13 +22,12 @@ from fedray.mechanisms.participation import MinSep
 from fedray.studies.what_ifs import epsilon_of
 
 PRECISION = 0.01
-"""Relative distance at which a bisection ends."""
+"""Relative distance at which a bisection ends, and margin of the noise for the full size."""
 MORE = 1.05
 """Factor on devices and hours beyond proportion, and from one simulated proposal to the next."""
 MOST_PROPOSALS = 4
 NEARLY_ALL = 0.9
-"""Share of the devices that the first run with each of them once counts on, and of the reports that
-a starved run of larger rounds took that the next one does."""
+"""Share of the devices, or of the reports of a starved run, that the next run counts on."""
 LEAST_SHARE = 0.2
 """Fewer rounds than this share of those wanted are no remedy."""
 LEAST_TRADED = 0.1
@@ -90,14 +88,17 @@ def remedies(
         return float("inf") if found is None else found
 
     # Without sampling the noise for an epsilon has a closed form.
-    z = noise_multiplier_for(sensitivity_of(limits), target.delta, epsilon=target.epsilon)
+    sensitivity = sensitivity_of(limits)
+    z = noise_multiplier_for(sensitivity, target.delta, epsilon=target.epsilon)
+    z *= 1 + PRECISION * (near.scale < 1)
+    with_noise = min(target.epsilon, epsilon_of(sensitivity, z, target.delta) or target.epsilon)
     fewest = math.ceil(LEAST_SHARE * n)
     rounds = _bisected(lambda each: epsilon(each, b) <= target.epsilon, n, fewest)
     with_rounds = epsilon(rounds or 1, b)
     if rounds is None and with_rounds <= target.epsilon:
         with_rounds = None
     found = [
-        Remedy("noise_per_report", z / near.report_goal, target.epsilon, near.scale, near.days, z),
+        Remedy("noise_per_report", z / near.report_goal, with_noise, near.scale, near.days, z),
         Remedy("rounds.count", rounds, with_rounds, near.scale),
     ]
     if target.report_goal is not None:
