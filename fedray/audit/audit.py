@@ -389,8 +389,22 @@ class Audit(DrawnResult):
         claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
         several devices, and that it is void, if it is; and the same for ids that differ only in
         writing as one device."""
-        parts = (self._verdict, self.of_sample, self.void, self.whose, self.reads_off)
+        target = {None: "", True: "This meets", False: "This misses"}[self.meets_target]
+        if target and self.scenario is not None:
+            target += f" the target epsilon {given(self.scenario.privacy.wanted_epsilon or 0.0)}."
+        parts = (self._verdict, target, self.of_sample, self.void, self.whose, self.reads_off)
         return " ".join(filter(None, parts))
+
+    @property
+    def meets_target(self) -> IfAny[bool | None]:
+        """Whether the epsilon on which a guarantee may rest meets the scenario's
+        `privacy.wanted_epsilon`. Absent without one, or at another delta, mechanism or noise."""
+        own, found = self.scenario and self.scenario.privacy, self.basis.guarantee
+        if own is None or own.wanted_epsilon is None or not self.is_of_run:
+            return None
+        if found is None or found.epsilon is None:
+            return False
+        return found.epsilon <= own.wanted_epsilon if found.delta == own.delta else None
 
     @property
     def of_sample(self) -> str:
@@ -440,9 +454,10 @@ class Audit(DrawnResult):
     @property
     def standing(self) -> str:
         """Whether the claim "holds", is "broken", or is in doubt ("open"), as a log without a claim
-        is; empty for a run without one."""
+        is; for a run without one, whether its target is met, and empty without a target."""
         if not self.findings:
-            return "open" if self.scenario is None else ""
+            met = {None: "", True: "holds", False: "broken"}[self.meets_target]
+            return "open" if self.scenario is None else met
         is_read_off = self.reads_off and self.claim_holds
         return "open" if is_read_off or self.is_doubted else standing(self.findings)
 

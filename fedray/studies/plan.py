@@ -20,6 +20,7 @@ devices' own behaviour; a second run of the full size, with the rules, shows the
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
@@ -46,6 +47,7 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
+from fedray.report.progress import duration
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
 from fedray.runtime.session import session
@@ -156,6 +158,8 @@ class Candidate:
     """Why a run starved, or why the goal is impossible; empty otherwise."""
     is_possible: bool = True
     """False if the rules leave too few devices for the goal, so that it was not simulated."""
+    committed: NotInJson[int] = 0
+    """Rounds that every run committed if one starved, else 0."""
     enforced_days: float | None = None
     """Days of a full-size run in which the planned limits are rules; None if none was simulated."""
     enforced_min_sep: int | None = None
@@ -357,12 +361,16 @@ def make_plan(
     with session(placement):
         tell = on_progress or (lambda _: None)
         planner = _Planner(scenario, target, seeds, scale, placement, cache, has_cache, tell)
+        planner.steps += has_own
         start = _first_goal(scenario, target, least_goal, most)
         searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
         try:
             own = planner.own() if has_own else None
+            planner.step += has_own
             planner.search(searches)
+            planner.step += 1
             best = planner.confirm(searches, least)
+            planner.step += 1
             rows = () if best is None else planner.what_ifs(best)
             fixes = planner.remedies(own) if best is None else ()
         except KeyboardInterrupt:
@@ -494,6 +502,7 @@ def planned_scenario(
         *cap,
         f"privacy.noise_multiplier={best.noise_multiplier!r}",
         f"privacy.delta={best.target.delta!r}",
+        f"privacy.wanted_epsilon={best.target.epsilon!r}",
         f"privacy.mechanism={{{table}}}",
         f"training.cohort_sample={sample}",
     )
@@ -513,6 +522,10 @@ class _Planner:
     has_cache: bool
     on_progress: Progress
     candidates: list[Candidate] = field(default_factory=list)
+    step: int = 1
+    """Number of the step: own settings if there are any, search, confirmation, and the rest."""
+    steps: int = 3
+    begun: float = field(default_factory=time.monotonic)
     strategy: Strategy | None = None
     """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
     planned limits."""
@@ -659,25 +672,16 @@ class _Planner:
         judge = self._as_own(near.target) if near is own else self
         devices = self.scenario.population.devices
 
-        def changed(*keys: str) -> _Planner:
-            return replace(judge, scenario=self.scenario.with_overrides(*keys), candidates=[])
-
-        def simulate(more: int, hours: float, goal: int, rounds: int) -> Candidate:
+        def simulate(more: int, hours: float, goal: int, rounds: int, once: bool) -> Candidate:
             # A remedy costs no more than a run of the plan at full size.
             scale = min(self.scale, devices / more)
-            other = changed(f"population.devices={more}", f"rounds.count={rounds}")
+            keys = [f"population.devices={more}", f"rounds.count={rounds}"]
+            keys += ["participation.max_participations=1"] * once
+            scenario = self.scenario.with_overrides(*keys)
+            other = replace(judge, scenario=scenario, candidates=[])
             return other._tried(goal, hours, scale, "remedies")
 
-        def rounds_once(rounds: int) -> tuple[int, float | None, float]:
-            other = changed(f"rounds.count={rounds}", "participation.max_participations=1")
-            goal, hours = near.report_goal, near.timer_hours
-            runs = [other._run_of(goal, hours, seed, self.scale) for seed in range(self.seeds)]
-            truths = other._truths(runs, "runs with each device once")
-            done = min(each.committed if each.note else rounds for each in truths)
-            days = max(each.days or 0.0 for each in truths) if done == rounds else None
-            return done, days, scale_of(goal, self.scale)
-
-        return remedies(near, devices, judge._sensitivity_of, simulate, rounds_once)
+        return remedies(near, devices, judge._sensitivity_of, simulate)
 
     def _sensitivity_of(self, limits: MinSep) -> float:
         if self.strategy is not None:
@@ -721,7 +725,8 @@ class _Planner:
         simulate_one: Callable[[Scenario], Truth] | None = None,
     ) -> list[Truth]:
         def say(counts: TaskCounts) -> None:
-            line = counts.line(f"{what} simulated")
+            step = f"step {self.step} of {self.steps}, {duration(time.monotonic() - self.begun)}"
+            line = counts.line(f"{what} simulated ({step} so far)")
             line.of = " of this batch"
             self.on_progress(line)
 
@@ -757,6 +762,7 @@ class _Planner:
             max_participations=tuple(each.max_participations for each in participations),
             note=notes[0] if notes else "",
             is_possible=is_possible,
+            committed=min((each.committed for each in found if each.note), default=0),
         )
         if not notes:
             # The slowest run counts, so that a plan does not promise too few days.

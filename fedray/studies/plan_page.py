@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,10 @@ def _nothing_found(plan: Plan) -> list[str]:
 
 def _remedies_table(plan: Plan, near: Candidate) -> Table:
     """Changes that would meet the target, a row each, and then those that would not."""
-    n = near.rounds
+
+    def updates(each: Remedy) -> str:
+        rounds = each.value if each.value and each.key in OF_ROUNDS else near.rounds
+        return f"{rounds * (each.report_goal or near.report_goal):,.0f}"
 
     def on_the_mean(each: Remedy) -> str:
         z, goal = each.noise_multiplier or near.noise_multiplier, each.report_goal
@@ -86,7 +90,7 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
     cells = {
         "change": lambda each: _remedy_words(plan, each),
         "epsilon": lambda each: _or_dash(up, each.epsilon),
-        "rounds": lambda each: f"{each.value if each.value and each.key in OF_ROUNDS else n:,}",
+        "device updates": updates,
         "days": lambda each: _or_dash("{:.1f}".format, each.days),
         "noise multiplier": lambda each: up(each.noise_multiplier or near.noise_multiplier),
         "times the noise on the mean": on_the_mean,
@@ -97,7 +101,8 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         sorted(plan.remedies, key=lambda each: each.value is None),
         cells,
         f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more; days "
-        "only if simulated. More noise on the mean or fewer rounds may be a worse model.",
+        "only if simulated. A plan trains nothing, so the accuracy that more noise on the mean or "
+        "fewer rounds cost is not known; a run that trains shows it.",
     )
 
 
@@ -123,6 +128,49 @@ def _remedy_words(plan: Plan, remedy: Remedy) -> str:
         times = up(remedy.devices / plan.scenario.population.devices, 2)
         return f"{times} times the devices ({remedy.devices:,}){goal}"
     return f"{counted(round(value), 'round')}{goal}{', each device once' * (key == ONCE)}"
+
+
+def remedy_commands(plan: Plan, command: str) -> list[tuple[str, str]]:
+    """Returns each remedy in words, with the command that plans it in place of a plan's."""
+    found = [each for each in plan.remedies if each.value is not None]
+    return [
+        (_remedy_words(plan, each), _changed(command, _options(plan, each), place))
+        for place, each in enumerate(found, 2)
+    ]
+
+
+def _changed(command: str, options: Mapping[str, str], place: int) -> str:
+    """Returns a command with these settings, as KEY, and options, as --NAME, each once; a folder of
+    files gets a number."""
+    kept: list[str] = []
+    for word in shlex.split(command):
+        pair = word.split("=", 1)
+        if kept and kept[-1] in ("--set", *options) and not {kept[-1], pair[0]}.isdisjoint(options):
+            kept.pop()
+        elif len(pair) == 1 or pair[0].removeprefix("--set=") not in options:
+            kept.append(word + f"-{place}" * ("--out" in (*kept[-1:], *pair[:-1])))
+    pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in options.items())
+    return shlex.join([*kept, *(word for pair in pairs for word in pair)])
+
+
+def _options(plan: Any, remedy: Remedy) -> dict[str, str]:
+    """Returns the settings and options by which a remedy is planned."""
+    key, value, near = remedy.key, remedy.value, plan.nearest
+    goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
+    noise, is_kept = remedy.noise_multiplier or near.noise_multiplier, plan.target.report_goal
+    is_other = is_own or (remedy.noise_multiplier and (is_kept or key == "noise_per_report"))
+    hours = value if key == "timer_hours" else near.timer_hours
+    # A plan without a given goal finds it again by the noise per report.
+    found = {
+        ONCE: "1" if key == ONCE else "",
+        "rounds.count": f"{value:.0f}" if key in OF_ROUNDS else "",
+        "population.devices": str(remedy.devices or ""),
+        "--timers": f"{hours:g}" if is_own or key == "timer_hours" else "",
+        "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
+        "privacy.noise_multiplier": up(noise) if is_kept and is_other else "",
+        "--noise-per-report": up(noise / goal, 6) if is_other and not is_kept else "",
+    }
+    return {name: text for name, text in found.items() if text}
 
 
 def _starved_at_full_size(plan: Plan) -> list[str]:
@@ -192,14 +240,11 @@ def _own_words(plan: Plan) -> list[str]:
     said += f"{own.timer_hours:g} h and noise multiplier {needed_noise(own.noise_multiplier)}, "
     if own.starves:
         return [f"{said}{'starve.' if own.is_possible else f'have no epsilon: {own.note}.'}"]
-    kind = plan.scenario.privacy.mechanism.kind
-    times = f"{own.target.noise_per_report / plan.target.noise_per_report:.3g}"
     epsilon = "no known epsilon" if own.epsilon is None else f"epsilon {up(own.epsilon)}"
     return [
         f"{said}{'meet' if own.meets_target else 'miss'} the target: {epsilon} in "
-        f"{own.days or 0.0:.1f} days, with {times} times the noise on the mean, by their own "
-        f"mechanism ({kind}) for what their rules ensured in runs at {own.scale:.2g} of the size, "
-        f"{'nothing' if own.epsilon is None else _limits_words(own)}."
+        f"{own.days or 0.0:.1f} days with their own mechanism "
+        f"({plan.scenario.privacy.mechanism.kind}), in runs at {own.scale:.2g} of the size."
     ]
 
 
@@ -238,6 +283,8 @@ def plan_page(plan: Plan, command: str = "") -> str:
     made = f"Made by fedray {package_versions().get('fedray', 'unknown')}"
     note += f" {made}{f': {command}' if command else ''}."
     tables = plan_tables(plan)[plan.best is not None :]
+    if commands := remedy_commands(plan, command) if command else []:
+        tables.insert(1, Table.facts("Commands that plan these changes", commands))
     near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
     answer = ""
     if plan.best is None:
@@ -394,7 +441,6 @@ def _timers_table(plan: Plan) -> Table:
         "device updates": cell(lambda each: f"{each.updates:,}"),
         "min-sep, planned": cell(lambda each: shown_min_sep(each.planned_min_sep)),
         "days": cell(lambda each: f"{each.days:.1f}"),
-        "rounds a day": cell(lambda each: f"{each.rounds / (each.days or 1.0):.1f}"),
         "epsilon": cell(lambda each: _or_dash(up, each.epsilon)),
         "simulated at": cell(
             lambda each: "full size" if each.is_full_size else f"{each.scale:.2g} of the size"

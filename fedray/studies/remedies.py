@@ -22,12 +22,12 @@ from fedray.mechanisms.participation import MinSep
 from fedray.studies.what_ifs import epsilon_of
 
 PRECISION = 0.01
-"""Relative distance at which a bisection ends."""
+"""Relative distance at which a bisection ends, and margin of the noise for the full size."""
 MORE = 1.05
 """Factor on devices and hours beyond proportion, and from one simulated proposal to the next."""
 MOST_PROPOSALS = 4
 NEARLY_ALL = 0.9
-"""Share of the devices that the first run with each of them once counts on."""
+"""Share of the devices, or of the reports of a starved run, that the next run counts on."""
 LEAST_SHARE = 0.2
 """Fewer rounds than this share of those wanted are no remedy."""
 LEAST_TRADED = 0.1
@@ -68,8 +68,7 @@ def remedies(
     near: Any,
     devices: int,
     sensitivity_of: Callable[[MinSep], float],
-    simulate: Callable[[int, float, int, int], Any],
-    rounds_once: Callable[[int], tuple[int, float | None, float]],
+    simulate: Callable[[int, float, int, int, bool], Any],
 ) -> tuple[Remedy, ...]:
     """Returns the changes that would do; a change of which none was found has no value.
 
@@ -77,9 +76,8 @@ def remedies(
         near: candidate of a plan with the least epsilon, and planned limits.
         devices: devices of its population.
         sensitivity_of: sensitivity of the mechanism made for limits, under them.
-        simulate: returns the candidate with other devices, timer hours, report goal and rounds.
-        rounds_once: returns the rounds that runs with each device once commit, of so many, the days
-            of the slowest, and the size of the simulations.
+        simulate: returns the candidate with other devices, timer hours, report goal and rounds, and
+            whether each device comes only once.
     """
     target, limits = near.target, near.planned_limits
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
@@ -90,14 +88,17 @@ def remedies(
         return float("inf") if found is None else found
 
     # Without sampling the noise for an epsilon has a closed form.
-    z = noise_multiplier_for(sensitivity_of(limits), target.delta, epsilon=target.epsilon)
+    sensitivity = sensitivity_of(limits)
+    z = noise_multiplier_for(sensitivity, target.delta, epsilon=target.epsilon)
+    z *= 1 + PRECISION * (near.scale < 1)
+    with_noise = min(target.epsilon, epsilon_of(sensitivity, z, target.delta) or target.epsilon)
     fewest = math.ceil(LEAST_SHARE * n)
     rounds = _bisected(lambda each: epsilon(each, b) <= target.epsilon, n, fewest)
     with_rounds = epsilon(rounds or 1, b)
     if rounds is None and with_rounds <= target.epsilon:
         with_rounds = None
     found = [
-        Remedy("noise_per_report", z / near.report_goal, target.epsilon, near.scale, None, z),
+        Remedy("noise_per_report", z / near.report_goal, with_noise, near.scale, near.days, z),
         Remedy("rounds.count", rounds, with_rounds, near.scale),
     ]
     if target.report_goal is not None:
@@ -105,7 +106,8 @@ def remedies(
         # Each attempt is to commit what the one before it did.
         for _ in range(MOST_PROPOSALS if k > 1 else 0):
             if most >= fewest and days is None:
-                most, days, scale = rounds_once(most)
+                tried = simulate(devices, near.timer_hours, near.report_goal, most, True)
+                most, days, scale = tried.committed or most, tried.days, tried.scale
         if days is not None:
             once = sensitivity_of(MinSep(most, most, 1))
             z_once = noise_multiplier_for(once, target.delta, epsilon=target.epsilon)
@@ -123,23 +125,26 @@ def remedies(
         del factors["rounds.report_goal"]
     for key, factor in factors.items():
         remedy = Remedy(key, None, None if factor else epsilon(n, n), near.scale)
-        for attempt in range(MOST_PROPOSALS if factor else 0):
-            times, hours, goal = (factor or 1.0) * MORE**attempt, near.timer_hours, near.report_goal
-            more, count = devices, n
+        times, reports = factor or 1.0, n * near.report_goal
+        for _ in range(MOST_PROPOSALS if factor else 0):
+            hours, goal, more, count = near.timer_hours, near.report_goal, devices, n
             if key == "timer_hours":
                 # Whole hours, so that the shown value is the simulated one.
                 value = hours = float(math.ceil(hours * times))
             elif key == "population.devices":
                 value = more = round(devices * times)
             elif key == TRADE:
-                value = count = int(n / times)
+                value = count = int(reports / (goal * times))
                 if count < LEAST_TRADED * n:
                     break
-                goal = n * goal // count
+                goal = reports // count
             else:
                 value = goal = math.ceil(goal * times)
                 more = math.ceil(devices * goal / near.report_goal)
-            tried = simulate(more, hours, goal, count)
+            tried = simulate(more, hours, goal, count, False)
+            if tried.starves and key == TRADE:
+                reports = int(NEARLY_ALL * goal * tried.committed)
+                continue
             if tried.meets_target:
                 is_same = goal == near.report_goal
                 noise, goal = (None, None) if is_same else (tried.noise_multiplier, goal)
@@ -149,6 +154,7 @@ def remedies(
             # A longer timer starves once, and then always.
             if tried.meets_target or tried.starves:
                 break
+            times *= MORE
         found.append(remedy)
     return tuple(found)
 

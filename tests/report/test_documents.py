@@ -37,7 +37,10 @@ from fedray.studies.fit import Fit, FittedRun, ObservedRun
 from fedray.studies.habits.fit import Estimate, HabitFit, Held
 from fedray.studies.habits.observed import Layout, ObservedLog, Records
 from fedray.studies.habits.statistics import Summary
+from fedray.studies.plan import Candidate, Plan, PlanTarget
 from fedray.studies.reach_and_pace import Interval
+from fedray.studies.remedies import Remedy
+from fedray.studies.what_ifs import WhatIf
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
 from fedray.wire.messages import ClassCounts, ShardUse
@@ -150,6 +153,7 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"violations": Violations(1, 2, 0, 0).to_json()}
     yield {"exclusions": Exclusions(np.array([3, 5]), 2.0, 1.5, 0).to_json()}
     yield {"supported_delta": 1e-8}
+    yield {"meets_target": True}
     yield {"joined_ids": 3}
     what_if = Guarantee("without breakers", None, None, None, 1e-6, False, "not this run")
     yield {"without_breakers": what_if.to_json()}
@@ -330,6 +334,23 @@ def test_documents_of_several_tasks_match_their_types(
     files = (tmp_path / "page.html", tmp_path / "figures")
     audit_run_of_tasks(opened.path, {}, None, *files, verify=None, verbose=False, as_json=True)
     check("fedray audit, of several tasks", json.loads(capsys.readouterr().out))
+
+
+def test_documents_of_plans_match_their_types(small) -> None:
+    """A plan that was made by hand, with a remedy, a what-if and own settings."""
+    target = PlanTarget(2.0)
+    common = (target, 12, 200, 24.0, 0.5, 90, (7, None), (2, 1))
+    candidate = Candidate(*common, planned_min_sep=6, planned_max_participations=2, epsilon=2.5)
+    rows = WhatIf("as planned", 1.0, 7, 2.5), WhatIf("fewer", starves_at=3)
+    remedy = Remedy("rounds.report_goal", 400.0, 1.9, 0.5, 3.0, 2.0, 400, 40_000)
+    plan = Plan(target, small(), 2, 0.5, None, (candidate,), what_ifs=rows, remedies=(remedy,))
+    check(
+        "fedray plan",
+        *(
+            json.loads(json.dumps(each.to_json()))
+            for each in (plan, replace(plan, best=candidate, own=candidate))
+        ),
+    )
 
 
 def test_documents_of_fits_match_their_types(tmp_path: Path, fedray_command, monkeypatch) -> None:

@@ -56,8 +56,28 @@ def test_the_audit_of_a_run_meets_its_target(
     if rules != "timer":
         assert less > most
     # The same noise, stated as a number, gives the same run.
-    again = small(*overrides, f"privacy.noise_multiplier={z}")
+    wanted = [f"privacy.wanted_epsilon={most}"] * target.startswith("target_epsilon")
+    again = small(*overrides, f"privacy.noise_multiplier={z}", *wanted)
     assert again.digest == calibrated(scenario).digest == trace.run["scenario_digest"]
+
+
+def test_a_run_says_whether_it_meets_its_target(small, trace_of) -> None:
+    """In the verdict and on the page, for the delta, mechanism and noise of the run."""
+    rules = "participation={timer_hours=0, round_separation=3}", LATE, "privacy.mechanism=tree"
+    plain = fedray.audit_trace(trace_of([[0, 3], [1], [2]], 4, small(*rules)))
+    epsilon = plain.mechanisms[0].enforced.epsilon
+    assert plain.meets_target is None
+    for wanted, is_met in ((1.001 * epsilon, True), (0.999 * epsilon, False)):
+        scenario = small(*rules, f"privacy.wanted_epsilon={wanted!r}")
+        trace = trace_of([[0, 3], [1], [2]], 4, scenario)
+        audit = fedray.audit_trace(trace)
+        said = f"This {'meets' if is_met else 'misses'} the target epsilon {wanted:.12g}"[:40]
+        assert audit.meets_target is is_met
+        assert said in audit.verdict
+        assert said in audit.page()
+        assert f'class="verdict {"holds" if is_met else "broken"}"' in audit.page()
+        for others in ({"noise_multiplier": 9.0}, {"delta": 1e-5}):
+            assert "target" not in fedray.audit_trace(trace, **others).verdict
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -21,7 +21,6 @@ from fedray.audit.claims import read_claim
 from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
-from fedray.commands.studies.plan import _changed, _options
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.identity import Identity
@@ -41,6 +40,8 @@ from fedray.studies.plan import (
     with_limits,
 )
 from fedray.studies.plan_page import (
+    _changed,
+    _options,
     plan_figures,
     plan_files,
     plan_page,
@@ -414,7 +415,10 @@ def test_an_interrupted_plan_continues_and_says_how_many_runs_are_done(
     plan = make_plan(*arguments, on_progress=told.append)
     assert len(set(asked)) == len(asked) > 7
     # The runs that were kept count as done at once, and each step ends with all of its runs.
-    assert told[0] == "2 of 2 runs of the scenario's own settings simulated, 2 of them earlier"
+    own = r"simulated \(step 1 of 4, \d+ s so far\), 2 of them earlier"
+    assert re.fullmatch(f"2 of 2 runs of the scenario's own settings {own}", told[0])
+    steps = re.findall(r"step (\d) of 4", " ".join(told))
+    assert [*dict.fromkeys(steps)] == ["1", "2", "3"]
     assert told[0].of == " of this batch"
     assert all(each.share == 1.0 for each in told if "what-ifs" in each)
     simulations = sum(len(each.min_seps) for each in plan.candidates)
@@ -792,9 +796,9 @@ def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
     options = _options(failed, found["noise_per_report"])
     assert options == {"privacy.noise_multiplier": up(noise)}
     words = "--set privacy.noise_multiplier=7.1 --out a --timers 3 --timers=4 --set rounds.count=5"
-    asked = _changed(words.split(), {**options, "--timers": "9"})
+    asked = _changed(words, {**options, "--timers": "9"}, 3).split()
     more = ["--set", f"privacy.noise_multiplier={up(noise)}", "--timers", "9"]
-    assert asked == ["--out", "a", "--set", "rounds.count=5", *more]
+    assert asked == ["--out", "a-3", "--set", "rounds.count=5", *more]
     # No more reports in all from the same devices, in fewer rounds with as much noise on the mean.
     trade = found[TRADE]
     assert trade.report_goal == 100 * 130 // trade.value
@@ -891,6 +895,33 @@ def test_each_device_once_takes_the_rounds_that_its_runs_commit(small, monkeypat
     assert "120 rounds, each device once" in str(plan.tables()[0])
 
 
+def test_fewer_larger_rounds_are_as_many_as_find_devices(small, monkeypatch) -> None:
+    """Devices give 10,000 reports in the run's days, not the 13,000 of the plan. The page has the command."""
+
+    def truth(scenario: Scenario) -> Truth:
+        n, goal = scenario.rounds.count, scenario.rounds.report_goal
+        if goal > 130 and n * goal > 10_000:
+            return Truth(None, note="rounds.max_days ran out", committed=10_000 // goal)
+        return Truth(MinSep(n, max(1, n // 5), 5), days=4.0)
+
+    without_simulations(monkeypatch, truth)
+    target = PlanTarget(2.0, 1e-6, 0.05, buffers=1, report_goal=130)
+    plan = make_plan(small("rounds.count=100"), target, [24.0], 2, 1.0, HERE, has_cache=False)
+    (trade,) = [each for each in plan.remedies if each.key == TRADE]
+    assert 0.85 * 10_000 < trade.value * trade.report_goal <= 10_000
+    assert trade.noise_multiplier / trade.report_goal == pytest.approx(0.05)
+    assert trade.epsilon <= 2.0
+    page = html.unescape(
+        plan_page(plan, "fedray plan --epsilon 2 --out 'a b' --set rounds.count=100")
+    )
+    noise = f"--set privacy.noise_multiplier={up(trade.noise_multiplier)}"
+    rounds = (
+        f"--set rounds.count={trade.value} --set rounds.report_goal={trade.report_goal} {noise}"
+    )
+    assert re.search(rf"fedray plan --epsilon 2 --out 'a b-\d' {re.escape(rounds)}<", page)
+    assert "Commands that plan" not in plan_page(plan)
+
+
 def test_a_goal_and_a_noise_multiplier_are_kept_if_both_are_set(
     fedray_command, monkeypatch
 ) -> None:
@@ -971,10 +1002,11 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
         report_goal=100,
         timer_hours=0.0,
         scale=0.5,
+        days=5.0,
     )
     asked = []
 
-    def simulate(devices: int, hours: float, goal: int, rounds: int) -> SimpleNamespace:
+    def simulate(devices: int, hours: float, goal: int, rounds: int, _: bool) -> SimpleNamespace:
         if goal == near.report_goal and rounds == 400:
             asked.append((devices, hours))
         is_third = len({each for each, _ in asked}) == 3
@@ -987,10 +1019,7 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
             noise_multiplier=3.0,
         )
 
-    found = remedies(
-        *(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate),
-        lambda rounds: (rounds, 1.0, 0.5),
-    )
+    found = remedies(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate)
     (devices,) = [each for each in found if each.key == "population.devices"]
     assert devices.value == asked[2][0]
     assert 1000 < asked[0][0] < asked[1][0] < asked[2][0]

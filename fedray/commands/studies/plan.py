@@ -3,14 +3,12 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from fedray.base.errors import InputError, shown
-from fedray.base.rounding import up
 from fedray.commands.frame.output import print_line, print_result, refuse_existing, write_shown
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
@@ -58,7 +56,7 @@ def plan(
     from fedray.base.atomic import write_directory
     from fedray.studies.fit import scenario_to_fit
     from fedray.studies.plan import PlanTarget, make_plan
-    from fedray.studies.plan_page import plan_files
+    from fedray.studies.plan_page import plan_files, remedy_commands
 
     # Cheap mistakes are reported before the planner is loaded.
     hours = _hours(timers)
@@ -92,10 +90,8 @@ def plan(
     print_result(found, as_json)
     if out is not None and not as_json:
         print_line(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
-    again = [f"{each}-2" if each == str(out) else each for each in sys.argv[1:]]
-    for each in found.remedies:
-        if each.value is not None and not as_json:
-            print_line(f"or      fedray {shlex.join(_changed(again, _options(found, each)))}")
+    for _, each in () if as_json else remedy_commands(found, command):
+        print_line(f"or      {each}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
@@ -114,39 +110,3 @@ def _refuse_planned(overrides: Mapping[str, str]) -> None:
         is_kept = key == "privacy.noise_multiplier" and "rounds.report_goal" in overrides
         if key in PLANNED and not is_kept:
             raise InputError(f"--set {shown(each)}: a plan finds this itself; {PLANNED[key]}")
-
-
-def _changed(words: Sequence[str], options: Mapping[str, str]) -> list[str]:
-    """Returns a command with these settings, as KEY, and options, as --NAME, each once."""
-    kept: list[str] = []
-    for word in words:
-        pair = word.split("=", 1)
-        if kept and kept[-1] in ("--set", *options) and not {kept[-1], pair[0]}.isdisjoint(options):
-            kept.pop()
-        elif len(pair) == 1 or pair[0].removeprefix("--set=") not in options:
-            kept.append(word)
-    pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in options.items())
-    return [*kept, *(word for pair in pairs for word in pair)]
-
-
-def _options(plan: Any, remedy: Any) -> dict[str, str]:
-    """Returns the settings and options by which a remedy is planned."""
-    from fedray.studies.remedies import OF_ROUNDS, ONCE
-
-    key, value, near = remedy.key, remedy.value, plan.nearest
-    goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
-    noise, is_kept = remedy.noise_multiplier or near.noise_multiplier, plan.target.report_goal
-    is_other = is_own or (remedy.noise_multiplier and (is_kept or key == "noise_per_report"))
-    # A plan without a given goal finds it again by the noise per report.
-    found = {
-        ONCE: "1" if key == ONCE else "",
-        "rounds.count": f"{value:.0f}" if key in OF_ROUNDS else "",
-        "population.devices": str(remedy.devices or ""),
-        "--timers": f"{near.timer_hours:g}" if is_own else "",
-        "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
-        "privacy.noise_multiplier": up(noise) if is_kept and is_other else "",
-        "--noise-per-report": up(noise / goal, 6) if is_other and not is_kept else "",
-    }
-    if key == "timer_hours":
-        found["--timers"] = f"{value:g}"
-    return {name: text for name, text in found.items() if text}

@@ -43,7 +43,7 @@ def stress(
     trust_code: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Show what a wrong min-sep costs: privacy, noise and error, mechanism by mechanism.
+    """Show the cost of a wrong min-sep: privacy, noise and error, mechanism by mechanism.
 
     Every mechanism is made for the estimate, with the least noise for --epsilon under it. The truth
     is --actual at --rounds, a trace, or runs of a scenario, which recommend an estimate too.
