@@ -178,11 +178,14 @@ class LocalTrainer(GroupTrainer):
         """Returns what the task trains, and how."""
         shapes, metrics = dict(self._task.shapes), tuple(self._task.metrics)
         kind = devices.kind_of_device(self._device)
-        alone = getattr(self._task, "alone", "")
+        alone, uneven = (getattr(self._task, name, "") for name in ("alone", "uneven"))
+        if alone:
+            alone = f"devices train one at a time, which takes longer with a small model: {alone}"
+        notes = tuple(filter(None, (alone, uneven)))
         recorded, optimum = self._recorded, dict(self._examples.optimum)
         people = {} if recorded is None else recorded.people(self._scenario)
         words = () if recorded is None else recorded.words
-        return TaskDescription(shapes, metrics, optimum, kind, alone, people, words)
+        return TaskDescription(shapes, metrics, optimum, kind, notes, people, words)
 
     @property
     def examples(self) -> ExampleSource:

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ Examples = tuple[Tensor, Tensor]
 GivenExamples = tuple[Tensor | NDArray, Tensor | NDArray]
 """Examples in the forms that a user's function may return."""
 DEVICES_REMEMBERED = 256
+UNEVEN = 1e-4
+"""Relative difference of two losses above which they differ by more than rounding."""
 _CPU = torch.device("cpu")
 
 
@@ -46,19 +49,32 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
     It is the default accuracy of a `ModuleTask`.
 
     Args:
-        outputs: scores [B, classes, ...], as `torch.nn.functional.cross_entropy` takes them.
+        outputs: scores [B, classes, ...], as `torch.nn.functional.cross_entropy` takes them, or
+            [B, ..., classes].
         targets: class numbers [B, ...].
 
     Raises:
-        InputError: the targets are floating-point numbers, so they cannot be class numbers.
+        InputError: the targets are no class numbers, or the axis of the classes is unclear.
     """
     if targets.is_floating_point():
         raise InputError(
             f"the targets are real numbers ({_described(targets)}), not classes; give class "
             "numbers (targets.long()), or give ModuleTask an accuracy="
         )
+    shape, last = tuple(outputs.shape), outputs.ndim - 1
+    fitting = {
+        axis
+        for axis in (1, last)
+        if 0 < axis <= last and shape[:axis] + shape[axis + 1 :] == targets.shape
+    }
+    if len(fitting) != 1:
+        raise InputError(
+            f"the axis of the classes is unclear: outputs {_described(outputs)} must have the axes "
+            f"of targets {_described(targets)} and classes on axis 1 or the last; give ModuleTask "
+            "an accuracy="
+        )
     # The share is over all further axes of the targets.
-    is_found = (outputs.argmax(dim=1) == targets).double()
+    is_found = (outputs.argmax(dim=fitting.pop()) == targets).double()
     return is_found.reshape(len(targets), -1).mean(dim=1)
 
 
@@ -170,12 +186,13 @@ class ModuleTask:
         metrics: names and units of loss and accuracy.
 
     alone: why devices train one at a time; empty if they train together. Known after `choose`.
+    uneven: that the loss is not a mean over examples, in a sentence; empty if it seems one.
 
     Raises:
         InputError: a batch norm in training mode, whose statistics would leave the devices.
     """
 
-    alone = ""
+    alone = uneven = ""
     _is_chosen = False
 
     def __init__(
@@ -245,6 +262,24 @@ class ModuleTask:
                 self.alone = _why(error)
             if self.alone:
                 gradients_of(self, parameters, one)
+            self.uneven = self._uneven(parameters, one)
+
+    @torch.no_grad()
+    def _uneven(self, parameters: Parameters, batch: Batch) -> str:
+        inputs, targets = (part[0] for part in _pair(batch))
+        self._prepare(parameters)
+        with self.evaluating():
+            outputs = functional_call(self._module, _of_device(parameters, 0), (inputs,))
+            whole = float(self._loss_value(outputs, targets))
+            pairs = zip(outputs.split(1), targets.split(1), strict=True)
+            mean = fmean(float(self._loss_value(*pair)) for pair in pairs)
+        if not abs(whole - mean) > UNEVEN * (1 + abs(mean)):
+            return ""
+        return (
+            f"the loss of a batch is {whole:.4f}, but the mean loss of its examples {mean:.4f}, so "
+            "training does not weigh examples evenly, as the held-out loss does; a mean over all "
+            "words, for instance, weighs long texts more"
+        )
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         own = self._one_at_a_time(parameters, batch)
@@ -304,7 +339,7 @@ class ModuleTask:
                 pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
                 of_examples = [self._loss_value(output, target) for output, target in pairs]
             losses.append(torch.stack(of_examples))
-            accuracies.append(self._accuracy(outputs, targets[g]))
+            accuracies.append(_result("accuracy", self._accuracy, outputs, targets[g]))
         weights = torch.ones(inputs.shape[:2], device=inputs.device)
         loss, accuracy = (metric.name for metric in self.metrics)
         return {
@@ -358,14 +393,7 @@ class ModuleTask:
         return self._loss_value(outputs, targets)
 
     def _loss_value(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        try:
-            return self._loss(outputs, targets)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            message = (
-                f"the loss does not take outputs {_described(outputs)} and targets "
-                f"{_described(targets)} ({one_line(str(error))}); {_remedy(outputs, targets)}"
-            )
-            raise InputError(message).with_traceback(error.__traceback__) from None
+        return _result("loss", self._loss, outputs, targets)
 
 
 def _why(error: Exception) -> str:
@@ -389,7 +417,25 @@ def _shown(examples: Examples) -> str:
     return f"inputs {_described(inputs)} and targets {_described(targets)}"
 
 
+def _result(
+    name: str, function: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
+) -> Tensor:
+    """Returns a user's function of outputs and targets; its errors name their shapes."""
+    try:
+        return function(outputs, targets)
+    except InputError:
+        raise
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        message = (
+            f"the {name} does not take outputs {_described(outputs)} and targets "
+            f"{_described(targets)} ({one_line(str(error))}); {_remedy(outputs, targets)}"
+        )
+        raise InputError(message).with_traceback(error.__traceback__) from None
+
+
 def _remedy(outputs: Tensor, targets: Tensor) -> str:
+    if outputs.ndim > 2 and outputs.shape[:-1] == targets.shape:
+        return "torch's cross_entropy takes classes on axis 1: outputs.movedim(-1, 1)"
     if outputs.ndim == targets.ndim + 1:
         return (
             f"for classes, targets must be whole numbers from 0 to {outputs.shape[1] - 1} "

@@ -577,10 +577,7 @@ class _Training:
                 "trainer_gpus: the trainers are on GPUs of several models, whose updates differ in "
                 "their last bits; use nodes with one model of GPU"
             )
-        self._notes: list[str] = []
-        if alone := self._description.alone:
-            note = f"devices train one at a time, which takes longer with a small model: {alone}"
-            self._notes.append(note)
+        for note in self._description.notes:
             logging.getLogger("fedray").warning("fedray: %s", note)
         # Evaluated before the first round, so that a model that became worse is known to be.
         self._untrained = self._rehearsed or trainers[-1].evaluate(
@@ -701,7 +698,7 @@ class _Training:
             "start": json_of({name: each.value for name, each in untrained.metrics.items()}),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
-            "notes": [*self._checkpoints.notes, *self._notes],
+            "notes": [*self._checkpoints.notes, *self._description.notes],
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": round(time.monotonic() - self._begun, 3),
             "seconds_per_round": self._seconds_per_round(),

@@ -32,6 +32,7 @@ from fedray.studies.paired import (
     interval_text,
     mean_interval,
     paired_difference,
+    seeds_to_tell,
 )
 from fedray.studies.reach import Reach, reach_of
 from fedray.trace.learned_from import open_trained, scenario_of_trained, trace_of
@@ -321,6 +322,8 @@ class Comparison(DrawnResult):
                 f"for a deployment may rest; the rules ensure {only}."
             )
         best, *others = self.ranked
+        if others and (hidden := self._hidden_by_seeds(others[0])):
+            found.append(hidden)
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
         if others and self._is_within_errors(others[0]):
             pair = f"{best.name} and {others[0].name}"
@@ -333,8 +336,6 @@ class Comparison(DrawnResult):
                 "training.evaluation_devices or, if the data has no more clients, "
                 "training.evaluation_examples."
             )
-        elif others and self.deciding(others[0]).count > 1 and self.may_be_chance(others[0]):
-            found.append(f"More seeds may tell {best.name} and {others[0].name} apart.")
         about: dict[str, list[str]] = {}
         for group in self.groups:
             # The seed with most warnings, a diverged one first.
@@ -410,6 +411,25 @@ class Comparison(DrawnResult):
         found = self.deciding(group)
         # Settings without a common seed, such as random trainings, form no pairs.
         return not found.count or (math.isfinite(found.mean) and not found.is_from_zero)
+
+    def _hidden_by_seeds(self, group: Group) -> str:
+        """Returns how many seeds would tell a group from the best, in a sentence; empty if seeds
+        tell them apart, or the errors of two evaluations are larger than the interval over seeds."""
+        metric, found = self.metric, self.deciding(group)
+        half = (found.high - found.low) / 2
+        errors = self._deviations(metric.name) * self._error(group, metric.name)
+        if found.count < 2 or not self.may_be_chance(group) or half <= errors:
+            return ""
+        scale, unit = shown_unit(metric)
+        enough = seeds_to_tell(found, self._confidence(metric.name))
+        return (
+            f"{found.count} seeds are too few to tell {self.ranked[0].name} and {group.name} apart "
+            f"by {metric.title}: over seeds the difference is uncertain by ± {scale * half:.3g} "
+            f"{unit}".rstrip()
+            + f", by the held-out set ± {scale * errors:.3g}; "
+            f"{f'about {enough:,}' if enough else 'over 1,000'} seeds would do if mean and spread "
+            "of the differences stayed the same (estimate)."
+        )
 
     def _is_within_errors(self, group: Group) -> bool:
         """Whether a difference is within the errors of two evaluations, taken as independent."""

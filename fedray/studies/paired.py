@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedray.base.document import Document
 
 CONFIDENCE = 0.95
@@ -81,6 +83,23 @@ def paired_difference(
     common = sorted(values.keys() & baseline.keys())
     differences = [values[seed] - baseline[seed] for seed in common]
     return mean_interval(differences, confidence)
+
+
+def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
+    """Returns an estimate of the seeds with which an interval would exclude zero: the least number
+    at which it does if mean and spread stay the same; None if above 1,000.
+
+    Args:
+        difference: mean difference over at least two seeds.
+        confidence: confidence of its interval.
+    """
+    from scipy import stats
+
+    counts = np.arange(2, 1001)
+    halves = stats.t.ppf((1 + confidence) / 2, counts - 1) / np.sqrt(counts)
+    spread = (difference.high - difference.low) / 2 / halves[difference.count - 2]
+    enough = counts[halves * spread < abs(difference.mean)]
+    return int(enough[0]) if enough.size else None
 
 
 def interval_text(estimate: MeanInterval, form: str) -> str:

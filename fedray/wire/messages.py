@@ -414,7 +414,7 @@ class TaskDescription:
     metrics: metrics of an evaluation.
     optimum: best value of any model, for metrics for which the data determines it.
     device: kind of device of the trainer.
-    alone: why devices train one at a time; empty if a group of them trains together.
+    notes: sentences on the task for whoever trains it, such as why devices train one at a time.
     people: number of `clients` in recorded data, and `most_devices` of one; empty for other data.
     words: vocabulary of a text in words, in order of their numbers; empty for other data.
     """
@@ -423,7 +423,7 @@ class TaskDescription:
     metrics: tuple[Metric, ...]
     optimum: Mapping[str, float]
     device: str = "cpu"
-    alone: str = ""
+    notes: tuple[str, ...] = ()
     people: Mapping[str, int] = field(default_factory=dict)
     words: tuple[str, ...] = ()
 

@@ -17,7 +17,7 @@ import fedray
 from fedray.base.errors import InputError, ScenarioError
 from fedray.clients.tasks.custom import CustomTask
 from fedray.clients.tasks.gradients import gradients_of
-from fedray.clients.tasks.module import FunctionSource, ModuleTask
+from fedray.clients.tasks.module import FunctionSource, ModuleTask, is_correct
 from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work.local import LocalTraining
 from fedray.clients.work.work import WorkOrder
@@ -111,7 +111,8 @@ def test_a_module_trains_to_the_same_bits_interrupted_or_not_learns_and_is_loade
 ) -> None:
     scenario = scenario_of(tmp_path, model)
     first = LocalTrainer(scenario).describe()
-    assert first.alone == ALONE[model]
+    how = "devices train one at a time, which takes longer with a small model: "
+    assert first.notes == ((how + ALONE[model],) if ALONE[model] else ())
 
     def interrupt(progress: Progress) -> None:
         if getattr(progress, "trained", 0) == 4:
@@ -122,8 +123,8 @@ def test_a_module_trains_to_the_same_bits_interrupted_or_not_learns_and_is_loade
         train(trace, scenario, OFTEN, tmp_path / "b", interrupt, trust_code=True)
     resumed = train(trace, scenario, HERE, tmp_path / "b", is_resumed=True, trust_code=True)
     assert (resumed.parameters() == whole.parameters()).all()
-    notes = [f"devices train one at a time, which takes longer with a small model: {first.alone}"]
-    assert whole.document["notes"] == notes * bool(first.alone)
+    notes = [how + ALONE[model]]
+    assert whole.document["notes"] == notes * bool(ALONE[model])
     trainer = LocalTrainer(scenario)
     before = trainer.evaluate(trainer.initial_parameters()).metrics["loss"]
     after = whole.last_evaluation()["loss"]
@@ -319,3 +320,37 @@ def test_a_check_of_a_module_is_without_dropout(model: str) -> None:
             fedray.check_task(make)
     else:
         fedray.check_task(make)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_classes_may_lie_on_the_last_axis(length: int) -> None:
+    draws = torch.Generator().manual_seed(1)
+    scores = torch.randn(6, 5, length, generator=draws)
+    targets = torch.randint(0, 5, (6, length), generator=draws)
+    assert is_correct(scores.movedim(1, -1), targets).equal(is_correct(scores, targets))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets"), [((6, 5, 5), (6, 5)), ((6, 5), (6, 1)), ((6,), (6,)), ((6, 5, 4), (6,))]
+)
+def test_an_unclear_axis_of_classes_is_refused(outputs: tuple, targets: tuple) -> None:
+    with pytest.raises(InputError, match=re.escape(f"unclear: outputs float32 {[*outputs]} must")):
+        is_correct(torch.zeros(outputs), torch.zeros(targets, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("is_even", [True, False])
+def test_a_loss_that_weighs_long_texts_more_is_warned_of(is_even: bool) -> None:
+    def loss(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        losses, is_word = nn.functional.cross_entropy(scores, tokens, reduction="none"), tokens != 0
+        if is_even:
+            return ((losses * is_word).sum(dim=1) / is_word.sum(dim=1)).mean()
+        return (losses * is_word).sum() / is_word.sum()
+
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Embedding(5, 3), nn.Flatten(1), nn.Linear(9, 15), nn.Unflatten(1, (5, 3))
+    )
+    tokens = torch.tensor([[[1, 2, 3, 4], [2, 4, 0, 0], [1, 1, 1, 0], [4, 3, 0, 0]]])
+    task = ModuleTask(model, None, loss)
+    task.choose({"tokens": tokens})
+    assert task.uneven == "" if is_even else "weighs long texts more" in task.uneven
