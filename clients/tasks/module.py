@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -266,18 +265,22 @@ class ModuleTask:
 
     @torch.no_grad()
     def _uneven(self, parameters: Parameters, batch: Batch) -> str:
+        # It also shows that the accuracy takes the outputs.
+        measured = self.measure(parameters, batch)
+        if "loss" not in measured:
+            return ""
+        numerators, weights = measured["loss"]
+        mean = float(numerators.sum() / weights.sum())
         inputs, targets = (part[0] for part in _pair(batch))
         self._prepare(parameters)
         with self.evaluating():
-            outputs = functional_call(self._module, _of_device(parameters, 0), (inputs,))
-            whole = float(self._loss_value(outputs, targets))
-            pairs = zip(outputs.split(1), targets.split(1), strict=True)
-            mean = fmean(float(self._loss_value(*pair)) for pair in pairs)
-        if not abs(whole - mean) > UNEVEN * (1 + abs(mean)):
+            whole = self._loss_of(_of_device(parameters, 0), inputs, targets)
+        # A loss of another shape is refused by its gradients.
+        if whole.ndim or not abs(whole - mean) > UNEVEN * (1 + abs(mean)):
             return ""
         return (
             f"the loss of a batch is {whole:.4f}, but the mean loss of its examples {mean:.4f}, so "
-            "training does not weigh examples evenly, as the held-out loss does; a mean over all "
+            "training does not weigh examples as the held-out loss does; a mean over all "
             "words, for instance, weighs long texts more"
         )
 

@@ -46,7 +46,7 @@ from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
 from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import Node, Reservation, looks, reserved, show
-from fedray.runtime.tasks import run_jobs
+from fedray.runtime.tasks import TaskCounts, run_jobs
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
@@ -185,16 +185,24 @@ def train_many(
         for scenario, out in trainings.values()
         if not is_trained(trace, scenario, out)
     ]
-    left, count = [*missing], len(trainings)
+    left, count, so_far = [*missing], len(trainings), TaskCounts(len(missing))
+
+    def keep(counts: TaskCounts) -> None:
+        nonlocal so_far
+        so_far = counts
+
     # Jobs start in order, so the first that is left is in training, also before the first is done.
-    for place, _ in itertools.chain([(-1, None)], run_jobs(_train_one, missing, placement)):
+    for place, _ in itertools.chain(
+        [(-1, None)], run_jobs(_train_one, missing, placement, keep)
+    ):
         if place >= 0:
             left.remove(missing[place])
         done, now = count - len(left), ""
         for *_, out in left[:1]:
             where = shlex.quote(os.path.relpath(out.parent))
             now = f", now {out.name}; `fedray status {where}` lists all"
-        on_progress(PartDone(f"{done} of {count} models trained{now}", done, count))
+        waves = count - len(missing) + so_far.in_waves
+        on_progress(PartDone(f"{done} of {count} models trained{now}", waves, count))
     return {key: TrainedRun.open(out) for key, (_, out) in trainings.items()}
 
 
@@ -336,6 +344,14 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
     finally:
         for trainer in trainers:
             trainer.worker.close()
+
+
+def try_task(scenario: Scenario) -> None:
+    """Makes the task of a scenario here, which takes a step on a few examples. Raises InputError if
+    a user's code fails."""
+    for trainer in start_trainers(scenario.for_trainers(), Placement(backend="in-process"), None):
+        trainer.describe().result()
+        trainer.worker.close()
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:

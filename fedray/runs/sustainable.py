@@ -66,12 +66,32 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
         yield from _too_many_contributions(scenario, groups * uploads.windows, "groups")
 
 
+def why_tight(scenario: Scenario) -> str:
+    """Returns why later rounds may starve, in a sentence: rounds whose devices must differ select
+    more than there are, although fewer need to report. Empty if they do not."""
+    rounds, apart = scenario.rounds, _rounds_apart(scenario)
+    selected, devices = apart * rounds.selection_target, _most_devices(scenario)
+    if apart < 2 or selected <= devices:
+        return ""
+    return (
+        f"the separation lets no device take part twice in {apart:,} rounds, which select "
+        f"{apart:,} x {rounds.selection_target:,} = {selected:,}, and the population has at most "
+        f"{devices:,} usable devices, so later rounds may starve; lower the separation or "
+        "rounds.report_goal, or raise population.devices"
+    )
+
+
+def _rounds_apart(scenario: Scenario) -> int:
+    # A device that has lost its history may take part again at once.
+    if scenario.participation.history_loss_per_day is not None:
+        return 0
+    return min(scenario.participation.separation, scenario.rounds.count)
+
+
 def _too_close_together(scenario: Scenario) -> Iterator[str]:
     """Yields a reason if s consecutive rounds, which need different devices, need too many."""
-    participation = scenario.participation
-    apart = min(participation.separation, scenario.rounds.count)
-    # A device that has lost its history may take part again at once.
-    if participation.history_loss_per_day is not None or apart < 2:
+    participation, apart = scenario.participation, _rounds_apart(scenario)
+    if apart < 2:
         return
     rule = (
         f"{participation.keys_by_rule['rounds']}: no device takes part twice in {apart:,} "

@@ -413,8 +413,8 @@ class Comparison(DrawnResult):
         return not found.count or (math.isfinite(found.mean) and not found.is_from_zero)
 
     def _hidden_by_seeds(self, group: Group) -> str:
-        """Returns how many seeds would tell a group from the best, in a sentence; empty if seeds
-        tell them apart, or the errors of two evaluations are larger than the interval over seeds."""
+        """Returns how many seeds would tell a group from the best, in a sentence; empty if they are
+        told apart, or the errors of two evaluations exceed the interval over seeds."""
         metric, found = self.metric, self.deciding(group)
         half = (found.high - found.low) / 2
         errors = self._deviations(metric.name) * self._error(group, metric.name)

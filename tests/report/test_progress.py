@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -13,9 +14,11 @@ from rich.console import Console
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.part_done import PartDone
 from fedray.base.rounding import up
+from fedray.commands.frame import progress as commands_progress
 from fedray.commands.frame.progress import _SpentSoFar
 from fedray.report.progress import estimate_text, run_progress, show_progress, study_progress
 from fedray.runs.simulation import simulate
+from fedray.runtime.tasks import TaskCounts
 from fedray.wire.messages import (
     DataProgress,
     Evaluation,
@@ -247,3 +250,25 @@ def test_the_line_of_a_run_has_the_bound_that_a_listing_reads_from_its_files(
     text = _SpentSoFar()(reports[-1])
     assert text.startswith(f"at most epsilon {up(bound.epsilon)}")
     assert text.endswith(f"after {len(committed['opened'])} rounds")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "at_once", "done", "in_waves"),
+    [(6, 1, 2, 2), (6, 2, 0, 0), (6, 2, 1, 2), (6, 2, 2, 2), (6, 2, 3, 4), (5, 4, 5, 5), (3, 8, 1, 3)],
+)
+def test_jobs_that_began_together_are_taken_to_end_together(
+    jobs: int, at_once: int, done: int, in_waves: int
+) -> None:
+    assert TaskCounts(jobs, done, at_once=at_once).in_waves == in_waves
+
+
+def test_the_last_line_has_the_privacy_of_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound before took so long that the next one is not due."""
+    spent, monotonic = _SpentSoFar(), iter(range(0, 1_000, 100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(monotonic))
+    monkeypatch.setattr(commands_progress, "_bound_text", lambda committed: f"after {committed}")
+    texts = [
+        spent(SimpleNamespace(committed=done, count=9, so_far=lambda done=done: (done,)))
+        for done in (1, 5, 9, 9)
+    ]
+    assert texts == ["after 1", "after 1", "after 9", "after 9"]
