@@ -271,6 +271,7 @@ def _report(
         short=short,
         long=norms.size - short if is_counting else 0,
         not_finite=int((done == Clipped.NOT_FINITE).sum()),
+        norm_sum=_fixed_point_sum(norms[is_in_sum]),
         **counts,
     )
 

@@ -10,10 +10,9 @@ def task(seed):
 """
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,6 @@ Examples = tuple[Tensor, Tensor]
 GivenExamples = tuple[Tensor | NDArray, Tensor | NDArray]
 """Examples in the forms that a user's function may return."""
 DEVICES_REMEMBERED = 256
-UNEVEN = 1e-4
-"""Relative difference of two losses above which they differ by more than rounding."""
 _CPU = torch.device("cpu")
 
 
@@ -60,12 +57,8 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
             f"the targets are real numbers ({_described(targets)}), not classes; give class "
             "numbers (targets.long()), or give ModuleTask an accuracy="
         )
-    shape, last = tuple(outputs.shape), outputs.ndim - 1
-    fitting = {
-        axis
-        for axis in (1, last)
-        if 0 < axis <= last and shape[:axis] + shape[axis + 1 :] == targets.shape
-    }
+    forms = [outputs] if outputs.ndim < 3 else [outputs.movedim(1, -1), outputs]
+    fitting = [each for each in forms if each.shape[:-1] == targets.shape]
     if len(fitting) != 1:
         raise InputError(
             f"the axis of the classes is unclear: outputs {_described(outputs)} must have the axes "
@@ -73,7 +66,7 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
             "an accuracy="
         )
     # The share is over all further axes of the targets.
-    is_found = (outputs.argmax(dim=fitting.pop()) == targets).double()
+    is_found = (fitting[0].argmax(dim=-1) == targets).double()
     return is_found.reshape(len(targets), -1).mean(dim=1)
 
 
@@ -92,7 +85,9 @@ class FunctionSource:
     def __init__(self, examples: Callable[[int], GivenExamples], classes: int = 2**31) -> None:
         self._examples = examples
         self._classes = classes
-        self._recent: OrderedDict[int, Examples] = OrderedDict()
+        # A round asks for a device's examples more than once, first to count them and then to
+        # train, so some devices are remembered.
+        self._of = lru_cache(DEVICES_REMEMBERED)(self._read)
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -112,22 +107,16 @@ class FunctionSource:
         columns = zip(("inputs", "targets"), zip(*chosen, strict=True), strict=True)
         return {name: torch.stack(parts).numpy() for name, parts in columns}
 
-    def _of(self, device: int) -> Examples:
-        # A round asks for a device's examples more than once, first to count them and then to
-        # train, so some devices are remembered.
-        if device not in self._recent:
-            examples = self._given(device)
-            # The shape of a device without examples does not matter.
-            if len(examples[0]) and self._fields_of(examples) != self.fields:
-                raise InputError(
-                    f"{_call_of(device)} gave {_shown(examples)}, but examples(0) "
-                    f"{_shown(self._given(0))}; only the number of examples may differ: pad or cut "
-                    "the others"
-                )
-            self._recent[device] = examples
-            if len(self._recent) > DEVICES_REMEMBERED:
-                self._recent.popitem(last=False)
-        return self._recent[device]
+    def _read(self, device: int) -> Examples:
+        examples = self._given(device)
+        # The shape of a device without examples does not matter.
+        if len(examples[0]) and self._fields_of(examples) != self.fields:
+            raise InputError(
+                f"{_call_of(device)} gave {_shown(examples)}, but examples(0) "
+                f"{_shown(self._given(0))}; only the number of examples may differ: pad or cut the "
+                "others"
+            )
+        return examples
 
     def _given(self, device: int) -> Examples:
         call = _call_of(device)
@@ -266,22 +255,20 @@ class ModuleTask:
     @torch.no_grad()
     def _uneven(self, parameters: Parameters, batch: Batch) -> str:
         # It also shows that the accuracy takes the outputs.
-        measured = self.measure(parameters, batch)
-        if "loss" not in measured:
+        if (measured := self.measure(parameters, batch).get("loss")) is None:
             return ""
-        numerators, weights = measured["loss"]
-        mean = float(numerators.sum() / weights.sum())
         inputs, targets = (part[0] for part in _pair(batch))
         self._prepare(parameters)
         with self.evaluating():
             whole = self._loss_of(_of_device(parameters, 0), inputs, targets)
+        mean = measured[0].sum() / measured[1].sum()
         # A loss of another shape is refused by its gradients.
-        if whole.ndim or not abs(whole - mean) > UNEVEN * (1 + abs(mean)):
+        if whole.ndim or torch.isclose(whole, mean, 1e-4, 1e-4, equal_nan=True):
             return ""
         return (
             f"the loss of a batch is {whole:.4f}, but the mean loss of its examples {mean:.4f}, so "
-            "training does not weigh examples as the held-out loss does; a mean over all "
-            "words, for instance, weighs long texts more"
+            "examples weigh otherwise than in the held-out loss: a mean over all words, for "
+            "instance, weighs long texts more"
         )
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
@@ -342,7 +329,7 @@ class ModuleTask:
                 pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
                 of_examples = [self._loss_value(output, target) for output, target in pairs]
             losses.append(torch.stack(of_examples))
-            accuracies.append(_result("accuracy", self._accuracy, outputs, targets[g]))
+            accuracies.append(self._accuracy(outputs, targets[g]))
         weights = torch.ones(inputs.shape[:2], device=inputs.device)
         loss, accuracy = (metric.name for metric in self.metrics)
         return {
@@ -396,7 +383,14 @@ class ModuleTask:
         return self._loss_value(outputs, targets)
 
     def _loss_value(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return _result("loss", self._loss, outputs, targets)
+        try:
+            return self._loss(outputs, targets)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            message = (
+                f"the loss does not take outputs {_described(outputs)} and targets "
+                f"{_described(targets)} ({one_line(str(error))}); {_remedy(outputs, targets)}"
+            )
+            raise InputError(message).with_traceback(error.__traceback__) from None
 
 
 def _why(error: Exception) -> str:
@@ -418,22 +412,6 @@ def _described(part: Tensor) -> str:
 def _shown(examples: Examples) -> str:
     inputs, targets = examples
     return f"inputs {_described(inputs)} and targets {_described(targets)}"
-
-
-def _result(
-    name: str, function: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
-) -> Tensor:
-    """Returns a user's function of outputs and targets; its errors name their shapes."""
-    try:
-        return function(outputs, targets)
-    except InputError:
-        raise
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        message = (
-            f"the {name} does not take outputs {_described(outputs)} and targets "
-            f"{_described(targets)} ({one_line(str(error))}); {_remedy(outputs, targets)}"
-        )
-        raise InputError(message).with_traceback(error.__traceback__) from None
 
 
 def _remedy(outputs: Tensor, targets: Tensor) -> str:

@@ -46,7 +46,7 @@ from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
 from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import Node, Reservation, looks, reserved, show
-from fedray.runtime.tasks import TaskCounts, run_jobs
+from fedray.runtime.tasks import run_jobs
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
@@ -74,6 +74,7 @@ from fedray.wire.messages import (
     TrainingEstimate,
     TrainingProgress,
     TrainOrder,
+    TrainReport,
 )
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
@@ -185,24 +186,16 @@ def train_many(
         for scenario, out in trainings.values()
         if not is_trained(trace, scenario, out)
     ]
-    left, count, so_far = [*missing], len(trainings), TaskCounts(len(missing))
-
-    def keep(counts: TaskCounts) -> None:
-        nonlocal so_far
-        so_far = counts
-
+    left, count = [*missing], len(trainings)
     # Jobs start in order, so the first that is left is in training, also before the first is done.
-    for place, _ in itertools.chain(
-        [(-1, None)], run_jobs(_train_one, missing, placement, keep)
-    ):
+    for place, _ in itertools.chain([(-1, None)], run_jobs(_train_one, missing, placement)):
         if place >= 0:
             left.remove(missing[place])
         done, now = count - len(left), ""
         for *_, out in left[:1]:
             where = shlex.quote(os.path.relpath(out.parent))
             now = f", now {out.name}; `fedray status {where}` lists all"
-        waves = count - len(missing) + so_far.in_waves
-        on_progress(PartDone(f"{done} of {count} models trained{now}", waves, count))
+        on_progress(PartDone(f"{done} of {count} models trained{now}", done, count))
     return {key: TrainedRun.open(out) for key, (_, out) in trainings.items()}
 
 
@@ -349,9 +342,9 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
 def try_task(scenario: Scenario) -> None:
     """Makes the task of a scenario here, which takes a step on a few examples. Raises InputError if
     a user's code fails."""
-    for trainer in start_trainers(scenario.for_trainers(), Placement(backend="in-process"), None):
-        trainer.describe().result()
-        trainer.worker.close()
+    (trainer,) = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), None)
+    trainer.describe().result()
+    trainer.worker.close()
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
@@ -699,6 +692,7 @@ class _Training:
         model = self._loop.finish()
         # All evaluations, the last one included, are complete now.
         self._tell()
+        whole = TrainReport.of(0, [row.report for row in self._loop.metrics])
         workers, untrained = [*self._trainers, self._aggregator], self._untrained.result()
         document = {
             "trace_digest": trace.digest,
@@ -710,6 +704,7 @@ class _Training:
             "trainer_device": self._loop.trainer_kind,
             "devices_at_once": self._loop.devices_at_once,
             "encoding": _encoding_figures(self._scenario, model["parameters"].size),
+            "mean_norm": whole.mean_norm,
             "noise_warning": self._noise_warning,
             "start": json_of({name: each.value for name, each in untrained.metrics.items()}),
             "trainers": len(self._trainers),

@@ -53,7 +53,7 @@ def why_unsustainable(scenario: Scenario) -> str | None:
 def _reasons(scenario: Scenario) -> Iterator[str]:
     uploads = scenario.rounds.uploads
     if uploads is None:
-        yield from _too_close_together(scenario)
+        yield from _too_close_together(scenario, scenario.rounds.report_goal)
         yield from _too_many_contributions(scenario, scenario.rounds.count, "rounds")
         yield from _too_slow(scenario)
     elif uploads.takes_all:
@@ -62,53 +62,43 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
         # Groups have the same size, so each window needs report_goal uploads for every group.
         groups = uploads.groups
         rule = f"rounds.uploads.schedule.min_sep={groups}: a window is split into {groups:,} groups"
-        yield from _too_few_devices(scenario, groups, rule, "min_sep")
+        goal = scenario.rounds.report_goal
+        yield from _too_few_devices(scenario, groups, rule, "min_sep", goal)
         yield from _too_many_contributions(scenario, groups * uploads.windows, "groups")
 
 
-def why_tight(scenario: Scenario) -> str:
-    """Returns why later rounds may starve, in a sentence: rounds whose devices must differ select
-    more than there are, although fewer need to report. Empty if they do not."""
-    rounds, apart = scenario.rounds, _rounds_apart(scenario)
-    selected, devices = apart * rounds.selection_target, _most_devices(scenario)
-    if apart < 2 or selected <= devices:
-        return ""
-    return (
-        f"the separation lets no device take part twice in {apart:,} rounds, which select "
-        f"{apart:,} x {rounds.selection_target:,} = {selected:,}, and the population has at most "
-        f"{devices:,} usable devices, so later rounds may starve; lower the separation or "
-        "rounds.report_goal, or raise population.devices"
-    )
+def why_tight(scenario: Scenario) -> str | None:
+    """Returns in one line why later rounds may starve: rounds whose devices must differ select more
+    than there are. None if they do not."""
+    return next(_too_close_together(scenario, scenario.rounds.selection_target), None)
 
 
-def _rounds_apart(scenario: Scenario) -> int:
+def _too_close_together(scenario: Scenario, each: int) -> Iterator[str]:
+    """Yields a reason if s consecutive rounds, which take different devices, take too many."""
+    participation = scenario.participation
+    apart = min(participation.separation, scenario.rounds.count)
     # A device that has lost its history may take part again at once.
-    if scenario.participation.history_loss_per_day is not None:
-        return 0
-    return min(scenario.participation.separation, scenario.rounds.count)
-
-
-def _too_close_together(scenario: Scenario) -> Iterator[str]:
-    """Yields a reason if s consecutive rounds, which need different devices, need too many."""
-    participation, apart = scenario.participation, _rounds_apart(scenario)
-    if apart < 2:
+    if participation.history_loss_per_day is not None or apart < 2:
         return
     rule = (
         f"{participation.keys_by_rule['rounds']}: no device takes part twice in {apart:,} "
         "consecutive rounds"
     )
-    yield from _too_few_devices(scenario, apart, rule, "the separation")
+    yield from _too_few_devices(scenario, apart, rule, "the separation", each)
 
 
-def _too_few_devices(scenario: Scenario, parts: int, rule: str, lowered: str) -> Iterator[str]:
+def _too_few_devices(
+    scenario: Scenario, parts: int, rule: str, lowered: str, each: int
+) -> Iterator[str]:
     goal, devices = scenario.rounds.report_goal, _most_devices(scenario)
-    if parts * goal > devices:
+    needs = f"needs rounds.report_goal={goal}" if each == goal else f"selects {each}"
+    if parts * each > devices:
         yield (
-            f"{rule}, each of which needs rounds.report_goal={goal} devices: {parts:,} x {goal:,} "
-            f"= {parts * goal:,}, but population.devices={scenario.population.devices} has at most "
-            f"{devices:,} usable ones; lower {lowered} to {devices // goal:,}"
+            f"{rule}, each of which {needs} devices: {parts:,} x {each:,} "
+            f"= {parts * each:,}, but population.devices={scenario.population.devices} has at most "
+            f"{devices:,} usable ones; lower {lowered} to {devices // each:,}"
             # No goal at all is no remedy.
-            + (f" or the goal to {devices // parts:,}" if devices >= parts else "")
+            + (f" or the goal to {devices * goal // (parts * each):,}" if devices >= parts else "")
             + ", or raise the population"
         )
 

@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -37,7 +36,6 @@ class TaskCounts:
     running: jobs in progress or next in line.
     lost: deaths of a job's process, after which the job was restarted.
     kept: further jobs that were done in an earlier run.
-    at_once: jobs that run at the same time.
     """
 
     jobs: int
@@ -45,13 +43,6 @@ class TaskCounts:
     running: int = 0
     lost: int = 0
     kept: int = 0
-    at_once: int = 1
-
-    @property
-    def in_waves(self) -> int:
-        """Jobs done, rounded up to whole waves: jobs that begin together end together, and the pace
-        of the first one would be too slow by their number."""
-        return min(self.jobs, math.ceil(self.done / self.at_once) * self.at_once)
 
     def line(self, what: str) -> PartDone:
         """Describes the progress in a line such as "12 of 200 runs simulated, 8 running, 1 lost and
@@ -65,7 +56,7 @@ class TaskCounts:
             parts.append(f"{self.running} running")
         if self.lost:
             parts.append(f"{self.lost} lost and begun again")
-        return PartDone(", ".join(parts), self.kept + self.in_waves, count)
+        return PartDone(", ".join(parts), done, count)
 
 
 def run_jobs(
@@ -97,11 +88,11 @@ def run_jobs(
         RunFailed: a task's process died too often.
     """
     placement = placement or Placement()
-    done, lost, at_once = 0, 0, 1
+    done, lost = 0, 0
 
     def report(running: int) -> None:
         if on_counts is not None:
-            on_counts(TaskCounts(len(jobs), done, running, lost, at_once=at_once))
+            on_counts(TaskCounts(len(jobs), done, running, lost))
 
     if placement.backend == "in-process" or not jobs:
         for place, job in enumerate(jobs):
@@ -144,11 +135,10 @@ def run_jobs(
             under_way[named.remote(source_digest(), work, jobs[place])] = place
 
         def fill() -> None:
-            nonlocal at_once
             # Two tasks per CPU, so that the next one is ready when one ends, and a cluster that can
             # grow sees what for.
-            at_once = max(1, int(_cluster_cpus() - others))
-            for place in itertools.islice(waiting, max(0, 2 * at_once - len(under_way))):
+            at_once = 2 * max(1, int(_cluster_cpus() - others))
+            for place in itertools.islice(waiting, max(0, at_once - len(under_way))):
                 begin(place)
 
         losses = [0] * len(jobs)

@@ -415,29 +415,28 @@ class Comparison(DrawnResult):
     def _hidden_by_seeds(self, group: Group) -> str:
         """Returns how many seeds would tell a group from the best, in a sentence; empty if they are
         told apart, or the errors of two evaluations exceed the interval over seeds."""
-        metric, found = self.metric, self.deciding(group)
-        half = (found.high - found.low) / 2
-        errors = self._deviations(metric.name) * self._error(group, metric.name)
+        found, (scale, unit) = self.deciding(group), shown_unit(self.metric)
+        half, errors = (found.high - found.low) / 2, self._within(group)
         if found.count < 2 or not self.may_be_chance(group) or half <= errors:
             return ""
-        scale, unit = shown_unit(metric)
-        enough = seeds_to_tell(found, self._confidence(metric.name))
+        enough = seeds_to_tell(found, self._confidence(self.metric.name))
+        about = f"about {enough:,}" if enough else "over 1,000"
+        pair = f"{self.ranked[0].name} and {group.name}"
         return (
-            f"{found.count} seeds are too few to tell {self.ranked[0].name} and {group.name} apart "
-            f"by {metric.title}: over seeds the difference is uncertain by ± {scale * half:.3g} "
-            f"{unit}".rstrip()
-            + f", by the held-out set ± {scale * errors:.3g}; "
-            f"{f'about {enough:,}' if enough else 'over 1,000'} seeds would do if mean and spread "
-            "of the differences stayed the same (estimate)."
-        )
+            f"{found.count} seeds are too few to tell {pair} apart by {self.metric.title}: their "
+            f"difference is uncertain by ± {scale * half:.3g} {unit} over seeds, and by ± "
+            f"{scale * errors:.3g} by the held-out set; {about} seeds would do if mean and spread "
+            "stayed the same (estimate)."
+        ).replace("  ", " ")
 
     def _is_within_errors(self, group: Group) -> bool:
-        """Whether a difference is within the errors of two evaluations, taken as independent."""
-        metric = self.metric.name
-        difference = abs(self.difference(group, metric).mean)
-        limit = self._deviations(metric) * self._error(group, metric)
+        difference = abs(self.difference(group, self.metric.name).mean)
         # An unknown error is NaN, and shows no difference.
-        return math.isfinite(difference) and not difference > limit
+        return math.isfinite(difference) and not difference > self._within(group)
+
+    def _within(self, group: Group) -> float:
+        """Largest difference within the errors of two evaluations, taken as independent."""
+        return self._deviations(self.metric.name) * self._error(group, self.metric.name)
 
     def _error(self, group: Group, metric: str) -> float:
         common = group.runs.keys() & self.ranked[0].runs.keys()

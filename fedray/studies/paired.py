@@ -86,19 +86,14 @@ def paired_difference(
 
 
 def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
-    """Returns an estimate of the seeds with which an interval would exclude zero: the least number
-    at which it does if mean and spread stay the same; None if above 1,000.
-
-    Args:
-        difference: mean difference over at least two seeds.
-        confidence: confidence of its interval.
-    """
+    """Returns an estimate of the seeds with which an interval of this confidence excludes zero: the
+    least number, if mean and spread stay those of two seeds or more; None if above 1,000."""
     from scipy import stats
 
     counts = np.arange(2, 1001)
     halves = stats.t.ppf((1 + confidence) / 2, counts - 1) / np.sqrt(counts)
-    spread = (difference.high - difference.low) / 2 / halves[difference.count - 2]
-    enough = counts[halves * spread < abs(difference.mean)]
+    halves *= (difference.high - difference.low) / 2 / halves[difference.count - 2]
+    enough = counts[halves < abs(difference.mean)]
     return int(enough[0]) if enough.size else None
 
 

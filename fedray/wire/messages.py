@@ -309,6 +309,7 @@ class TrainReport:
         weights are equal.
     loss_sum: sum of the devices' losses before training, in steps of 2^-FIXED_POINT_BITS, so that
         it is the same in any order.
+    norm_sum: sum of the norms of their updates before clipping, in the same steps.
     """
 
     round_index: int
@@ -325,6 +326,12 @@ class TrainReport:
     examples: int = 0
     weight_sum: int = 0
     loss_sum: int = 0
+    norm_sum: int = 0
+
+    @property
+    def mean_norm(self) -> float | None:
+        """Mean norm of the updates in the sum before clipping; None without one."""
+        return self.norm_sum / 2.0**FIXED_POINT_BITS / self.trained if self.trained else None
 
     @property
     def sampled_share(self) -> float:

@@ -18,7 +18,6 @@ from fedray.commands.frame import progress as commands_progress
 from fedray.commands.frame.progress import _SpentSoFar
 from fedray.report.progress import estimate_text, run_progress, show_progress, study_progress
 from fedray.runs.simulation import simulate
-from fedray.runtime.tasks import TaskCounts
 from fedray.wire.messages import (
     DataProgress,
     Evaluation,
@@ -250,16 +249,6 @@ def test_the_line_of_a_run_has_the_bound_that_a_listing_reads_from_its_files(
     text = _SpentSoFar()(reports[-1])
     assert text.startswith(f"at most epsilon {up(bound.epsilon)}")
     assert text.endswith(f"after {len(committed['opened'])} rounds")
-
-
-@pytest.mark.parametrize(
-    ("jobs", "at_once", "done", "in_waves"),
-    [(6, 1, 2, 2), (6, 2, 0, 0), (6, 2, 1, 2), (6, 2, 2, 2), (6, 2, 3, 4), (5, 4, 5, 5), (3, 8, 1, 3)],
-)
-def test_jobs_that_began_together_are_taken_to_end_together(
-    jobs: int, at_once: int, done: int, in_waves: int
-) -> None:
-    assert TaskCounts(jobs, done, at_once=at_once).in_waves == in_waves
 
 
 def test_the_last_line_has_the_privacy_of_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -821,10 +821,13 @@ def test_seeds_are_blamed_where_they_and_not_the_held_out_set_hide_a_difference(
         assert "too few" not in " ".join(found.warnings)
         return
     assert found.warnings[0].startswith(
-        "2 seeds are too few to tell blt and tree apart by accuracy"
+        "2 seeds are too few to tell blt and tree apart by accuracy: "
     )
     # Student's quantile with one degree of freedom times 0.02, and 1.96 errors of two evaluations.
-    assert "± 25.4 points, by the held-out set ± 2.77; about 5 seeds would do" in found.warnings[0]
+    assert (
+        "± 25.4 points over seeds, and by ± 2.77 by the held-out set; about 5 seeds"
+        in found.warnings[0]
+    )
     assert not any(each.startswith("The held-out set") for each in found.warnings)
     spread = MeanInterval(0.001, 2, 0.001 - 0.25, 0.001 + 0.25)
     assert seeds_to_tell(spread, 0.95) is None

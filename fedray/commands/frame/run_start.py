@@ -62,4 +62,4 @@ def say_supply(scenario: Any) -> None:
         line += "; that many are never there at once"
     print_line(line, err=True)
     for each in filter(None, map(why_tight, tasks)):
-        print_line(f"fedray: warning: {each}", err=True)
+        print_line(f"fedray: warning: later rounds may starve: {each}", err=True)

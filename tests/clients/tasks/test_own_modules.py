@@ -366,3 +366,26 @@ def test_a_broken_task_is_refused_before_a_simulation_without_training(tmp_path:
     with pytest.raises(ScenarioError, match="name 'Missing' is not defined; correct line 2"):
         run_scenario(broken, HERE, tmp_path / "broken")
     assert not (tmp_path / "broken").exists()
+
+
+def test_a_clip_norm_that_is_far_off_has_the_mean_norm_beside_it(
+    trace: Trace, tmp_path: Path
+) -> None:
+    """The mean of all norms before clipping, which another clip norm does not change in the first round."""
+    scenario = scenario_of(tmp_path, "Attention")
+    norms = {}
+    for clip in (1e-4, 100.0):
+        made = scenario.with_overrides(f"privacy.clip_norm={clip}", "rounds.count=1")
+        trainer = LocalTrainer(made)
+        report, _ = trainer.train(TrainOrder(0, [np.arange(8)]), trainer.initial_parameters())
+        norms[clip] = report.mean_norm
+    assert norms[1e-4] == norms[100.0] > 0
+    run = train(
+        trace,
+        scenario.with_overrides("privacy.clip_norm=1e-4"),
+        HERE,
+        tmp_path / "c",
+        trust_code=True,
+    )
+    norm = run.document["mean_norm"]
+    assert run.clipping.endswith(f"only; try a higher one near their mean norm {norm:.2g} too.")
