@@ -178,10 +178,9 @@ class LocalTrainer(GroupTrainer):
         """Returns what the task trains, and how."""
         shapes, metrics = dict(self._task.shapes), tuple(self._task.metrics)
         kind = devices.kind_of_device(self._device)
+        one_by_one = "devices train one at a time, which takes longer with a small model: "
         alone, uneven = (getattr(self._task, name, "") for name in ("alone", "uneven"))
-        if alone:
-            alone = f"devices train one at a time, which takes longer with a small model: {alone}"
-        notes = tuple(filter(None, (alone, uneven)))
+        notes = *([one_by_one + alone] if alone else []), *([uneven] if uneven else [])
         recorded, optimum = self._recorded, dict(self._examples.optimum)
         people = {} if recorded is None else recorded.people(self._scenario)
         words = () if recorded is None else recorded.words

@@ -53,7 +53,7 @@ def why_unsustainable(scenario: Scenario) -> str | None:
 def _reasons(scenario: Scenario) -> Iterator[str]:
     uploads = scenario.rounds.uploads
     if uploads is None:
-        yield from _too_close_together(scenario, scenario.rounds.report_goal)
+        yield from _too_close_together(scenario)
         yield from _too_many_contributions(scenario, scenario.rounds.count, "rounds")
         yield from _too_slow(scenario)
     elif uploads.takes_all:
@@ -62,8 +62,7 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
         # Groups have the same size, so each window needs report_goal uploads for every group.
         groups = uploads.groups
         rule = f"rounds.uploads.schedule.min_sep={groups}: a window is split into {groups:,} groups"
-        goal = scenario.rounds.report_goal
-        yield from _too_few_devices(scenario, groups, rule, "min_sep", goal)
+        yield from _too_few_devices(scenario, groups, rule, "min_sep")
         yield from _too_many_contributions(scenario, groups * uploads.windows, "groups")
 
 
@@ -73,7 +72,7 @@ def why_tight(scenario: Scenario) -> str | None:
     return next(_too_close_together(scenario, scenario.rounds.selection_target), None)
 
 
-def _too_close_together(scenario: Scenario, each: int) -> Iterator[str]:
+def _too_close_together(scenario: Scenario, each: int = 0) -> Iterator[str]:
     """Yields a reason if s consecutive rounds, which take different devices, take too many."""
     participation = scenario.participation
     apart = min(participation.separation, scenario.rounds.count)
@@ -88,10 +87,10 @@ def _too_close_together(scenario: Scenario, each: int) -> Iterator[str]:
 
 
 def _too_few_devices(
-    scenario: Scenario, parts: int, rule: str, lowered: str, each: int
+    scenario: Scenario, parts: int, rule: str, lowered: str, each: int = 0
 ) -> Iterator[str]:
     goal, devices = scenario.rounds.report_goal, _most_devices(scenario)
-    needs = f"needs rounds.report_goal={goal}" if each == goal else f"selects {each}"
+    needs, each = f"selects {each}" if each else f"needs rounds.report_goal={goal}", each or goal
     if parts * each > devices:
         yield (
             f"{rule}, each of which {needs} devices: {parts:,} x {each:,} "

@@ -86,8 +86,8 @@ def paired_difference(
 
 
 def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
-    """Returns an estimate of the seeds with which an interval of this confidence excludes zero: the
-    least number, if mean and spread stay those of two seeds or more; None if above 1,000."""
+    """Returns how many seeds would take an interval of this confidence off zero if mean and spread
+    stayed the same; None if above 1,000."""
     from scipy import stats
 
     counts = np.arange(2, 1001)
