@@ -178,11 +178,13 @@ class LocalTrainer(GroupTrainer):
         """Returns what the task trains, and how."""
         shapes, metrics = dict(self._task.shapes), tuple(self._task.metrics)
         kind = devices.kind_of_device(self._device)
-        alone = getattr(self._task, "alone", "")
+        one_by_one = "devices train one at a time, which takes longer with a small model: "
+        alone, uneven = (getattr(self._task, name, "") for name in ("alone", "uneven"))
+        notes = *([one_by_one + alone] if alone else []), *([uneven] if uneven else [])
         recorded, optimum = self._recorded, dict(self._examples.optimum)
         people = {} if recorded is None else recorded.people(self._scenario)
         words = () if recorded is None else recorded.words
-        return TaskDescription(shapes, metrics, optimum, kind, alone, people, words)
+        return TaskDescription(shapes, metrics, optimum, kind, notes, people, words)
 
     @property
     def examples(self) -> ExampleSource:
@@ -268,6 +270,7 @@ def _report(
         short=short,
         long=norms.size - short if is_counting else 0,
         not_finite=int((done == Clipped.NOT_FINITE).sum()),
+        norm_sum=_fixed_point_sum(norms[is_in_sum]),
         **counts,
     )
 

@@ -32,10 +32,10 @@ class CustomTask:
         fields: fields of the scenario's data, which the user's task does not get.
 
     source: data that the task brings; None if it trains on the data of the scenario.
-    alone: why devices train one at a time, after `choose`; empty if they train together.
+    alone, uneven: see fedray.clients.tasks.module.ModuleTask; empty for other tasks.
     """
 
-    alone = ""
+    alone = uneven = ""
 
     def __init__(self, table: CustomTable, seed: int, fields: Fields) -> None:
         self._file = table.file
@@ -72,7 +72,7 @@ class CustomTask:
         """See fedray.clients.tasks.module.ModuleTask.choose; other tasks train together."""
         if isinstance(task := self._task, ModuleTask):
             self._called("losses", lambda: task.choose(batch))
-            self.alone = task.alone
+            self.alone, self.uneven = task.alone, task.uneven
 
     def gradients(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named] | None:
         """See fedray.clients.tasks.module.ModuleTask.gradients; other tasks train together."""

@@ -10,10 +10,9 @@ def task(seed):
 """
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,19 +45,28 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
     It is the default accuracy of a `ModuleTask`.
 
     Args:
-        outputs: scores [B, classes, ...], as `torch.nn.functional.cross_entropy` takes them.
+        outputs: scores [B, classes, ...], as `torch.nn.functional.cross_entropy` takes them, or
+            [B, ..., classes].
         targets: class numbers [B, ...].
 
     Raises:
-        InputError: the targets are floating-point numbers, so they cannot be class numbers.
+        InputError: the targets are no class numbers, or the axis of the classes is unclear.
     """
     if targets.is_floating_point():
         raise InputError(
             f"the targets are real numbers ({_described(targets)}), not classes; give class "
             "numbers (targets.long()), or give ModuleTask an accuracy="
         )
+    forms = [outputs] if outputs.ndim < 3 else [outputs.movedim(1, -1), outputs]
+    fitting = [each for each in forms if each.shape[:-1] == targets.shape]
+    if len(fitting) != 1:
+        raise InputError(
+            f"the axis of the classes is unclear: outputs {_described(outputs)} must have the axes "
+            f"of targets {_described(targets)} and classes on axis 1 or the last; give ModuleTask "
+            "an accuracy="
+        )
     # The share is over all further axes of the targets.
-    is_found = (outputs.argmax(dim=1) == targets).double()
+    is_found = (fitting[0].argmax(dim=-1) == targets).double()
     return is_found.reshape(len(targets), -1).mean(dim=1)
 
 
@@ -77,7 +85,9 @@ class FunctionSource:
     def __init__(self, examples: Callable[[int], GivenExamples], classes: int = 2**31) -> None:
         self._examples = examples
         self._classes = classes
-        self._recent: OrderedDict[int, Examples] = OrderedDict()
+        # A round asks for a device's examples more than once, first to count them and then to
+        # train, so some devices are remembered.
+        self._of = lru_cache(DEVICES_REMEMBERED)(self._read)
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -97,22 +107,16 @@ class FunctionSource:
         columns = zip(("inputs", "targets"), zip(*chosen, strict=True), strict=True)
         return {name: torch.stack(parts).numpy() for name, parts in columns}
 
-    def _of(self, device: int) -> Examples:
-        # A round asks for a device's examples more than once, first to count them and then to
-        # train, so some devices are remembered.
-        if device not in self._recent:
-            examples = self._given(device)
-            # The shape of a device without examples does not matter.
-            if len(examples[0]) and self._fields_of(examples) != self.fields:
-                raise InputError(
-                    f"{_call_of(device)} gave {_shown(examples)}, but examples(0) "
-                    f"{_shown(self._given(0))}; only the number of examples may differ: pad or cut "
-                    "the others"
-                )
-            self._recent[device] = examples
-            if len(self._recent) > DEVICES_REMEMBERED:
-                self._recent.popitem(last=False)
-        return self._recent[device]
+    def _read(self, device: int) -> Examples:
+        examples = self._given(device)
+        # The shape of a device without examples does not matter.
+        if len(examples[0]) and self._fields_of(examples) != self.fields:
+            raise InputError(
+                f"{_call_of(device)} gave {_shown(examples)}, but examples(0) "
+                f"{_shown(self._given(0))}; only the number of examples may differ: pad or cut the "
+                "others"
+            )
+        return examples
 
     def _given(self, device: int) -> Examples:
         call = _call_of(device)
@@ -170,12 +174,13 @@ class ModuleTask:
         metrics: names and units of loss and accuracy.
 
     alone: why devices train one at a time; empty if they train together. Known after `choose`.
+    uneven: that the loss is not a mean over examples, in a sentence; empty if it seems one.
 
     Raises:
         InputError: a batch norm in training mode, whose statistics would leave the devices.
     """
 
-    alone = ""
+    alone = uneven = ""
     _is_chosen = False
 
     def __init__(
@@ -245,6 +250,26 @@ class ModuleTask:
                 self.alone = _why(error)
             if self.alone:
                 gradients_of(self, parameters, one)
+            self.uneven = self._uneven(parameters, one)
+
+    @torch.no_grad()
+    def _uneven(self, parameters: Parameters, batch: Batch) -> str:
+        # It also shows that the accuracy takes the outputs.
+        if (measured := self.measure(parameters, batch).get("loss")) is None:
+            return ""
+        inputs, targets = (part[0] for part in _pair(batch))
+        self._prepare(parameters)
+        with self.evaluating():
+            whole = self._loss_of(_of_device(parameters, 0), inputs, targets)
+        mean = measured[0].sum() / measured[1].sum()
+        # A loss of another shape is refused by its gradients.
+        if whole.ndim or torch.isclose(whole, mean, 1e-4, 1e-4, equal_nan=True):
+            return ""
+        return (
+            f"the loss of a batch is {whole:.4f}, but the mean loss of its examples {mean:.4f}, so "
+            "examples weigh otherwise than in the held-out loss: a mean over all words, for "
+            "instance, weighs long texts more"
+        )
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         own = self._one_at_a_time(parameters, batch)
@@ -390,6 +415,8 @@ def _shown(examples: Examples) -> str:
 
 
 def _remedy(outputs: Tensor, targets: Tensor) -> str:
+    if outputs.ndim > 2 and outputs.shape[:-1] == targets.shape:
+        return "torch's cross_entropy takes classes on axis 1: outputs.movedim(-1, 1)"
     if outputs.ndim == targets.ndim + 1:
         return (
             f"for classes, targets must be whole numbers from 0 to {outputs.shape[1] - 1} "

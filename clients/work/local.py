@@ -254,14 +254,14 @@ class OneGradient(_Work[FedSGD]):
 
 
 def _first_examples(source: ExampleSource) -> Named | None:
-    """Returns two examples of the first device that has any, [1, 2, ...] by field; None if the
-    first devices have none."""
+    """Returns four examples of the first device that has any, [1, 4, ...] by field; None if the
+    first devices have none. A device with fewer repeats its last."""
     for count in _LOOKED_AT:
         device_ids = np.arange(count, dtype=np.uint64)
         held = source.examples_on(device_ids)
         for place in np.flatnonzero(held):
             with suppress(DamagedExamples):
-                positions = np.array([[0, min(1, held[place] - 1)]])
+                positions = np.minimum(np.arange(4), held[place] - 1)[None]
                 examples = source.examples(device_ids[place : place + 1], positions)
                 return tensors(examples)
     return None

@@ -21,8 +21,8 @@ def schema(
     schema of scenario files.
 
     Args:
-        table: table such as privacy.mechanism, file such as rounds.parquet, placement, claim or
-            sweep
+        table: table such as privacy.mechanism, its kind such as data.parquet, file such as
+            rounds.parquet, placement, claim or sweep
         kind (KIND): only this kind of the table, such as parquet of data
     """
     from fedray.commands.frame.described import described

@@ -74,6 +74,7 @@ from fedray.wire.messages import (
     TrainingEstimate,
     TrainingProgress,
     TrainOrder,
+    TrainReport,
 )
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
@@ -338,6 +339,14 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
             trainer.worker.close()
 
 
+def try_task(scenario: Scenario) -> None:
+    """Makes the task of a scenario here, which takes a step on a few examples. Raises InputError if
+    a user's code fails."""
+    (trainer,) = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), None)
+    trainer.describe().result()
+    trainer.worker.close()
+
+
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     """Yields (round, its cohort, sorted by id) for all committed rounds, in order.
 
@@ -577,10 +586,7 @@ class _Training:
                 "trainer_gpus: the trainers are on GPUs of several models, whose updates differ in "
                 "their last bits; use nodes with one model of GPU"
             )
-        self._notes: list[str] = []
-        if alone := self._description.alone:
-            note = f"devices train one at a time, which takes longer with a small model: {alone}"
-            self._notes.append(note)
+        for note in self._description.notes:
             logging.getLogger("fedray").warning("fedray: %s", note)
         # Evaluated before the first round, so that a model that became worse is known to be.
         self._untrained = self._rehearsed or trainers[-1].evaluate(
@@ -686,6 +692,7 @@ class _Training:
         model = self._loop.finish()
         # All evaluations, the last one included, are complete now.
         self._tell()
+        whole = TrainReport.of(0, [row.report for row in self._loop.metrics])
         workers, untrained = [*self._trainers, self._aggregator], self._untrained.result()
         document = {
             "trace_digest": trace.digest,
@@ -697,11 +704,12 @@ class _Training:
             "trainer_device": self._loop.trainer_kind,
             "devices_at_once": self._loop.devices_at_once,
             "encoding": _encoding_figures(self._scenario, model["parameters"].size),
+            "mean_norm": whole.mean_norm,
             "noise_warning": self._noise_warning,
             "start": json_of({name: each.value for name, each in untrained.metrics.items()}),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
-            "notes": [*self._checkpoints.notes, *self._notes],
+            "notes": [*self._checkpoints.notes, *self._description.notes],
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": round(time.monotonic() - self._begun, 3),
             "seconds_per_round": self._seconds_per_round(),

@@ -273,7 +273,8 @@ class Training(Table):
     evaluation_devices: Count = 128
     """Number of held-out devices whose data the model is evaluated on; fewer if there are fewer."""
     evaluation_examples: Count = 4
-    """Number of examples used of each held-out device; fewer if it has fewer."""
+    """Number of examples used of each of these devices, its first ones; fewer if it has fewer. Both
+    limits apply."""
     checkpoint_every: Count = 100
     """Number of rounds between two copies of the aggregator's state, from which training continues
     if the aggregator is lost."""

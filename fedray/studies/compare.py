@@ -32,6 +32,7 @@ from fedray.studies.paired import (
     interval_text,
     mean_interval,
     paired_difference,
+    seeds_to_tell,
 )
 from fedray.studies.reach import Reach, reach_of
 from fedray.trace.learned_from import open_trained, scenario_of_trained, trace_of
@@ -321,6 +322,8 @@ class Comparison(DrawnResult):
                 f"for a deployment may rest; the rules ensure {only}."
             )
         best, *others = self.ranked
+        if others and (hidden := self._hidden_by_seeds(others[0])):
+            found.append(hidden)
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
         if others and self._is_within_errors(others[0]):
             pair = f"{best.name} and {others[0].name}"
@@ -333,8 +336,6 @@ class Comparison(DrawnResult):
                 "training.evaluation_devices or, if the data has no more clients, "
                 "training.evaluation_examples."
             )
-        elif others and self.deciding(others[0]).count > 1 and self.may_be_chance(others[0]):
-            found.append(f"More seeds may tell {best.name} and {others[0].name} apart.")
         about: dict[str, list[str]] = {}
         for group in self.groups:
             # The seed with most warnings, a diverged one first.
@@ -411,13 +412,31 @@ class Comparison(DrawnResult):
         # Settings without a common seed, such as random trainings, form no pairs.
         return not found.count or (math.isfinite(found.mean) and not found.is_from_zero)
 
+    def _hidden_by_seeds(self, group: Group) -> str:
+        """Returns how many seeds would tell a group from the best, in a sentence; empty if they are
+        told apart, or the errors of two evaluations exceed the interval over seeds."""
+        found, (scale, unit) = self.deciding(group), shown_unit(self.metric)
+        half, errors = (found.high - found.low) / 2, self._within(group)
+        if found.count < 2 or not self.may_be_chance(group) or half <= errors:
+            return ""
+        enough = seeds_to_tell(found, self._confidence(self.metric.name))
+        about = f"about {enough:,}" if enough else "over 1,000"
+        pair = f"{self.ranked[0].name} and {group.name}"
+        return (
+            f"{found.count} seeds are too few to tell {pair} apart by {self.metric.title}: their "
+            f"difference is uncertain by ± {scale * half:.3g} {unit} over seeds, and by ± "
+            f"{scale * errors:.3g} by the held-out set; {about} seeds would do if mean and spread "
+            "stayed the same (estimate)."
+        ).replace("  ", " ")
+
     def _is_within_errors(self, group: Group) -> bool:
-        """Whether a difference is within the errors of two evaluations, taken as independent."""
-        metric = self.metric.name
-        difference = abs(self.difference(group, metric).mean)
-        limit = self._deviations(metric) * self._error(group, metric)
+        difference = abs(self.difference(group, self.metric.name).mean)
         # An unknown error is NaN, and shows no difference.
-        return math.isfinite(difference) and not difference > limit
+        return math.isfinite(difference) and not difference > self._within(group)
+
+    def _within(self, group: Group) -> float:
+        """Largest difference within the errors of two evaluations, taken as independent."""
+        return self._deviations(self.metric.name) * self._error(group, self.metric.name)
 
     def _error(self, group: Group, metric: str) -> float:
         common = group.runs.keys() & self.ranked[0].runs.keys()

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedray.base.document import Document
 
 CONFIDENCE = 0.95
@@ -81,6 +83,18 @@ def paired_difference(
     common = sorted(values.keys() & baseline.keys())
     differences = [values[seed] - baseline[seed] for seed in common]
     return mean_interval(differences, confidence)
+
+
+def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
+    """Returns how many seeds would take an interval of this confidence off zero if mean and spread
+    stayed the same; None if above 1,000."""
+    from scipy import stats
+
+    counts = np.arange(2, 1001)
+    halves = stats.t.ppf((1 + confidence) / 2, counts - 1) / np.sqrt(counts)
+    halves *= (difference.high - difference.low) / 2 / halves[difference.count - 2]
+    enough = counts[halves < abs(difference.mean)]
+    return int(enough[0]) if enough.size else None
 
 
 def interval_text(estimate: MeanInterval, form: str) -> str:

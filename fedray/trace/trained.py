@@ -179,6 +179,8 @@ class TrainedDocument(TypedDict):
     """Number of devices whose updates are computed together in one batch."""
     encoding: EncodingFigures
     """Encoding of updates."""
+    mean_norm: float | None
+    """Mean norm of updates before clipping, computed without noise; None without an update."""
     noise_warning: str
     """A sentence if the noise on a mean update is too much for learning; else empty."""
     people: dict[str, int]
@@ -365,10 +367,15 @@ class TrainedRun(DrawnResult):
         norm = privacy["clip_norm"]
         shown = f"{100 * share:.1f} %" if share >= 0.001 else "Less than 0.1 %"
         said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
+        norm = self.document.get("mean_norm")
+        near = "" if norm is None else f" near their mean norm {norm:.2g}"
         if share >= 1 - EXTREME:
-            return f"{said}, so the model learns from their directions only; try a higher one too."
+            return (
+                f"{said}, so the model learns from their directions only; try a higher one{near} "
+                "too."
+            )
         if share <= EXTREME and privacy["mechanism"]["kind"] != "none":
-            return f"{said}, to which noise is proportional; a lower one adds less noise."
+            return f"{said}, to which noise is proportional; a lower one{near} adds less noise."
         return ""
 
     @property

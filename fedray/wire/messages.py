@@ -309,6 +309,7 @@ class TrainReport:
         weights are equal.
     loss_sum: sum of the devices' losses before training, in steps of 2^-FIXED_POINT_BITS, so that
         it is the same in any order.
+    norm_sum: sum of the norms of their updates before clipping, in the same steps.
     """
 
     round_index: int
@@ -325,6 +326,12 @@ class TrainReport:
     examples: int = 0
     weight_sum: int = 0
     loss_sum: int = 0
+    norm_sum: int = 0
+
+    @property
+    def mean_norm(self) -> float | None:
+        """Mean norm of the updates in the sum before clipping; None without one."""
+        return self.norm_sum / 2.0**FIXED_POINT_BITS / self.trained if self.trained else None
 
     @property
     def sampled_share(self) -> float:
@@ -414,7 +421,7 @@ class TaskDescription:
     metrics: metrics of an evaluation.
     optimum: best value of any model, for metrics for which the data determines it.
     device: kind of device of the trainer.
-    alone: why devices train one at a time; empty if a group of them trains together.
+    notes: sentences on the task for whoever trains it, such as why devices train one at a time.
     people: number of `clients` in recorded data, and `most_devices` of one; empty for other data.
     words: vocabulary of a text in words, in order of their numbers; empty for other data.
     """
@@ -423,7 +430,7 @@ class TaskDescription:
     metrics: tuple[Metric, ...]
     optimum: Mapping[str, float]
     device: str = "cpu"
-    alone: str = ""
+    notes: tuple[str, ...] = ()
     people: Mapping[str, int] = field(default_factory=dict)
     words: tuple[str, ...] = ()
 

@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from rich.console import Console
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.part_done import PartDone
 from fedray.base.rounding import up
+from fedray.commands.frame import progress as commands_progress
 from fedray.commands.frame.progress import _SpentSoFar
 from fedray.report.progress import estimate_text, run_progress, show_progress, study_progress
 from fedray.runs.simulation import simulate
@@ -247,3 +249,15 @@ def test_the_line_of_a_run_has_the_bound_that_a_listing_reads_from_its_files(
     text = _SpentSoFar()(reports[-1])
     assert text.startswith(f"at most epsilon {up(bound.epsilon)}")
     assert text.endswith(f"after {len(committed['opened'])} rounds")
+
+
+def test_the_last_line_has_the_privacy_of_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound before took so long that the next one is not due."""
+    spent, monotonic = _SpentSoFar(), iter(range(0, 1_000, 100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(monotonic))
+    monkeypatch.setattr(commands_progress, "_bound_text", lambda committed: f"after {committed}")
+    texts = [
+        spent(SimpleNamespace(committed=done, count=9, so_far=lambda done=done: (done,)))
+        for done in (1, 5, 9, 9)
+    ]
+    assert texts == ["after 1", "after 1", "after 9", "after 9"]

@@ -15,6 +15,7 @@ from fedray.runs.simulation import simulate
 from fedray.runs.sustainable import (
     check_sustainable,
     contributions_of_a_device,
+    why_tight,
     why_unsustainable,
 )
 from fedray.runtime.placement import Placement
@@ -175,6 +176,22 @@ def test_a_rule_that_is_broken_and_a_run_that_may_stop_are_not_refused() -> None
     timer = impossible.with_overrides("participation.round_separation=0")
     assert why_unsustainable(timer) is not None
     assert why_unsustainable(timer.with_overrides("participation.timer_violators=0.1")) is None
+
+
+def test_rounds_that_select_more_devices_than_there_are_are_warned_of(small) -> None:
+    given = ["population.devices=4000", "rounds.report_goal=50", "rounds.over_selection=1.3"]
+    given += ["rounds.count=100", "participation.round_separation=61"]
+    scenario = small(*given)
+    assert why_tight(scenario) is None
+    tight = scenario.with_overrides("participation.round_separation=62")
+    assert why_unsustainable(tight) is None
+    found = why_tight(tight)
+    assert found.endswith(
+        "each of which selects 65 devices: 62 x 65 = 4,030, but population.devices=4000 has at most 4,000 usable ones; "
+        "lower the separation to 61 or the goal to 49, or raise the population"
+    )
+    assert why_tight(tight.with_overrides("participation.history_loss_per_day=0.1")) is None
+    assert why_tight(tight.with_overrides("rounds.count=61")) is None
 
 
 def test_the_task_that_cannot_finish_is_named() -> None:

@@ -19,7 +19,7 @@ from fedray.runs.noise_ahead import told_ahead
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.studies.compare import audits_of, compare_runs, comparison_of
 from fedray.studies.compare_page import comparison_figures, comparison_page
-from fedray.studies.paired import paired_difference
+from fedray.studies.paired import MeanInterval, paired_difference, seeds_to_tell
 from fedray.trace.learned_from import scenario_of_trained
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -801,3 +801,33 @@ def test_an_epsilon_that_protects_nobody_is_said_to_be_void(
     compared = comparison_of([made], trace, 1e-10).warnings
     for said in (audit.verdict, audit.to_json()["verdict"], trained_page(made), *compared[-1:]):
         assert ("An epsilon above 20 protects nobody in practice" in said) == is_void
+
+
+@pytest.mark.parametrize("error", [0.01, 0.2])
+def test_seeds_are_blamed_where_they_and_not_the_held_out_set_hide_a_difference(
+    trace, trained_of, error: float
+) -> None:
+    """Differences of 0.02 and 0.06: s = 0.0283, and t(n - 1) s / sqrt(n) < 0.04 from n = 5 on."""
+    made = []
+    for name, finals, overrides in (("blt", (0.6, 0.6), ()), ("tree", (0.58, 0.54), (TREE,))):
+        for seed, final in enumerate(finals):
+            keys = (f"training.seed={seed}", *overrides)
+            made.append(
+                trained_of(f"{name}-{seed}", trace, {"accuracy": final}, *keys, error=error)
+            )
+    found = fedray.compare_runs(made)
+    if error > 0.1:
+        assert found.warnings[0].startswith("The held-out set is too small to tell blt and tree")
+        assert "too few" not in " ".join(found.warnings)
+        return
+    assert found.warnings[0].startswith(
+        "2 seeds are too few to tell blt and tree apart by accuracy: "
+    )
+    # Student's quantile with one degree of freedom times 0.02, and 1.96 errors of two evaluations.
+    assert (
+        "± 25.4 points over seeds, and by ± 2.77 by the held-out set; about 5 seeds"
+        in found.warnings[0]
+    )
+    assert not any(each.startswith("The held-out set") for each in found.warnings)
+    spread = MeanInterval(0.001, 2, 0.001 - 0.25, 0.001 + 0.25)
+    assert seeds_to_tell(spread, 0.95) is None

@@ -63,12 +63,16 @@ def described(name: str, kind: str | None = None) -> Schema:
     """Describes a table, a file of a trace, or the placement.
 
     Args:
-        name: name of it. The last part of a table's path is enough if it is clear.
+        name: name of it. The last part of a table's path is enough if it is clear, and a kind may
+            follow it.
         kind: the only kind of the table to describe; None for all.
 
     Raises:
         InputError: the name is unknown, means several tables, or has no such kind.
     """
+    table, _, last = name.rpartition(".")
+    if kind is None and table and name not in MEANINGS and path_of(name) is None and path_of(table):
+        name, kind = table, last
     found = Schema(name, _parts(name))
     if kind is None:
         return found

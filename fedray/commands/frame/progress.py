@@ -89,14 +89,16 @@ class _SpentSoFar:
     """
 
     def __init__(self) -> None:
-        self._text, self._next = "", 0.0
+        self._text, self._next, self._after = "", 0.0, 0
 
     def __call__(self, progress: Any) -> str:
         """Returns the latest known bounds; empty before the first."""
         begun = time.monotonic()
-        if begun >= self._next and progress.committed and progress.so_far is not None:
+        # The last line has the bound after all rounds, whenever the one before was.
+        is_last = self._after < progress.committed == progress.count
+        if (begun >= self._next or is_last) and progress.committed and progress.so_far is not None:
             self._text = _bound_text(*progress.so_far())
-            ended = time.monotonic()
+            self._after, ended = progress.committed, time.monotonic()
             self._next = begun + max(SECONDS_BETWEEN, (ended - begun) / MOST_SHARE)
         return self._text
 

@@ -39,6 +39,7 @@ def say_supply(scenario: Any) -> None:
         scenario: a scenario of one task or several.
     """
     from fedray.clients.availability.supply import eligible_at_once
+    from fedray.runs.sustainable import why_tight
     from fedray.scenario.several_tasks import tasks_of
 
     tasks = [task.scenario for task in tasks_of(scenario)]
@@ -60,3 +61,5 @@ def say_supply(scenario: Any) -> None:
     if supply.most < target:
         line += "; that many are never there at once"
     print_line(line, err=True)
+    for each in filter(None, map(why_tight, tasks)):
+        print_line(f"fedray: warning: later rounds may starve: {each}", err=True)

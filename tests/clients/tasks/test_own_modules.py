@@ -17,11 +17,12 @@ import fedray
 from fedray.base.errors import InputError, ScenarioError
 from fedray.clients.tasks.custom import CustomTask
 from fedray.clients.tasks.gradients import gradients_of
-from fedray.clients.tasks.module import FunctionSource, ModuleTask
+from fedray.clients.tasks.module import FunctionSource, ModuleTask, is_correct
 from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work.local import LocalTraining
 from fedray.clients.work.work import WorkOrder
 from fedray.runs.learning import train
+from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -111,7 +112,8 @@ def test_a_module_trains_to_the_same_bits_interrupted_or_not_learns_and_is_loade
 ) -> None:
     scenario = scenario_of(tmp_path, model)
     first = LocalTrainer(scenario).describe()
-    assert first.alone == ALONE[model]
+    how = "devices train one at a time, which takes longer with a small model: "
+    assert first.notes == ((how + ALONE[model],) if ALONE[model] else ())
 
     def interrupt(progress: Progress) -> None:
         if getattr(progress, "trained", 0) == 4:
@@ -122,8 +124,8 @@ def test_a_module_trains_to_the_same_bits_interrupted_or_not_learns_and_is_loade
         train(trace, scenario, OFTEN, tmp_path / "b", interrupt, trust_code=True)
     resumed = train(trace, scenario, HERE, tmp_path / "b", is_resumed=True, trust_code=True)
     assert (resumed.parameters() == whole.parameters()).all()
-    notes = [f"devices train one at a time, which takes longer with a small model: {first.alone}"]
-    assert whole.document["notes"] == notes * bool(first.alone)
+    notes = [how + ALONE[model]]
+    assert whole.document["notes"] == notes * bool(ALONE[model])
     trainer = LocalTrainer(scenario)
     before = trainer.evaluate(trainer.initial_parameters()).metrics["loss"]
     after = whole.last_evaluation()["loss"]
@@ -259,7 +261,8 @@ from fedray.clients.tasks.module import ModuleTask
 
 def task(seed):
     module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(3, 1))
-    return ModuleTask(module, None, lambda outputs, targets: (outputs - targets).mean()[None])
+    loss = lambda outputs, targets: (outputs - targets).mean()[None]
+    return ModuleTask(module, None, loss, lambda outputs, targets: outputs[:, 0])
 """
 
 
@@ -319,3 +322,70 @@ def test_a_check_of_a_module_is_without_dropout(model: str) -> None:
             fedray.check_task(make)
     else:
         fedray.check_task(make)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_classes_may_lie_on_the_last_axis(length: int) -> None:
+    draws = torch.Generator().manual_seed(1)
+    scores = torch.randn(6, 5, length, generator=draws)
+    targets = torch.randint(0, 5, (6, length), generator=draws)
+    assert is_correct(scores.movedim(1, -1), targets).equal(is_correct(scores, targets))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets"), [((6, 5, 5), (6, 5)), ((6, 5), (6, 1)), ((6,), (6,)), ((6, 5, 4), (6,))]
+)
+def test_an_unclear_axis_of_classes_is_refused(outputs: tuple, targets: tuple) -> None:
+    with pytest.raises(InputError, match=re.escape(f"unclear: outputs float32 {[*outputs]} must")):
+        is_correct(torch.zeros(outputs), torch.zeros(targets, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("is_even", [True, False])
+def test_a_loss_that_weighs_long_texts_more_is_warned_of(is_even: bool) -> None:
+    def loss(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        losses, is_word = nn.functional.cross_entropy(scores, tokens, reduction="none"), tokens != 0
+        if is_even:
+            return ((losses * is_word).sum(dim=1) / is_word.sum(dim=1)).mean()
+        return (losses * is_word).sum() / is_word.sum()
+
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Embedding(5, 3), nn.Flatten(1), nn.Linear(9, 15), nn.Unflatten(1, (5, 3))
+    )
+    tokens = torch.tensor([[[1, 2, 3, 4], [2, 4, 0, 0], [1, 1, 1, 0], [4, 3, 0, 0]]])
+    task = ModuleTask(model, None, loss)
+    task.choose({"tokens": tokens})
+    assert task.uneven == "" if is_even else "weighs long texts more" in task.uneven
+
+
+def test_a_broken_task_is_refused_before_a_simulation_without_training(tmp_path: Path) -> None:
+    scenario = scenario_of(tmp_path, "Attention").with_overrides("training.enabled=false")
+    assert run_scenario(scenario, HERE, tmp_path / "whole").trained is None
+    (tmp_path / "own.py").write_text("def task(seed):\n    return Missing()\n")
+    broken = Scenario.from_toml(tmp_path / "s.toml", ["training.enabled=false"])
+    with pytest.raises(ScenarioError, match="name 'Missing' is not defined; correct line 2"):
+        run_scenario(broken, HERE, tmp_path / "broken")
+    assert not (tmp_path / "broken").exists()
+
+
+def test_a_clip_norm_that_is_far_off_has_the_mean_norm_beside_it(
+    trace: Trace, tmp_path: Path
+) -> None:
+    """The mean of all norms before clipping, which another clip norm does not change in the first round."""
+    scenario = scenario_of(tmp_path, "Attention")
+    norms = {}
+    for clip in (1e-4, 100.0):
+        made = scenario.with_overrides(f"privacy.clip_norm={clip}", "rounds.count=1")
+        trainer = LocalTrainer(made)
+        report, _ = trainer.train(TrainOrder(0, [np.arange(8)]), trainer.initial_parameters())
+        norms[clip] = report.mean_norm
+    assert norms[1e-4] == norms[100.0] > 0
+    run = train(
+        trace,
+        scenario.with_overrides("privacy.clip_norm=1e-4"),
+        HERE,
+        tmp_path / "c",
+        trust_code=True,
+    )
+    norm = run.document["mean_norm"]
+    assert run.clipping.endswith(f"only; try a higher one near their mean norm {norm:.2g} too.")
