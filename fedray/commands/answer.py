@@ -27,7 +27,7 @@ def answer(
     question may be asked in place of the trace's own: --set analytics.question=... The exact
     answers are known in a simulation only.
 
-    Example: fedray answer runs/words --set 'analytics.trust=[{kind="local"}]'
+    Example: fedray answer runs/words --set 'analytics.epsilon=0.5'
 
     Args:
         trace: directory of a run whose scenario has the table analytics
