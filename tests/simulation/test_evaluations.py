@@ -420,8 +420,6 @@ def test_a_version_is_one_that_had_closed(run: TasksRun) -> None:
         ({"tasks__quality__data": {"kind": "language"}}, "make the tables equal"),
         ({f"{ASKED}__question": {"kind": "count"}}, "use mean, quantiles or histogram"),
         ({f"{ASKED}__trust": [{"kind": "central"}, {"kind": "distributed", "least_devices": 30}], f"{ASKED}__delta": 1e-6}, "added up for one"),
-        ({f"{ASKED}__trust": [{"kind": "shuffled", "least_devices": 30}]}, "kind = 'shuffled' was removed"),
-        ({f"{ASKED}__trust": [{"kind": "local"}]}, "kind = 'local' was removed; take the trust model central"),
         ({f"{ASKED}__values": {**VALUES, "held_out": 1.0}}, "held_out"),
         ({f"{ASKED}__values": {**VALUES, "low": 2.0}}, "is not below high"),
         ({f"{ASKED}__values": {**VALUES, "held_out": 0.01}}, "task quality: .*report_goal"),
