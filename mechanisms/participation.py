@@ -13,6 +13,11 @@ MOST_ROUNDS = 1 << 22
 """Largest number of rounds supported; draws of the noise have no addresses for later rounds."""
 
 
+def most_of_device(rounds: int, min_sep: int) -> int:
+    """Returns ceil(rounds / min_sep): a device has room in rounds 0, min_sep, 2 min_sep, ..."""
+    return -(-rounds // min_sep)
+
+
 @dataclass(frozen=True, slots=True)
 class MinSep:
     """(b, k)-min-sep participation over `rounds` rounds (Choquette-Choo et al. 2023, "(Amplified)
@@ -61,7 +66,7 @@ class MinSep:
         k = self.max_participations
         if not k >= 1:
             raise InputError.of("max_participations", k, "must be at least 1")
-        most = -(-self.rounds // self.min_sep)
+        most = most_of_device(self.rounds, self.min_sep)
         if k > most:
             raise InputError.of(
                 "max_participations",

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, model_validator
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from .fixed_order import fixed_order_sensitivity
-from .participation import MinSep
+from .participation import MinSep, most_of_device
 from .recurrence import Forest
 from .strategy import Sensitivity, Strategy
 from .tree_nodes import node_matrix, tree_nodes, tree_noise_map
@@ -145,7 +145,7 @@ def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensiti
     for height in range(highest + 1):
         # The most real rounds below a node of this height.
         room = max(min(tree.real, 1 << height) for tree in trees if tree.height >= height)
-        most_under_one = min(k, -(-room // participation.min_sep))
+        most_under_one = min(k, most_of_device(room, participation.min_sep))
         # Loose: each height has a worst pattern of its own, and no pattern need be the worst of all
         # of them.
         # sum c^2 <= max(c) sum(c), and the counts of one height sum to at most k.

@@ -27,7 +27,7 @@ from fedray.mechanisms.accounting.clip_count import with_counts
 from fedray.mechanisms.accounting.events import Event, EventRefused, StrategyRelease
 from fedray.mechanisms.accounting.gdp import mu_of
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import MinSepSchedule
@@ -492,7 +492,7 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
         rounds_of_window = int(np.unique(opened, return_counts=True)[1].max(initial=0))
         # A cap counts uploads, and an upload takes part at most in every min_sep-th round of its
         # window.
-        most *= -(-rounds_of_window // min_sep)
+        most *= most_of_device(rounds_of_window, min_sep)
     member = "device" if uploads.keeps_groups else "upload"
     reason = (
         "an upload takes part in the one round of its window"
@@ -575,8 +575,7 @@ def round_times(
 def fitting(rounds: int, min_sep: int, most: int) -> MinSep:
     """Returns the participation with the largest number of participations that fits, at most
     `most`."""
-    # Rounds 0, b, 2b, .. below n are the most that b leaves room for: ceil(n / b).
-    k = min(most, -(-rounds // min_sep))
+    k = min(most, most_of_device(rounds, min_sep))
     # A single participation obeys any separation.
     return MinSep(rounds, rounds if k == 1 else min_sep, k)
 

@@ -37,9 +37,6 @@ TRUSTED = {
     "central": "the server sees what devices hold, bounds it and adds the noise, so it is trusted",
     "distributed": "devices add the noise, and the server sees their sum only (secure "
     "aggregation); {least:,} or more of a window's devices are taken to add their share",
-    "shuffled": "a shuffler that is trusted hides who sent which randomized report; {least:,} or "
-    "more of a window's devices are taken to report honestly",
-    "local": "devices randomize what they send, so nobody is trusted",
 }
 """Assumption of each trust model."""
 

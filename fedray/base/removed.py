@@ -1,7 +1,6 @@
 """Names of earlier versions, with the replacement of each.
 
-A command, option, key or value of a key that was removed is refused with its replacement instead of
-a guess at its spelling.
+A command, option, key or value that was removed is refused with its replacement, not guessed at.
 """
 
 REMOVED = {
@@ -34,6 +33,10 @@ REMOVED = {
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
     "mechanism",
     "fedray mechanism --place": "leave it out: random rounds are drawn in this process",
+    "--title": "change the heading in the page, which is one HTML file",
+    "fedray answer --top": "give `--rows FILE`, which has all rows",
+    "fedray import --format": "leave it out: the suffix or the first bytes of a log show its form",
+    "fedray fit-log --format": "leave it out: the suffix or the first bytes of a log show its form",
     "fedray import --memory": "set memory_mebibytes of fedray.import_log in Python",
     "fedray optimize --objective": "set objective of fedray.MechanismRequest in Python",
     "fedray optimize --targets": "set targets of fedray.MechanismRequest in Python",
@@ -77,6 +80,8 @@ REMOVED = {
     "your own with the blocks of the restarts",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
+    "kind = 'local'": "take the trust model central, or distributed with secure aggregation",
+    "kind = 'shuffled'": "take the trust model central, or distributed with secure aggregation",
     "fedray.Odometer": "log the participations of your loop for `fedray import`, and audit them",
     "fedray.OdometerReading": "log the participations of your loop, and audit them",
     "fedray reproduce dp-lstm": "run tests/simulation/test_dp_fedavg.py of the sources, whose "
@@ -93,8 +98,8 @@ REMOVED = {
     "fedray reproduce amplified": "run tests/mechanisms/test_amplified.py of the sources, or "
     "`fedray optimize best` at an epsilon",
 }
-"""Replacement of each removed name: a command, a command with an option, a name of the package, the
-full path of a key in a file, or `key = 'value'`."""
+"""Replacement of each removed name: a command, an option of one or of all, a name of the package,
+the full path of a key in a file, or `key = 'value'`."""
 
 
 def removed(name: str) -> str | None:

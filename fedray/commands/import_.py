@@ -32,7 +32,6 @@ def import_(
     join_ids: bool | None = None,
     time_format: list[str] | None = None,
     time_zone: str | None = None,
-    file_format: str | None = None,
     delimiter: str | None = None,
     as_json: bool = False,
 ) -> None:
@@ -70,7 +69,7 @@ def import_(
 
     if inspect:
         roles = columns_of(column, ("device", "round", "owner", "time"))
-        form = {"file_format": file_format, "delimiter": delimiter, "time_zone": time_zone}
+        form = {"delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
         options = (where or (), repeats, leave_out_invalid, rounds, out)
         found = inspect_log(log, roles, *options, **form)
@@ -87,7 +86,6 @@ def import_(
             columns["device"],
             columns["round"][0],
             out=out,
-            file_format=file_format,
             repeats=repeats,
             owner_column=next(iter(columns["owner"]), None),
             time_column=next(iter(columns["time"]), None),

@@ -84,7 +84,6 @@ def import_log(
     round_column: str,
     rounds: int | None,
     out: str | Path,
-    file_format: str | None = None,
     *,
     renumber: bool = False,
     rounds_file: str | Path | None = None,
@@ -114,7 +113,6 @@ def import_log(
         device_column: column of integers, strings or bytes (strings in CSV); with several columns,
             each combination is a device.
         round_column: column of integers.
-        file_format: csv or parquet; None to use the suffix.
         repeats: meaning of further rows of one device in one round, except exact copies, which are
             dropped (`repeats.py`). "refuse": unknown, so the log is refused. "once": records of one
             contribution. "each": separate contributions.
@@ -165,7 +163,6 @@ def import_log(
         time_format=time_format,
         time_zone=time_zone,
         where=tuple(where),
-        file_format=file_format,
         delimiter=delimiter,
     )
     released = None if rounds_file is None else _released(Path(rounds_file), layout)

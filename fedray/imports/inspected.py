@@ -213,7 +213,7 @@ def inspect_log(
 
 def _files(log: Path, form: Mapping[str, Any], names: Sequence[str] = ()) -> LogFiles:
     columns = dict.fromkeys(names, "column")
-    return LogFiles(log, columns, form.get("file_format"), form.get("delimiter"))
+    return LogFiles(log, columns, form.get("delimiter"))
 
 
 class _Column:

@@ -53,7 +53,6 @@ class LogLayout:
     time_format: Formats = None
     time_zone: str | None = None
     where: tuple[str, ...] = ()
-    file_format: str | None = None
     delimiter: str | None = None
 
     def __post_init__(self) -> None:
@@ -169,11 +168,7 @@ class Log:
         self._on_progress = on_progress
         # Only rows with a time may be copies of others (`repeats.py`), which all columns must show.
         self._files = LogFiles(
-            path,
-            layout.columns,
-            layout.file_format,
-            layout.delimiter,
-            is_whole=layout.time is not None,
+            path, layout.columns, layout.delimiter, is_whole=layout.time is not None
         )
         self._types = self._files.types
         _check_round_type(layout.round, self._types[layout.round])

@@ -45,7 +45,6 @@ class LogFiles:
     Args:
         path: a file, or a directory of files of one format, which are read in order of their names.
         columns: names of the columns, each with the argument that gives it.
-        file_format: csv or parquet; None to use the suffix.
         delimiter: character between columns of CSV; a comma if None.
         is_whole: whether batches have all columns of their file, so that rows can be compared.
 
@@ -57,14 +56,14 @@ class LogFiles:
         self,
         path: Path,
         columns: Mapping[str, str],
-        file_format: str | None,
         delimiter: str | None,
         is_whole: bool = False,
     ) -> None:
         self._shown = f"log {shown_path(path)}"
         self._files = _files_of(path)
         self._separator = separator_of(delimiter)
-        self._is_csv = _format_of(self._files[0], file_format) == "csv"
+        with self._readable():
+            self._is_csv = _format_of(self._files[0]) == "csv"
         if delimiter is not None and not self._is_csv:
             raise InputError.of(
                 "delimiter", delimiter, f"is for CSV, but {self._shown} is Parquet", "leave it out"
@@ -303,11 +302,13 @@ def _files_of(path: Path) -> list[Path]:
     return found
 
 
-def _format_of(file: Path, given: str | None) -> str:
-    found = given or _FORMATS.get(file.suffix.lower())
-    if found not in ("csv", "parquet"):
+def _format_of(file: Path) -> str:
+    if (known := _FORMATS.get(file.suffix.lower())) is not None:
+        return known
+    with file.open("rb") as opened:
+        head = opened.read(4096)
+    if not head.startswith(b"PAR1") and b"\0" in head:
         raise InputError(
-            f"the suffix of log {shown_path(file)} does not determine its format; give "
-            "`file_format='csv'` or `file_format='parquet'`"
+            f"log {shown_path(file)} is neither Parquet nor text; unpack or convert it"
         )
-    return found
+    return "parquet" if head.startswith(b"PAR1") else "csv"

@@ -32,8 +32,6 @@ class RecordColumns:
     """Format of text times, in directives of strptime, or several; None for ISO 8601."""
     delimiter: str | None = None
     """Character between columns of CSV; None for a comma."""
-    file_format: str | None = None
-    """csv or parquet; None to use the suffix."""
     state: str | None = None
     """Column that says whether a device was eligible in an interval; None if it always was."""
 
@@ -81,7 +79,7 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
     # Columns are keys here, so a column that is given twice makes them fewer.
     if len(arguments) <= len(columns.times) + len(states):
         raise InputError(f"column {columns.device!r} is given twice; give different columns")
-    files = LogFiles(path, arguments, columns.file_format, columns.delimiter)
+    files = LogFiles(path, arguments, columns.delimiter)
     table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
     # This is checked before times are read, which need a first row.
     if not table.num_rows:

@@ -25,7 +25,7 @@ from fedray.mechanisms.optimize.design import (
     optimize_mechanism,
 )
 from fedray.mechanisms.optimize.objective import Progress
-from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.runs.workloads import read_workload
@@ -285,7 +285,7 @@ def _sampling(
             "random_rounds", True, "contradicts a fixed order", "leave one of the two out"
         )
     min_sep = participation.min_sep if has_random_rounds else 1
-    drawn, most = -(-participation.rounds // min_sep), participation.max_participations
+    drawn, most = most_of_device(participation.rounds, min_sep), participation.max_participations
     if has_random_rounds and most < drawn:
         rule = f"is less than random rounds may draw a device, {drawn:,}: nothing is proven for it"
         raise InputError.of("max_participations", most, rule, f"give {drawn}")

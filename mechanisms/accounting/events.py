@@ -226,7 +226,7 @@ class DiscreteGaussianSum(Event):
 
 class ApproximateDP(Event):
     """A release with a proven guarantee (epsilon, delta), and nothing more known about its losses:
-    a local randomiser, a shuffle of reports, discrete Laplace noise, a threshold."""
+    a report that a device randomised, discrete Laplace noise, a threshold."""
 
     kind: Literal["approximate-dp"] = "approximate-dp"  # pyright: ignore[reportIncompatibleVariableOverride]
     """A release with a proven guarantee."""

@@ -21,7 +21,7 @@ from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from ..band_fhu import BandFHU
 from ..matrix_files import Banded, Dense
-from ..participation import MinSep
+from ..participation import MinSep, most_of_device
 from ..triangular import MOST_MATRIX_ROUNDS, lower_factor
 from ..workload import PREFIX, Workload
 from .objective import Objective, Progress
@@ -103,7 +103,7 @@ def optimize_dense(
     """
     n = _check(participation, participation.rounds, workload)
     free = _free_of_devices(participation)
-    most_turns = -(-n // participation.min_sep)
+    most_turns = most_of_device(n, participation.min_sep)
     takes_every_turn = participation.max_participations == most_turns > 1
     # With ceil(n / b) participations, a pattern is a residue class modulo b, whose squared norms
     # need only add up to 1; with fewer, all norms are equal.

@@ -105,7 +105,7 @@ class AddedNoise(SumMechanism):
             return estimates - width, estimates + width
 
         variances = np.full(vectors.size, self.variance(vectors.devices))
-        return NoisySums(estimates, variances, "exact", interval)
+        return NoisySums(estimates, variances, interval)
 
 
 class DiscreteLaplace(AddedNoise):

@@ -132,7 +132,7 @@ class Sum(LinearQuestion):
             l2 = min(l2, self.most_l2 / self.unit + most**0.5)
             # A product below 2^30 is rounded by less than the summand.
             l1 = min(l1, int(l2 * most**0.5 + 1e-5))
-        return Shape(self.size, l1, min(l2, float(l1)), is_signed=self.low < 0)
+        return Shape(self.size, l1, min(l2, float(l1)))
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
         owners, keys, sums = items.bounded(self.size, self.most_keys, rng)

@@ -122,14 +122,11 @@ class PrefixTree(_Keys):
     below the prefixes kept so far, and keeps those whose interval excludes 0.
 
     A key is a number of `levels` digits in base `branching`. The levels are adaptive releases and
-    compose: each has its part of the budget (central, distributed), or its own group of devices
-    with all of it (shuffled, local; Wang, Li, Jha 2021, "Locally differentially private heavy
-    hitter identification").
+    compose: each has its part of the budget.
 
     With the probability `confidence` the intervals of all levels hold at once: then every released
     key is held by a device, and every key is released that is more common than the widest interval
-    of a level, unless a level kept `most_prefixes`. With groups this neglects that the earlier
-    groups, which decide on the prefixes, are no longer among the devices of a level.
+    of a level, unless a level kept `most_prefixes`.
     """
 
     kind: Literal["prefix_tree"] = "prefix_tree"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -162,15 +159,13 @@ class PrefixTree(_Keys):
     ) -> Answer:
         end = self.branching**self.levels
         owners, keys, _ = items.bounded(end, self.most_keys, rng)
-        turns = np.array_split(rng.permutation(items.devices), sums.groups)
         kept, answer = np.zeros(1, np.int64), None
-        for level in range(self.levels):
+        for _ in range(self.levels):
             end //= self.branching
-            turn = np.sort(turns[level % sums.groups])
             children = (kept[:, None] * self.branching + np.arange(self.branching)).ravel()
-            noisy = sums.release(self._vectors(owners, keys // end, children, turn), rng)
+            vectors = self._vectors(owners, keys // end, children, items.devices)
             failure = (1.0 - confidence) / (self.levels * max(children.size, 1))
-            answer = answer_of(noisy, items.devices / turn.size, items.devices, 1.0 - failure)
+            answer = answer_of(sums.release(vectors, rng), 1.0, items.devices, 1.0 - failure)
             # The mechanism has room for more children.
             answer = answer.rows(slice(children.size))
             order = np.argsort(-answer.estimates, kind="stable")
@@ -181,14 +176,11 @@ class PrefixTree(_Keys):
         return answer
 
     def _vectors(
-        self, owners: Int64Array, prefixes: Int64Array, children: Int64Array, turn: Int64Array
+        self, owners: Int64Array, prefixes: Int64Array, children: Int64Array, devices: int
     ) -> Vectors:
-        """Returns a 1 at each child that a device of the turn holds; of a prefix that was not kept,
-        nothing."""
-        row = np.minimum(np.searchsorted(turn, owners), turn.size - 1)
+        """Returns a 1 at each child that a device holds; of a prefix that was not kept, nothing."""
         place = np.minimum(np.searchsorted(children, prefixes), children.size - 1)
-        counts = turn[row] == owners
-        counts &= children[place] == prefixes if children.size else False
+        is_kept = children[place] == prefixes if children.size else np.zeros(owners.size, bool)
         # Several keys of a device may share a prefix.
-        pairs = np.unique(np.stack([row[counts], place[counts]]), axis=1)
-        return Vectors(pairs[0], pairs[1], np.ones_like(pairs[0]), self.shape.size, turn.size)
+        pairs = np.unique(np.stack([owners[is_kept], place[is_kept]]), axis=1)
+        return Vectors(pairs[0], pairs[1], np.ones_like(pairs[0]), self.shape.size, devices)

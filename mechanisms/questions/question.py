@@ -5,12 +5,11 @@ without looking at data, or refuses the pair in one line; `plan.answer(items, rn
 items of the devices that came. A device that came without items takes part too, because whether it
 holds anything is private.
 
-    plan = Histogram(size=3600).plan(Local(), Budget(math.log(3)))
+    plan = Histogram(size=3600).plan(Central(), Budget(math.log(3)))
     plan.sums.variance(100_000)
     answer = plan.answer(items, rng)
 
-Adjacency is zero-out of one device, as in all events; the local and the shuffled guarantee hold
-between any two contributions of a device, which includes zero-out.
+Adjacency is zero-out of one device, as in all events.
 """
 
 from abc import ABC, abstractmethod
@@ -217,7 +216,7 @@ def answer_of(
         keys=np.arange(sums.estimates.size) if keys is None else keys,
         estimates=sums.estimates * unit,
         standard_errors=np.sqrt(sums.variances) * unit,
-        error_claim=sums.claim,
+        error_claim="exact",
         low=low * unit,
         high=high * unit,
         confidence=confidence,

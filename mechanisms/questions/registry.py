@@ -6,7 +6,6 @@ from pydantic import Field
 
 from .central import Central, Distributed
 from .linear import Count, Distinct, Histogram, Sum
-from .local import Local, Shuffled
 from .numbers import Mean, Quantiles
 from .open_domain import OpenHistogram, PrefixTree
 
@@ -16,16 +15,14 @@ __all__ = [
     "Distinct",
     "Distributed",
     "Histogram",
-    "Local",
     "Mean",
     "OpenHistogram",
     "PrefixTree",
     "Quantiles",
-    "Shuffled",
     "Sum",
 ]
 
-AnyTrust = Annotated[Central | Distributed | Shuffled | Local, Field(discriminator="kind")]
+AnyTrust = Annotated[Central | Distributed, Field(discriminator="kind")]
 AnyQuestion = Annotated[
     Count | Sum | Mean | Histogram | OpenHistogram | PrefixTree | Quantiles | Distinct,
     Field(discriminator="kind"),

@@ -51,8 +51,6 @@ class Shape:
     """Largest sum of absolute values."""
     most_l2: float
     """Largest Euclidean norm."""
-    is_signed: bool = False
-    """Whether a coordinate may be negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +79,7 @@ class NoisySums:
     estimates: Float64Array
     """Unbiased estimates, in steps."""
     variances: Float64Array
-    """Variances of the estimates."""
-    claim: Claim
-    """Kind of the variances: exact, bounds or estimates."""
+    """Exact variances of the estimates."""
     interval: Callable[[float], tuple[Float64Array, Float64Array]]
     """Function that returns lower and upper ends from the largest probability that the interval of
     a sum misses it."""
@@ -100,8 +96,6 @@ class SumMechanism(ABC):
     """Spending of one device in all releases of a window."""
     least_devices: int = 1
     """Least number of devices for which the event holds."""
-    groups: int = 1
-    """Number of groups of devices that take turns at the releases; 1 if all take part in each."""
 
     @abstractmethod
     def variance(self, devices: int) -> float:
@@ -120,7 +114,7 @@ class Value(Explained):
 
 
 class Trust(Value, ABC):
-    """A trust model: central, distributed, shuffled or local (`registry.AnyTrust`)."""
+    """A trust model: central or distributed (`registry.AnyTrust`)."""
 
     @abstractmethod
     def mechanism(self, shape: Shape, budget: Budget, releases: int = 1) -> SumMechanism:

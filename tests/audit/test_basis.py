@@ -62,9 +62,8 @@ def silent(each: Drawn) -> Audit:
 
 
 def asking(each: Drawn) -> dict[str, Any]:
-    trust = each.pick(
-        [{"kind": "central"}], [{"kind": "local"}], [{"kind": "local"}, {"kind": "central"}]
-    )
+    shared = {"kind": "distributed", "least_devices": 2}
+    trust = each.pick([{"kind": "central"}], [shared], [shared, {"kind": "central"}])
     return {
         "participation": {"timer_hours": each.pick(0.0, 30.0)},
         "rounds": {

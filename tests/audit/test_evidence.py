@@ -15,6 +15,7 @@ from fedray.audit.participation import read_patterns
 from fedray.audit.statements import statement
 from fedray.base.errors import InputError
 from fedray.imports.importer import import_log
+from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Tree
 
 COLUMNS = "statement device first_round last_round first_log_round last_log_round found claimed"
@@ -119,6 +120,21 @@ def test_a_wait_of_a_log_begins_at_the_last_row_of_a_contribution(tmp_path: Path
     assert audit.mechanisms[0].enforced.sensitivity is None
     write_evidence(audit, tmp_path / "e.csv", show_devices=True)
     assert rows_of(tmp_path / "e.csv") == [("timer_hours", "a", 0, 1, 0, 1, 2.0, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("hours", "b", "k"), [(6.0, 1, 8), (20.0, 4, 2), (24.0, 4, 2), (25.0, 5, 2)]
+)
+def test_a_timer_that_a_log_kept_bounds_min_sep_and_participations(
+    tmp_path: Path, hours: float, b: int, k: int
+) -> None:
+    """Rounds are 6 h apart, each with a device of its own, so the bound is of the timer only."""
+    rows = "".join(f"d{index},{index},{21600 * index}\n" for index in range(8))
+    (tmp_path / "log.csv").write_text("d,r,t\n" + rows)
+    form = {"time_column": "t", "time_unit": "seconds"}
+    trace = import_log(tmp_path / "log.csv", "d", "r", 8, tmp_path / "t", **form)
+    enforced = audit_trace(trace, claim=claim_of(timer_hours=hours)).mechanisms[0].enforced
+    assert enforced.participation == MinSep(8, b, k)
 
 
 @pytest.mark.slow

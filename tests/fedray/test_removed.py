@@ -17,9 +17,13 @@ from fedray.trace.schema import DOCUMENT_DIGEST, document_digest
 
 PROGRAM = typer.main.get_command(app)
 OF_COMMANDS = [each for each in REMOVED if each.startswith("fedray ")]
+OF_ALL_COMMANDS = [each for each in REMOVED if each.startswith("--")]
 OF_PACKAGE = [each for each in REMOVED if each.startswith("fedray.")]
+COMMANDS = [name for name in PROGRAM.list_commands(None) if name != "reproduce"]
 EVENT = "kind = 'gaussian-sum'"
 """A kind of the events file."""
+TRUST = ("kind = 'local'", "kind = 'shuffled'")
+"""Kinds within a list."""
 
 
 @pytest.mark.parametrize("name", OF_COMMANDS)
@@ -30,8 +34,16 @@ def test_a_removed_command_or_option_is_refused_with_its_replacement(
     assert (code, out, err) == (2, "", f"fedray: {removed(name)}\n")
 
 
+@pytest.mark.parametrize("option", OF_ALL_COMMANDS)
+def test_an_option_that_all_commands_lost_is_refused_by_each(option: str, fedray_command) -> None:
+    for command in ("audit", "stress"):
+        code, out, err = fedray_command(command, option, "x")
+        assert (code, out, err) == (2, "", f"fedray: {removed(option)}\n")
+
+
 def test_no_removed_command_or_option_exists() -> None:
-    for name in OF_COMMANDS:
+    everywhere = [f"fedray {name} {each}" for name in COMMANDS for each in OF_ALL_COMMANDS]
+    for name in (*OF_COMMANDS, *everywhere):
         *path, last = name.split()[1:]
         found: Any = PROGRAM
         for each in path:
@@ -49,12 +61,19 @@ def test_a_removed_function_is_refused_with_its_replacement(name: str) -> None:
 
 
 def test_a_removed_key_or_value_is_refused_with_its_replacement(small) -> None:
-    elsewhere = {"clock_changes_digest", EVENT}
-    for name in set(REMOVED) - set(OF_COMMANDS) - set(OF_PACKAGE) - elsewhere:
+    elsewhere = {"clock_changes_digest", EVENT, *TRUST}
+    for name in set(REMOVED) - {*OF_COMMANDS, *OF_ALL_COMMANDS, *OF_PACKAGE} - elsewhere:
         key, _, value = name.partition(" = ")
         with pytest.raises(InputError) as found:
             small(f"{key}={value or 1}")
         assert removed(name) in str(found.value)
+
+
+@pytest.mark.parametrize("name", TRUST)
+def test_a_removed_trust_model_is_refused_with_its_replacement(small, name: str) -> None:
+    with pytest.raises(InputError) as found:
+        small(f"analytics.trust=[{{{name}}}]")
+    assert removed(name) in str(found.value)
 
 
 def test_a_trace_that_records_clock_changes_is_refused(trace_of) -> None:

@@ -34,12 +34,10 @@ from fedray.mechanisms.questions.registry import (
     Distinct,
     Distributed,
     Histogram,
-    Local,
     Mean,
     OpenHistogram,
     PrefixTree,
     Quantiles,
-    Shuffled,
     Sum,
 )
 from fedray.mechanisms.questions.trust import Budget, PairRefused, Trust
@@ -51,8 +49,6 @@ DEVICES = 3000
 TRUSTS: dict[str, Trust] = {
     "central": Central(),
     "distributed": Distributed(least_devices=2000),
-    "shuffled": Shuffled(least_devices=2000),
-    "local": Local(),
 }
 QUESTIONS: dict[str, Question] = {
     "count": Count(),
@@ -116,16 +112,13 @@ def test_intervals_cover_and_estimates_have_no_bias_beyond_the_stated_one(
     name: str, trust: str
 ) -> None:
     errors, misses = outcomes(name, trust, SEEDS)
-    assert misses.size > 0.9 * SEEDS or (name, trust) == ("prefix_tree", "local")
+    assert misses.size > 0.9 * SEEDS
     assert covers(misses)
     if name in ("quantiles", "prefix_tree"):
         return
     # The mean of standardised errors; 4.9 deviations are exceeded at a rate of 1e-6.
     assert abs(errors.mean()) <= 4.9 / math.sqrt(errors.size)
-    # An exact error may be off by half either way, an estimate from above only.
-    assert errors.std() < 1.5
-    if trust in ("central", "distributed"):
-        assert errors.std() > 0.6
+    assert 0.6 < errors.std() < 1.5
 
 
 def test_the_acceptance_rejects_narrow_intervals_and_a_bias() -> None:
@@ -155,7 +148,6 @@ def test_no_device_exceeds_the_bounds_on_which_privacy_depends(name: str, seed: 
         return
     assert np.abs(table).sum(axis=1).max() <= shape.most_l1
     assert np.linalg.norm(table, axis=1).max() <= shape.most_l2 * (1 + 1e-12)
-    assert shape.is_signed or table.min() >= 0
 
 
 @pytest.mark.parametrize("most_l2", [None, 1.0])
@@ -233,9 +225,6 @@ def test_events_are_those_composed_by_hand() -> None:
     assert rho_of(shares.event) == pytest.approx(9 / (2 * shares.sums.variance(500)))
     doubled = shares.sums.variance(1000)
     assert doubled == pytest.approx(2 * shares.sums.variance(500), rel=1e-4)
-    local = tree.plan(Local(), Budget(1.0)).event
-    assert isinstance(local, ApproximateDP)
-    assert (local.epsilon, local.delta) == (1.0, 0.0)
     opened = OpenHistogram(most_keys=2).plan(Central(), budget)
     assert isinstance(opened.event, Composed)
     noise, unique = opened.event.events
@@ -260,11 +249,10 @@ def test_windows_compose_by_the_accountants(windows: int) -> None:
 
 
 REFUSED: list[tuple[Any, Trust, Budget, str]] = [
-    (OpenHistogram(), TRUSTS["local"], BUDGET, "open_histogram under .* local has no theorem"),
+    (OpenHistogram(), TRUSTS["distributed"], BUDGET, "open_histogram under .* has no theorem"),
     (OpenHistogram(), Central(), Budget(1.0), "delta=0 has no theorem"),
-    (Distinct(), TRUSTS["shuffled"], BUDGET, "distinct under .* shuffled has no theorem"),
+    (Distinct(), TRUSTS["distributed"], BUDGET, "distinct under .* distributed has no theorem"),
     (Count(), TRUSTS["distributed"], Budget(1.0), "distributed noise at delta=0"),
-    (Count(), TRUSTS["shuffled"], Budget(1.0), "shuffled reports at delta=0"),
 ]
 
 

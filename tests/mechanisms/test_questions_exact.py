@@ -4,114 +4,30 @@ pair of neighbouring inputs."""
 import itertools
 import math
 import os
-import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from scipy.stats import binom, chisquare
+from scipy.stats import binom
 
 from fedray.base.arrays import Float64Array
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum
-from fedray.mechanisms.accounting.shuffling import largest_local_epsilon, shuffled_delta
 from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
 from fedray.mechanisms.questions.central import DiscreteGaussian, DiscreteLaplace
 from fedray.mechanisms.questions.linear import Histogram
-from fedray.mechanisms.questions.local import RandomisedReports
 from fedray.mechanisms.questions.numbers import Quantiles
 from fedray.mechanisms.questions.open_domain import PrefixTree, Thresholded
 from fedray.mechanisms.questions.question import Items
-from fedray.mechanisms.questions.registry import Central, Distributed, Local, Shuffled
+from fedray.mechanisms.questions.registry import Central, Distributed
 from fedray.mechanisms.questions.trust import Budget, NoisySums, Shape, Vectors
 
 FALSE_ALARM = 1e-6
 FULL = "FEDRAY_ALL_SEEDS" in os.environ
-Reports = dict[tuple[int, ...], float]
 
 
 def divergence(p: Float64Array, q: Float64Array, epsilon: float) -> float:
     """delta at epsilon of two lists of probabilities."""
     return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
-
-
-# Local randomisers.
-
-
-def definition(reports: RandomisedReports) -> Float64Array:
-    """Probability of each output given each category, [K + 1, outputs]; the outputs are categories,
-    or all 2^K settings of the bits."""
-    size, p, q = reports.categories, reports.p, reports.q
-    if not reports.is_unary:
-        return q + (p - q) * np.eye(size + 1)
-    bits = np.arange(1 << size)[:, None] >> np.arange(size) & 1
-    ones = q + (p - q) * np.eye(size + 1, size)
-    return np.prod(np.where(bits[None], ones[:, None], 1.0 - ones[:, None]), axis=2)
-
-
-@pytest.mark.parametrize("epsilon", [0.1, math.log(3), 3.0, 7.0])
-@pytest.mark.parametrize("size", [1, 2, 5])
-@pytest.mark.parametrize("is_signed", [False, True])
-def test_local_randomisers_attain_their_epsilon_between_any_two_contributions(
-    epsilon: float, size: int, is_signed: bool
-) -> None:
-    shape = Shape(size, most_l1=3, most_l2=3.0, is_signed=is_signed)
-    mechanism = RandomisedReports(shape, epsilon, releases=1)
-    outputs = definition(mechanism)
-    np.testing.assert_allclose(outputs.sum(axis=1), 1.0, rtol=1e-12)
-    # A device draws its category, so its contribution is a mixture of them, which is no worse.
-    ratios = outputs[:, None] / outputs[None]
-    assert math.log(ratios.max()) == pytest.approx(epsilon, rel=1e-9)
-
-
-@pytest.mark.parametrize(("size", "epsilon"), [(2, 1.0), (4, 0.5), (3, 3.0)])
-def test_reports_are_sampled_as_defined(size: int, epsilon: float) -> None:
-    """Numbers of reports of three devices, against sums of independent reports of the definition;
-    the chi-squared test has a false-alarm rate of 1e-6."""
-    mechanism = RandomisedReports(Shape(size, 1, 1.0), epsilon, releases=1)
-    categories = [0, 1, size]
-    one = definition(mechanism)
-    exact: dict[tuple[int, ...], float] = {(0,) * size: 1.0}
-    for category in categories:
-        grown: dict[tuple[int, ...], float] = {}
-        for seen, chance in exact.items():
-            for output, probability in enumerate(one[category]):
-                if mechanism.is_unary:
-                    report = tuple(output >> bit & 1 for bit in range(size))
-                else:
-                    report = tuple(int(output == each) for each in range(size))
-                total = tuple(a + b for a, b in zip(seen, report, strict=True))
-                grown[total] = grown.get(total, 0.0) + chance * probability
-        exact = grown
-    holders = np.array([0, 1])
-    vectors = Vectors(holders, np.array([0, 1]), np.array([1, 1]), size, 3)
-    rng = np.random.default_rng(7)
-    draws = 20_000
-    counts = dict.fromkeys(exact, 0)
-    for _ in range(draws):
-        estimates = mechanism.release(vectors, rng).estimates
-        seen = np.rint(estimates / mechanism.scale + 3 * mechanism.q).astype(int)
-        counts[tuple(seen.tolist())] += 1
-    common = [each for each, chance in exact.items() if chance * draws >= 5]
-    observed = [counts[each] for each in common]
-    expected = [exact[each] * draws for each in common]
-    observed.append(draws - sum(observed))
-    expected.append(draws - sum(expected))
-    if expected[-1] < 5:
-        observed[-2:], expected[-2:] = [sum(observed[-2:])], [sum(expected[-2:])]
-    assert chisquare(observed, expected).pvalue > FALSE_ALARM
-
-
-def test_a_device_draws_a_coordinate_in_proportion_to_its_steps() -> None:
-    mechanism = RandomisedReports(Shape(3, 10, 10.0, is_signed=True), 1.0, releases=1)
-    devices = 60_000
-    owners = np.repeat(np.arange(devices), 2)
-    keys, steps = np.tile([0, 2], devices), np.tile([3, -5], devices)
-    drawn = mechanism.drawn(Vectors(owners, keys, steps, 3, devices), np.random.default_rng(1))
-    # Key 0 positive, key 2 negative (3 + 2), or none (6).
-    observed = np.bincount(drawn, minlength=7)
-    assert observed[[1, 2, 3, 4]].sum() == 0
-    shares = np.array([0.3, 0.5, 0.2])
-    assert chisquare(observed[[0, 5, 6]], shares * devices).pvalue > FALSE_ALARM
 
 
 # Noise on sums.
@@ -247,125 +163,6 @@ def test_the_bias_of_a_released_count_is_bounded_by_that_at_one_device(noise: st
             assert bias == pytest.approx(bound)
 
 
-# Shuffles.
-
-
-def shuffled_reports(rows: list[Float64Array]) -> Reports:
-    """Probabilities of the numbers of each output, of independent reports."""
-    total: Reports = {(0,) * rows[0].size: 1.0}
-    for row in rows:
-        grown: Reports = {}
-        for seen, chance in total.items():
-            for output, probability in enumerate(row):
-                key = (*seen[:output], seen[output] + 1, *seen[output + 1 :])
-                grown[key] = grown.get(key, 0.0) + chance * probability
-        total = grown
-    return total
-
-
-def largest_delta(randomiser: Float64Array, devices: int, epsilon: float) -> float:
-    """Largest delta over all data of the others, and all pairs of inputs of one device."""
-    inputs, worst = range(len(randomiser)), 0.0
-    for others in itertools.combinations_with_replacement(inputs, devices - 1):
-        rest = [randomiser[each] for each in others]
-        seen = [shuffled_reports([*rest, randomiser[each]]) for each in inputs]
-        for one, other in itertools.permutations(seen, 2):
-            p, q = (np.array([each[key] for key in one]) for each in (one, other))
-            worst = max(worst, divergence(p, q, epsilon))
-    return worst
-
-
-@pytest.mark.parametrize("devices", [1, 2, 3, 5] if not FULL else [1, 2, 3, 4, 5, 6, 7])
-@pytest.mark.parametrize("local_epsilon", [0.7, 2.0, 4.0])
-def test_the_bound_on_shuffles_holds_for_all_data_of_few_devices(
-    devices: int, local_epsilon: float
-) -> None:
-    """Randomised response, unary encoding, and random randomisers of the same epsilon."""
-    rng = np.random.default_rng(devices)
-    randomisers = [
-        definition(RandomisedReports(Shape(1, 1, 1.0), local_epsilon, 1)),
-        definition(RandomisedReports(Shape(2, 1, 1.0), local_epsilon, 1)),
-    ]
-    for _ in range(10 if FULL else 3):
-        # Rows within a factor of e^epsilon of each other at every output.
-        wild = np.exp(rng.choice([0.0, local_epsilon], (3, 3)))
-        rows = wild / wild.sum(axis=1, keepdims=True)
-        while np.log((rows[:, None] / rows[None]).max()) > local_epsilon:
-            wild = wild**0.95
-            rows = wild / wild.sum(axis=1, keepdims=True)
-        randomisers.append(rows)
-    for share in (0.1, 0.4, 0.8):
-        epsilon = share * local_epsilon
-        bound = shuffled_delta(local_epsilon, devices, epsilon, tail=1e-15)
-        for randomiser in randomisers:
-            assert largest_delta(randomiser, devices, epsilon) <= bound * (1 + 1e-9)
-
-
-def test_one_report_is_as_private_as_randomised_response_and_a_bound_is_tight_for_it() -> None:
-    binary = definition(RandomisedReports(Shape(1, 1, 1.0), 2.0, 1))
-    exact = largest_delta(binary, 1, 1.0)
-    assert shuffled_delta(2.0, 1, 1.0, tail=1e-15) == pytest.approx(exact, rel=1e-5)
-    # With others it is within a factor of 3 for two inputs, so it is not vacuous.
-    for devices in (3, 6):
-        bound = shuffled_delta(2.0, devices, 1.0, tail=1e-15)
-        assert bound / 3 < largest_delta(binary, devices, 1.0) <= bound
-
-
-def slow_delta(local_epsilon: float, devices: int, epsilon: float) -> float:
-    """The definition of Feldman, McMillan, Talwar 2023, Theorem 3.1, term by term."""
-    share = 2 / (math.exp(local_epsilon) + 1)
-    right = math.exp(local_epsilon) / (math.exp(local_epsilon) + 1)
-    total = 0.0
-    for c in range(devices):
-        weight = binom.pmf(c, devices - 1, share)
-        a = binom.pmf(np.arange(-1, c + 2), c, 0.5)
-        one = right * a[:-1] + (1 - right) * a[1:]
-        other = (1 - right) * a[:-1] + right * a[1:]
-        total += weight * divergence(one, other, epsilon)
-    return total
-
-
-@pytest.mark.parametrize("devices", [1, 2, 17, 300])
-@pytest.mark.parametrize(("local_epsilon", "epsilon"), [(1.0, 0.3), (3.0, 1.0), (5.0, 0.2)])
-def test_the_bound_on_shuffles_is_the_sum_of_its_definition(
-    devices: int, local_epsilon: float, epsilon: float
-) -> None:
-    slow = slow_delta(local_epsilon, devices, epsilon)
-    fast = shuffled_delta(local_epsilon, devices, epsilon, tail=1e-16)
-    assert slow - 1e-15 <= fast <= slow * (1 + 2e-6) + 3e-16
-
-
-def test_a_tail_below_the_precision_of_floats_is_cut_on_both_sides() -> None:
-    """At 300 reports, delta is 3e-23 by its definition; and millions of reports stay a short sum."""
-    slow = slow_delta(1.0, 300, 0.7)
-    fast = shuffled_delta(1.0, 300, 0.7, tail=1e-3 * slow)
-    assert slow < 1e-20
-    assert slow * (1 - 1e-9) <= fast <= slow * (1 + 1.1e-3)
-    tracemalloc.start()
-    local = largest_local_epsilon(1.0, 1e-15, 30_000_000)
-    assert tracemalloc.get_traced_memory()[1] < 100e6
-    tracemalloc.stop()
-    assert local > 1.0
-
-
-@pytest.mark.parametrize("devices", [100, 10_000, 1_000_000])
-def test_the_largest_local_epsilon_meets_the_target_and_beats_the_closed_form(
-    devices: int,
-) -> None:
-    epsilon, delta = math.log(3), 1e-8
-    local = largest_local_epsilon(epsilon, delta, devices)
-    assert local >= epsilon
-    assert shuffled_delta(local, devices, epsilon, 1e-3 * delta) <= delta
-    assert shuffled_delta(local + 1e-4, devices, epsilon, 1e-3 * delta) > delta
-    # Theorem 3.2, where its condition holds.
-    smaller = min(local, math.log(devices / (8 * math.log(2 / delta)) - 1)) if devices > 400 else 0
-    if smaller > 0:
-        grown = math.exp(smaller)
-        inner = 4 * math.sqrt(2 * math.log(4 / delta) / ((grown + 1) * devices)) + 4 / devices
-        closed = math.log1p((grown - 1) * inner)
-        assert shuffled_delta(smaller, devices, closed, 1e-3 * delta) <= delta
-
-
 # Trees.
 
 
@@ -430,28 +227,14 @@ class Recorded(DiscreteLaplace):
         return super().release(vectors, rng)
 
 
-class Spied(PrefixTree):
-    """A tree that records which devices take part in each level."""
-
-    def _vectors(self, owners, prefixes, children, turn) -> Vectors:
-        turns.append(turn)
-        return super()._vectors(owners, prefixes, children, turn)
-
-
 seen: list[Vectors] = []
-turns: list[np.ndarray] = []
 
 
-@pytest.mark.parametrize("groups", [1, 6])
-def test_a_device_is_in_a_level_of_a_tree_within_the_bounds_once_or_in_its_turn(
-    groups: int,
-) -> None:
-    question = Spied(branching=2, levels=6, most_keys=3)
+def test_a_device_is_in_every_level_of_a_tree_within_the_bounds() -> None:
+    question = PrefixTree(branching=2, levels=6, most_keys=3)
     items = tree_population(1, question, 300)
     mechanism = Recorded(question.shape, Budget(99.0))
-    mechanism.groups = groups
     seen.clear()
-    turns.clear()
     question.answered(mechanism, items, np.random.default_rng(1), 0.95)
     assert len(seen) == 6
     for vectors in seen:
@@ -460,13 +243,11 @@ def test_a_device_is_in_a_level_of_a_tree_within_the_bounds_once_or_in_its_turn(
         assert np.unique(pairs, axis=1).shape == pairs.shape, "one vote for a shared prefix"
         assert np.bincount(vectors.owners).max() <= 3
         assert vectors.keys.max() < question.shape.size
-    assert [each.devices for each in seen] == [each.size for each in turns]
-    took_part = np.bincount(np.concatenate(turns), minlength=300)
-    assert took_part.tolist() == [6 if groups == 1 else 1] * 300
+    assert [each.devices for each in seen] == [300] * 6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trust", ["central", "distributed", "shuffled", "local"])
+@pytest.mark.parametrize("trust", ["central", "distributed"])
 def test_a_tree_releases_only_keys_that_are_held_and_all_that_are_common(trust: str) -> None:
     """Each statement fails with a probability of at most 0.1; the acceptance of the number of
     failures is exact, with a false-alarm rate of 1e-6."""
@@ -475,8 +256,6 @@ def test_a_tree_releases_only_keys_that_are_held_and_all_that_are_common(trust: 
     trusts = {
         "central": Central(),
         "distributed": Distributed(least_devices=devices),
-        "shuffled": Shuffled(least_devices=devices),
-        "local": Local(),
     }
     plan = question.plan(trusts[trust], Budget(3.0, 1e-6))
     for seed in range(seeds):
@@ -486,14 +265,14 @@ def test_a_tree_releases_only_keys_that_are_held_and_all_that_are_common(trust: 
         counts = dict(zip(truth.keys.tolist(), truth.bounded.tolist(), strict=True))
         widest = (answer.high - answer.low).max(initial=0.0)
         failures[0] += any(counts.get(key, 0) == 0 for key in answer.keys.tolist())
-        if answer.keys.size and trust in ("central", "distributed"):
+        if answer.keys.size:
             # All intervals of a level are equally wide, and the last is the widest.
             common = {key for key, count in counts.items() if count > widest}
             failures[1] += not common <= set(answer.keys.tolist())
         found += answer.keys.size
     for each in failures:
         assert binom.sf(each - 1, seeds, 0.1) > FALSE_ALARM
-    assert found > (2 if trust == "local" else 6) * seeds, "the tree finds keys"
+    assert found > 6 * seeds, "the tree finds keys"
 
 
 def test_trust_models_are_ordered_in_error_at_one_budget() -> None:
@@ -501,14 +280,8 @@ def test_trust_models_are_ordered_in_error_at_one_budget() -> None:
     question = Histogram(size=3600)
     errors = [
         question.plan(trust, budget).sums.variance(devices) ** 0.5
-        for trust in (
-            Central(),
-            Distributed(least_devices=devices),
-            Shuffled(least_devices=devices),
-            Local(),
-        )
+        for trust in (Central(), Distributed(least_devices=devices))
     ]
     assert errors == sorted(errors)
-    # Discrete Laplace noise of ratio 1/3, and unary encoding: by hand.
+    # Discrete Laplace noise of ratio 1/3, by hand.
     assert errors[0] == pytest.approx(math.sqrt(1.5))
-    assert errors[3] == pytest.approx(math.sqrt(devices * 3))

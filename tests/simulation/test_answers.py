@@ -43,8 +43,6 @@ LEAST = 150
 TRUSTS = (
     {"kind": "central"},
     {"kind": "distributed", "least_devices": LEAST},
-    {"kind": "shuffled", "least_devices": LEAST},
-    {"kind": "local"},
 )
 """Every trust model."""
 QUESTIONS = (
@@ -262,17 +260,17 @@ def test_every_question_is_answered_under_every_trust_model_that_has_a_theorem(
 
 
 def test_intervals_hold_the_answers_of_those_who_came_as_often_as_stated(trace: Trace) -> None:
-    """Counts of 64 words in 3 windows under 4 trust models, at 80 %: binomial, false alarms 1e-6
+    """Counts of 64 words in 3 windows under 2 trust models, at 80 %: binomial, false alarms 1e-6
     each. Intervals of nine tenths of their width would be found for central noise."""
     value = asking({"kind": "histogram", "size": 64, "most_keys": 2}, WORDS)
     found = answer(trace, 0.8, value)
-    for place, trust in enumerate(("central", "distributed", "shuffled", "local")):
+    for place, trust in enumerate(("central", "distributed")):
         rows = [row for window in found.windows for row in window.answers[place].rows]
         inside = sum(row.low <= row.of_came <= row.high for row in rows)
         assert inside >= binom.ppf(1e-6, len(rows), 0.8), trust
         answers_ = [window.answers[place] for window in found.windows]
         assert {each.confidence for each in answers_} == {0.8}
-        # Errors are those stated: a mean of 192 squares, and of dependent ones in a local report.
+        # Errors are those stated: a mean of 192 squares.
         ratio = math.sqrt(
             sum(each.error**2 for each in answers_) / sum(each.stated_error**2 for each in answers_)
         )
@@ -309,7 +307,7 @@ def test_privacy_is_the_event_of_a_window_as_often_as_a_device_came(
     audit = audit_trace(trace)
     assert audit.answers == answers.privacy
     assert audit.max_participations == most
-    for trust, plan in zip(("central", "distributed", "shuffled", "local"), plans, strict=True):
+    for trust, plan in zip(("central", "distributed"), plans, strict=True):
         own = {each.basis: each for each in audit.answers or () if each.trust == trust}
         # An upload at the start of a window permits one in the next, 8 to 16 h later; two at least
         # 13 h apart are all that fit into 24 h, but pairs of windows are bounded one by one.
@@ -333,8 +331,8 @@ def test_a_cap_and_a_longer_timer_are_enforced(tmp_path: Path) -> None:
         value = scenario(participation=rule).with_overrides("rounds.report_goal=160")
         found = audit_trace(simulate(value, HERE, tmp_path / str(len(rule)))).answers or ()
         assert {each.windows for each in found} == {1}
-        assert {each.epsilon for each in found if each.trust == "local"} == {
-            each.epsilon for each in found if each.trust == "local" and each.basis == "window"
+        assert {each.epsilon for each in found if each.trust == "central"} == {
+            each.epsilon for each in found if each.trust == "central" and each.basis == "window"
         }
 
 
@@ -491,7 +489,7 @@ def test_a_training_pays_for_its_private_vocabulary_too(
         ("rounds.uploads.schedule={kind='poisson', probability=0.5}", "schedule.kind='all'"),
         ("privacy.stop_at.rho=1.0", "privacy.stop_at: the budget counts updates of a model"),
         ("availability.model=always_on", r"analytics.values.by_habit=4: .*has no habits"),
-        ("analytics.trust=[{kind='local'}, {kind='local'}]", "a trust model is given twice"),
+        ("analytics.trust=[{kind='central'}, {kind='central'}]", "a trust model is given twice"),
         ("analytics.trust=[]", "analytics.trust"),
         ("analytics.epsilon=0.0", "analytics.epsilon"),
         ("analytics.question.kind=median", "analytics.question"),
@@ -499,7 +497,7 @@ def test_a_training_pays_for_its_private_vocabulary_too(
         ("analytics.values={kind='custom', file='none.py'}", "none.py"),
         (
             "analytics={question={kind='prefix_tree', branching=8, levels=2}, epsilon=1.0, "
-            "values={kind='words', words=65}, trust=[{kind='local'}]}",
+            "values={kind='words', words=65}, trust=[{kind='central'}]}",
             "values.words=65 is more than the 64 keys of the question",
         ),
     ],
@@ -620,20 +618,18 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     assert code == 0, err
     assert re.search(r"^vocabulary +/", text, re.MULTILINE)
     assert "word0" in (tmp_path / "v.txt").read_text()
-    # The words come first, as many as are asked for, and all of them are in the file of rows.
-    rows = ("--top", "2", "--rows", str(tmp_path / "rows.csv"))
+    # The words come first, and all of them are in the file of rows.
+    rows = ("--rows", str(tmp_path / "rows.csv"))
     code, text, err = fedray_command("answer", str(out), *words, *rows)
     assert code == 0, err
     lines = text.split("\n\n")
     assert re.match(r"By central, .*: [\d,]+ rows, largest word0 [\d.,]+ \(", lines[0])
     assert "Its largest error is " in " ".join(lines[0].split())
     assert lines[1].startswith("The largest rows of ")
-    assert len(lines[1].splitlines()) == 3 + 2
+    assert len(lines[1].splitlines()) == 3 + 12
     table = pyarrow.csv.read_csv(tmp_path / "rows.csv")
     assert {"window", "trust", "label", "estimate", "low", "high"} <= set(table.column_names)
     assert table.num_rows > 10
-    code, _, err = fedray_command("answer", str(out), "--top", "0")
-    assert (code, "--top=0 must be at least 1" in err) == (2, True)
     # The record is that of the run's own question.
     assert json.loads((out / "answer.json").read_text()) == written
     code, _, err = fedray_command("answer", str(out), "--set", "seed=9")

@@ -1,5 +1,6 @@
 """Small versions of the benchmarks, so that they cannot rot. No time is asserted."""
 
+import json
 import os
 import subprocess
 import sys
@@ -27,52 +28,74 @@ def test_the_quickstart_benchmark_runs() -> None:
     assert done.stdout.rstrip().endswith("True")
 
 
+ONE_PROCESS = """
+import contextlib, io, json, runpy, sys
+
+for script, *arguments in json.loads(sys.argv[1]):
+    sys.argv = [script, *arguments]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            if end.code:
+                raise
+    print(json.dumps(said.getvalue()))
+"""
+ALIKE = (
+    (("bench_mechanisms.py", "--small"), "gpu: "),
+    (("bench_uneven.py", "zipf", "even", "--small", "--rounds", "1"), "one by one"),
+    (("compare_optima.py", "--first", "1", "--steps", "5"), "largest excess of our loss"),
+    (("bench_gpu.py", "--device", "cpu", "--small", "--rounds", "1"), "noise: 1,000,000"),
+    (("bench_gpu.py",), "no GPU: torch sees no CUDA device here; `--device cpu` runs"),
+    (("peers/limit.py", "mlp"), "per CPU s"),
+)
+"""Benchmarks that start no process, with words of their last line. They run in one, which imports torch once."""
+
+
+@pytest.mark.outside
+def test_what_is_run_by_hand_in_one_process_still_runs() -> None:
+    commands = [[str(BENCHMARKS / script), *arguments] for (script, *arguments), _ in ALIKE]
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_PROCESS, json.dumps(commands)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line).splitlines() for line in done.stdout.splitlines()]
+    for lines, (command, last) in zip(said, ALIKE, strict=True):
+        assert last in lines[-1], (command, lines, done.stderr)
+    _, _, optima, (head, lstm, cnn, _), _, _ = said
+    assert float(optima[-1].partition("our loss ")[2].partition(";")[0]) < 1e-3
+    assert head.startswith("on cpu")
+    assert lstm.startswith("lstm: 15,050 parameters, 4 devices a round")
+    assert cnn.startswith("cnn: 1,626,442 parameters, 4 devices a round")
+
+
 @pytest.mark.outside
 @pytest.mark.parametrize(
     ("script", "arguments", "last"),
     [
-        ("benchmarks/bench_mechanisms.py", ["--small"], "gpu: "),
         (
-            "benchmarks/bench_population.py",
+            "bench_population.py",
             ["alternatives", "--repeats", "1", "--divide", "1000"],
             "x per device",
         ),
+        ("bench_scale.py", ["nodes", "--divide", "200", "--most-nodes", "2"], "KiB"),
+        ("bench_audit.py", ["import", "--rows", "100000"], "pyarrow reads the same columns"),
         (
-            "benchmarks/bench_scale.py",
-            ["nodes", "--divide", "200", "--most-nodes", "2"],
-            "KiB",
-        ),
-        (
-            "benchmarks/bench_audit.py",
-            ["import", "--rows", "100000"],
-            "pyarrow reads the same columns",
-        ),
-        (
-            "benchmarks/bench_learning.py",
+            "bench_learning.py",
             ["overhead", "driver", "memory", "--small", "--devices", "5"],
             "memory: blt",
         ),
-        (
-            "benchmarks/bench_uneven.py",
-            ["zipf", "even", "--small", "--rounds", "1"],
-            "one by one",
-        ),
-        (
-            "benchmarks/compare_optima.py",
-            ["--first", "1", "--steps", "5"],
-            "largest excess of our loss",
-        ),
-        (
-            "benchmarks/bench_gpu.py",
-            ["--device", "cpu", "--small", "--rounds", "1"],
-            "noise: 1,000,000",
-        ),
-        ("benchmarks/peers/limit.py", ["mlp"], "per CPU s"),
     ],
 )
 def test_what_is_run_by_hand_still_runs(script: str, arguments: list[str], last: str) -> None:
     done = subprocess.run(
-        [sys.executable, BENCHMARKS.parent / script, *arguments],
+        [sys.executable, BENCHMARKS / script, *arguments],
         capture_output=True,
         text=True,
         timeout=300,
@@ -80,26 +103,3 @@ def test_what_is_run_by_hand_still_runs(script: str, arguments: list[str], last:
     )
     assert done.returncode == 0, done.stderr
     assert last in done.stdout.splitlines()[-1]
-    if "bench_gpu" in script:
-        head, lstm, cnn, _ = done.stdout.splitlines()
-        assert head.startswith("on cpu")
-        assert lstm.startswith("lstm: 15,050 parameters, 4 devices a round")
-        assert cnn.startswith("cnn: 1,626,442 parameters, 4 devices a round")
-    if "compare_optima" in script:
-        assert (
-            float(done.stdout.splitlines()[-1].partition("our loss ")[2].partition(";")[0]) < 1e-3
-        )
-
-
-@pytest.mark.outside
-def test_the_benchmark_of_gpus_says_where_there_is_none() -> None:
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / "bench_gpu.py"],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("no GPU: torch sees no CUDA device here; `--device cpu` runs")

@@ -264,6 +264,18 @@ def test_a_list_never_loses_its_first_line(log, tmp_path: Path, form: str, suffi
     assert rows_of(trace) == [("a", 0), ("a", 1), ("a", 2)]
 
 
+def test_a_log_without_a_suffix_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    text, table, packed = tmp_path / "log.txt", tmp_path / "log.bin", tmp_path / "log.gzip"
+    text.write_text("dev,round\na,0\nb,1\n")
+    pq.write_table(pa.table({"dev": ["a", "b"], "round": [0, 1]}), table)
+    packed.write_bytes(gzip.compress(text.read_bytes(), mtime=0))
+    for number, file in enumerate((text, table)):
+        trace = import_log(file, "dev", "round", 2, tmp_path / f"trace{number}")
+        assert rows_of(trace) == [("a", 0), ("b", 1)]
+    with pytest.raises(InputError, match=r"log\.gzip' is neither Parquet nor text; unpack"):
+        import_log(packed, "dev", "round", 2, tmp_path / "packed")
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 def test_files_in_utf_16_are_refused_by_that_name(log, tmp_path: Path, encoding: str) -> None:
     (tmp_path / "released.csv").write_bytes("3\n4\n".encode(encoding))

@@ -11,7 +11,7 @@ from fedray.audit.statements.statement import (
     worst_pairs,
 )
 from fedray.base.rounding import counted
-from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -57,4 +57,4 @@ class MinSepStatement(Statement):
 
     def implied(self, claimed: int, rounds: int, trace: Trace | ImportedTrace) -> MinSep:
         b = min(claimed, rounds)
-        return MinSep(rounds, b, -(-rounds // b))
+        return MinSep(rounds, b, most_of_device(rounds, b))

@@ -20,17 +20,14 @@ Args:
     style (STYLE): paper (3.25 inches wide), wide (6.75) or slides, and formats: pdf, svg, png
     table_file (FILE): file for the printed table, and numbered ones for more: .csv, .tex or .md
     tensorboard (DIR): folder for TensorBoard's event files
-    title (TEXT): heading of the page
     trace: trace, a directory of `fedray run` or `fedray import`
     trust_code: run custom code that came with a trace or an interrupted run
 Form of the log:
-    file_format (csv|parquet): format of the files; default: by suffix
     time_format (FORMAT|UNIT): such as '%d.%m.%Y' (repeatable), or unit of numbers: s, ms, us, ns
 """
 """Descriptions of parameters that several commands have, which a docstring may replace."""
 FLAGS = {
     "as_json": "--json",
-    "file_format": "--format",
     "has_cache": "--cache/--no-cache",
     "is_fixed_order": "--fixed-order",
     "is_list": "--list",

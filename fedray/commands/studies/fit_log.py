@@ -7,11 +7,8 @@ from pathlib import Path
 import typer
 
 from fedray.base.errors import InputError
-from fedray.commands.frame.log_options import (
-    columns_of,
-    time_form,
-)
-from fedray.commands.frame.output import TITLE, print_result, write_shown
+from fedray.commands.frame.log_options import columns_of, time_form
+from fedray.commands.frame.output import print_result, write_shown
 from fedray.commands.frame.progress import progress_line
 
 _ROLES = ("device", "start", "end", "time", "state")
@@ -26,7 +23,6 @@ def fit_log(
     timer: float | None = None,
     step_minutes: float | None = None,
     time_format: list[str] | None = None,
-    file_format: str | None = None,
     delimiter: str | None = None,
     utc_offset: str = "0",
     seed: int = 1,
@@ -69,7 +65,7 @@ def fit_log(
     from fedray.studies.habits.read import read_observed_log
 
     named = {role: names[0] for role, names in columns_of(column, _ROLES).items() if names}
-    form = {"delimiter": delimiter, "file_format": file_format, **time_form(time_format)}
+    form = {"delimiter": delimiter, **time_form(time_format)}
     columns = RecordColumns(**named, **form)
     # Mistakes in the options are reported before the log is read, which may take long.
     base = base_table(overrides or [])
@@ -86,7 +82,7 @@ def fit_log(
     # The page says which command made it, so that it can be made again.
     command = shlex.join(["fedray", *sys.argv[1:]])
     if page is not None:
-        write_page(habit_fit_page(fit, command), page, TITLE.get())
+        write_page(habit_fit_page(fit, command), page)
     write_shown(fit, None, figures)
     print_result(fit, as_json, times=observed.form)
     if not as_json:

@@ -15,7 +15,7 @@ from fedray.audit.participation import ALIKE
 from fedray.base.document import Document, IfAny, InJson, NotInJson, json_of
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, given, up
-from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.scenario import Scenario
 from fedray.studies.compare import Comparison
 from fedray.studies.stress.judged import StressRow
@@ -159,7 +159,7 @@ class StressResult(DrawnResult):
             and each.quantile < 1
             and each.estimated_min_sep <= least
             and each.estimated_participations
-            >= min(-(-each.rounds // each.estimated_min_sep), most)
+            >= min(most_of_device(each.rounds, each.estimated_min_sep), most)
         ]
         return [min(each, key=cost) for each in grouped(comparable, lambda each: each.mechanism)]
 

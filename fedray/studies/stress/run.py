@@ -19,7 +19,7 @@ from fedray.base.regular_file import read_input
 from fedray.mechanisms.accounting.limits import check_delta
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.optimize.design import MechanismRequest
-from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.runs.learning import scenario_of
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
@@ -260,7 +260,7 @@ def _participations(
     return tuple(
         MinSep(rounds, min_sep, most)
         for min_sep in min_seps
-        for most in participations or (-(-rounds // min_sep),)
+        for most in participations or (most_of_device(rounds, min_sep),)
     )
 
 
@@ -349,7 +349,7 @@ def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, .
     is_enforced = all(run.truth.enforced for run in runs if run.truth.binding)
     most = max(each.max_participations for each in truths) if is_enforced else n
     tried = [min_seps[place] for place in chosen]
-    return tuple(MinSep(n, b, min(-(-n // b), most)) for b in tried)
+    return tuple(MinSep(n, b, min(most_of_device(n, b), most)) for b in tried)
 
 
 def _make_mechanisms(jobs: list[Stressed], placement: Placement, on_progress: Listener) -> None:

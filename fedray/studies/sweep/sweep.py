@@ -39,7 +39,7 @@ from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, Recipe
 from fedray.mechanisms.optimize.objective import Objective
-from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.workload import Workload
 from fedray.runs.workloads import schedule_rates
 from fedray.scenario import Scenario
@@ -97,7 +97,7 @@ class Estimate(Table):
         """A guess as mechanisms take it, by default the first. Raises InputError for an impossible
         one."""
         b = min_sep or self.min_seps[0]
-        return MinSep(self.rounds, b, self.max_participations or -(-self.rounds // b))
+        return MinSep(self.rounds, b, self.max_participations or most_of_device(self.rounds, b))
 
 
 class MechanismSpec(Table):
@@ -367,7 +367,7 @@ class Sweep(Table):
         min_sep = cell.get("min_sep")
         if not min_sep:
             min_sep = max(1, cell.get("population") // cell.get("report_goal"))
-        most = -(-rounds // min_sep)
+        most = most_of_device(rounds, min_sep)
         wanted = cell.get("max_participations") or "most"
         return MinSep(rounds, min_sep, most if wanted == "most" else min(wanted, most))
 
