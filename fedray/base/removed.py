@@ -33,8 +33,6 @@ REMOVED = {
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
     "mechanism",
     "fedray mechanism --place": "leave it out: random rounds are drawn in this process",
-    "--title": "change the heading in the page, which is one HTML file",
-    "fedray answer --top": "give `--rows FILE`, which has all rows",
     "fedray import --format": "leave it out: the suffix or the first bytes of a log show its form",
     "fedray fit-log --format": "leave it out: the suffix or the first bytes of a log show its form",
     "fedray import --memory": "set memory_mebibytes of fedray.import_log in Python",
@@ -98,8 +96,8 @@ REMOVED = {
     "fedray reproduce amplified": "run tests/mechanisms/test_amplified.py of the sources, or "
     "`fedray optimize best` at an epsilon",
 }
-"""Replacement of each removed name: a command, an option of one or of all, a name of the package,
-the full path of a key in a file, or `key = 'value'`."""
+"""Replacement of each removed name: a command, a command with an option, a name of the package, the
+full path of a key in a file, or `key = 'value'`."""
 
 
 def removed(name: str) -> str | None:

@@ -1,5 +1,6 @@
 """`fedray answer`: answer the question of a finished trace."""
 
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -13,6 +14,7 @@ def answer(
     *,
     overrides: list[str] | None = None,
     vocabulary: Path | None = None,
+    top: int = 12,
     rows: Path | None = None,
     page: Path | None = None,
     figures: Path | None = None,
@@ -30,6 +32,7 @@ def answer(
     Args:
         trace: directory of a run whose scenario has the table analytics
         vocabulary (FILE): file of the words that the first trust model found in the last window
+        top (N): rows to show of an answer, the largest estimates first
         rows (FILE): CSV of all rows of all windows and trust models, with their intervals
     """
     from pyarrow.csv import write_csv
@@ -43,6 +46,9 @@ def answer(
     found = answer_of(opened, scenario=scenario, trust_code=trust_code)
     # A question that was not the run's own is not recorded with it.
     written = {} if overrides else {"answer": str(found.write())}
+    if top < 1:
+        raise InputError.of("top", top, "must be at least 1", "12 rows are shown by default")
+    found = replace(found, top=top)
     if rows is not None:
         csv = BytesIO()
         write_csv(found.to_arrow(), csv)

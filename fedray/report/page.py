@@ -5,9 +5,11 @@ import base64
 import gzip
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -41,13 +43,14 @@ TELLING = {"min_sep": "gaps", "timer_hours": "gaps", "max_participations": "part
 """Names of the figures that show a broken statement."""
 
 
-def write_report(result: DrawnResult, out: str | Path) -> Path:
+def write_report(result: DrawnResult, out: str | Path, title: str = "") -> Path:
     """Writes the page of a result: one HTML file that loads nothing, complete or absent.
 
     Args:
         result: an audit, a trained run, or a result of a study; a trace gets the page of its audit
             with its own mechanism.
         out: path of the file, which is replaced if it exists.
+        title: heading in place of the page's own.
 
     Returns:
         Absolute path of the file.
@@ -55,11 +58,15 @@ def write_report(result: DrawnResult, out: str | Path) -> Path:
     Raises:
         InputError: `out` is a directory or cannot be written.
     """
-    return write_page(result.page(), out)
+    return write_page(result.page(), out, title)
 
 
-def write_page(content: str, out: str | Path) -> Path:
+def write_page(content: str, out: str | Path, title: str = "") -> Path:
     """Writes the HTML of a page, as `write_report` does."""
+    if title:
+        # The head has the title first, and the heading is the first of the body.
+        named = _without_controls(escape(title))
+        content = re.sub(r"(?<=<title>)[^<]*|(?<=<h1>)[^<]*", lambda _: named, content, count=2)
     # An absolute path can be opened from anywhere once it is printed.
     path = Path(os.path.abspath(local_path(out)))
     if not path.name or path.is_dir():

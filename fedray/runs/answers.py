@@ -167,6 +167,8 @@ class Answers(DrawnResult):
     """The windows in order."""
     privacy: tuple[AnswerPrivacy, ...]
     """Privacy of a window, observed and enforced, for every trust model."""
+    top: NotInJson[int] = 12
+    """Rows that its tables show of an answer, the largest estimates first."""
     note: ClassVar[InJson[str]] = KNOWN_HERE
     """Source of the exact answers."""
 

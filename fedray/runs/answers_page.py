@@ -14,8 +14,8 @@ from fedray.report.page import render_study, write_report
 from fedray.report.table import Table
 from fedray.runs.answers import KNOWN_HERE, Answers, WindowAnswer, answers_of
 
-NAMED, MOST_SHOWN = 3, 12
-"""Rows of an answer that the headline names, and largest rows that its table has."""
+NAMED = 3
+"""Rows of an answer that the headline names."""
 
 
 def written_answers(audit: Audit) -> Answers:
@@ -98,7 +98,7 @@ def answers_tables(found: Answers) -> list[Table]:
 def tables_without_privacy(found: Answers) -> list[Table]:
     """The tables for beside an audit, which has that of privacy."""
     last = found.windows[-1]
-    rows = [] if last.of_all is not None else [_rows_table(last)]
+    rows = [] if last.of_all is not None else [_rows_table(last, found.top)]
     return [*rows, _answers_table(found), _bias_table(found)]
 
 
@@ -140,7 +140,7 @@ def _answers_table(found: Answers) -> Table:
     return Table.of(title, rows, cells, details=("mechanism",), method=[note]).varied()
 
 
-def _rows_table(window: WindowAnswer) -> Table:
+def _rows_table(window: WindowAnswer, top: int) -> Table:
     """The largest rows of the first trust model, with the exact answers."""
     first = window.answers[0]
     cells = {
@@ -152,7 +152,7 @@ def _rows_table(window: WindowAnswer) -> Table:
         f"{100 * first.confidence:g} % high": lambda row: _number(row.high),
     }
     title = f"The largest rows of {_window(window)}, trust model {first.trust}"
-    return Table.of(title, first.rows[:MOST_SHOWN], cells)
+    return Table.of(title, first.rows[:top], cells)
 
 
 def _bias_table(found: Answers) -> Table:

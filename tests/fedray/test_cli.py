@@ -180,10 +180,14 @@ def test_audit_takes_another_multiplier(fedray_command, trace: Path) -> None:
 
 def test_report_writes_where_it_is_told(fedray_command, trace: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    code, out, _ = fedray_command("report", str(trace), "--out", str(page))
+    code, out, _ = fedray_command("report", str(trace), "--out", str(page), "--title", r"<A> & \1")
     assert code == 0
     assert out.strip() == str(page)
     assert page.read_text().startswith("<!doctype html>")
+    for element in ("title", "h1"):
+        assert rf"<{element}>&lt;A&gt; &amp; \1</{element}>" in page.read_text()
+    code, _, err = fedray_command("audit", str(trace), "--title", "A")
+    assert (code, "--title='A' names a page; give --page FILE" in err) == (2, True), err
 
 
 def test_schema_and_scenarios(fedray_command) -> None:

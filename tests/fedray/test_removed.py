@@ -34,16 +34,8 @@ def test_a_removed_command_or_option_is_refused_with_its_replacement(
     assert (code, out, err) == (2, "", f"fedray: {removed(name)}\n")
 
 
-@pytest.mark.parametrize("option", OF_ALL_COMMANDS)
-def test_an_option_that_all_commands_lost_is_refused_by_each(option: str, fedray_command) -> None:
-    for command in ("audit", "stress"):
-        code, out, err = fedray_command(command, option, "x")
-        assert (code, out, err) == (2, "", f"fedray: {removed(option)}\n")
-
-
 def test_no_removed_command_or_option_exists() -> None:
-    everywhere = [f"fedray {name} {each}" for name in COMMANDS for each in OF_ALL_COMMANDS]
-    for name in (*OF_COMMANDS, *everywhere):
+    for name in OF_COMMANDS:
         *path, last = name.split()[1:]
         found: Any = PROGRAM
         for each in path:
@@ -62,7 +54,7 @@ def test_a_removed_function_is_refused_with_its_replacement(name: str) -> None:
 
 def test_a_removed_key_or_value_is_refused_with_its_replacement(small) -> None:
     elsewhere = {"clock_changes_digest", EVENT, *TRUST}
-    for name in set(REMOVED) - {*OF_COMMANDS, *OF_ALL_COMMANDS, *OF_PACKAGE} - elsewhere:
+    for name in set(REMOVED) - {*OF_COMMANDS, *OF_PACKAGE} - elsewhere:
         key, _, value = name.partition(" = ")
         with pytest.raises(InputError) as found:
             small(f"{key}={value or 1}")

@@ -618,18 +618,20 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     assert code == 0, err
     assert re.search(r"^vocabulary +/", text, re.MULTILINE)
     assert "word0" in (tmp_path / "v.txt").read_text()
-    # The words come first, and all of them are in the file of rows.
-    rows = ("--rows", str(tmp_path / "rows.csv"))
+    # The words come first, as many as are asked for, and all of them are in the file of rows.
+    rows = ("--top", "2", "--rows", str(tmp_path / "rows.csv"))
     code, text, err = fedray_command("answer", str(out), *words, *rows)
     assert code == 0, err
     lines = text.split("\n\n")
     assert re.match(r"By central, .*: [\d,]+ rows, largest word0 [\d.,]+ \(", lines[0])
     assert "Its largest error is " in " ".join(lines[0].split())
     assert lines[1].startswith("The largest rows of ")
-    assert len(lines[1].splitlines()) == 3 + 12
+    assert len(lines[1].splitlines()) == 3 + 2
     table = pyarrow.csv.read_csv(tmp_path / "rows.csv")
     assert {"window", "trust", "label", "estimate", "low", "high"} <= set(table.column_names)
     assert table.num_rows > 10
+    code, _, err = fedray_command("answer", str(out), "--top", "0")
+    assert (code, "--top=0 must be at least 1" in err) == (2, True)
     # The record is that of the run's own question.
     assert json.loads((out / "answer.json").read_text()) == written
     code, _, err = fedray_command("answer", str(out), "--set", "seed=9")

@@ -18,6 +18,7 @@ from fedray.commands.frame.output import run_command
 from fedray.commands.frame.shared import FLAGS, SHARED
 
 COMMON: dict[str, tuple[Any, Any]] = {"style": (str, "wide,svg"), "table_file": (Path | None, None)}
+COMMON |= {"title": (str, "")}
 """Types and defaults of the options of every command that writes pages or figures, or prints
 tables."""
 WITHOUT_TABLES = ("init", "report")
@@ -99,6 +100,7 @@ def command_of(
     shared = {
         "style": "figures" in names,
         "table_file": function.__name__ not in WITHOUT_TABLES,
+        "title": "page" in names or function.__name__ == "report",
     }
     for name, (kind, default) in COMMON.items():
         if shared[name]:

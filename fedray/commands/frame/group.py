@@ -46,7 +46,7 @@ class Commands(TyperGroup):
         names = {each.name for each in self.commands[command].params}
         # The program itself may have any name, and a group within it has its own.
         path = command if ctx.parent is None else f"{ctx.info_name} {command}"
-        if (refusal := removed(f"fedray {path} {option}") or removed(option)) is not None:
+        if (refusal := removed(f"fedray {path} {option}")) is not None:
             return refusal
         if option == "--quiet":
             return f"No such option: --quiet; it goes before the command: fedray --quiet {path}"

@@ -17,6 +17,8 @@ from fedray.report.table import FORMS, Paragraph, Piece, Table
 WIDTH_OF_FILES = 100
 """Columns of output that goes to a file or a pipe, unless COLUMNS says another number."""
 
+TITLE: ContextVar[str] = ContextVar("title", default="")
+"""Heading of the page in place of its own, from `--title`."""
 STYLE: ContextVar[str] = ContextVar("style")
 """Style and formats of the figures, from `--style`."""
 TABLES: ContextVar[list[Table]] = ContextVar("tables")
@@ -34,9 +36,12 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
         InputError: no such file or style can be written, or the command printed no table.
     """
     path, style = given.pop("table_file", None), given.pop("style", "")
+    TITLE.set(given.pop("title", ""))
     STYLE.set(style)
     TABLES.set([])
     # The work may take hours, so what cannot be written is refused before it.
+    if TITLE.get() and given.get("page", TITLE) is None:
+        raise InputError.of("title", TITLE.get(), "names a page", "give --page FILE")
     if style not in ("", "wide,svg") and given["figures"] is None:
         raise InputError.of(
             "style", style, "styles figures, which are not written", "give --figures DIR"
@@ -125,7 +130,7 @@ def write_shown(result: Any, page: Path | None, figures: Path | None) -> dict[st
     if page is not None:
         from fedray.report.page import write_report
 
-        written["page"] = str(write_report(result, page))
+        written["page"] = str(write_report(result, page, TITLE.get()))
     if figures is not None:
         from fedray.report.files import write_figures
 

@@ -20,6 +20,7 @@ Args:
     style (STYLE): paper (3.25 inches wide), wide (6.75) or slides, and formats: pdf, svg, png
     table_file (FILE): file for the printed table, and numbered ones for more: .csv, .tex or .md
     tensorboard (DIR): folder for TensorBoard's event files
+    title (TEXT): heading of the page
     trace: trace, a directory of `fedray run` or `fedray import`
     trust_code: run custom code that came with a trace or an interrupted run
 Form of the log:
