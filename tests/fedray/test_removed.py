@@ -17,9 +17,7 @@ from fedray.trace.schema import DOCUMENT_DIGEST, document_digest
 
 PROGRAM = typer.main.get_command(app)
 OF_COMMANDS = [each for each in REMOVED if each.startswith("fedray ")]
-OF_ALL_COMMANDS = [each for each in REMOVED if each.startswith("--")]
 OF_PACKAGE = [each for each in REMOVED if each.startswith("fedray.")]
-COMMANDS = [name for name in PROGRAM.list_commands(None) if name != "reproduce"]
 EVENT = "kind = 'gaussian-sum'"
 """A kind of the events file."""
 TRUST = ("kind = 'local'", "kind = 'shuffled'")
