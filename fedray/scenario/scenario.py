@@ -535,7 +535,8 @@ class Scenario(Table):
     def from_toml(
         cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False
     ) -> Self:
-        """Reads a scenario file; `overrides` are `table.key=value` texts, with values as in TOML.
+        """Reads a scenario file; `overrides` are `table.key=value` texts, with values as in TOML,
+        but paths relative to the working directory.
 
         Raises:
             ScenarioError: the file is not a scenario.

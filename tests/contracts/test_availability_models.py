@@ -1,5 +1,6 @@
 """What every availability model must do, and what each of them says: one suite, then each against its own oracle."""
 
+import contextlib
 import io
 from pathlib import Path
 
@@ -72,6 +73,12 @@ DEVICES = np.arange(120, dtype=np.uint64) * 1013 + 5
 TIMES = (0.0, 0.4 * DAY, 3.9 * DAY, 6.5 * DAY, 20.0 * DAY)
 
 
+@pytest.fixture(autouse=True)
+def _inside(tmp_path, monkeypatch) -> None:
+    """Paths in overrides are relative to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 def as_parameter(model: str):
     # The kernel of conditions takes as long to compile as all tests here do: one process does it.
     group = [pytest.mark.xdist_group("conditions")] if model.startswith("conditions") else []
@@ -93,7 +100,8 @@ def build(overrides: list[str], folder: Path) -> Scenario:
     (folder / "s.toml").write_text(
         "seed = 3\n[population]\ndevices = 200_000\n[rounds]\ncount = 2\nreport_goal = 10\n[training]\nenabled = false\n"
     )
-    return Scenario.from_toml(folder / "s.toml", overrides)
+    with contextlib.chdir(folder):
+        return Scenario.from_toml("s.toml", overrides)
 
 
 def rows_of(runs) -> list[list[tuple[float, float]]]:

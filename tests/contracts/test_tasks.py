@@ -269,7 +269,8 @@ def test_what_is_wrong_with_a_task_is_one_line_before_anything_is_simulated(
     assert {each.name for each in tmp_path.iterdir()} <= {"my_task.py", "s.toml"}
 
 
-def test_the_digest_is_of_the_content_and_not_of_the_path(tmp_path: Path) -> None:
+def test_the_digest_is_of_the_content_and_not_of_the_path(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     scenario = own(tmp_path, PLAIN)
     (tmp_path / "elsewhere.py").write_text(PLAIN)
     (tmp_path / "other.py").write_text(PLAIN + "\n")
@@ -320,7 +321,8 @@ def test_a_task_imports_files_beside_it_which_are_part_of_its_content(
     assert (again.parameters() == trace.trained.parameters()).all()
 
 
-def test_unknown_and_missing_keys_are_named(tmp_path: Path) -> None:
+def test_unknown_and_missing_keys_are_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     own(tmp_path, PLAIN)
     for override, says in (
         ("training={task='custom'}", "training.task.file is missing"),
