@@ -58,7 +58,8 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
             "numbers (targets.long()), or give ModuleTask an accuracy="
         )
     forms = [outputs] if outputs.ndim < 3 else [outputs.movedim(1, -1), outputs]
-    fitting = [each for each in forms if each.shape[:-1] == targets.shape]
+    # A single score is no choice between classes.
+    fitting = [e for e in forms if e.shape[:-1] == targets.shape and e.shape[-1] > 1]
     if len(fitting) != 1:
         raise InputError(
             f"the axis of the classes is unclear: outputs {_described(outputs)} must have the axes "

@@ -389,22 +389,31 @@ class Audit(DrawnResult):
         claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
         several devices, and that it is void, if it is; and the same for ids that differ only in
         writing as one device."""
-        target = {None: "", True: "This meets", False: "This misses"}[self.meets_target]
+        target = {None: "", True: "meets", False: "misses"}[self.meets_target]
         if target and self.scenario is not None:
-            target += f" the target epsilon {given(self.scenario.privacy.wanted_epsilon or 0.0)}."
+            wanted = given(self.scenario.privacy.wanted_epsilon or 0.0)
+            subject = "The epsilon of a device" if self._of_person else "This"
+            target = f"{subject} {target} the target epsilon {wanted}."
         parts = (self._verdict, target, self.of_sample, self.void, self.whose, self.reads_off)
         return " ".join(filter(None, parts))
 
     @property
     def meets_target(self) -> IfAny[bool | None]:
         """Whether the epsilon on which a guarantee may rest meets the scenario's
-        `privacy.wanted_epsilon`. Absent without one, or at another delta, mechanism or noise."""
+        `privacy.wanted_epsilon`. Absent without one, for a log or a claim, and at another mechanism,
+        noise or smaller delta."""
         own, found = self.scenario and self.scenario.privacy, self.basis.guarantee
-        if own is None or own.wanted_epsilon is None or not self.is_of_run:
+        is_run = isinstance(self.trace, Trace) and not self.findings and self.is_of_run
+        if own is None or own.wanted_epsilon is None or not is_run:
             return None
         if found is None or found.epsilon is None:
             return False
-        return found.epsilon <= own.wanted_epsilon if found.delta == own.delta else None
+        # Epsilon falls as delta rises, so one that misses at a larger delta misses at its own.
+        if found.delta == own.delta or (
+            found.delta > own.delta and found.epsilon > own.wanted_epsilon
+        ):
+            return found.epsilon <= own.wanted_epsilon
+        return None
 
     @property
     def of_sample(self) -> str:

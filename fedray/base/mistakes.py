@@ -269,7 +269,8 @@ class _Problem:
             return f"{full} is missing; it is one of {', '.join(known)}"
         value = given.get(tag) if isinstance(given, dict) else given
         # A value of a tag may also lie deeper, such as an event in a composition.
-        for path in (full, tag):
+        listed = ".".join(each for each in full.split(".") if not each.isdigit())
+        for path in (listed, tag):
             if (refusal := removed(f"{path} = {shown(value)}")) is not None:
                 return refusal
         close = difflib.get_close_matches(str(value), known, n=1)

@@ -78,8 +78,8 @@ REMOVED = {
     "your own with the blocks of the restarts",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
-    "kind = 'local'": "take the trust model central, or distributed with secure aggregation",
-    "kind = 'shuffled'": "take the trust model central, or distributed with secure aggregation",
+    "analytics.trust.kind = 'local'": "take the trust model central, or distributed with secure aggregation",
+    "analytics.trust.kind = 'shuffled'": "take the trust model central, or distributed with secure aggregation",
     "fedray.Odometer": "log the participations of your loop for `fedray import`, and audit them",
     "fedray.OdometerReading": "log the participations of your loop, and audit them",
     "fedray reproduce dp-lstm": "run tests/simulation/test_dp_fedavg.py of the sources, whose "
@@ -90,7 +90,7 @@ REMOVED = {
     "fedray audit --join-ids": "import the log again by `fedray import --join-ids`",
     "fedray audit --no-join-ids": "import the log again by `fedray import --no-join-ids`",
     "fedray.RandomRuns": "train every cell with `seeds` of fedray.Sweep",
-    "runs": "train every cell of a sweep with `seeds`",
+    "runs": "leave it out; a sweep trains every cell with `seeds`",
     "fedray.Tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray.read_tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray reproduce amplified": "run tests/mechanisms/test_amplified.py of the sources, or "

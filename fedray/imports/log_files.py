@@ -307,8 +307,10 @@ def _format_of(file: Path) -> str:
         return known
     with file.open("rb") as opened:
         head = opened.read(4096)
-    if not head.startswith(b"PAR1") and b"\0" in head:
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if b"\0" in head:
         raise InputError(
             f"log {shown_path(file)} is neither Parquet nor text; unpack or convert it"
         )
-    return "parquet" if head.startswith(b"PAR1") else "csv"
+    return "csv"

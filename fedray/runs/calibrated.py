@@ -74,7 +74,8 @@ def calibrated(
     # Rounded up to few digits, so that the record of a run is easy to read and to set again.
     shown, at = significant(z), "in any run" if trace is None else f"of the trace ({basis})"
     say(f"noise multiplier {shown}: {key} {given(most)} for {described(permitted)} {at}")
-    wanted = [f"privacy.wanted_epsilon={most!r}"] * (trace is None and key == "target_epsilon")
+    is_enforced = trace is None or basis == "enforced"
+    wanted = [f"privacy.wanted_epsilon={most!r}"] * (is_enforced and key == "target_epsilon")
     return scenario.with_overrides(f"privacy.noise_multiplier={shown}", *wanted)
 
 

@@ -339,14 +339,6 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
             trainer.worker.close()
 
 
-def try_task(scenario: Scenario) -> None:
-    """Makes the task of a scenario here, which takes a step on a few examples. Raises InputError if
-    a user's code fails."""
-    (trainer,) = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), None)
-    trainer.describe().result()
-    trainer.worker.close()
-
-
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     """Yields (round, its cohort, sorted by id) for all committed rounds, in order.
 

@@ -24,7 +24,6 @@ from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import LEAST_SECONDS, Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
-from fedray.scenario.tasks import CustomTask
 from fedray.trace.partial import finished_directory, new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
@@ -91,9 +90,6 @@ def run_scenario(
         check_metrics(scenario)
         found = simulate(scenario, placement, out, on_progress, on_start)
         return _trained(found, scenario, placement, on_progress)
-    if not scenario.training.enabled and isinstance(scenario.training.task, CustomTask):
-        # Its training may begin much later, on this trace.
-        learning.try_task(scenario.with_overrides("training.enabled=true"))
     time_of_devices = DeviceTime(scenario)
     placement = _resolved(scenario, placement, time_of_devices)
     # A lack of memory is reported before a directory is made.

@@ -67,13 +67,14 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
 
 
 def why_tight(scenario: Scenario) -> str | None:
-    """Returns in one line why later rounds may starve: rounds whose devices must differ select more
-    than there are. None if they do not."""
+    """Returns in one line why later rounds may starve: the devices of the rounds within the
+    separation leave a round fewer than it selects. None if they do not."""
     return next(_too_close_together(scenario, scenario.rounds.selection_target), None)
 
 
-def _too_close_together(scenario: Scenario, each: int = 0) -> Iterator[str]:
-    """Yields a reason if s consecutive rounds, which take different devices, take too many."""
+def _too_close_together(scenario: Scenario, selected: int = 0) -> Iterator[str]:
+    """Yields a reason if s consecutive rounds, which take different devices, take too many; of the
+    last one, count those that it selects."""
     participation = scenario.participation
     apart = min(participation.separation, scenario.rounds.count)
     # A device that has lost its history may take part again at once.
@@ -83,21 +84,26 @@ def _too_close_together(scenario: Scenario, each: int = 0) -> Iterator[str]:
         f"{participation.keys_by_rule['rounds']}: no device takes part twice in {apart:,} "
         "consecutive rounds"
     )
-    yield from _too_few_devices(scenario, apart, rule, "the separation", each)
-
-
-def _too_few_devices(
-    scenario: Scenario, parts: int, rule: str, lowered: str, each: int = 0
-) -> Iterator[str]:
     goal, devices = scenario.rounds.report_goal, _most_devices(scenario)
-    needs, each = f"selects {each}" if each else f"needs rounds.report_goal={goal}", each or goal
-    if parts * each > devices:
+    if not selected:
+        yield from _too_few_devices(scenario, apart, rule, "the separation")
+    elif (needed := (apart - 1) * goal + selected) > devices:
         yield (
-            f"{rule}, each of which {needs} devices: {parts:,} x {each:,} "
-            f"= {parts * each:,}, but population.devices={scenario.population.devices} has at most "
-            f"{devices:,} usable ones; lower {lowered} to {devices // each:,}"
+            f"{rule}, so while one of them selects {selected:,} devices, {apart - 1:,} x {goal:,} "
+            f"are barred: {needed:,} in all, but at most {devices:,} are usable; lower the "
+            "separation, the goal or over_selection, or raise the population"
+        )
+
+
+def _too_few_devices(scenario: Scenario, parts: int, rule: str, lowered: str) -> Iterator[str]:
+    goal, devices = scenario.rounds.report_goal, _most_devices(scenario)
+    if parts * goal > devices:
+        yield (
+            f"{rule}, each of which needs rounds.report_goal={goal} devices: {parts:,} x {goal:,} "
+            f"= {parts * goal:,}, but population.devices={scenario.population.devices} has at most "
+            f"{devices:,} usable ones; lower {lowered} to {devices // goal:,}"
             # No goal at all is no remedy.
-            + (f" or the goal to {devices * goal // (parts * each):,}" if devices >= parts else "")
+            + (f" or the goal to {devices // parts:,}" if devices >= parts else "")
             + ", or raise the population"
         )
 

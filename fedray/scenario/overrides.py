@@ -100,10 +100,10 @@ def _problems(error: ScenarioError) -> Sequence[str]:
     return error.problems or (str(error),)
 
 
-def key_of(override: str) -> str:
-    """Returns the key that an override sets, in its long form: `training.task.file`."""
-    key = override.partition("=")[0].strip()
-    return ".".join(_LONG_FORMS["file"]) if key == "training.file" else key
+def in_order(overrides: Sequence[str]) -> list[str]:
+    """Returns overrides with those of digests last; a single text is one override."""
+    texts = [overrides] if isinstance(overrides, str) else overrides
+    return sorted(texts, key=lambda each: each.partition("=")[0].strip().endswith("sha256"))
 
 
 def apply_override(tables: dict[str, Any], override: str, directory: Path | None = None) -> None:
@@ -114,6 +114,8 @@ def apply_override(tables: dict[str, Any], override: str, directory: Path | None
         override: text `table.key=value`.
         directory: folder of the scenario's files. Paths in overrides are relative to the working
             directory, so they become absolute if this is another folder.
+
+    A file that is named is read as it is now, so its digest goes: `in_order` puts digests last.
     """
     key, separator, text = override.partition("=")
     names = [name.strip() for name in key.split(".")]
@@ -150,6 +152,15 @@ def apply_override(tables: dict[str, Any], override: str, directory: Path | None
         kind_before = kinds.get(before) if isinstance(before, str) else None
         _forget_keys_of_another_kind(table, kind_before, kinds[value])
     table[names[-1]] = value
+    if names[-1] in PLACES:
+        digest_key = names[-1].removesuffix("file") + "sha256"
+        cost, before = table.get("vocabulary_cost"), table.pop(digest_key, None)
+        # Nor was the file as it is now found at this cost.
+        if isinstance(cost, dict) and cost.get(digest_key) == before:
+            del table["vocabulary_cost"]
+    # A target is the newer statement of the wish too.
+    if names[-1] in TARGETS:
+        table.pop("wanted_epsilon", None)
     # An override is the newer statement of the noise.
     if key.strip() in _NOISE:
         for other in _NOISE - {key.strip()}:
@@ -159,7 +170,10 @@ def apply_override(tables: dict[str, Any], override: str, directory: Path | None
 def _with_absolute_paths(key: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_absolute_paths(name, each) for name, each in value.items()}
-    is_path = key in PLACES and isinstance(value, str) and value
+    # A mechanism is a name or a file.
+    is_path = isinstance(value, str) and (
+        (key in PLACES and value) or (key == "mechanism" and Path(value).is_file())
+    )
     return str(Path(value).absolute()) if is_path else value
 
 

@@ -88,12 +88,9 @@ class Privacy(Table):
     training gets that of the rules at the times of its trace. Default: noise_multiplier is used."""
     target_rho: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Largest enforced rho (zCDP) of a device, in place of target_epsilon."""
-    wanted_epsilon: Annotated[
-        float | None,
-        Field(gt=0, le=1e6, exclude_if=lambda most: most is None),
-    ] = None
+    wanted_epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Epsilon at `delta` that the run is to meet: its audit says whether it does. It changes no
-    noise. Default: that of target_epsilon."""
+    noise. A run with target_epsilon records that here."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Largest L2 norm of a device's update; with adaptive clipping, its first value."""
     clipping: AnyClipping = Field(
@@ -191,7 +188,7 @@ class Privacy(Table):
         if self.target is None:
             return self
         key, most = self.target
-        others = {*TARGETS, "noise_multiplier", "stop_at"} - {key}
+        others = {*TARGETS, "noise_multiplier", "stop_at", "wanted_epsilon"} - {key}
         for other in sorted(others & self.model_fields_set):
             if getattr(self, other) is not None:
                 raise ValueError(f"{key}={most:g} with {other}: leave one of the two out")

@@ -36,7 +36,7 @@ from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, FormedData, LanguageData
 from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
-from fedray.scenario.overrides import apply_override, key_of, merged, naming_overrides
+from fedray.scenario.overrides import apply_override, in_order, merged, naming_overrides
 from fedray.scenario.participation import Participation
 from fedray.scenario.population import DeviceClass, Population
 from fedray.scenario.privacy import Privacy
@@ -648,15 +648,11 @@ class Scenario(Table):
 
     def _overridden(self, overrides: Sequence[str]) -> Self:
         tables = self.to_tables()
-        for override in overrides:
+        for override in in_order(overrides):
             apply_override(tables, override)
         mechanism = self.privacy.mechanism
         # Contents in memory are reused, so that a copy does not read the files again.
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
-        # With the digests of the old files every new file would be refused.
-        named = {key_of(each) for each in overrides}
-        for key in FILE_KEYS:
-            _forget_digest_of_another_file(self, tables, key, named)
         contents = {table.sha256: table for table in self.content_files}
         return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
 
@@ -707,7 +703,7 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     # An invalid file name leaves the default.
     if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
         tables.setdefault("name", file.stem)
-    for override in [overrides] if isinstance(overrides, str) else overrides:
+    for override in in_order(overrides):
         apply_override(tables, override, file.parent)
     return tables
 
@@ -749,28 +745,3 @@ def _as_given(table: BaseModel) -> BaseModel:
     for name in set(vars(copy)) - set(type(table).model_fields):
         del vars(copy)[name]
     return copy
-
-
-def _forget_digest_of_another_file(
-    scenario: Scenario, tables: dict[str, Any], key: str, named: set[str]
-) -> None:
-    """Drops the digest of a file that overrides name: it may be that of another file, or of this
-    one before it was edited."""
-    *path, name = key.split(".")
-    before = functools.reduce(lambda each, part: getattr(each, part, None), path, scenario)
-    table = functools.reduce(
-        lambda each, part: each.get(part) if isinstance(each, dict) else None, path, tables
-    )
-    if not isinstance(table, dict):
-        return
-    digest_key = name.removesuffix("file") + "sha256"
-    # If an override changed the digest too, it is meant for the new file and stays.
-    is_own = table.get(digest_key) == getattr(before, digest_key, None)
-    is_own &= ".".join([*path, digest_key]) not in named
-    is_named = key in named or table.get(name) != getattr(before, name, None)
-    if table.get(digest_key) and is_own and is_named:
-        del table[digest_key]
-        # Nor was the other file found at this cost.
-        cost = table.get("vocabulary_cost")
-        if isinstance(cost, dict) and cost.get(digest_key) == getattr(before, digest_key):
-            del table["vocabulary_cost"]

@@ -630,7 +630,7 @@ def _settings(run: TrainedRun) -> dict[str, Any]:
     scenario = run.document["scenario"]
     flat = [pair for name in TRAINED_TABLES for pair in _flat(name, scenario.get(name, {}))]
     # Two copies of a file are one setting: its digest is compared.
-    left_out = {"training.seed", *FILE_KEYS}
+    left_out = {"training.seed", "privacy.wanted_epsilon", *FILE_KEYS}
     if scenario["privacy"]["mechanism"]["kind"] == "none":
         left_out.add("privacy.noise_multiplier")  # not read
     return {key: value for key, value in flat if key not in left_out}

@@ -144,10 +144,10 @@ def _changed(command: str, options: Mapping[str, str], place: int) -> str:
     files gets a number."""
     kept: list[str] = []
     for word in shlex.split(command):
-        pair = word.split("=", 1)
+        pair = word.removeprefix("--set=").split("=", 1)
         if kept and kept[-1] in ("--set", *options) and not {kept[-1], pair[0]}.isdisjoint(options):
             kept.pop()
-        elif len(pair) == 1 or pair[0].removeprefix("--set=") not in options:
+        elif len(pair) == 1 or pair[0] not in options:
             kept.append(word + f"-{place}" * ("--out" in (*kept[-1:], *pair[:-1])))
     pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in options.items())
     return shlex.join([*kept, *(word for pair in pairs for word in pair)])

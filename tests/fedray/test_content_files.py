@@ -190,3 +190,19 @@ def test_a_path_in_an_override_is_relative_to_the_working_directory(
         read = Scenario.from_toml("trace/scenario.toml", overrides).availability
         assert isinstance(read, CustomAvailability)
         assert read.content == content
+
+
+def test_a_file_that_an_override_of_a_stored_scenario_names_is_not_the_stored_one(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan writes a scenario with the digest of its code, and the code beside it."""
+    (trace / f"{DIGEST}.py").write_bytes(CODE)
+    (trace / "scenario.toml").write_text(
+        "[population]\ndevices = 1000\n[rounds]\ncount = 2\nreport_goal = 100\n"
+        f'[availability]\nmodel = "custom"\nfile = "gone.py"\nsha256 = "{DIGEST}"\n'
+    )
+    monkeypatch.chdir(trace.parent)
+    Path("new.py").write_bytes(b"# new\n" + CODE)
+    read = Scenario.from_toml("trace/scenario.toml", ["availability . file = new.py"]).availability
+    assert isinstance(read, CustomAvailability)
+    assert read.content == b"# new\n" + CODE

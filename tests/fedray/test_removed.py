@@ -20,7 +20,7 @@ OF_COMMANDS = [each for each in REMOVED if each.startswith("fedray ")]
 OF_PACKAGE = [each for each in REMOVED if each.startswith("fedray.")]
 EVENT = "kind = 'gaussian-sum'"
 """A kind of the events file."""
-TRUST = ("kind = 'local'", "kind = 'shuffled'")
+TRUST = ("analytics.trust.kind = 'local'", "analytics.trust.kind = 'shuffled'")
 """Kinds within a list."""
 
 
@@ -62,7 +62,7 @@ def test_a_removed_key_or_value_is_refused_with_its_replacement(small) -> None:
 @pytest.mark.parametrize("name", TRUST)
 def test_a_removed_trust_model_is_refused_with_its_replacement(small, name: str) -> None:
     with pytest.raises(InputError) as found:
-        small(f"analytics.trust=[{{{name}}}]")
+        small(f"analytics.trust=[{{{name.removeprefix('analytics.trust.')}}}]")
     assert removed(name) in str(found.value)
 
 

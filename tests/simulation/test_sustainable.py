@@ -180,18 +180,18 @@ def test_a_rule_that_is_broken_and_a_run_that_may_stop_are_not_refused() -> None
 
 def test_rounds_that_select_more_devices_than_there_are_are_warned_of(small) -> None:
     given = ["population.devices=4000", "rounds.report_goal=50", "rounds.over_selection=1.3"]
-    given += ["rounds.count=100", "participation.round_separation=61"]
+    given += ["rounds.count=100", "participation.round_separation=79"]
     scenario = small(*given)
     assert why_tight(scenario) is None
-    tight = scenario.with_overrides("participation.round_separation=62")
+    tight = scenario.with_overrides("participation.round_separation=80")
     assert why_unsustainable(tight) is None
     found = why_tight(tight)
     assert found.endswith(
-        "each of which selects 65 devices: 62 x 65 = 4,030, but population.devices=4000 has at most 4,000 usable ones; "
-        "lower the separation to 61 or the goal to 49, or raise the population"
+        "so while one of them selects 65 devices, 79 x 50 are barred: 4,015 in all, but at most 4,000 are usable; "
+        "lower the separation, the goal or over_selection, or raise the population"
     )
     assert why_tight(tight.with_overrides("participation.history_loss_per_day=0.1")) is None
-    assert why_tight(tight.with_overrides("rounds.count=61")) is None
+    assert why_tight(tight.with_overrides("rounds.count=79")) is None
 
 
 def test_the_task_that_cannot_finish_is_named() -> None:

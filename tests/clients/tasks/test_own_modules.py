@@ -22,7 +22,6 @@ from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work.local import LocalTraining
 from fedray.clients.work.work import WorkOrder
 from fedray.runs.learning import train
-from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -356,16 +355,6 @@ def test_a_loss_that_weighs_long_texts_more_is_warned_of(is_even: bool) -> None:
     task = ModuleTask(model, None, loss)
     task.choose({"tokens": tokens})
     assert task.uneven == "" if is_even else "weighs long texts more" in task.uneven
-
-
-def test_a_broken_task_is_refused_before_a_simulation_without_training(tmp_path: Path) -> None:
-    scenario = scenario_of(tmp_path, "Attention").with_overrides("training.enabled=false")
-    assert run_scenario(scenario, HERE, tmp_path / "whole").trained is None
-    (tmp_path / "own.py").write_text("def task(seed):\n    return Missing()\n")
-    broken = Scenario.from_toml(tmp_path / "s.toml", ["training.enabled=false"])
-    with pytest.raises(ScenarioError, match="name 'Missing' is not defined; correct line 2"):
-        run_scenario(broken, HERE, tmp_path / "broken")
-    assert not (tmp_path / "broken").exists()
 
 
 def test_a_clip_norm_that_is_far_off_has_the_mean_norm_beside_it(
