@@ -400,8 +400,8 @@ class Audit(DrawnResult):
     @property
     def meets_target(self) -> IfAny[bool | None]:
         """Whether the epsilon on which a guarantee may rest meets the scenario's
-        `privacy.wanted_epsilon`. Absent without one, for a log or a claim, and at another mechanism,
-        noise or smaller delta."""
+        `privacy.wanted_epsilon`. Absent without one, for a log or a claim, and at another
+        mechanism, noise or smaller delta."""
         own, found = self.scenario and self.scenario.privacy, self.basis.guarantee
         is_run = isinstance(self.trace, Trace) and not self.findings and self.is_of_run
         if own is None or own.wanted_epsilon is None or not is_run:
@@ -409,11 +409,9 @@ class Audit(DrawnResult):
         if found is None or found.epsilon is None:
             return False
         # Epsilon falls as delta rises, so one that misses at a larger delta misses at its own.
-        if found.delta == own.delta or (
-            found.delta > own.delta and found.epsilon > own.wanted_epsilon
-        ):
-            return found.epsilon <= own.wanted_epsilon
-        return None
+        is_met = found.epsilon <= own.wanted_epsilon
+        is_sure = found.delta == own.delta or (found.delta > own.delta and not is_met)
+        return is_met if is_sure else None
 
     @property
     def of_sample(self) -> str:

@@ -174,7 +174,11 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     if other_tasks(audit.trace):
         about += " They are those of one task of several."
     of = "" if scenario is None else " of this simulation"
-    models, have = f"The models after {counted(audit.rounds, 'round')}{of}", "have"
+    rounds = counted(audit.rounds, "round")
+    # A claim may be about more rounds than were recorded; its figure is that of all of them.
+    if stated.participation is not None and stated.participation.rounds > audit.rounds:
+        rounds = f"at most {counted(stated.participation.rounds, 'round')}"
+    models, have = f"The models after {rounds}{of}", "have"
     if mechanism is None:
         models = f"The answers of {counted(audit.rounds, 'window')}{of}"
     # Such a simulation trained its model with less noise than is stated, or none.

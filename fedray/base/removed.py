@@ -78,8 +78,10 @@ REMOVED = {
     "your own with the blocks of the restarts",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
-    "analytics.trust.kind = 'local'": "take the trust model central, or distributed with secure aggregation",
-    "analytics.trust.kind = 'shuffled'": "take the trust model central, or distributed with secure aggregation",
+    "analytics.trust.kind = 'local'": "take the trust model central, or distributed with secure "
+    "aggregation",
+    "analytics.trust.kind = 'shuffled'": "take the trust model central, or distributed with secure "
+    "aggregation",
     "fedray.Odometer": "log the participations of your loop for `fedray import`, and audit them",
     "fedray.OdometerReading": "log the participations of your loop, and audit them",
     "fedray reproduce dp-lstm": "run tests/simulation/test_dp_fedavg.py of the sources, whose "

@@ -73,6 +73,12 @@ def _facts(audit: ModelAudit) -> list[tuple[str, str]]:
             "that never took part (1/2: guesses)",
             f"{_interval(of.found)} of the former are found at 1 % false alarms",
         ]
+        # Others then hold the texts of members.
+        if (most := audit.trained.document["people"].get("most_devices", 1)) > 1:
+            users[1] += (
+                f"; no evidence of privacy: a client's data is on up to {most:,} devices, so those "
+                "that never took part hold texts that were trained"
+            )
     return [("upper bound", upper), *zip(("user inference", ""), users, strict=False)]
 
 

@@ -451,26 +451,7 @@ def _warnings(plan: Plan) -> list[str]:
         tight.append("starves with 10 % fewer devices")
     if tight:
         warnings.append(f"The plan has little margin: the run {' and '.join(tight)}.")
-    # A plan without a second participation has a warning that timers do not matter.
-    if best.planned_max_participations != 1:
-        warnings += _end_of_timers(
-            best.timer_hours, sorted({each.timer_hours for each in candidates}), is_late
-        )
     return warnings
-
-
-def _end_of_timers(best: float, tried: Sequence[float], is_late: bool) -> list[str]:
-    """A line if the best timer is the first or the last of those tried, in order; a run that is
-    late has no time for a longer one."""
-    lines = []
-    if best == tried[0] and best > 0:
-        lines.append(
-            f"{best:g} h is the shortest timer tried; if your rules allow it, try {best / 2:g}."
-        )
-    if best == tried[-1] and not is_late:
-        step = tried[-1] - tried[-2] if len(tried) > 1 else 24.0
-        lines.append(f"{best:g} h is the longest timer tried; try {best + step:g}.")
-    return lines
 
 
 def planned_scenario(
@@ -877,14 +858,15 @@ def with_limits(
 def _within_days(
     candidate: Candidate, before: Candidate | None, max_days: float | None
 ) -> Candidate:
-    """Plans no more participations than the timer permits within the days of a slow run, nor fewer
-    than were seen. The scenario of the plan enforces them as a cap."""
+    """Plans no more participations than the timer permits within the days of the slowest run, nor
+    fewer than were seen. The scenario of the plan enforces them as a cap."""
     most = candidate.planned_max_participations
     assert most is not None
     assert candidate.days is not None
     seen = [*candidate.max_participations, *(before.max_participations if before else ())]
     if candidate.timer_hours:
-        days = min(max_days or math.inf, (1 + SLOWER) * candidate.days)
+        # The cap that this becomes holds back devices of a slower run only, in its last days.
+        days = min(max_days or math.inf, candidate.days)
         most = min(most, max(*seen, most_within(days, candidate.timer_hours)))
     return replace(candidate, planned_max_participations=most)
 

@@ -232,8 +232,9 @@ def _limits_words(candidate: Candidate) -> str:
 
 
 def _own_words(plan: Plan) -> list[str]:
-    """Returns whether the scenario's own settings meet the target, if the plan tried them."""
-    if (own := plan.own) is None:
+    """Returns whether the scenario's own settings meet the target, if the plan tried them. A plan
+    that meets it names them only if they do too."""
+    if (own := plan.own) is None or (plan.best is not None and not own.meets_target):
         return []
     but = "But the" if own.meets_target and plan.best is None else "The"
     said = f"{but} scenario's own settings, report goal {own.report_goal:,}, timer "
@@ -286,7 +287,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
     if commands := remedy_commands(plan, command) if command else []:
         tables.insert(1, Table.facts("Commands that plan these changes", commands))
     near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
-    answer = ""
+    answer = "" if near is None else f"Epsilon {_or_dash(up, near.epsilon)}: met"
     if plan.best is None:
         title += ": not met"
         least = "unknown" if near is None else _or_dash(up, near.epsilon)
@@ -298,7 +299,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
         tiles=_answer(plan, near) if near else None,
         verdict=plan.headline,
         warnings=plan.warnings,
-        standing="broken" if answer else "",
+        standing="broken" if plan.best is None else "holds",
         answer=answer,
     )
 

@@ -5,6 +5,7 @@ last bit; documents up to the order of keys and the last digits of floats, which
 """
 
 import hashlib
+import contextlib
 import io
 import json
 import os
@@ -198,7 +199,9 @@ def run_of(small, tmp_path_factory) -> Callable[[str], fedray.Trace]:
 
     def run(name: str) -> fedray.Trace:
         if name not in made:
-            scenario = fedray.Scenario.from_toml(folder / "small.toml", list(RUNS[name]))
+            # Paths in overrides are relative to the working directory.
+            with contextlib.chdir(folder):
+                scenario = fedray.Scenario.from_toml("small.toml", list(RUNS[name]))
             made[name] = fedray.simulate(scenario, HERE, folder / f"trace-{len(made)}")
         return made[name]
 
