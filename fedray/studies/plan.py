@@ -662,7 +662,9 @@ class _Planner:
             other = replace(judge, scenario=scenario, candidates=[])
             return other._tried(goal, hours, scale, "remedies")
 
-        return remedies(near, devices, judge._sensitivity_of, simulate)
+        timers = {each.timer_hours for each in self.candidates}
+        longer = [max(timers)] if timers and max(timers) > near.timer_hours else []
+        return remedies(near, devices, judge._sensitivity_of, simulate, longer)
 
     def _sensitivity_of(self, limits: MinSep) -> float:
         if self.strategy is not None:

@@ -127,6 +127,8 @@ def _remedy_words(plan: Plan, remedy: Remedy) -> str:
     if remedy.devices is not None:
         times = up(remedy.devices / plan.scenario.population.devices, 2)
         return f"{times} times the devices ({remedy.devices:,}){goal}"
+    if remedy.timer_hours is not None:
+        goal += f", timer {remedy.timer_hours:g} h"
     return f"{counted(round(value), 'round')}{goal}{', each device once' * (key == ONCE)}"
 
 
@@ -159,13 +161,14 @@ def _options(plan: Any, remedy: Remedy) -> dict[str, str]:
     goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
     noise, is_kept = remedy.noise_multiplier or near.noise_multiplier, plan.target.report_goal
     is_other = is_own or (remedy.noise_multiplier and (is_kept or key == "noise_per_report"))
-    hours = value if key == "timer_hours" else near.timer_hours
+    hours = value if key == "timer_hours" else remedy.timer_hours or near.timer_hours
+    is_timed = is_own or hours != near.timer_hours
     # A plan without a given goal finds it again by the noise per report.
     found = {
         ONCE: "1" if key == ONCE else "",
         "rounds.count": f"{value:.0f}" if key in OF_ROUNDS else "",
         "population.devices": str(remedy.devices or ""),
-        "--timers": f"{hours:g}" if is_own or key == "timer_hours" else "",
+        "--timers": f"{hours:g}" if is_timed else "",
         "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
         "privacy.noise_multiplier": up(noise) if is_kept and is_other else "",
         "--noise-per-report": up(noise / goal, 6) if is_other and not is_kept else "",

@@ -11,7 +11,7 @@ then simulated as the plan's own candidates are, and so are fewer rounds of more
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,8 @@ class Remedy(Document):
     """Report goal with it, if it is another."""
     devices: int | None = None
     """Devices with it, if they are others."""
+    timer_hours: float | None = None
+    """Timer with it, if it is another and not the change itself."""
 
 
 def remedies(
@@ -69,6 +71,7 @@ def remedies(
     devices: int,
     sensitivity_of: Callable[[MinSep], float],
     simulate: Callable[[int, float, int, int, bool], Any],
+    longer_timers: Sequence[float] = (),
 ) -> tuple[Remedy, ...]:
     """Returns the changes that would do; a change of which none was found has no value.
 
@@ -78,6 +81,7 @@ def remedies(
         sensitivity_of: sensitivity of the mechanism made for limits, under them.
         simulate: returns the candidate with other devices, timer hours, report goal and rounds, and
             whether each device comes only once.
+        longer_timers: timers for fewer, larger rounds, if those of the candidate do not do.
     """
     target, limits = near.target, near.planned_limits
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
@@ -123,11 +127,11 @@ def remedies(
         del factors["timer_hours"]
     if target.report_goal is not None:
         del factors["rounds.report_goal"]
-    for key, factor in factors.items():
-        remedy = Remedy(key, None, None if factor else epsilon(n, n), near.scale)
-        times, reports = factor or 1.0, n * near.report_goal
-        for _ in range(MOST_PROPOSALS if factor else 0):
-            hours, goal, more, count = near.timer_hours, near.report_goal, devices, n
+
+    def proposed(key: str, factor: float, timer_hours: float) -> Remedy | None:
+        times, reports = factor, n * near.report_goal
+        for _ in range(MOST_PROPOSALS):
+            hours, goal, more, count = timer_hours, near.report_goal, devices, n
             if key == "timer_hours":
                 # Whole hours, so that the shown value is the simulated one.
                 value = hours = float(math.ceil(hours * times))
@@ -136,7 +140,7 @@ def remedies(
             elif key == TRADE:
                 value = count = int(reports / (goal * times))
                 if count < LEAST_TRADED * n:
-                    break
+                    return None
                 goal = reports // count
             else:
                 value = goal = math.ceil(goal * times)
@@ -149,13 +153,24 @@ def remedies(
                 is_same = goal == near.report_goal
                 noise, goal = (None, None) if is_same else (tried.noise_multiplier, goal)
                 others = None if more == devices else more
+                other = None if timer_hours == near.timer_hours else timer_hours
                 found_by = tried.epsilon, tried.scale, tried.days
-                remedy = Remedy(key, value, *found_by, noise, goal, others)
+                return Remedy(key, value, *found_by, noise, goal, others, other)
             # A longer timer starves once, and then always.
-            if tried.meets_target or tried.starves:
-                break
+            if tried.starves:
+                return None
             times *= MORE
-        found.append(remedy)
+            if key == TRADE:
+                least = sensitivity_of(tried.planned_limits)
+                least = noise_multiplier_for(least, target.delta, epsilon=target.epsilon)
+                times *= max(1.0, least / tried.noise_multiplier)
+        return None
+
+    for key, factor in factors.items():
+        none = Remedy(key, None, None if factor else epsilon(n, n), near.scale)
+        timers = (near.timer_hours, *longer_timers) if key == TRADE else (near.timer_hours,)
+        tries = (proposed(key, factor, each) for each in timers if factor)
+        found.append(next(filter(None, tries), none))
     return tuple(found)
 
 

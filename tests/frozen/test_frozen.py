@@ -4,8 +4,8 @@
 last bit; documents up to the order of keys and the last digits of floats, which depend on the processor.
 """
 
-import hashlib
 import contextlib
+import hashlib
 import io
 import json
 import os

@@ -48,7 +48,7 @@ from fedray.studies.plan_page import (
     plan_sentences,
     plan_tables,
 )
-from fedray.studies.remedies import TRADE, remedies
+from fedray.studies.remedies import TRADE, noise_multiplier_for, remedies
 from fedray.studies.simulated import Truth
 from fedray.studies.what_ifs import WhatIf, what_ifs
 
@@ -1018,12 +1018,57 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
             starves=False,
             scale=0.5,
             noise_multiplier=3.0,
+            planned_limits=near.planned_limits,
         )
 
     found = remedies(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate)
     (devices,) = [each for each in found if each.key == "population.devices"]
     assert devices.value == asked[2][0]
     assert 1000 < asked[0][0] < asked[1][0] < asked[2][0]
+
+
+def test_larger_rounds_are_tried_with_the_longest_timer_too() -> None:
+    """Each proposal has the noise that the limits of the one before need; the timer of the nearest miss starves."""
+    limits = MinSep(400, 20, 20)
+    near = SimpleNamespace(
+        target=PlanTarget(epsilon=2.0, delta=1e-6),
+        planned_limits=limits,
+        noise_multiplier=5.0,
+        report_goal=100,
+        timer_hours=24.0,
+        scale=0.5,
+        days=5.0,
+    )
+    traded = []
+
+    def sensitivity_of(limits: MinSep) -> float:
+        return limits.max_participations**0.5
+
+    def simulate(devices: int, hours: float, goal: int, rounds: int, _: bool) -> SimpleNamespace:
+        if goal == near.report_goal or devices != 1000:
+            return SimpleNamespace(meets_target=False, starves=True, committed=0)
+        z = near.noise_multiplier * goal / near.report_goal
+        own = MinSep(rounds, 2, 30)
+        needed = noise_multiplier_for(sensitivity_of(own), 1e-6, epsilon=2.0)
+        traded.append((hours, goal, needed))
+        return SimpleNamespace(
+            meets_target=hours == 96.0 and z >= needed,
+            epsilon=1.9,
+            days=6.0,
+            starves=False,
+            scale=0.5,
+            noise_multiplier=z,
+            planned_limits=own,
+        )
+
+    found = remedies(near, 1000, sensitivity_of, simulate, [96.0])
+    (trade,) = [each for each in found if each.key == TRADE]
+    assert {hours for hours, *_ in traded[:-2]} == {24.0}
+    assert [hours for hours, *_ in traded[-2:]] == [96.0, 96.0]
+    assert (trade.timer_hours, trade.report_goal) == (96.0, traded[-1][1])
+    # Five per cent beyond what the first one needed, not beyond the first.
+    first, second = traded[-2:]
+    assert second[1] == pytest.approx(1.05 * 100 / 5 * first[2], rel=0.01)
 
 
 @pytest.mark.parametrize(
