@@ -948,3 +948,13 @@ def test_a_changed_scenario_is_said_with_its_keys_and_only_bounds_are_marked_as_
 )
 def test_a_cost_is_rounded_to_the_nearest(value, text) -> None:
     assert share(value) == text
+
+
+def test_a_given_estimate_has_no_more_participations_than_the_scenario_s_cap() -> None:
+    given = {"seeds": 1, "estimated": [5, 30], "mechanisms": ["identity"], "placement": HERE}
+    rules = {"timer_hours": 2.0, "max_participations": 3}
+    for participation, most in ((rules, [3, 2]), ({"timer_hours": 2.0}, [8, 2])):
+        result = stress(small_run(participation=participation), **given)
+        assert [each.max_participations for each in result.estimates] == most
+        (table, *_) = result.tables()
+        assert any("secures it" in each for each in table.notes) == (most[0] == 8)

@@ -187,8 +187,10 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "exceed the target; never one above the least min-sep that the rules enforced, nor above "
         f"that of every run. If no run of {runs:,} exceeds it, the chance is below "
         f"{percent(1.0 - 0.05 ** (1.0 / max(runs, 1)))} at 95 % confidence (Clopper and Pearson).",
-        "A k below ceil(n / b) rests on the simulated times; participation.max_participations "
-        "secures it.",
+        ""
+        if result.scenario and result.scenario.participation.max_participations
+        else "A k below ceil(n / b) rests on the simulated times; "
+        "participation.max_participations secures it.",
         _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),

@@ -131,7 +131,8 @@ def stress(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
         )
         planned = _planned(opened, runs, estimated_participations)
-        estimates = _participations(opened.rounds.count, *estimate)
+        cap = opened.participation.max_participations
+        estimates = _participations(opened.rounds.count, *estimate, cap)
         if words or not estimates:
             if not planned:
                 rule = "must be given, because a plan estimates it from at least two runs"
@@ -254,13 +255,13 @@ def _refuse(subject: str, **unused: object) -> None:
 
 
 def _participations(
-    rounds: int, min_seps: Sequence[int], participations: Sequence[int]
+    rounds: int, min_seps: Sequence[int], participations: Sequence[int], cap: int | None = None
 ) -> tuple[MinSep, ...]:
-    """Returns every combination; by default with as many participations as fit."""
+    """Returns every combination; by default with the participations that fit, up to a cap."""
     return tuple(
         MinSep(rounds, min_sep, most)
         for min_sep in min_seps
-        for most in participations or (most_of_device(rounds, min_sep),)
+        for most in participations or (min(most_of_device(rounds, min_sep), cap or rounds),)
     )
 
 
