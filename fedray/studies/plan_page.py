@@ -2,8 +2,7 @@
 
 import json
 import math
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,11 @@ from fedray.trace.provenance import package_versions
 SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "claim.toml"
 
 
-def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
+def plan_files(plan: Plan, command: str, again: Sequence[str] = ()) -> dict[str, bytes]:
     """Returns the files of a plan's directory by name: page and JSON, and for a plan that was found
-    its scenario, mechanism and claim. The page shows the command line."""
+    its scenario, mechanism and claim. The page shows the command lines, as `plan_page` does."""
     files = {
-        "report.html": plan_page(plan, command).encode(),
+        "report.html": plan_page(plan, command, again).encode(),
         "plan.json": (json.dumps({**plan.to_json(), "command": command}, indent=1) + "\n").encode(),
     }
     if plan.best is None:
@@ -132,50 +131,6 @@ def _remedy_words(plan: Plan, remedy: Remedy) -> str:
     return f"{counted(round(value), 'round')}{goal}{', each device once' * (key == ONCE)}"
 
 
-def remedy_commands(plan: Plan, command: str) -> list[tuple[str, str]]:
-    """Returns each remedy in words, with the command that plans it in place of a plan's."""
-    found = [each for each in plan.remedies if each.value is not None]
-    return [
-        (_remedy_words(plan, each), _changed(command, _options(plan, each), place))
-        for place, each in enumerate(found, 2)
-    ]
-
-
-def _changed(command: str, options: Mapping[str, str], place: int) -> str:
-    """Returns a command with these settings, as KEY, and options, as --NAME, each once; a folder of
-    files gets a number."""
-    kept: list[str] = []
-    for word in shlex.split(command):
-        pair = word.removeprefix("--set=").split("=", 1)
-        if kept and kept[-1] in ("--set", *options) and not {kept[-1], pair[0]}.isdisjoint(options):
-            kept.pop()
-        elif len(pair) == 1 or pair[0] not in options:
-            kept.append(word + f"-{place}" * ("--out" in (*kept[-1:], *pair[:-1])))
-    pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in options.items())
-    return shlex.join([*kept, *(word for pair in pairs for word in pair)])
-
-
-def _options(plan: Any, remedy: Remedy) -> dict[str, str]:
-    """Returns the settings and options by which a remedy is planned."""
-    key, value, near = remedy.key, remedy.value, plan.nearest
-    goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
-    noise, is_kept = remedy.noise_multiplier or near.noise_multiplier, plan.target.report_goal
-    is_other = is_own or (remedy.noise_multiplier and (is_kept or key == "noise_per_report"))
-    hours = value if key == "timer_hours" else remedy.timer_hours or near.timer_hours
-    is_timed = is_own or hours != near.timer_hours
-    # A plan without a given goal finds it again by the noise per report.
-    found = {
-        ONCE: "1" if key == ONCE else "",
-        "rounds.count": f"{value:.0f}" if key in OF_ROUNDS else "",
-        "population.devices": str(remedy.devices or ""),
-        "--timers": f"{hours:g}" if is_timed else "",
-        "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
-        "privacy.noise_multiplier": up(noise) if is_kept and is_other else "",
-        "--noise-per-report": up(noise / goal, 6) if is_other and not is_kept else "",
-    }
-    return {name: text for name, text in found.items() if text}
-
-
 def _starved_at_full_size(plan: Plan) -> list[str]:
     """Returns the reason why the least goal that starved at full size did, if one did."""
     full = [each for each in plan.candidates if each.is_full_size and each.is_possible]
@@ -274,8 +229,9 @@ def _pace_words(minutes: float | None) -> str:
     )
 
 
-def plan_page(plan: Plan, command: str = "") -> str:
-    """Returns the page of a plan, which shows the command line that made it, if one did."""
+def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
+    """Returns the page of a plan, which shows the command line that made it, if one did, and those
+    that plan each remedy that was found, in order."""
     target = plan.target
     scenario = plan.scenario
     note = (
@@ -287,8 +243,10 @@ def plan_page(plan: Plan, command: str = "") -> str:
     made = f"Made by fedray {package_versions().get('fedray', 'unknown')}"
     note += f" {made}{f': {command}' if command else ''}."
     tables = plan_tables(plan)[plan.best is not None :]
-    if commands := remedy_commands(plan, command) if command else []:
-        tables.insert(1, Table.facts("Commands that plan these changes", commands))
+    if again:
+        words = [_remedy_words(plan, each) for each in plan.remedies if each.value is not None]
+        rows = list(zip(words, again, strict=True))
+        tables.insert(1, Table.facts("Commands that plan these changes", rows))
     near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
     answer = "" if near is None else f"Epsilon {_or_dash(up, near.epsilon)}: met"
     if plan.best is None:

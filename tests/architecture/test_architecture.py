@@ -133,12 +133,9 @@ def test_the_architecture_is_short() -> None:
 
 SPEAK_OF_FLAGS = tuple(
     ROOT / "fedray" / name
-    for name in (
-        *("commands", "cli.py", "watch", "imports/inspected.py", "base/removed.py"),
-        "studies/plan_page.py",
-    )
+    for name in ("commands", "cli.py", "watch", "imports/inspected.py", "base/removed.py")
 )
-"""The page of a plan has the commands that plan other changes. Watching tells how to go on with an interrupted run, an inspection how to import, and a removed command what
+"""Watching tells how to go on with an interrupted run, an inspection how to import, and a removed command what
 to use: by which command."""
 OF_RAY = "`ray start --head`"
 

@@ -21,6 +21,7 @@ from fedray.audit.claims import read_claim
 from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
+from fedray.commands.studies.plan import _changed, _options, _remedy_commands
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.identity import Identity
@@ -40,8 +41,6 @@ from fedray.studies.plan import (
     with_limits,
 )
 from fedray.studies.plan_page import (
-    _changed,
-    _options,
     plan_figures,
     plan_files,
     plan_page,
@@ -912,9 +911,8 @@ def test_fewer_larger_rounds_are_as_many_as_find_devices(small, monkeypatch) -> 
     assert 0.85 * 10_000 < trade.value * trade.report_goal <= 10_000
     assert trade.noise_multiplier / trade.report_goal == pytest.approx(0.05)
     assert trade.epsilon <= 2.0
-    page = html.unescape(
-        plan_page(plan, "fedray plan --epsilon 2 --out 'a b' --set rounds.count=100")
-    )
+    command = "fedray plan --epsilon 2 --out 'a b' --set rounds.count=100"
+    page = html.unescape(plan_page(plan, command, _remedy_commands(plan, command)))
     noise = f"--set privacy.noise_multiplier={up(trade.noise_multiplier)}"
     rounds = (
         f"--set rounds.count={trade.value} --set rounds.report_goal={trade.report_goal} {noise}"
@@ -993,33 +991,39 @@ def test_a_plan_that_fails_says_what_would_not_do(small, monkeypatch) -> None:
     assert plan.headline in html.unescape(plan_page(plan))
 
 
-def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
-    """Without a timer none can be longer, and the third number of devices meets the target."""
-    target = PlanTarget(epsilon=2.0, delta=1e-6)
-    near = SimpleNamespace(
-        target=target,
+def nearest_miss(noise_multiplier: float, timer_hours: float) -> SimpleNamespace:
+    return SimpleNamespace(
+        target=PlanTarget(epsilon=2.0, delta=1e-6),
         planned_limits=MinSep(400, 20, 20),
-        noise_multiplier=3.0,
+        noise_multiplier=noise_multiplier,
         report_goal=100,
-        timer_hours=0.0,
+        timer_hours=timer_hours,
         scale=0.5,
         days=5.0,
     )
-    asked = []
+
+
+def proposal(meets_target: bool, noise_multiplier: float, limits: MinSep) -> SimpleNamespace:
+    return SimpleNamespace(
+        meets_target=meets_target,
+        epsilon=1.9,
+        days=5.0,
+        starves=False,
+        scale=0.5,
+        noise_multiplier=noise_multiplier,
+        planned_limits=limits,
+    )
+
+
+def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
+    """Without a timer none can be longer, and the third number of devices meets the target."""
+    near, asked = nearest_miss(3.0, 0.0), []
 
     def simulate(devices: int, hours: float, goal: int, rounds: int, _: bool) -> SimpleNamespace:
         if goal == near.report_goal and rounds == 400:
             asked.append((devices, hours))
         is_third = len({each for each, _ in asked}) == 3
-        return SimpleNamespace(
-            meets_target=is_third,
-            epsilon=1.9,
-            days=5.0,
-            starves=False,
-            scale=0.5,
-            noise_multiplier=3.0,
-            planned_limits=near.planned_limits,
-        )
+        return proposal(is_third, 3.0, near.planned_limits)
 
     found = remedies(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate)
     (devices,) = [each for each in found if each.key == "population.devices"]
@@ -1029,17 +1033,7 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
 
 def test_larger_rounds_are_tried_with_the_longest_timer_too() -> None:
     """Each proposal has the noise that the limits of the one before need; the timer of the nearest miss starves."""
-    limits = MinSep(400, 20, 20)
-    near = SimpleNamespace(
-        target=PlanTarget(epsilon=2.0, delta=1e-6),
-        planned_limits=limits,
-        noise_multiplier=5.0,
-        report_goal=100,
-        timer_hours=24.0,
-        scale=0.5,
-        days=5.0,
-    )
-    traded = []
+    near, traded = nearest_miss(5.0, 24.0), []
 
     def sensitivity_of(limits: MinSep) -> float:
         return limits.max_participations**0.5
@@ -1051,15 +1045,7 @@ def test_larger_rounds_are_tried_with_the_longest_timer_too() -> None:
         own = MinSep(rounds, 2, 30)
         needed = noise_multiplier_for(sensitivity_of(own), 1e-6, epsilon=2.0)
         traded.append((hours, goal, needed))
-        return SimpleNamespace(
-            meets_target=hours == 96.0 and z >= needed,
-            epsilon=1.9,
-            days=6.0,
-            starves=False,
-            scale=0.5,
-            noise_multiplier=z,
-            planned_limits=own,
-        )
+        return proposal(hours == 96.0 and z >= needed, z, own)
 
     found = remedies(near, 1000, sensitivity_of, simulate, [96.0])
     (trade,) = [each for each in found if each.key == TRADE]

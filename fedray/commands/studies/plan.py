@@ -5,10 +5,12 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from fedray.base.errors import InputError, shown
+from fedray.base.rounding import up
 from fedray.commands.frame.output import print_line, print_result, refuse_existing, write_shown
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
@@ -56,7 +58,7 @@ def plan(
     from fedray.base.atomic import write_directory
     from fedray.studies.fit import scenario_to_fit
     from fedray.studies.plan import PlanTarget, make_plan
-    from fedray.studies.plan_page import plan_files, remedy_commands
+    from fedray.studies.plan_page import plan_files
 
     # Cheap mistakes are reported before the planner is loaded.
     hours = _hours(timers)
@@ -84,13 +86,14 @@ def plan(
             has_own=scenario is not None,
         )
     command = f"fedray {shlex.join(sys.argv[1:])}"
+    again = _remedy_commands(found, command)
     if out is not None:
-        write_directory(out, plan_files(found, command))
+        write_directory(out, plan_files(found, command, again))
     write_shown(found, None, figures)
     print_result(found, as_json)
     if out is not None and not as_json:
         print_line(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
-    for _, each in () if as_json else remedy_commands(found, command):
+    for each in () if as_json else again:
         print_line(f"or      {each}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
@@ -110,3 +113,46 @@ def _refuse_planned(overrides: Mapping[str, str]) -> None:
         is_kept = key == "privacy.noise_multiplier" and "rounds.report_goal" in overrides
         if key in PLANNED and not is_kept:
             raise InputError(f"--set {shown(each)}: a plan finds this itself; {PLANNED[key]}")
+
+
+def _remedy_commands(plan: Any, command: str) -> list[str]:
+    """Returns the commands that plan the remedies that were found, in place of a plan's."""
+    found = [each for each in plan.remedies if each.value is not None]
+    return [_changed(command, _options(plan, each), place) for place, each in enumerate(found, 2)]
+
+
+def _changed(command: str, options: Mapping[str, str], place: int) -> str:
+    """Returns a command with these settings, as KEY, and options, as --NAME, each once; a folder of
+    files gets a number."""
+    kept: list[str] = []
+    for word in shlex.split(command):
+        pair = word.removeprefix("--set=").split("=", 1)
+        if kept and kept[-1] in ("--set", *options) and not {kept[-1], pair[0]}.isdisjoint(options):
+            kept.pop()
+        elif len(pair) == 1 or pair[0] not in options:
+            kept.append(word + f"-{place}" * ("--out" in (*kept[-1:], *pair[:-1])))
+    pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in options.items())
+    return shlex.join([*kept, *(word for pair in pairs for word in pair)])
+
+
+def _options(plan: Any, remedy: Any) -> dict[str, str]:
+    """Returns the settings and options by which a remedy is planned."""
+    from fedray.studies.remedies import OF_ROUNDS, ONCE
+
+    key, value, near = remedy.key, remedy.value, plan.nearest
+    goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
+    noise, is_kept = remedy.noise_multiplier or near.noise_multiplier, plan.target.report_goal
+    is_other = is_own or (remedy.noise_multiplier and (is_kept or key == "noise_per_report"))
+    hours = value if key == "timer_hours" else remedy.timer_hours or near.timer_hours
+    is_timed = is_own or hours != near.timer_hours
+    # A plan without a given goal finds it again by the noise per report.
+    found = {
+        ONCE: "1" if key == ONCE else "",
+        "rounds.count": f"{value:.0f}" if key in OF_ROUNDS else "",
+        "population.devices": str(remedy.devices or ""),
+        "--timers": f"{hours:g}" if is_timed else "",
+        "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
+        "privacy.noise_multiplier": up(noise) if is_kept and is_other else "",
+        "--noise-per-report": up(noise / goal, 6) if is_other and not is_kept else "",
+    }
+    return {name: text for name, text in found.items() if text}
