@@ -69,30 +69,34 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
 def why_tight(scenario: Scenario) -> str | None:
     """Returns in one line why later rounds may starve: the devices of the rounds within the
     separation leave a round fewer than it selects. None if they do not."""
-    return next(_too_close_together(scenario, scenario.rounds.selection_target), None)
-
-
-def _too_close_together(scenario: Scenario, selected: int = 0) -> Iterator[str]:
-    """Yields a reason if s consecutive rounds, which take different devices, take too many; of the
-    last one, count those that it selects."""
-    participation = scenario.participation
-    apart = min(participation.separation, scenario.rounds.count)
-    # A device that has lost its history may take part again at once.
-    if participation.history_loss_per_day is not None or apart < 2:
-        return
-    rule = (
-        f"{participation.keys_by_rule['rounds']}: no device takes part twice in {apart:,} "
-        "consecutive rounds"
+    selected, goal = scenario.rounds.selection_target, scenario.rounds.report_goal
+    devices, (apart, rule) = _most_devices(scenario), _separation(scenario)
+    needed = (apart - 1) * goal + selected
+    if apart < 2 or needed <= devices:
+        return None
+    return (
+        f"{rule}, so while one of them selects {selected:,} devices, {apart - 1:,} x {goal:,} "
+        f"are barred: {needed:,} in all, but at most {devices:,} are usable; lower the "
+        "separation, the goal or over_selection, or raise the population"
     )
-    goal, devices = scenario.rounds.report_goal, _most_devices(scenario)
-    if not selected:
+
+
+def _too_close_together(scenario: Scenario) -> Iterator[str]:
+    """Yields a reason if s consecutive rounds, which need different devices, need too many."""
+    apart, rule = _separation(scenario)
+    if apart > 1:
         yield from _too_few_devices(scenario, apart, rule, "the separation")
-    elif (needed := (apart - 1) * goal + selected) > devices:
-        yield (
-            f"{rule}, so while one of them selects {selected:,} devices, {apart - 1:,} x {goal:,} "
-            f"are barred: {needed:,} in all, but at most {devices:,} are usable; lower the "
-            "separation, the goal or over_selection, or raise the population"
-        )
+
+
+def _separation(scenario: Scenario) -> tuple[int, str]:
+    """Returns how many consecutive rounds need different devices, and by which rule; 1 for none."""
+    participation = scenario.participation
+    # A device that has lost its history may take part again at once.
+    if participation.history_loss_per_day is not None:
+        return 1, ""
+    apart = min(participation.separation, scenario.rounds.count)
+    rule = participation.keys_by_rule["rounds"]
+    return apart, f"{rule}: no device takes part twice in {apart:,} consecutive rounds"
 
 
 def _too_few_devices(scenario: Scenario, parts: int, rule: str, lowered: str) -> Iterator[str]:

@@ -45,7 +45,7 @@ from fedray.mechanisms.accounting.limits import (
 )
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
-from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 from fedray.report.progress import duration
 from fedray.runs.sustainable import why_unsustainable
@@ -202,7 +202,7 @@ class Candidate:
     def cap(self) -> int | None:
         """The planned participations, as a rule; None if the planned min-sep ensures them."""
         most = self.planned_max_participations
-        ensured = -(-self.rounds // (self.planned_min_sep or 1))
+        ensured = most_of_device(self.rounds, self.planned_min_sep or 1)
         return most if most is not None and most < ensured else None
 
     @property
@@ -925,7 +925,8 @@ def limits_of_runs(
     # Limits that the rules ensure anyway need no plan.
     kept = [each for each in rules_of(rules) if not each.unkept] if rules is not None else []
     min_sep = max([min_sep, *(each.separation for each in kept)])
-    most = min([-(-rounds // min_sep), *(each.most for each in kept if each.most is not None)])
+    caps = [each.most for each in kept if each.most is not None]
+    most = min([most_of_device(rounds, min_sep), *caps])
     return LimitsOfRuns(min_sep, most, deviation)
 
 

@@ -367,8 +367,8 @@ class TrainedRun(DrawnResult):
         norm = privacy["clip_norm"]
         shown = f"{100 * share:.1f} %" if share >= 0.001 else "Less than 0.1 %"
         said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
-        norm = self.document.get("mean_norm")
-        near = "" if norm is None else f" near their mean norm {norm:.2g}"
+        mean = self.document.get("mean_norm")
+        near = "" if mean is None else f" near their mean norm {mean:.2g}"
         if share >= 1 - EXTREME:
             return (
                 f"{said}, so the model learns from their directions only; try a higher one{near} "
