@@ -38,9 +38,8 @@ class GoalSearch:
         # Bisection of the logarithm, as precision is relative.
         return round(math.sqrt(self._low * top))
 
-    def learn(self, goal: int, meets: bool, starves: bool) -> int:
-        """Takes the outcome of a goal. Returns the end of the goals above it that are left to try,
-        if it failed and none has met the target; else 0."""
+    def learn(self, goal: int, meets: bool, starves: bool) -> None:
+        """Takes the outcome of a goal."""
         if meets:
             self._high = goal
         elif starves and not self._high:
@@ -48,8 +47,11 @@ class GoalSearch:
         else:
             # A goal that starves below one that meets the target is noise of the search: it fails.
             self._low = goal
-            return 0 if self._high else self._starving or self._most
-        return 0
+
+    @property
+    def top(self) -> int:
+        """End of the goals that are left to try, or 0 once one has met the target."""
+        return 0 if self._high else self._starving or self._most
 
     @property
     def most_left(self) -> float:

@@ -18,6 +18,7 @@ planned epsilon rests on enforced rules. Devices seldom meet these rules, becaus
 devices' own behaviour; a second run of the full size, with the rules, shows their cost.
 """
 
+import itertools
 import json
 import math
 import time
@@ -80,6 +81,8 @@ LATE = 0.95
 """Share of rounds.max_days from which on a plan has little margin."""
 NEAR = 0.05
 """Relative distance from the least goal within which the fastest candidate is chosen."""
+NEARLY = 0.1
+"""The same for the epsilon of candidates that miss the target."""
 MOST_OF_THE_DEVICES = 0.95
 """Largest share of the usable devices that a round may select at once."""
 Progress = Callable[[str], None]
@@ -260,17 +263,17 @@ class Plan(DrawnResult):
     least: Least = "updates"
     """Cost by which the answer is the least."""
     remedies: tuple[Remedy, ...] = ()
-    """Changes that would meet the target, each by itself, if nothing meets it; without a value if
-    none was found."""
+    """Changes of the nearest miss that would meet the target, if nothing meets it; without any
+    setting if none was found."""
     own: Candidate | None = None
-    """The scenario's own goal, timer, noise multiplier and mechanism, simulated as the search's
+    """The user's own goal, timer, noise multiplier and mechanism, simulated as the search's
     candidates; its min-seps and participations are those that its rules enforced in the runs. None
-    if the scenario states no noise multiplier, or has a placeholder for a goal."""
+    if they were not given."""
 
     @property
     def nearest(self) -> Candidate | None:
-        """The candidate, or own settings, of the least epsilon that misses the target, or None."""
-        return nearest_of([*self.candidates, *([self.own] if self.own else [])])
+        """The fastest candidate that misses the target by about the least; None if none is known."""
+        return nearest_of(self.candidates)
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -315,7 +318,7 @@ def make_plan(
     has_cache: bool = True,
     on_progress: Progress | None = None,
     least: Least = "updates",
-    has_own: bool = True,
+    own: Scenario | None = None,
 ) -> Plan:
     """Finds for every timer the least report goal that meets the target in small simulations; then
     confirms the best of them at full size, and simulates what-ifs of it at the search's scale.
@@ -334,8 +337,9 @@ def make_plan(
         on_progress: called with progress of the plan.
         least: cost by which the best timer is chosen. "updates": the least report goal, and of
             goals within 5 % of it the fastest. "days": the fastest.
-        has_own: whether goal, timer and noise multiplier of the scenario are the user's, so that
-            the plan says whether they meet the target.
+        own: scenario whose goal, timer, noise multiplier and mechanism are simulated too, so that
+            the plan says whether they meet the target; its goal is the first of the search. Without
+            any if it states no noise.
 
     Raises:
         Unsustainable: no report goal can be run under the rules, at any timer.
@@ -343,7 +347,7 @@ def make_plan(
         RunFailed: a simulation dies for good.
     """
     _check(scenario, timers, seeds, scale, least)
-    has_own = has_own and scenario.privacy.target is None and scenario.privacy.strategy is not None
+    own = own if own is not None and stated_noise(own) else None
     # A plan finds the noise for its own target.
     if scenario.privacy.target is not None:
         scenario = scenario.with_overrides("privacy.noise_multiplier=1.0")
@@ -361,34 +365,47 @@ def make_plan(
     with session(placement):
         tell = on_progress or (lambda _: None)
         planner = _Planner(scenario, target, seeds, scale, placement, cache, has_cache, tell)
-        planner.steps += has_own
+        planner.steps += own is not None
         start = _first_goal(scenario, target, least_goal, most)
-        searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
         try:
-            own = planner.own() if has_own else None
-            planner.step += has_own
+            judged = None
+            if own is not None:
+                judged = planner.own(own)
+                planner.step += 1
+                if not judged.starves:
+                    start = min(max(judged.report_goal, least_goal), most)
+            searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
             planner.search(searches)
             planner.step += 1
             best = planner.confirm(searches, least)
             planner.step += 1
             rows = () if best is None else planner.what_ifs(best)
-            fixes = planner.remedies(own) if best is None else ()
+            fixes = planner.remedies() if best is None else ()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{cache.hint}{planner.so_far}") from None
     found = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
     common = (target, scenario, seeds, scale, best, tuple(found))
-    plan = Plan(*common, (), has_cache, rows, least, fixes, own)
+    plan = Plan(*common, (), has_cache, rows, least, fixes, judged)
     warnings = (*_of_person(scenario, best), *_warnings(plan), *cache.warnings)
     return replace(plan, warnings=warnings)
 
 
+def stated_noise(scenario: Scenario) -> float | None:
+    """Returns the noise multiplier over report goal that a scenario states, or None."""
+    if scenario.privacy.target is not None or scenario.privacy.strategy is None:
+        return None
+    return scenario.privacy.noise_multiplier / scenario.rounds.report_goal or None
+
+
 def nearest_of(candidates: Iterable[Candidate]) -> Candidate | None:
-    """Returns the candidate of the least known epsilon that misses the target; None without one."""
+    """Returns the fastest candidate that misses the target by about the least; None without one."""
     # Runs of full size have refuted the candidates that met the target in smaller ones.
-    known = [each for each in candidates if not each.meets_target and each.epsilon is not None]
-    return min(known, key=lambda each: each.epsilon or 0.0, default=None)
+    known = {each: each.epsilon for each in candidates if not each.meets_target and each.epsilon}
+    most = (1 + NEARLY) * min(known.values(), default=0.0)
+    near = [each for each, epsilon in known.items() if epsilon <= most]
+    return min(near, key=lambda each: each.days or 0.0, default=None)
 
 
 def _possible_goals(scenario: Scenario, target: PlanTarget) -> tuple[int, int]:
@@ -511,11 +528,12 @@ class _Planner:
     """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
     planned limits."""
 
-    def own(self) -> Candidate:
-        """The scenario's own goal, timer and noise multiplier; not one of the candidates."""
-        goal, hours = self.scenario.rounds.report_goal, self.scenario.participation.timer_hours
-        z = self.scenario.privacy.noise_multiplier
-        other = self._as_own(replace(self.target, noise_per_report=z / goal))
+    def own(self, scenario: Scenario) -> Candidate:
+        """A scenario's own goal, timer and noise multiplier; not one of the candidates."""
+        goal, hours = scenario.rounds.report_goal, scenario.participation.timer_hours
+        target = replace(self.target, noise_per_report=scenario.privacy.noise_multiplier / goal)
+        strategy = scenario.privacy.strategy
+        other = replace(self, scenario=scenario, target=target, candidates=[], strategy=strategy)
         return other._tried(goal, hours, self.scale, "runs of the scenario's own settings")
 
     def _tried(self, goal: int, hours: float, size: float, what: str) -> Candidate:
@@ -530,16 +548,18 @@ class _Planner:
                 refusal = str(error)
         return self._judged(goal, hours, scale, [Truth(None, note=refusal)], None, False)
 
-    def _as_own(self, target: PlanTarget) -> "_Planner":
-        strategy = self.scenario.privacy.strategy
-        return replace(self, target=target, candidates=[], strategy=strategy)
-
     def search(self, searches: "dict[float, GoalSearch]") -> None:
         """Continues all timers at once until each search is over, or given up."""
-        hopeful = dict(searches)
+        hopeful, failed = dict(searches), dict[float, Candidate]()
         while True:
             wanted = {hours: self._next_goal(hours, each) for hours, each in hopeful.items()}
             asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]
+            for hours, _ in asked:
+                top, last = searches[hours].top, failed.get(hours)
+                if last is not None and top and self._is_hopeless(last, top):
+                    del hopeful[hours]
+                    self.on_progress(f"timer {hours:g} h: given up at goal {last.report_goal:,}")
+            asked = [each for each in asked if each[0] in hopeful]
             if not asked:
                 return
             runs = [
@@ -556,10 +576,9 @@ class _Planner:
                 first = place * self.seeds
                 found = truths[first : first + self.seeds]
                 candidate = self._judged(goal, hours, scale_of(goal, self.scale), found, None)
-                top = searches[hours].learn(goal, candidate.meets_target, candidate.starves)
-                if top > goal and self._is_hopeless(candidate, top):
-                    del hopeful[hours]
-                    self.on_progress(f"timer {hours:g} h: given up at goal {goal:,}")
+                searches[hours].learn(goal, candidate.meets_target, candidate.starves)
+                if not candidate.meets_target and not candidate.starves:
+                    failed[hours] = candidate
 
     def _is_hopeless(self, failed: Candidate, top: int) -> bool:
         """Whether goals above a failed one, up to `top`, miss the target even with the noise of
@@ -645,13 +664,12 @@ class _Planner:
 
         return what_ifs(planned, strategy, scale_of(best.report_goal, self.scale), simulate_all)
 
-    def remedies(self, own: Candidate | None) -> tuple[Remedy, ...]:
+    def remedies(self) -> tuple[Remedy, ...]:
         """Changes that would meet the target, from the nearest miss, at the search's scale."""
-        near = nearest_of([*self.candidates, *([own] if own else [])])
+        near, devices = nearest_of(self.candidates), self.scenario.population.devices
         if near is None:
             return ()
-        judge = self._as_own(near.target) if near is own else self
-        devices = self.scenario.population.devices
+        number = itertools.count(1)
 
         def simulate(more: int, hours: float, goal: int, rounds: int, once: bool) -> Candidate:
             # A remedy costs no more than a run of the plan at full size.
@@ -659,12 +677,12 @@ class _Planner:
             keys = [f"population.devices={more}", f"rounds.count={rounds}"]
             keys += ["participation.max_participations=1"] * once
             scenario = self.scenario.with_overrides(*keys)
-            other = replace(judge, scenario=scenario, candidates=[])
-            return other._tried(goal, hours, scale, "remedies")
+            other = replace(self, scenario=scenario, candidates=[])
+            return other._tried(goal, hours, scale, f"runs for proposal {next(number)}")
 
         timers = {each.timer_hours for each in self.candidates}
         longer = [max(timers)] if timers and max(timers) > near.timer_hours else []
-        return remedies(near, devices, judge._sensitivity_of, simulate, longer)
+        return remedies(near, devices, self._sensitivity_of, simulate, longer)
 
     def _sensitivity_of(self, limits: MinSep) -> float:
         if self.strategy is not None:

@@ -13,8 +13,8 @@ from fedray.base.rounding import counted, given, needed_noise, shown_min_sep, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
-from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario, scale_of
-from fedray.studies.remedies import LEAST_SHARE, OF_ROUNDS, ONCE, TRADE, Remedy
+from fedray.studies.plan import LATE, Candidate, Plan, PlannedTimer, planned_scenario, scale_of
+from fedray.studies.remedies import HALF_TRADE, LEAST_SHARE, NOISE, ONCE, TRADE, Remedy
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
@@ -59,76 +59,98 @@ def plan_files(plan: Plan, command: str, again: Sequence[str] = ()) -> dict[str,
 
 
 def _nothing_found(plan: Plan) -> list[str]:
-    """Returns the miss in a short sentence, then how it came about."""
+    """Returns the miss in a short sentence, then what would do, then how it came about."""
     target, near = plan.target, plan.nearest
-    said = f"Epsilon {given(target.epsilon)} is not met"
-    if near is not None and near.epsilon is not None:
-        said += f": the least was {up(near.epsilon)}, at report goal {near.report_goal:,}, timer "
-        said += f"{near.timer_hours:g} h{', the own settings' * (near is plan.own)}"
-    tried = "No report goal and timer that were tried meet it"
+    said = f"Epsilon {given(target.epsilon)} is not met at delta {given(target.delta)}"
     if (kept := target.report_goal) is not None:
         noise = needed_noise(plan.candidates[0].noise_multiplier)
-        tried = f"With report goal {kept:,} and noise multiplier {noise} no timer tried meets it"
-    said = [f"{said}.", f"{tried} at delta {given(target.delta)}."]
-    return [*said, *_own_words(plan), *_starved_at_full_size(plan)]
+        said += f" with report goal {kept:,} and noise multiplier {noise}"
+    if near is None or near.epsilon is None:
+        return [f"{said}, whichever was tried.", *_own_words(plan), *_starved_at_full_size(plan)]
+    goal = f"goal {near.report_goal:,} with " * (kept is None)
+    said += f": {goal}timer {near.timer_hours:g} h has {up(near.epsilon)}"
+    least = min(each.epsilon for each in plan.candidates if each.epsilon and not each.meets_target)
+    said += f", and none tried has less than {up(least)}." if least < near.epsilon else "."
+    found = {each.key: each for each in plan.remedies if each.is_found}
+    if more := found.get(NOISE):
+        said += f" It would be met with {_times_the_noise(near, more)} times the noise on the mean"
+        trade = found.get(TRADE)
+        said += f", or with the same noise in {_remedy_words(plan, trade)}." if trade else "."
+    return [said, *_own_words(plan), *_starved_at_full_size(plan)]
+
+
+def _times_the_noise(near: Candidate, remedy: Remedy) -> str:
+    z, goal = remedy.noise_multiplier or near.noise_multiplier, remedy.report_goal
+    times = z / (goal or near.report_goal) / near.target.noise_per_report
+    # The same noise is 1.00, whatever the last digits.
+    return up(round(times, 6), 2)
 
 
 def _remedies_table(plan: Plan, near: Candidate) -> Table:
-    """Changes that would meet the target, a row each, and then those that would not."""
-
-    def updates(each: Remedy) -> str:
-        rounds = each.value if each.value and each.key in OF_ROUNDS else near.rounds
-        return f"{rounds * (each.report_goal or near.report_goal):,.0f}"
-
-    def on_the_mean(each: Remedy) -> str:
-        z, goal = each.noise_multiplier or near.noise_multiplier, each.report_goal
-        times = z / (goal or near.report_goal) / near.target.noise_per_report
-        # The same noise is 1.00, whatever the last digits.
-        return up(round(times, 6), 2)
-
+    """Changes that would meet the target, a row each, and a note on those that would not."""
     cells = {
         "change": lambda each: _remedy_words(plan, each),
         "epsilon": lambda each: _or_dash(up, each.epsilon),
-        "device updates": updates,
-        "days": lambda each: _or_dash("{:.1f}".format, each.days),
+        "device updates": lambda each: (
+            f"{(each.rounds or near.rounds) * (each.report_goal or near.report_goal):,}"
+        ),
+        "days": lambda each: _or_dash(lambda days: _days_words(plan, days), each.days),
         "noise multiplier": lambda each: up(each.noise_multiplier or near.noise_multiplier),
-        "times the noise on the mean": on_the_mean,
+        "times the noise on the mean": lambda each: _times_the_noise(near, each),
     }
     return Table.of(
         "What would do, each by itself",
-        # Changes that would do come first.
-        sorted(plan.remedies, key=lambda each: each.value is None),
+        [each for each in plan.remedies if each.is_found],
         cells,
-        f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more; days "
-        "only if simulated. A plan trains nothing, so the accuracy that more noise on the mean or "
-        "fewer rounds cost is not known; a run that trains shows it.",
+        *_would_not_do(plan),
+        f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more, with "
+        f"a BLT of their own, timer {near.timer_hours:g} h unless a row has another; days only if "
+        "simulated. A plan trains nothing: a small run with the same noise on the mean shows what "
+        "more noise or fewer rounds cost in accuracy (docs/timer.md).",
     )
 
 
+def _would_not_do(plan: Plan) -> Iterable[str]:
+    """Yields the changes by which no settings were found, and why."""
+    fewest = math.ceil(LEAST_SHARE * plan.scenario.rounds.count)
+    names = {
+        "rounds.count": f"fewer rounds at this goal, from {fewest:,} on",
+        TRADE: "fewer, larger rounds with these reports in all",
+        "participation.timer_hours": "a longer timer",
+        "rounds.report_goal": "a larger goal with more devices",
+        "population.devices": "more devices at this goal",
+    }
+    none = [each for each in plan.remedies if not each.is_found]
+    for one in sorted({each.epsilon for each in none if each.epsilon is not None}):
+        changes = " and ".join(names[each.key] for each in none if each.epsilon == one)
+        yield (
+            f"Would not do: {changes}. At this noise one participation of a device has epsilon "
+            f"{up(one)} with a BLT."
+        )
+    # Others might do.
+    failed = [names[each.key] for each in none if each.epsilon is None]
+    if failed:
+        yield f"Not found: {', '.join(failed)}."
+
+
 def _remedy_words(plan: Plan, remedy: Remedy) -> str:
-    key, value = remedy.key, remedy.value
-    if value is None:
-        fewest = f"from {math.ceil(LEAST_SHARE * plan.scenario.rounds.count):,} " * (
-            remedy.epsilon is None
-        )
-        names = {"rounds.count": f"number of rounds {fewest}at this goal"}
-        names |= {"timer_hours": "timer", TRADE: "fewer, larger rounds with these reports in all"}
-        names |= {"population.devices": "number of devices at this goal"}
-        name = names.get(key, "larger report goal with more devices")
-        return (
-            f"no {name} {'found' if remedy.epsilon is None else '(one participation is too much)'}"
-        )
-    goal = "" if remedy.report_goal is None else f", goal {remedy.report_goal:,}"
-    if key == "noise_per_report":
+    """The settings that differ from the nearest miss."""
+    if remedy.key == NOISE:
         return f"noise multiplier {up(remedy.noise_multiplier or 0.0)}"
-    if key == "timer_hours":
-        return f"timer {value:.0f} h"
-    if remedy.devices is not None:
-        times = up(remedy.devices / plan.scenario.population.devices, 2)
-        return f"{times} times the devices ({remedy.devices:,}){goal}"
-    if remedy.timer_hours is not None:
-        goal += f", timer {remedy.timer_hours:g} h"
-    return f"{counted(round(value), 'round')}{goal}{', each device once' * (key == ONCE)}"
+    words = [counted(remedy.rounds, "round")] if remedy.rounds else []
+    if remedy.devices:
+        times = remedy.devices / plan.scenario.population.devices
+        words.append(f"{times:.3g} times the devices ({remedy.devices:,})")
+    words += [f"goal {remedy.report_goal:,}"] if remedy.report_goal else []
+    words += [f"timer {remedy.timer_hours:g} h"] if remedy.timer_hours else []
+    words += ["each device once"] * (remedy.key == ONCE) + ["more noise"] * (NOISE in remedy.key)
+    return ", ".join(words)
+
+
+def _days_words(plan: Plan, days: float) -> str:
+    """The days of a run, with those it may take if few are left."""
+    most = plan.scenario.rounds.max_days
+    return f"{days:.1f}{f' of {most:g}' * (days >= LATE * most)}"
 
 
 def _starved_at_full_size(plan: Plan) -> list[str]:
@@ -168,9 +190,9 @@ def plan_sentences(plan: Plan) -> list[str]:
         and not each.meets_target
     ]
     return [
-        f"Epsilon {given(plan.target.epsilon)} can be met. "
-        f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
-        f"{needed_noise(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
+        f"Epsilon {given(plan.target.epsilon)} can be met: {counted(best.rounds, 'round')} of "
+        f"{best.report_goal:,} reports, timer {best.timer_hours:g} h and noise multiplier "
+        f"{needed_noise(best.noise_multiplier)} give {up(best.epsilon)} at delta "
         f"{given(plan.target.delta)}, planned for {_limits_words(best)}."
         + "".join([*below[-1:], *(f" {each}" for each in _own_words(plan))]),
         f"The run at full size had min-sep {seen}; population / report goal is "
@@ -190,21 +212,27 @@ def _limits_words(candidate: Candidate) -> str:
 
 
 def _own_words(plan: Plan) -> list[str]:
-    """Returns whether the scenario's own settings meet the target, if the plan tried them. A plan
-    that meets it names them only if they do too."""
-    if (own := plan.own) is None or (plan.best is not None and not own.meets_target):
+    """Returns whether the user's own settings meet the target, if the plan tried them, and how
+    their noise differs from that of the plan."""
+    if (own := plan.own) is None:
         return []
     but = "But the" if own.meets_target and plan.best is None else "The"
-    said = f"{but} scenario's own settings, report goal {own.report_goal:,}, timer "
-    said += f"{own.timer_hours:g} h and noise multiplier {needed_noise(own.noise_multiplier)}, "
+    said = f"{but} scenario's own settings, {counted(own.rounds, 'round')} of "
+    said += f"{own.report_goal:,} reports, timer {own.timer_hours:g} h and noise multiplier "
+    said += f"{needed_noise(own.noise_multiplier)}, "
     if own.starves:
         return [f"{said}{'starve.' if own.is_possible else f'have no epsilon: {own.note}.'}"]
     epsilon = "no known epsilon" if own.epsilon is None else f"epsilon {up(own.epsilon)}"
-    return [
-        f"{said}{'meet' if own.meets_target else 'miss'} the target: {epsilon} in "
+    said += (
+        f"{'meet' if own.meets_target else 'miss'} the target: {epsilon} in "
         f"{own.days or 0.0:.1f} days with their own mechanism "
         f"({plan.scenario.privacy.mechanism.kind}), in runs at {own.scale:.2g} of the size."
-    ]
+    )
+    if plan.best is not None:
+        times = plan.target.noise_per_report / own.target.noise_per_report
+        noise = "their" if math.isclose(times, 1.0) else f"{times:.3g} times their"
+        said += f" The plan has {noise} noise on the mean."
+    return [said]
 
 
 def _rules_words(best: Candidate) -> str:
@@ -244,15 +272,16 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
     note += f" {made}{f': {command}' if command else ''}."
     tables = plan_tables(plan)[plan.best is not None :]
     if again:
-        words = [_remedy_words(plan, each) for each in plan.remedies if each.value is not None]
+        words = [_remedy_words(plan, each) for each in plan.remedies if each.is_found]
         rows = list(zip(words, again, strict=True))
         tables.insert(1, Table.facts("Commands that plan these changes", rows))
     near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
-    answer = "" if near is None else f"Epsilon {_or_dash(up, near.epsilon)}: met"
+    epsilon = "unknown" if near is None else _or_dash(up, near.epsilon)
     if plan.best is None:
         title += ": not met"
-        least = "unknown" if near is None else _or_dash(up, near.epsilon)
-        answer = f"Epsilon {least}, not {given(target.epsilon)}: not met"
+        answer = f"Epsilon {epsilon}, not {given(target.epsilon)}: not met"
+    else:
+        answer = f"Met: epsilon {epsilon}, {_days(plan.best) or 0.0:.1f} days"
     figures = plan_figures(plan)
     results = plan.to_json()
     return render_study(
@@ -268,7 +297,10 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
 def plan_tables(plan: Plan) -> list[Table]:
     """The answer, least goals by timer, what-ifs, candidates, and caveats, which have only notes;
     if nothing meets the target, the candidates, the nearest miss first."""
-    timers = [_timers_table(plan)] if any(each.least for each in plan.timers) else []
+    # One timer has nothing beside it.
+    timers = (
+        [_timers_table(plan)] if sum(each.least is not None for each in plan.timers) > 1 else []
+    )
     tables = [*timers, _what_ifs_table(plan), _candidates_table(plan)]
     # A table without rows says nothing.
     tables = [each for each in tables if each.rows]
@@ -292,7 +324,7 @@ def _answer(plan: Plan, near: Candidate) -> Table:
         "timer": f"{near.timer_hours:g} h",
         "noise multiplier z": needed_noise(near.noise_multiplier),
         "epsilon": _or_dash(up, near.epsilon),
-        "days": _or_dash("{:.1f}".format, days),
+        f"days, at most {plan.scenario.rounds.max_days:g}": _or_dash("{:.1f}".format, days),
         "rounds a day": "-" if not days else f"{near.rounds / days:.1f}",
     }
     model = plan.scenario.availability.model
@@ -467,9 +499,35 @@ def plan_figures(plan: Plan) -> list[Shown]:
     ]
     # One goal is no axis.
     if len(set(goals)) < 2:
-        return []
-    # Of a plan that fails, epsilon decides.
-    return figures if best is not None else figures[::-1]
+        figures = []
+    # Of a plan that fails, the remedies decide.
+    return figures if best is not None else [*_trade_figure(plan), *figures[::-1]]
+
+
+def _trade_figure(plan: Plan) -> Iterable[Figure]:
+    """Yields the noise on the mean over the report goals of remedies, if it can be traded."""
+    near, found = plan.nearest, [each for each in plan.remedies if each.is_found]
+    if near is None or not {HALF_TRADE, TRADE}.intersection(each.key for each in found):
+        return
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for each in found:
+        is_same = each.key in (NOISE, HALF_TRADE, TRADE)
+        name = "fewer rounds, no more device updates" if is_same else _remedy_words(plan, each)
+        point = each.report_goal or near.report_goal, float(_times_the_noise(near, each))
+        lines.setdefault(name, []).append(point)
+    names = {"line": [each for each in lines if len(lines[each]) > 1]}
+    names["points"] = [each for each in lines if each not in names["line"]]
+    shown = [
+        one for kind, of in names.items() for each in of for one in _series(each, kind, lines[each])
+    ]
+    yield Figure(
+        name="noise",
+        title="What would do: noise on the mean over report goal",
+        note="Noise as a multiple of the nearest miss's; each point meets the target.",
+        x=Axis("report goal", is_log=True, starts_at_zero=False),
+        y=Axis("times the noise on the mean", is_log=True, decimals=2),
+        series=tuple(shown),
+    )
 
 
 def _figure(

@@ -1,6 +1,7 @@
 """Remedies of a plan that fails: more noise, fewer rounds, fewer rounds of more reports, a longer
-timer, more devices with a larger report goal, or more devices at the same goal, each by itself,
-from the report goal and timer of the nearest miss.
+timer, more devices with a larger report goal, or more devices at the same goal, from the goal and
+timer of the nearest miss. If fewer or larger rounds by themselves do not suffice, half of the
+rounds is proposed, with the noise that it needs.
 
 Noise and rounds follow from the planned limits: the first rounds of a run have no smaller min-sep.
 If devices and report goal grow by one factor, min-sep stays about the same and the noise grows by
@@ -12,7 +13,7 @@ then simulated as the plan's own candidates are, and so are fewer rounds of more
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedray.audit.guarantees import fitting
@@ -32,38 +33,46 @@ LEAST_SHARE = 0.2
 """Fewer rounds than this share of those wanted are no remedy."""
 LEAST_TRADED = 0.1
 """The same share if the reports in all stay."""
+NOISE = "noise_per_report"
 TRADE = "rounds.count and rounds.report_goal"
+HALF, HALF_TRADE = f"rounds.count and {NOISE}", f"rounds.count, rounds.report_goal and {NOISE}"
 ONCE = "participation.max_participations"
-OF_ROUNDS = "rounds.count", TRADE, ONCE
-"""Keys whose value is a number of rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy(Document):
-    """A change that would meet the target of a plan."""
+    """A change that would meet the target of a plan. A setting is None if it is that of the nearest
+    miss; all are if no change was found."""
 
     key: str
-    """Changed figure: noise_per_report, rounds.count, rounds.report_goal (the devices grow by the
-    same factor), population.devices, timer_hours, participation.max_participations, which is 1 for
-    `value` rounds, or "rounds.count and rounds.report_goal", `value` rounds of no more reports in
-    all."""
-    value: float | None
-    """Value that would do; None if none was found."""
+    """Changed figures: noise_per_report; rounds.count, with noise_per_report if it is half of them;
+    "rounds.count and rounds.report_goal", with no more reports in all, or "rounds.count,
+    rounds.report_goal and noise_per_report"; rounds.report_goal (the devices grow by the same
+    factor); population.devices; participation.timer_hours; participation.max_participations, which
+    is then 1."""
     epsilon: float | None
-    """Epsilon with it. Without a value: epsilon of one participation, which exceeds the target; or
-    None if the simulated values failed, but others might do, or if only too few rounds would do."""
+    """Epsilon with it. If none was found: epsilon of one participation, which exceeds the target;
+    or None if the simulated values failed, but others might do, or if only too few rounds would do.
+    """
     scale: float
     """Size of the simulations on which it rests; 1: the whole population."""
     days: float | None = None
     """Days of the slowest simulated run; None without simulations."""
     noise_multiplier: float | None = None
-    """Noise multiplier with it, if it is another."""
+    """Noise multiplier with it."""
+    rounds: int | None = None
+    """Rounds with it."""
     report_goal: int | None = None
-    """Report goal with it, if it is another."""
+    """Report goal with it."""
     devices: int | None = None
-    """Devices with it, if they are others."""
+    """Devices with it."""
     timer_hours: float | None = None
-    """Timer with it, if it is another and not the change itself."""
+    """Timer with it."""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether any settings would do."""
+        return any((self.noise_multiplier, self.rounds, self.devices, self.timer_hours))
 
 
 def remedies(
@@ -73,7 +82,7 @@ def remedies(
     simulate: Callable[[int, float, int, int, bool], Any],
     longer_timers: Sequence[float] = (),
 ) -> tuple[Remedy, ...]:
-    """Returns the changes that would do; a change of which none was found has no value.
+    """Returns the changes that would do, and without settings those of which none was found.
 
     Args:
         near: candidate of a plan with the least epsilon, and planned limits.
@@ -83,91 +92,99 @@ def remedies(
             whether each device comes only once.
         longer_timers: timers for fewer, larger rounds, if those of the candidate do not do.
     """
-    target, limits = near.target, near.planned_limits
+    target, limits, goal = near.target, near.planned_limits, near.report_goal
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
 
-    def epsilon(rounds: int, min_sep: int) -> float:
-        sensitivity = sensitivity_of(fitting(rounds, min(min_sep, rounds), k))
-        found = epsilon_of(sensitivity, near.noise_multiplier, target.delta)
-        return float("inf") if found is None else found
+    def within(rounds: int, min_sep: int = b) -> MinSep:
+        return fitting(rounds, min(min_sep, rounds), k)
 
-    # Without sampling the noise for an epsilon has a closed form.
-    sensitivity = sensitivity_of(limits)
-    z = noise_multiplier_for(sensitivity, target.delta, epsilon=target.epsilon)
-    z *= 1 + PRECISION * (near.scale < 1)
-    with_noise = min(target.epsilon, epsilon_of(sensitivity, z, target.delta) or target.epsilon)
-    fewest = math.ceil(LEAST_SHARE * n)
-    rounds = _bisected(lambda each: epsilon(each, b) <= target.epsilon, n, fewest)
-    with_rounds = epsilon(rounds or 1, b)
-    if rounds is None and with_rounds <= target.epsilon:
-        with_rounds = None
-    found = [
-        Remedy("noise_per_report", z / near.report_goal, with_noise, near.scale, near.days, z),
-        Remedy("rounds.count", rounds, with_rounds, near.scale),
-    ]
-    if target.report_goal is not None:
-        most, days, scale = min(n, int(NEARLY_ALL * near.population_over_goal)), None, near.scale
-        # Each attempt is to commit what the one before it did.
-        for _ in range(MOST_PROPOSALS if k > 1 else 0):
-            if most >= fewest and days is None:
-                tried = simulate(devices, near.timer_hours, near.report_goal, most, True)
-                most, days, scale = tried.committed or most, tried.days, tried.scale
-        if days is not None:
-            once = sensitivity_of(MinSep(most, most, 1))
-            z_once = noise_multiplier_for(once, target.delta, epsilon=target.epsilon)
-            z_once = max(z_once, near.noise_multiplier)
-            epsilon_once = epsilon_of(once, z_once, target.delta)
-            found.append(Remedy(ONCE, most, epsilon_once, scale, days, z_once))
-    needed = _bisected(lambda each: epsilon(n, each) <= target.epsilon, b, n)
-    more_apart, more_noise = needed and MORE * needed / b, z / near.noise_multiplier
-    factors = {TRADE: more_noise, "timer_hours": more_apart}
+    def epsilon(limits: MinSep, z: float = near.noise_multiplier) -> float:
+        found = epsilon_of(sensitivity_of(limits), z, target.delta)
+        return math.inf if found is None else found
+
+    def needed(limits: MinSep) -> float:
+        # Without sampling the noise for an epsilon has a closed form.
+        return noise_multiplier_for(sensitivity_of(limits), target.delta, epsilon=target.epsilon)
+
+    margin = 1 + PRECISION * (near.scale < 1)
+
+    def with_noise(remedy: Remedy, limits: MinSep, least: float = 0.0) -> Remedy:
+        z = max(margin * needed(limits), least)
+        # At the least noise epsilon is the target but for rounding.
+        return replace(remedy, noise_multiplier=z, epsilon=min(target.epsilon, epsilon(limits, z)))
+
+    fewest, half = math.ceil(LEAST_SHARE * n), n // 2
+    rounds = _bisected(lambda each: epsilon(within(each)) <= target.epsilon, n, fewest)
+    more = Remedy(NOISE, None, near.scale, near.days)
+    fewer = Remedy("rounds.count", epsilon(within(rounds or 1)), near.scale, rounds=rounds)
+    if rounds is None and half:
+        fewer = with_noise(replace(fewer, key=HALF, rounds=half), within(half))
+    found = [with_noise(more, limits), fewer]
+    needed_b = _bisected(lambda each: epsilon(within(n, each)) <= target.epsilon, b, n)
+    more_apart = needed_b and MORE * needed_b / b
+    more_noise = margin * needed(limits) / near.noise_multiplier
+    if more_noise > 2 and half:
+        tried = simulate(devices, near.timer_hours, 2 * goal, half, False)
+        if not tried.starves:
+            larger = Remedy(HALF_TRADE, None, tried.scale, tried.days, None, half, 2 * goal)
+            found.append(with_noise(larger, tried.planned_limits, tried.noise_multiplier))
+    factors = {TRADE: more_noise, "participation.timer_hours": more_apart}
     factors |= {"rounds.report_goal": more_noise, "population.devices": more_apart}
     # Without a timer none can be longer.
     if not near.timer_hours:
-        del factors["timer_hours"]
+        del factors["participation.timer_hours"]
     if target.report_goal is not None:
         del factors["rounds.report_goal"]
+        most, tried = min(n, int(NEARLY_ALL * near.population_over_goal)), None
+        # Each attempt is to commit what the one before it did.
+        for _ in range(MOST_PROPOSALS if k > 1 else 0):
+            if most >= fewest and (tried is None or tried.starves):
+                tried = simulate(devices, near.timer_hours, goal, most, True)
+                most = tried.committed or most
+        if tried is not None and not tried.starves:
+            once = Remedy(ONCE, None, tried.scale, tried.days, None, most)
+            found.append(with_noise(once, MinSep(most, most, 1), near.noise_multiplier))
 
     def proposed(key: str, factor: float, timer_hours: float) -> Remedy | None:
-        times, reports = factor, n * near.report_goal
+        times, reports = factor, n * goal
         for _ in range(MOST_PROPOSALS):
-            hours, goal, more, count = timer_hours, near.report_goal, devices, n
-            if key == "timer_hours":
+            hours, larger, more, count = timer_hours, goal, devices, n
+            if key == "participation.timer_hours":
                 # Whole hours, so that the shown value is the simulated one.
-                value = hours = float(math.ceil(hours * times))
+                hours = float(math.ceil(hours * times))
             elif key == "population.devices":
-                value = more = round(devices * times)
+                more = round(devices * times)
             elif key == TRADE:
-                value = count = int(reports / (goal * times))
+                count = int(reports / (goal * times))
                 if count < LEAST_TRADED * n:
                     return None
-                goal = reports // count
+                larger = reports // count
             else:
-                value = goal = math.ceil(goal * times)
-                more = math.ceil(devices * goal / near.report_goal)
-            tried = simulate(more, hours, goal, count, False)
+                larger = math.ceil(goal * times)
+                more = math.ceil(devices * larger / goal)
+            tried = simulate(more, hours, larger, count, False)
             if tried.starves and key == TRADE:
-                reports = int(NEARLY_ALL * goal * tried.committed)
+                reports = int(NEARLY_ALL * larger * tried.committed)
                 continue
             if tried.meets_target:
-                is_same = goal == near.report_goal
-                noise, goal = (None, None) if is_same else (tried.noise_multiplier, goal)
-                others = None if more == devices else more
-                other = None if timer_hours == near.timer_hours else timer_hours
-                found_by = tried.epsilon, tried.scale, tried.days
-                return Remedy(key, value, *found_by, noise, goal, others, other)
+                return Remedy(
+                    *(key, tried.epsilon, tried.scale, tried.days),
+                    noise_multiplier=None if larger == goal else tried.noise_multiplier,
+                    rounds=None if count == n else count,
+                    report_goal=None if larger == goal else larger,
+                    devices=None if more == devices else more,
+                    timer_hours=None if hours == near.timer_hours else hours,
+                )
             # A longer timer starves once, and then always.
             if tried.starves:
                 return None
             times *= MORE
             if key == TRADE:
-                least = sensitivity_of(tried.planned_limits)
-                least = noise_multiplier_for(least, target.delta, epsilon=target.epsilon)
-                times *= max(1.0, least / tried.noise_multiplier)
+                times *= max(1.0, needed(tried.planned_limits) / tried.noise_multiplier)
         return None
 
     for key, factor in factors.items():
-        none = Remedy(key, None, None if factor else epsilon(n, n), near.scale)
+        none = Remedy(key, None if factor else epsilon(within(n, n)), near.scale)
         timers = (near.timer_hours, *longer_timers) if key == TRADE else (near.timer_hours,)
         tries = (proposed(key, factor, each) for each in timers if factor)
         found.append(next(filter(None, tries), none))

@@ -342,7 +342,7 @@ def test_documents_of_plans_match_their_types(small) -> None:
     common = (target, 12, 200, 24.0, 0.5, 90, (7, None), (2, 1))
     candidate = Candidate(*common, planned_min_sep=6, planned_max_participations=2, epsilon=2.5)
     rows = WhatIf("as planned", 1.0, 7, 2.5), WhatIf("fewer", starves_at=3)
-    remedy = Remedy("rounds.report_goal", 400.0, 1.9, 0.5, 3.0, 2.0, 400, 40_000, 96.0)
+    remedy = Remedy("rounds.report_goal", 1.9, 0.5, 3.0, 2.0, 90, 400, 40_000, 96.0)
     plan = Plan(target, small(), 2, 0.5, None, (candidate,), what_ifs=rows, remedies=(remedy,))
     check(
         "fedray plan",

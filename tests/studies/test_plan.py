@@ -47,7 +47,7 @@ from fedray.studies.plan_page import (
     plan_sentences,
     plan_tables,
 )
-from fedray.studies.remedies import TRADE, noise_multiplier_for, remedies
+from fedray.studies.remedies import HALF, HALF_TRADE, NOISE, TRADE, noise_multiplier_for, remedies
 from fedray.studies.simulated import Truth
 from fedray.studies.what_ifs import WhatIf, what_ifs
 
@@ -407,24 +407,25 @@ def test_an_interrupted_plan_continues_and_says_how_many_runs_are_done(
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     arguments = (small("rounds.count=100"), target, [12.0, 24.0], 2, 0.5, HERE)
     best = r"kept, .*; best so far: goal \d+, timer 12 h, at 0.5 of the size: epsilon \d"
+    own = arguments[0]
     with pytest.raises(KeyboardInterrupt, match=best):
-        make_plan(*arguments)
+        make_plan(*arguments, own=own)
     last = 10**6
     told: list[Any] = []
-    plan = make_plan(*arguments, on_progress=told.append)
+    plan = make_plan(*arguments, on_progress=told.append, own=own)
     assert len(set(asked)) == len(asked) > 7
     # The runs that were kept count as done at once, and each step ends with all of its runs.
-    own = r"simulated \(step 1 of 4, \d+ s so far\), 2 of them earlier"
-    assert re.fullmatch(f"2 of 2 runs of the scenario's own settings {own}", told[0])
+    said = r"simulated \(step 1 of 4, \d+ s so far\), 2 of them earlier"
+    assert re.fullmatch(f"2 of 2 runs of the scenario's own settings {said}", told[0])
     steps = re.findall(r"step (\d) of 4", " ".join(told))
     assert [*dict.fromkeys(steps)] == ["1", "2", "3"]
     assert told[0].of == " of this batch"
     assert all(each.share == 1.0 for each in told if "what-ifs" in each)
     simulations = sum(len(each.min_seps) for each in plan.candidates)
-    # The scenario's own settings, and the plan's limits as rules.
-    assert len(asked) == simulations + 2 + 1
+    # And the plan's limits as rules; the own settings are a candidate's.
+    assert len(asked) == simulations + 1
     counted = len(asked)
-    assert make_plan(*arguments) == plan
+    assert make_plan(*arguments, own=own) == plan
     assert len(asked) == counted
 
 
@@ -488,19 +489,20 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
         "7 to 8",
         "4,243",
         "fedray plan --epsilon 3",
-        "What a longer timer costs",
+        "Met: epsilon 2.5001, 2.0 days",
     ):
         assert shown in page
+    assert "What a longer timer costs" not in page
     words = " ".join(plan_sentences(plan))
     assert (
-        "Report goal 200, timer 24 h, noise multiplier 0.2: epsilon 2.5001 at delta 1e-10, planned for min-sep 6"
+        "can be met: 12 rounds of 200 reports, timer 24 h and noise multiplier 0.2 give 2.5001 at delta 1e-10, planned for min-sep 6"
         in words
     )
     assert "Goal 150 with a timer of 24 h misses the target." in words
     assert "A round starts at least 96 minutes after the one before" in words
     none = Plan(PlanTarget(epsilon=1.0), small(), 2, 0.5, None, others)
     assert plan_sentences(none)[0].startswith(
-        "Epsilon 1 is not met: the least was 5.0000, at report goal 150, timer 24 h."
+        "Epsilon 1 is not met at delta 1e-10: goal 150 with timer 24 h has 5.0000."
     )
     assert set(plan_files(none, "")) == {"report.html", "plan.json"}
     days, epsilon = plan_figures(plan)
@@ -520,6 +522,8 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     assert caveats.title == "Caveats"
     tiles = page.index('class="tile"')
     assert tiles < page.index("rest on the availability model") < page.index('id="days"')
+    longer = replace(others[1], timer_hours=48.0, epsilon=2.9)
+    page = plan_page(replace(plan, candidates=(*plan.candidates, longer)))
     assert page.index('id="days"') < page.index("What a longer timer costs")
     assert page.index("What a longer timer costs") < page.index("<summary>Further figures")
     assert page.index("Candidates") < page.index("<summary>Caveats")
@@ -534,7 +538,7 @@ def test_goals_that_met_the_target_until_full_size_are_neither_the_least_nor_the
     starved = candidate(200, note="no devices", scale=1.0 if is_full_size else 0.5)
     plan = Plan(PlanTarget(epsilon=3.0), small(), 2, 0.5, None, (missed, met, starved, larger))
     sentence = plan.headline
-    assert "not met: the least was 5.0000, at report goal 100, timer 24 h." in sentence
+    assert "is not met at delta 1e-10: goal 100 with timer 24 h has 5.0000." in sentence
     starves = "Goal 200 with a timer of 24 h starves at full size: no devices."
     assert (starves in sentence) == is_full_size
     assert plan.timers[0].least == (None if is_full_size else met)
@@ -702,11 +706,11 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     found = {each.key: each for each in plan.remedies}
     assert [*found] == [
         *("noise_per_report", "rounds.count"),
-        *(TRADE, "timer_hours", "rounds.report_goal", "population.devices"),
+        *(TRADE, "participation.timer_hours", "rounds.report_goal", "population.devices"),
     ]
     assert all(each.epsilon <= 2.0 for each in plan.remedies if each.key != TRADE)
     # Rounds of so many reports starve.
-    assert found[TRADE].value is None
+    assert not found[TRADE].is_found
     z = plan.nearest.noise_multiplier
 
     def epsilon(limits: MinSep, noise: float = z) -> float:
@@ -715,28 +719,30 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
         )
 
     limits, n = plan.nearest.planned_limits, 400
-    noise = found["noise_per_report"].value * plan.nearest.report_goal
+    noise = found["noise_per_report"].noise_multiplier
     assert epsilon(limits, noise) == pytest.approx(2.0, rel=1e-6)
-    rounds, b = int(found["rounds.count"].value), limits.min_sep
+    rounds, b = found["rounds.count"].rounds, limits.min_sep
     assert epsilon(MinSep(rounds, b, -(-rounds // b))) <= 2.0
     more = round(rounds * 1.02) + 1
     assert epsilon(MinSep(more, b, -(-more // b))) > 2.0
     # Noise, and devices with the report goal, grow by one factor.
     times = noise / z
-    goal = found["rounds.report_goal"].value
+    goal = found["rounds.report_goal"].report_goal
     assert goal == pytest.approx(plan.nearest.report_goal * times, abs=1.0)
     more = math.ceil(20_000 * goal / plan.nearest.report_goal)
     words = [row[0] for row in plan.tables()[0].rows]
-    assert words[3] == f"{up(more / 20_000, 2)} times the devices ({more:,}), goal {goal:,}"
+    assert words[3] == f"{more / 20_000:.3g} times the devices ({more:,}), goal {goal:,}"
     assert found["rounds.report_goal"].scale <= 1 / times < plan.scale
     assert plan.tables()[0].rows[0][-1] == up(times, 2)
-    assert [row[-1] for row in plan.tables()[0].rows[1:]] == ["1.00"] * 5
-    for key in ("population.devices", "timer_hours"):
-        factor = found[key].value / (20_000 if key == "population.devices" else 12.0)
+    assert [row[-1] for row in plan.tables()[0].rows[1:]] == ["1.00"] * 4
+    hours, more = (
+        found["participation.timer_hours"].timer_hours,
+        found["population.devices"].devices,
+    )
+    for factor in (more / 20_000, hours / 12.0):
         less = int(b * factor / 1.12)
         assert epsilon(MinSep(n, less, -(-n // less))) > 2.0
-    hours = found["timer_hours"].value
-    assert found["timer_hours"].days == hours / 4.0
+    assert found["participation.timer_hours"].days == hours / 4.0
     # The timer that a reader is told is the one that was simulated.
     assert hours == int(hours)
     assert words[1:3] == [f"{rounds:,} rounds", f"timer {hours:.0f} h"]
@@ -745,14 +751,17 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     assert f"Estimates from {least:.2g} of the size or more" in page
     assert '<div class="verdict broken"><b>Epsilon ' in page
     assert ", not 2: not met</b>" in page
-    assert len(plan_sentences(plan)[0].split()) < 20
+    assert f"met with {up(times, 2)} times the noise on the mean." in plan.headline
     assert plan.headline in html.unescape(page)
     assert "nearest miss" in page
     assert plan_figures(plan)[0].name == "epsilon"
     assert plan_figures(plan)[0].series[-1].name == "nearest miss"
-    options = [_options(plan, each) for each in plan.remedies if each.value]
-    assert options[1] == {"rounds.count": f"{rounds}"}
-    assert options[2:4] == [{"--timers": f"{hours:g}"}, {"population.devices": f"{more}"}]
+    options = [_options(plan, each) for each in plan.remedies if each.is_found]
+    kept = {"rounds.report_goal": str(plan.nearest.report_goal), "privacy.noise_multiplier": up(z)}
+    kept |= {"--timers": "12", "--noise-per-report": ""}
+    assert options[1] == {"rounds.count": f"{rounds}", **kept}
+    assert options[2] == {**kept, "--timers": f"{hours:g}"}
+    assert options[4] == {"population.devices": f"{more}", **kept}
 
 
 def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
@@ -778,7 +787,7 @@ def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
     failed, met = plans
     assert met.best is not None
     assert failed.best is None
-    said = "With report goal 130 and noise multiplier 7.1 no timer tried meets it at delta"
+    said = "not met at delta 1e-06 with report goal 130 and noise multiplier 7.1: timer 25 h has"
     assert said in failed.headline
     assert failed.nearest is not None
     k = failed.nearest.planned_max_participations
@@ -793,23 +802,23 @@ def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
     assert epsilon(k, noise) <= 2.0 < epsilon(k, 0.999 * noise)
     assert failed.tables()[0].rows[0][0] == f"noise multiplier {up(noise)}"
     options = _options(failed, found["noise_per_report"])
-    assert options == {"privacy.noise_multiplier": up(noise)}
     words = "--set privacy.noise_multiplier=7.1 --out a --timers 3 --timers=4 --set rounds.count=5"
-    asked = _changed(words, {**options, "--timers": "9"}, 3).split()
-    more = ["--set", f"privacy.noise_multiplier={up(noise)}", "--timers", "9"]
-    assert asked == ["--out", "a-3", "--set", "rounds.count=5", *more]
+    asked = _changed(f"{words} --noise-per-report 0.01", options, 3).split()
+    more = ["--set", "rounds.report_goal=130", "--set", f"privacy.noise_multiplier={up(noise)}"]
+    assert asked == ["--out", "a-3", "--set", "rounds.count=5", *more, "--timers", "25"]
     # No more reports in all from the same devices, in fewer rounds with as much noise on the mean.
     trade = found[TRADE]
-    assert trade.report_goal == 100 * 130 // trade.value
+    assert trade.report_goal == 100 * 130 // trade.rounds
     assert trade.noise_multiplier == pytest.approx(z / goal * trade.report_goal)
-    assert trade.epsilon == epsilon(-(-trade.value // 21), trade.noise_multiplier) <= 2.0
+    assert trade.epsilon == epsilon(-(-trade.rounds // 21), trade.noise_multiplier) <= 2.0
     once = found["participation.max_participations"]
     # 20,000 devices would do for 153 rounds of 130 reports.
-    assert once.value == 100
+    assert once.rounds == 100
     assert once.noise_multiplier == z
     assert once.epsilon == epsilon(1, z) <= 2.0
     keys = {"rounds.count": "100", "participation.max_participations": "1"}
-    assert _options(failed, once) == {**keys, "privacy.noise_multiplier": "7.1000"}
+    assert _options(failed, once).items() > keys.items()
+    assert _options(failed, once)["privacy.noise_multiplier"] == "7.1000"
 
 
 @pytest.mark.parametrize("z", [7.0, 0.5])
@@ -827,9 +836,11 @@ def test_a_plan_says_whether_the_scenario_s_own_settings_meet_the_target(
     keys = "rounds.count=100", "rounds.report_goal=150", "participation.timer_hours=48"
     scenario = small(*keys, f"privacy.noise_multiplier={z}", "privacy.mechanism={ kind = 'tree' }")
     target = PlanTarget(12.0, 1e-6, 0.02, buffers=1)
-    plan = make_plan(scenario, target, [24.0], 2, 1.0, HERE, has_cache=False)
+    plan = make_plan(scenario, target, [24.0], 2, 1.0, HERE, has_cache=False, own=scenario)
     assert plan.own is not None
     assert plan.own not in plan.candidates
+    # The search begins with the own goal.
+    assert 150 in {each.report_goal for each in plan.candidates}
     limits = plan.own.planned_limits
     assert limits.min_sep < 40
     assert limits.max_participations == 3
@@ -838,9 +849,12 @@ def test_a_plan_says_whether_the_scenario_s_own_settings_meet_the_target(
     assert plan.own.epsilon == pytest.approx(gdp_epsilon(release, 1e-6))
     verdict = "meet" if plan.own.epsilon <= 12.0 else "miss"
     assert (verdict == "meet") == (z == 7.0)
-    said = f"report goal 150, timer 48 h and noise multiplier {z:g}, meet the target: epsilon"
-    # A plan that meets the target has no word on settings that do not.
-    assert (said in plan.headline) == (verdict == "meet") == ("own settings" in plan.headline)
+    said = (
+        f"100 rounds of 150 reports, timer 48 h and noise multiplier {z:g}, {verdict} the target: "
+    )
+    assert said in plan.headline
+    times = 0.02 / (z / 150)
+    assert f"The plan has {times:.3g} times their noise on the mean." in plan.headline
     (candidates,) = (each for each in plan_tables(plan) if each.title == "Candidates")
     assert (
         candidates.rows[0][0]
@@ -848,7 +862,7 @@ def test_a_plan_says_whether_the_scenario_s_own_settings_meet_the_target(
     )
     found_keys(json.loads(json.dumps(plan.to_json())), Plan)
     arguments = (scenario, target, [24.0], 2, 1.0, HERE, False)
-    assert make_plan(*arguments, has_own=False).own is None
+    assert make_plan(*arguments).own is None
 
 
 @pytest.mark.parametrize("hours", [5.0, 24.0, 30.0, 72.0])
@@ -891,7 +905,7 @@ def test_each_device_once_takes_the_rounds_that_its_runs_commit(small, monkeypat
     target = PlanTarget(2.0, 1e-6, 0.05, buffers=1, report_goal=129)
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
     (once,) = [each for each in plan.remedies if each.key == "participation.max_participations"]
-    assert (once.value, once.days) == (120, 4.0)
+    assert (once.rounds, once.days) == (120, 4.0)
     assert "120 rounds, each device once" in str(plan.tables()[0])
 
 
@@ -908,15 +922,13 @@ def test_fewer_larger_rounds_are_as_many_as_find_devices(small, monkeypatch) -> 
     target = PlanTarget(2.0, 1e-6, 0.05, buffers=1, report_goal=130)
     plan = make_plan(small("rounds.count=100"), target, [24.0], 2, 1.0, HERE, has_cache=False)
     (trade,) = [each for each in plan.remedies if each.key == TRADE]
-    assert 0.85 * 10_000 < trade.value * trade.report_goal <= 10_000
+    assert 0.85 * 10_000 < trade.rounds * trade.report_goal <= 10_000
     assert trade.noise_multiplier / trade.report_goal == pytest.approx(0.05)
     assert trade.epsilon <= 2.0
     command = "fedray plan --epsilon 2 --out 'a b' --set rounds.count=100"
     page = html.unescape(plan_page(plan, command, _remedy_commands(plan, command)))
     noise = f"--set privacy.noise_multiplier={up(trade.noise_multiplier)}"
-    rounds = (
-        f"--set rounds.count={trade.value} --set rounds.report_goal={trade.report_goal} {noise}"
-    )
+    rounds = f"--set rounds.count={trade.rounds} --set rounds.report_goal={trade.report_goal} {noise} --timers 24"
     assert re.search(rf"fedray plan --epsilon 2 --out 'a b-\d' {re.escape(rounds)}<", page)
     assert "Commands that plan" not in plan_page(plan)
 
@@ -977,17 +989,17 @@ def test_a_plan_that_fails_says_what_would_not_do(small, monkeypatch) -> None:
     without_simulations(monkeypatch, truth)
     target = PlanTarget(epsilon=2.0, delta=1e-6, noise_per_report=0.001, buffers=1)
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
-    keys = {each.key for each in plan.remedies if each.value is None}
-    assert keys == {"rounds.count", "population.devices", "timer_hours", TRADE}
-    changes = [row[0] for row in plan.tables()[0].rows]
-    assert "no timer (one participation is too much)" in changes
+    keys = {each.key for each in plan.remedies if not each.is_found}
+    assert keys == {"population.devices", "participation.timer_hours", TRADE}
+    said = "Would not do: a longer timer and more devices at this goal. At this noise one participation of a device has epsilon"
+    assert said in plan.tables()[0].notes[0]
     target = replace(target, noise_per_report=0.005)
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
-    none = {each.key for each in plan.remedies if each.value is None}
-    assert none >= {"rounds.count", "population.devices", "timer_hours"}
-    # Fewer than a fifth of the rounds would do, which is no remedy.
-    changes = [row[0] for row in plan.tables()[0].rows]
-    assert "no number of rounds from 80 at this goal found" in changes
+    assert {each.key for each in plan.remedies if not each.is_found} == keys
+    assert any(
+        note.startswith("Not found: fewer, larger rounds") for note in plan.tables()[0].notes
+    )
+    assert "200 rounds, more noise" in [row[0] for row in plan.tables()[0].rows]
     assert plan.headline in html.unescape(plan_page(plan))
 
 
@@ -1015,6 +1027,68 @@ def proposal(meets_target: bool, noise_multiplier: float, limits: MinSep) -> Sim
     )
 
 
+def test_half_of_the_rounds_has_the_noise_that_it_needs_and_a_margin() -> None:
+    """A fifth of the rounds and twice the reports do not suffice by themselves. At half the size the noise has one per cent more."""
+    near = nearest_miss(1.0, 24.0)
+    traded = MinSep(200, 10, 19)
+
+    def simulate(devices: int, hours: float, goal: int, rounds: int, _: bool) -> SimpleNamespace:
+        is_half = (devices, hours, goal, rounds) == (1000, 24.0, 200, 200)
+        return proposal(False, 2.0, traded if is_half else near.planned_limits)
+
+    found = remedies(near, 1000, lambda limits: limits.max_participations**0.5, simulate)
+    by_key = {each.key: each for each in found}
+    limits = {NOISE: (None, 20), HALF: (200, 10), HALF_TRADE: (200, 19)}
+    for key, (rounds, k) in limits.items():
+        assert by_key[key].rounds == rounds
+        least = noise_multiplier_for(k**0.5, 1e-6, epsilon=2.0)
+        assert by_key[key].noise_multiplier == pytest.approx(1.01 * least)
+        release = Gaussian(noise_multiplier=1.01 * least, sensitivity=k**0.5)
+        assert by_key[key].epsilon == pytest.approx(gdp_epsilon(release, 1e-6))
+    assert by_key[HALF_TRADE].report_goal == 200
+    # The noise of a proposal that meets the target by itself stays.
+    near = nearest_miss(0.5 * by_key[NOISE].noise_multiplier / 1.01, 24.0)
+    found = remedies(near, 1000, lambda limits: limits.max_participations**0.5, simulate)
+    assert [each.key for each in found if each.key == HALF_TRADE] == [HALF_TRADE]
+
+
+def test_the_nearest_miss_is_the_fastest_of_about_the_least_epsilon(small) -> None:
+    slow, fast = candidate(100, 5.0, days=20.0), candidate(100, 5.3999, days=9.0)
+    fast = replace(fast, timer_hours=12.0)
+    far = candidate(50, 5.6, days=2.0)
+    plan = Plan(PlanTarget(epsilon=3.0), small(), 2, 0.5, None, (slow, fast, far))
+    assert plan.nearest == fast
+    said = "goal 100 with timer 12 h has 5.3999, and none tried has less than 5.0000."
+    assert said in plan.headline
+
+
+def test_the_noise_and_timer_of_a_file_are_planned_with(
+    small, fedray_command, monkeypatch, tmp_path: Path
+) -> None:
+    """Own settings are those of the file, whatever goal, noise and rounds are set."""
+    asked = []
+
+    def make_plan(scenario, target, timers, *_, own, **options):
+        asked.append((target.noise_per_report, [*timers], own.rounds.count, own.population.devices))
+        raise InputError("enough")
+
+    monkeypatch.setattr("fedray.studies.plan.make_plan", make_plan)
+    keys = "rounds.report_goal=200", "privacy.noise_multiplier=7", "participation.timer_hours=30"
+    file = tmp_path / "own.toml"
+    scenario = small(*keys, "rounds.count=50", "privacy.mechanism='tree'")
+    file.write_text(scenario.to_toml())
+    options = "--set=rounds.report_goal=100", "--set=rounds.count=40"
+    fedray_command("plan", str(file), "--epsilon=3")
+    fedray_command("plan", str(file), "--epsilon=3", *options, "--set=population.devices=99999")
+    fedray_command("plan", str(file), "--epsilon=3", "--timers=9", "--noise-per-report=0.1")
+    devices, hours = scenario.population.devices, [24.0, 30.0, 48.0, 72.0, 96.0]
+    assert asked == [
+        (7 / 200, hours, 50, devices),
+        (7 / 200, hours, 50, 99_999),
+        (0.1, [9.0], 50, devices),
+    ]
+
+
 def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
     """Without a timer none can be longer, and the third number of devices meets the target."""
     near, asked = nearest_miss(3.0, 0.0), []
@@ -1027,7 +1101,7 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
 
     found = remedies(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate)
     (devices,) = [each for each in found if each.key == "population.devices"]
-    assert devices.value == asked[2][0]
+    assert devices.devices == asked[2][0]
     assert 1000 < asked[0][0] < asked[1][0] < asked[2][0]
 
 

@@ -29,8 +29,8 @@ def plan(
     epsilon: float,
     overrides: list[str] | None = None,
     place: list[str] | None = None,
-    timers: str = "24,48,72,96",
-    noise_per_report: float = 7.0 / 6500.0,
+    timers: str | None = None,
+    noise_per_report: float | None = None,
     seeds: int = 3,
     scale: float = 0.1,
     least: str = "updates",
@@ -42,14 +42,16 @@ def plan(
     """Plan report goal, timer and noise multiplier for a target epsilon, by simulated min-seps.
 
     Without SCENARIO, --set must give population.devices and rounds.count. Rounds start as soon as
-    they can, unless rounds.min_minutes_between is set. A plan keeps a report goal given by --set,
-    and a noise multiplier given with it; it says whether those of a file meet the target. Exit code
-    1 if no candidate does. An interrupted plan continues when it is run again.
+    they can, unless rounds.min_minutes_between is set; the deadline is rounds.max_days. A plan
+    keeps a report goal given by --set, and a noise multiplier given with it; it says whether those
+    of a file meet the target. Exit code 1 if no candidate does. An interrupted plan continues when
+    it is run again.
 
     Args:
         epsilon (E): largest epsilon allowed, at the scenario's privacy.delta
-        timers (LIST): timers to try, in hours, comma-separated
-        noise_per_report (X): noise multiplier over report goal; as published by default
+        timers (LIST): timers to try, in hours; default: 24,48,72,96 and the file's
+        noise_per_report (X): noise multiplier over report goal; default: the file's, or 7/6500 as
+            published
         seeds (S): simulated runs of each candidate; their spread is the margin
         scale (S): size of the search's simulations; the plan is confirmed at 1
         least (COST): updates, for the least report goal, or days, for the fastest timer
@@ -57,17 +59,26 @@ def plan(
     """
     from fedray.base.atomic import write_directory
     from fedray.studies.fit import scenario_to_fit
-    from fedray.studies.plan import PlanTarget, make_plan
+    from fedray.studies.plan import PlanTarget, make_plan, stated_noise
     from fedray.studies.plan_page import plan_files
 
     # Cheap mistakes are reported before the planner is loaded.
-    hours = _hours(timers)
+    hours = _hours(timers or "24,48,72,96")
     is_set = {each.partition("=")[0].strip(): each for each in overrides or ()}
     _refuse_planned(is_set)
     refuse_existing(out)
     # Without a file, timer and report goal only complete the scenario.
-    own = [] if scenario else [f"participation.timer_hours={hours[0]}", "rounds.report_goal=1"]
-    value = scenario_to_fit(scenario, [*own, *(overrides or ())])
+    other = [] if scenario else [f"participation.timer_hours={hours[0]}", "rounds.report_goal=1"]
+    value = scenario_to_fit(scenario, [*other, *(overrides or ())])
+    own = None
+    if scenario is not None:
+        # What remedies change stays as it is in the file, to compare with.
+        kept = "rounds.report_goal", "privacy.noise_multiplier", "rounds.count"
+        own = scenario_to_fit(scenario, [each for key, each in is_set.items() if key not in kept])
+        if timers is None:
+            hours = sorted({*hours, own.participation.timer_hours})
+    if noise_per_report is None:
+        noise_per_report = (own and stated_noise(own)) or 7.0 / 6500.0
     goal = value.rounds.report_goal if "rounds.report_goal" in is_set else None
     if goal is not None and "privacy.noise_multiplier" in is_set:
         noise_per_report = value.privacy.noise_multiplier / goal
@@ -83,7 +94,7 @@ def plan(
             has_cache=has_cache,
             on_progress=show,
             least=least,  # pyright: ignore[reportArgumentType]
-            has_own=scenario is not None,
+            own=own,
         )
     command = f"fedray {shlex.join(sys.argv[1:])}"
     again = _remedy_commands(found, command)
@@ -117,13 +128,13 @@ def _refuse_planned(overrides: Mapping[str, str]) -> None:
 
 def _remedy_commands(plan: Any, command: str) -> list[str]:
     """Returns the commands that plan the remedies that were found, in place of a plan's."""
-    found = [each for each in plan.remedies if each.value is not None]
+    found = [each for each in plan.remedies if each.is_found]
     return [_changed(command, _options(plan, each), place) for place, each in enumerate(found, 2)]
 
 
 def _changed(command: str, options: Mapping[str, str], place: int) -> str:
-    """Returns a command with these settings, as KEY, and options, as --NAME, each once; a folder of
-    files gets a number."""
+    """Returns a command with these settings, as KEY, and options, as --NAME, each once, without
+    those whose text is empty; a folder of files gets a number."""
     kept: list[str] = []
     for word in shlex.split(command):
         pair = word.removeprefix("--set=").split("=", 1)
@@ -131,28 +142,23 @@ def _changed(command: str, options: Mapping[str, str], place: int) -> str:
             kept.pop()
         elif len(pair) == 1 or pair[0] not in options:
             kept.append(word + f"-{place}" * ("--out" in (*kept[-1:], *pair[:-1])))
-    pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in options.items())
+    given = {key: each for key, each in options.items() if each}
+    pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in given.items())
     return shlex.join([*kept, *(word for pair in pairs for word in pair)])
 
 
 def _options(plan: Any, remedy: Any) -> dict[str, str]:
-    """Returns the settings and options by which a remedy is planned."""
-    from fedray.studies.remedies import OF_ROUNDS, ONCE
+    """Returns the settings and options that plan just this remedy."""
+    from fedray.studies.remedies import ONCE
 
-    key, value, near = remedy.key, remedy.value, plan.nearest
-    goal, is_own = remedy.report_goal or near.report_goal, near is plan.own
-    noise, is_kept = remedy.noise_multiplier or near.noise_multiplier, plan.target.report_goal
-    is_other = is_own or (remedy.noise_multiplier and (is_kept or key == "noise_per_report"))
-    hours = value if key == "timer_hours" else remedy.timer_hours or near.timer_hours
-    is_timed = is_own or hours != near.timer_hours
-    # A plan without a given goal finds it again by the noise per report.
-    found = {
-        ONCE: "1" if key == ONCE else "",
-        "rounds.count": f"{value:.0f}" if key in OF_ROUNDS else "",
-        "population.devices": str(remedy.devices or ""),
-        "--timers": f"{hours:g}" if is_timed else "",
-        "rounds.report_goal": str(remedy.report_goal or "") if is_kept else "",
-        "privacy.noise_multiplier": up(noise) if is_kept and is_other else "",
-        "--noise-per-report": up(noise / goal, 6) if is_other and not is_kept else "",
+    near = plan.nearest
+    found = {ONCE: "1"} if remedy.key == ONCE else {}
+    found |= {"rounds.count": str(remedy.rounds)} if remedy.rounds else {}
+    found |= {"population.devices": str(remedy.devices)} if remedy.devices else {}
+    return {
+        **found,
+        "rounds.report_goal": str(remedy.report_goal or near.report_goal),
+        "privacy.noise_multiplier": up(remedy.noise_multiplier or near.noise_multiplier),
+        "--timers": f"{remedy.timer_hours or near.timer_hours:g}",
+        "--noise-per-report": "",
     }
-    return {name: text for name, text in found.items() if text}
