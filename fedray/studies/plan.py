@@ -272,7 +272,7 @@ class Plan(DrawnResult):
 
     @property
     def nearest(self) -> Candidate | None:
-        """The fastest candidate that misses the target by about the least; None if none is known."""
+        """The fastest candidate that misses the target by about the least; None without one."""
         return nearest_of(self.candidates)
 
     def __repr__(self) -> str:

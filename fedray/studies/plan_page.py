@@ -14,7 +14,7 @@ from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.plan import LATE, Candidate, Plan, PlannedTimer, planned_scenario, scale_of
-from fedray.studies.remedies import HALF_TRADE, LEAST_SHARE, NOISE, ONCE, TRADE, Remedy
+from fedray.studies.remedies import HALF_TRADE, NOISE, ONCE, TRADE, Remedy
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
@@ -112,9 +112,7 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
 
 def _would_not_do(plan: Plan) -> Iterable[str]:
     """Yields the changes by which no settings were found, and why."""
-    fewest = math.ceil(LEAST_SHARE * plan.scenario.rounds.count)
     names = {
-        "rounds.count": f"fewer rounds at this goal, from {fewest:,} on",
         TRADE: "fewer, larger rounds with these reports in all",
         "participation.timer_hours": "a longer timer",
         "rounds.report_goal": "a larger goal with more devices",

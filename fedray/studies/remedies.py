@@ -52,8 +52,7 @@ class Remedy(Document):
     is then 1."""
     epsilon: float | None
     """Epsilon with it. If none was found: epsilon of one participation, which exceeds the target;
-    or None if the simulated values failed, but others might do, or if only too few rounds would do.
-    """
+    or None if the simulated values failed, but others might do."""
     scale: float
     """Size of the simulations on which it rests; 1: the whole population."""
     days: float | None = None
@@ -115,11 +114,12 @@ def remedies(
 
     fewest, half = math.ceil(LEAST_SHARE * n), n // 2
     rounds = _bisected(lambda each: epsilon(within(each)) <= target.epsilon, n, fewest)
-    more = Remedy(NOISE, None, near.scale, near.days)
-    fewer = Remedy("rounds.count", epsilon(within(rounds or 1)), near.scale, rounds=rounds)
-    if rounds is None and half:
-        fewer = with_noise(replace(fewer, key=HALF, rounds=half), within(half))
-    found = [with_noise(more, limits), fewer]
+    found = [with_noise(Remedy(NOISE, None, near.scale, near.days), limits)]
+    if rounds is not None:
+        fewer = Remedy("rounds.count", epsilon(within(rounds)), near.scale, rounds=rounds)
+        found.append(fewer)
+    elif half:
+        found.append(with_noise(Remedy(HALF, None, near.scale, rounds=half), within(half)))
     needed_b = _bisected(lambda each: epsilon(within(n, each)) <= target.epsilon, b, n)
     more_apart = needed_b and MORE * needed_b / b
     more_noise = margin * needed(limits) / near.noise_multiplier

@@ -74,7 +74,8 @@ def plan(
     if scenario is not None:
         # What remedies change stays as it is in the file, to compare with.
         kept = "rounds.report_goal", "privacy.noise_multiplier", "rounds.count"
-        own = scenario_to_fit(scenario, [each for key, each in is_set.items() if key not in kept])
+        others = [each for key, each in is_set.items() if key not in kept]
+        own = scenario_to_fit(scenario, [*others, "training.enabled=false"])
         if timers is None:
             hours = sorted({*hours, own.participation.timer_hours})
     if noise_per_report is None:
