@@ -347,6 +347,8 @@ def test_a_caption_has_values_as_formulas_and_lists_as_they_are() -> None:
     assert r"{$\varepsilon = 4$ at $\delta = 10^{-10}$, " in caption
     assert r"$\sigma = 2.5 \times 10^{-8}$ ($k = 2$), rounds 430; " in caption
     assert r"$b$, $k$ 90, 5; $n$ 1,280}" in caption
+    number = "0.0070314825502323835"
+    assert number in Table.facts("", [("omega", number)]).rendered("tex"), "no line ends in it"
 
 
 def test_a_heading_has_symbols_and_as_many_lines_as_its_cells_leave_room_for() -> None:
