@@ -50,6 +50,8 @@ class Axis:
     decimals: int | None = None
     """Decimals to which values are rounded up, as for privacy losses and errors; None shows them
     unrounded."""
+    at_points: bool = False
+    """Whether the ticks of an x axis are `Figure.ticks`."""
 
     def text(self, value: float) -> str:
         """Returns a value as this axis shows it: whole numbers in full, others to six digits, or
@@ -173,6 +175,18 @@ class Figure:
     """Series in the order of drawing."""
     marks: tuple[Mark, ...] = ()
     """Lines and zones across the figure."""
+
+    @property
+    def ticks(self) -> list[float]:
+        """The x of the points, each an eighth of the axis, as its number needs, beyond the last."""
+        scale = np.log if self.x.is_log else np.asarray
+        points = np.unique([x for each in self.series for x in each.x])
+        ends = scale([*points, *(each.at for each in self.marks if each.axis == "x")])
+        found: list[float] = []
+        for each in points.tolist():
+            if not found or scale(each) - scale(found[-1]) >= np.ptp(ends) / 8:
+                found.append(each)
+        return found
 
     @property
     def looks(self) -> list[tuple[Series, int]]:

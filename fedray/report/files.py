@@ -17,7 +17,6 @@ from fedray.base.result import DrawnResult
 from fedray.base.storage import local_path
 from fedray.report.figure import (
     BAND_OPACITY,
-    COLORS,
     GREY,
     RED,
     ZONE_OPACITY,
@@ -42,7 +41,7 @@ FORMATS = {
 }
 """Formats of files, with what is left out so that the same figure has the same bytes."""
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-_MARKERS = "os^D"
+_MARKERS = "os^DvPXp"
 _AROUND = np.array([(0, 1), (1, 0), (-1, 0), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
 """Sides of a point where its label may stand, right and above."""
 _Label = tuple[Any, Sequence[tuple[float, float]]]
@@ -221,6 +220,8 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
         _draw_series(axes, series, place)
     drawn = [each for each in figure.series if each.x.size]
     _scale(axes.xaxis, axes.set_xscale, figure.x, [each.x for each in drawn])
+    if figure.x.at_points:
+        axes.set_xticks(figure.ticks)
     if not any(each.kind == "rows" for each in drawn):
         _scale(axes.yaxis, axes.set_yscale, figure.y, [each.y for each in drawn])
     if any(each.kind == "bars" for each in figure.series):
@@ -343,7 +344,7 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
     color, dash = look(place)
     # matplotlib leaves a label that starts with an underscore out of the legend.
     label = _math("\n".join(legend_lines(series))) or "_"
-    marker = _MARKERS[(place + place // len(COLORS)) % len(_MARKERS)]
+    marker = _MARKERS[place % len(_MARKERS)]
     style: dict[str, Any] = {"color": color, "linestyle": _DASHES[dash]}
     if series.is_reference:
         axes.plot(series.x, series.y, color=GREY, linestyle="--")
@@ -360,9 +361,12 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         axes.set_yticks(series.y, [_math(fill(each, 24)) for each in series.labels])
         axes.set_ylim(0.5 - series.y.size, 0.5)
     elif series.kind == "points":
-        axes.plot(series.x, series.y, marker, color=color, label=label, fillstyle="none")
+        style = {"color": color, "fillstyle": "none" if place < len(_MARKERS) else "full"}
+        axes.plot(series.x, series.y, marker, label=label, **style)
         if series.low is not None and series.high is not None:
-            axes.vlines(series.x, series.low, series.high, color=color)
+            # Inside of a marker, a bar would make another one of it.
+            axes.plot(series.x, series.y, marker, color="white", zorder=1.5)
+            axes.vlines(series.x, series.low, series.high, color=color, zorder=1.4)
     else:
         x, y = series.path()[:2] if series.kind == "steps" else (series.x, series.y)
         if series.low is not None and series.high is not None:

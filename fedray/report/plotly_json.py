@@ -27,12 +27,15 @@ PLOT, CHARACTER = np.array([260.0, 200.0]), np.array([6.0, 12.0])
 """Sizes in pixels of a telephone's plot and of one character of a label, (width, height)."""
 LINE = 14
 """Height in pixels of a line of texts above a plot."""
+BESIDE = 9
+"""Most characters of a text that stands beside the plot, where it covers nothing."""
 LABEL = 20
 """Characters of a row's label that fit beside a telephone's plot."""
 HOVER = "%{hovertext}<extra></extra>"
 NAMED_HOVER = f"%{{fullData.name}}<br>{HOVER}"
 """Text beside a point. plotly.js would write the name in the line's colour, which is too bright for
 text."""
+_SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon"]
 _SILENT = {"hoverinfo": "skip", "showlegend": False}
 """Keys of lines that carry no data."""
 
@@ -51,6 +54,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
         data += _bands(each, place)
         data.append(_trace(figure, each, place))
     above = LINE * max(lines.values(), default=0)
+    beside = [0, *(n for m in figure.marks if m.axis == "y" and (n := len(m.text)) <= BESIDE)]
     return {
         "data": data,
         "layout": {
@@ -62,7 +66,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             ],
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
-            "margin": {"l": 56, "r": 24, "t": 24 + above, "b": 48},
+            "margin": {"l": 56, "r": max(24, 8 + 7 * max(beside)), "t": 24 + above, "b": 48},
             "height": 320 + 20 * has_legend * len(figure.series) + above + _of_rows(figure),
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
@@ -130,7 +134,10 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     if series.kind == "line":
         mode = "lines+markers" if series.has_markers else "lines"
         return {**drawn, "mode": mode, "marker": {"color": color, "size": 5}}
-    marker = {"color": color, "size": 7}
+    # Open markers hide no other; further series of a kind have its marker, filled.
+    is_open = series.kind == "points" and place < len(_SYMBOLS)
+    symbol = _SYMBOLS[place % len(_SYMBOLS)] + "-open" * is_open
+    marker = {"color": color, "size": 9 if is_open else 7, "symbol": symbol}
     if series.kind in ("stars", "misses"):
         shown = color if series.kind == "stars" else RED
         marker = {"color": shown, "size": 16, "symbol": "star"}
@@ -172,7 +179,8 @@ def _error_bars(series: Series) -> dict[str, Any]:
     middle = series.x if is_row else series.y
     above, below = _numbers(series.high - middle), _numbers(middle - series.low)
     bars = {"symmetric": False, "array": above, "arrayminus": below, "thickness": 1.2}
-    return {f"error_{'x' if is_row else 'y'}": {"type": "data", **bars}}
+    # The ends of a short bar at a point would look like another marker.
+    return {f"error_{'x' if is_row else 'y'}": {"type": "data", "width": 4 * is_row, **bars}}
 
 
 def _hover(figure: Figure, series: Series, point: int) -> str:
@@ -224,6 +232,8 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         # No number of the axis may stand between two whole ones.
         if known.size and np.array_equal(known, np.round(known)) and np.ptp([*known, *marks]) <= 10:
             drawn["dtick"] = 1
+    if axis.at_points:
+        drawn |= {"tickvals": figure.ticks, "ticktext": list(map(axis.text, figure.ticks))}
     return drawn
 
 
@@ -260,7 +270,8 @@ def _annotation(figure: Figure, mark: Mark, line: int) -> dict[str, Any]:
     if mark.axis == "x":
         place = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": LINE * line}
         return {**text, **place}
-    return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
+    beside = {"xanchor": "left", "yanchor": "middle"} if len(mark.text) <= BESIDE else {}
+    return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at, **beside}
 
 
 def _faint(color: str, opacity: float) -> str:

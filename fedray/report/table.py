@@ -20,7 +20,8 @@ _NUMBER = re.compile(
 )
 _GREEK = re.compile(r"\b(epsilon|delta|rho|mu|sigma)\b", re.IGNORECASE)
 _SYMBOL = re.compile(r"\b[bknz]\b")
-_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[█]|(?<=[\da-f]{16})(?=[\da-f])")
+_VALUE = re.compile(r"\$(\\?\w+)\$ (\d+(?:\.\d+)?)(?:e([-+]\d+))?(?!\w|[,.]? ?\d)")
+_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[█]|(?<=[\da-f]{20})(?=[\da-f])")
 _LATEX = {
     **{"": r"\allowbreak{}", "<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$", "[": "{[}"},
     **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "█": r"\rule{.4em}{1.5ex}"},
@@ -264,11 +265,11 @@ class Table:
         below = [each for each in table.notes if each.startswith((COLUMNS, NO_GUARANTEE))]
         said = [f"% {' '.join(each.split())}" for each in table.notes if each not in ("", *below)]
         caption = [table.title, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]
-        text = with_greek(_latex(". ".join(filter(None, caption))))
+        text = _VALUE.sub(_equation, _in_symbols(". ".join(filter(None, caption))))
         # Prose has lines, and with it or many columns a table needs the page's whole width.
         columns = [[row[place] for row in table.rows] for place in range(len(sides))]
         is_long = [max(map(len, column), default=0) > NARROW for column in columns]
-        shape = [r"p{0.3\textwidth}" if long else s for s, long in zip(sides, is_long, strict=True)]
+        shape = ["p{14em}" if long else s for s, long in zip(sides, is_long, strict=True)]
         label = re.sub(r"[^\w.-]", "-", name)
         kind = f"table{'*' * (len(sides) > 4 or any(is_long))}"
         float_ = [rf"\begin{{{kind}}}", rf"\caption{{{text}}}\label{{tab:{label}}}", r"\centering"]
@@ -278,7 +279,7 @@ class Table:
         body = [begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}}"]
         # A table that is wider than its place is shrunk.
         body += [r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"]
-        body += [rf"\par\smallskip\footnotesize {with_greek(_latex(each))}" for each in below]
+        body += [rf"\par\smallskip\footnotesize {_in_symbols(each)}" for each in below]
         return "\n".join([*said, *float_, *body, rf"\end{{{kind}}}", ""])
 
     def _with_units(self) -> Self:
@@ -338,6 +339,16 @@ def with_greek(text: str) -> str:
     return letters.replace(r"\epsilon", r"\varepsilon")
 
 
+def _equation(found: re.Match[str]) -> str:
+    """Returns a symbol and its value as a formula of TeX."""
+    power = found[3] and rf" \times 10^{{{int(found[3])}}}"
+    return f"${found[1]} = {found[2]}{power or ''}$".replace(r"= 1 \times ", "= ")
+
+
+def _in_symbols(text: str) -> str:
+    return _SYMBOL.sub(r"$\g<0>$", with_greek(_latex(text)))
+
+
 def _latex(cell: str) -> str:
     return _SPECIAL.sub(lambda found: _LATEX[found[0]], printable(cell))
 
@@ -346,8 +357,8 @@ def _latex_head(side: str, column: Sequence[str]) -> str:
     """Returns a heading with its symbols as formulas, in lines about as long as its cells."""
     words = column[0].replace("_", " ")
     width = max(len(words) // 2 + 1, *map(len, [*column[1:], *words.split()]))
-    lines = [with_greek(_latex(each)) for each in wrap(words, width, break_on_hyphens=False)]
-    text = _SYMBOL.sub(r"$\g<0>$", r"\\".join(lines))
+    lines = list(map(_in_symbols, wrap(words, width, break_on_hyphens=False)))
+    text = r"\\".join(lines)
     stack = rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{text}\end{{tabular}}"
     return stack if lines[1:] else text
 

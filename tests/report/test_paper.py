@@ -137,7 +137,7 @@ def test_pairs_of_a_stress_test_are_named_once_and_bounds_are_named() -> None:
             assert texts.count(pair) == 1
         assert "banded (upper bound)" in texts
     assert figure.y.title == "Regret of RmsLoss (%)"
-    assert max(figure.series[1].y) == pytest.approx(7.3)
+    assert max(figure.series[-1].y) == pytest.approx(7.3)
     (table,) = stressed().tables()
     column = table.columns.index("regret")
     assert [row[column] for row in table.rows if row[0] == "banded"] == ["<= +7.3 %"]
@@ -200,6 +200,29 @@ def test_further_mechanisms_of_a_kind_differ_in_their_dashes_only() -> None:
     many = [Series(str(each), "line", x, x, mechanism="blt") for each in range(6)]
     found = Figure("f", "", "", Axis("x"), Axis("y"), tuple(many)).looks
     assert len({look(place)[0] for _, place in found}) == 6
+
+
+def test_each_kind_has_a_marker_and_a_second_series_of_a_kind_has_it_filled() -> None:
+    x, kinds = np.arange(3.0), ["blt", "banded-toeplitz", "banded", "tree", "band-fhu", "bisr"]
+    points = [Series(each, "points", x, x, mechanism=each) for each in [*kinds, "banded"]]
+    figure = Figure("f", "", "", Axis("x"), Axis("y"), tuple(points))
+    (axes,) = drawn_figure(figure, "paper").axes
+    markers = [each.get_marker() for each in axes.lines]
+    assert len({*markers}) == len(kinds)
+    assert markers[-1] == markers[2]
+    assert [each.get_fillstyle() for each in axes.lines] == ["none"] * len(kinds) + ["full"]
+    symbols = [each["marker"]["symbol"] for each in plotly_figure(figure)["data"]]
+    assert len({*symbols[:-1]}) == len(kinds)
+    assert symbols[2] == f"{symbols[-1]}-open"
+
+
+def test_ticks_at_points_leave_room_for_their_numbers() -> None:
+    x = np.array([60.0, 126.0, 130.0, 200.0])
+    axis = Axis("x", at_points=True)
+    figure = Figure("f", "", "", axis, Axis("y"), (Series("s", "points", x, x),))
+    assert figure.ticks == [60.0, 126.0, 200.0]
+    assert replace(figure, marks=(Mark(1000.0, "truth"),)).ticks == [60.0, 200.0]
+    assert replace(figure, series=()).ticks == []
 
 
 def test_long_lines_have_no_markers_and_whole_numbers_stand_on_whole_ticks() -> None:
@@ -316,6 +339,16 @@ def test_another_program_reads_the_latex_table() -> None:
     assert "MaxLoss" not in rows[0], "a paper has no room for details"
     assert "regret (%)" in rows[0]
     assert "regret (%)" in rows[0]
+
+
+def test_a_caption_has_values_as_formulas_and_lists_as_they_are() -> None:
+    title = "epsilon 4 at delta 1e-10, sigma 2.5e-08 (k 2), rounds 430"
+    caption = Table.headed(f"{title}; b, k 90, 5; n 1,280", [("a",)]).rendered("tex")
+    assert r"{$\varepsilon = 4$ at $\delta = 10^{-10}$, " in caption
+    assert r"$\sigma = 2.5 \times 10^{-8}$ ($k = 2$), rounds 430; " in caption
+    assert r"$b$, $k$ 90, 5; $n$ 1,280}" in caption
+    number = "0.0070314825502323835"
+    assert number in Table.facts("", [("omega", number)]).rendered("tex"), "no line ends in it"
 
 
 def test_a_heading_has_symbols_and_as_many_lines_as_its_cells_leave_room_for() -> None:

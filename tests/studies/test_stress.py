@@ -21,6 +21,8 @@ from fedray.mechanisms.named import PARAMETERS
 from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Tree
+from fedray.report.files import drawn_figure
+from fedray.report.plotly_json import plotly_figure
 from fedray.scenario import Scenario
 from fedray.studies.simulated import Truth
 from fedray.studies.stress import judged as judging
@@ -593,6 +595,7 @@ def test_the_command_prints_the_verdict_first_and_writes_page_and_figures(
             ["--rounds", "9", "--estimated", "planned", "--actual", "3"],
             "--estimated='planned' must be whole numbers, or of a scenario planned",
         ),
+        (["small", "--rounds", "9"], "does not apply to a scenario; give --set rounds.count=9"),
         (["--epsilon", "nan"], "--epsilon=nan must be positive"),
         (["--mechanisms", "chess"], "is neither a file nor one of the kinds"),
         (["small", "--what-if", "no"], "must have the form table.key=value"),
@@ -717,10 +720,20 @@ def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
         assert row.observed_epsilon == audited.observed.epsilon
     (table,) = result.tables()
     assert "as enforced" in table.title
-    assert table.notes[1].startswith("The truth is what the rules enforce")
+    observed = "No guarantee may rest on observed epsilons; the truth is what rules enforce"
+    assert table.notes[1].startswith(observed)
+    assert rf"\footnotesize {observed}" in table.rendered("tex")
     assert table.notes[0] == "In all rows: rounds 40; estimate b, k 15, 3; truth b, k 18, 2."
-    shown = {"z", "factor", "RMS error", "regret"}
-    assert shown <= {*table.columns} - {*table.details}
+    shown = {"z", "needed z", "RMS error at needed z", "regret"}
+    assert {*shown, "observed epsilon"} <= {*table.columns} - {*table.details}
+    # The audit of the last row, at the noise of its cell, spends the target.
+    cells = dict(zip(table.columns, table.rows[-1], strict=True))
+    needed = float(cells["needed z"])
+    (audited,) = fedray.audit_trace(trace, mechanism=strategy, noise_multiplier=needed).mechanisms
+    assert audited.enforced.epsilon == pytest.approx(6.0, rel=1e-3)
+    assert audited.enforced.epsilon <= 6.0
+    error = row.rms_error * needed / row.noise_multiplier
+    assert float(cells["RMS error at needed z"]) == pytest.approx(error, rel=1e-4)
     (simulated,) = StressResult("", 4.0, DELTA, (), simulated_rows((8, 9))).tables()
     assert shown <= {*simulated.columns} - {*simulated.details}, "the same columns"
 
@@ -771,7 +784,7 @@ def test_table_and_figures_have_one_series_a_mechanism_and_the_same_rows() -> No
     tex = table.rendered("tex")
     assert tex.count(r"\midrule") == 2, "below the heading, and between the estimates"
     assert tex.index("7, 6 & tree") < tex.rindex(r"\midrule") < tex.index("8, 5 & blt")
-    assert r"\footnotesize Columns: exceed, runs that spend more than the target; z, " in tex
+    assert r"\footnotesize Columns: exceed, runs that spend more than the target; $z$, " in tex
     assert "truth as observed" in table.title
     for figure in result.figures():
         assert [(each.name, [*each.x]) for each in figure.series] == [
@@ -786,6 +799,8 @@ def test_estimates_of_one_truth_are_on_the_axis_and_the_truth_is_a_line() -> Non
     result = stress(rounds=60, estimated=[20, 15], actual=[12], mechanisms=["tree"])
     for figure in result.figures():
         assert figure.x.title == "estimated min-sep"
+        assert [*drawn_figure(figure, "paper").axes[0].get_xticks()] == [15.0, 20.0]
+        assert plotly_figure(figure)["layout"]["xaxis"]["ticktext"] == ["15", "20"]
         assert [*figure.series[0].x] == [15.0, 20.0]
         assert [mark.at for mark in figure.marks if mark.axis == "x"] == [12.0]
         assert len(figure.y.title) < 25
@@ -837,7 +852,10 @@ def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happene
     )
     (table,) = result.tables()
     assert [row[table.columns.index("epsilon")] for row in table.rows] == ["4.0000", "4.1000"]
-    assert [row[table.columns.index("observed")] for row in table.rows] == ["3.9000", "3.9000"]
+    assert [row[table.columns.index("observed epsilon")] for row in table.rows] == [
+        "3.9000",
+        "3.9000",
+    ]
     # Even one that would keep the target is not recommended above the enforced min-sep.
     (best,) = StressResult("", 4.0, DELTA, (), simulated_rows((8, 9), 8, lambda _: 3.9)).recommended
     assert best.estimated_min_sep == 8
@@ -882,7 +900,8 @@ def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds() -> N
     given = (MinSep(40, 8, 5), MinSep(40, 50, 1))
     verdict = StressResult("", 4.0, DELTA, given, rows, planned=given[:1]).verdict
     assert verdict.startswith(
-        "Epsilon 4 holds in all runs only with the planner's min-sep 8 (k 5). Design for "
+        "Epsilon 4 holds in all runs with the planner's min-sep 8 (k 5), not with min-sep 50 (k 1), "
+        "more than the 40 rounds. Design for "
     )
     alone = StressResult("", 4.0, DELTA, given[1:], rows).verdict
     assert "the nearest, min-sep 50 (k 1), more than the 40 rounds, needs 3.00 times" in alone
@@ -923,7 +942,7 @@ def test_a_changed_scenario_is_said_with_its_keys_and_only_bounds_are_marked_as_
     run = small_run().with_overrides(*keys)
     estimates = (MinSep(40, 8, 5), MinSep(40, 9, 5))
     result = StressResult("small", 4.0, DELTA, estimates, rows, scenario=run, overrides=keys)
-    told = "4 seeds of small (changed): 2,000 devices, 30 rounds of 60 reports, timer 24 h"
+    told = "seeds 0 to 3 of small (changed): 2,000 devices, 30 rounds of 60 reports, timer 24 h"
     (table,) = result.tables()
     assert table.title.endswith(f"truth as enforced, min-sep 8 (k 5); {told}")
     assert "% Set: population.devices=2000, rounds.count=30.\n" in table.rendered("tex")

@@ -66,11 +66,14 @@ def stress(
     from fedray.studies.stress.run import opened_subject
     from fedray.studies.stress.run import stress as stressed
 
-    subject: Any = opened_subject(truth) if overrides else truth
-    if overrides:
-        if not isinstance(subject, Scenario):
-            raise InputError.of("overrides", overrides[0], "applies to a scenario", "give one")
-        subject = subject.with_overrides(*overrides)
+    subject: Any = opened_subject(truth)
+    if isinstance(subject, Scenario):
+        if rounds is not None:
+            remedy = f"give --set rounds.count={rounds}"
+            raise InputError.of("rounds", rounds, "does not apply to a scenario", remedy)
+        subject = subject.with_overrides(*overrides or ())
+    elif overrides:
+        raise InputError.of("overrides", overrides[0], "applies to a scenario", "give one")
     with progress_line("stressing") as show, contextlib.redirect_stdout(sys.stderr):
         result = stressed(
             subject,

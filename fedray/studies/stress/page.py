@@ -8,7 +8,6 @@ import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.audit.participation import ALIKE
-from fedray.base.arrays import Float64Array
 from fedray.base.rounding import counted, given, significant, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
@@ -24,7 +23,6 @@ from fedray.studies.stress.result import (
     case_of,
     estimate_of,
     grouped,
-    percent,
     risk,
     share,
     true_limits,
@@ -34,9 +32,9 @@ MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
 EXCESS = "Excess: RMS error over that of one made for the truth with its z, if the target is kept."
 LEGEND = (
-    "z, noise multiplier; factor on it that keeps the target under the truth; RMS error of prefix "
-    "sums, at clip norm 1 and z; regret, RMS error over that of the same kind made for the truth, "
-    "at equal epsilon, minus 1; <=, from an upper bound of the sensitivity; -, unknown"
+    "z, noise multiplier; needed z, the least that keeps the target under the truth; RMS error of "
+    "prefix sums, at clip norm 1; regret, that at needed z over that of the same kind made for the "
+    "truth, minus 1; <=, from an upper bound of the sensitivity; -, unknown"
 )
 
 
@@ -70,9 +68,10 @@ def _title(result: StressResult) -> str:
     source = f"; {PUBLISHED}" if result.subject == PUBLISHED else ""
     if len(kinds) == 1:
         source = "; truth as enforced" if True in kinds else "; truth as observed"
-    if seeds := {row.seed for row in result.rows if row.seed is not None}:
+    if seeds := [row.seed for row in result.rows if row.seed is not None]:
         subject = f"{result.subject}{' (changed)' * bool(result.overrides)}: {result.setting}"
-        source += f", {true_limits(result.rows)}; {counted(len(seeds), 'seed')} of {subject}"
+        which = f"seeds {min(seeds)} to {max(seeds)}" if len({*seeds}) > 1 else f"seed {seeds[0]}"
+        source += f", {true_limits(result.rows)}; {which} of {subject}"
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
     return f"Made for the estimate, with the noise for {target} under it{source}"
 
@@ -88,8 +87,9 @@ def _rows_table(result: StressResult) -> Table:
         ),
         "z": lambda row: "-" if row.noise_multiplier is None else up(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),
-        "observed": lambda row: _bounded(row, row.observed_epsilon, 4),
-        "factor": lambda row: _bounded(row, row.noise_factor, 3),
+        "observed epsilon": lambda row: _bounded(row, row.observed_epsilon, 4),
+        "needed z": lambda row: _at_needed(row, row.noise_multiplier),
+        "RMS error at needed z": lambda row: _at_needed(row, row.rms_error),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
@@ -99,11 +99,11 @@ def _rows_table(result: StressResult) -> Table:
         "regret": lambda row: _regret(row, row.rms_regret),
     }
     if not any(row.is_enforced for row in result.rows):
-        del cells["observed"]
+        del cells["observed epsilon"]
     below_zero = _below_zero(row.rms_regret for row in result.rows)
     notes = (_rests_on(result), f"{COLUMNS} {LEGEND}.", below_zero)
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
-    details = ("MaxLoss", "RmsLoss", "max error", "excess", "max regret")
+    details = ("MaxLoss", "RmsLoss", "max error", "RMS error", "excess", "max regret")
     told = {"details": details, "method": (EXCESS, "Losses are errors at mu = 1.")}
     table = Table.of(_title(result), result.rows, cells, *notes, *reasons, **told)
     return table.varied("rounds", "estimate b, k", "truth b, k")
@@ -117,7 +117,9 @@ def _rests_on(result: StressResult) -> str:
     alone = f" {ALONE}" if any(row.max_participations == 1 for row in result.rows) else ""
     if kinds == {False}:
         return f"{NO_GUARANTEE} the truth, which is what was observed.{alone}"
-    rest = "The truth is what the rules enforce at the times of the rounds, as `fedray audit` says"
+    rest = (
+        f"{NO_GUARANTEE} observed epsilons; the truth is what rules enforce at the recorded times"
+    )
     return f"{rest}{', or what was observed if they enforce nothing' if False in kinds else ''}."
 
 
@@ -139,6 +141,13 @@ def _bounded(row: StressRow | Outcome, value: float | None, decimals: int) -> st
     if value is None:
         return "-"
     return f"{'<= ' if row.is_exact is False else ''}{up(value, decimals)}"
+
+
+def _at_needed(row: StressRow | Outcome, value: float | None) -> str:
+    """Returns a figure in proportion to the noise, at the noise that keeps the target."""
+    factor = row.noise_factors[1] if isinstance(row, Outcome) else row.noise_factor
+    found = None if factor is None or value is None else factor * value
+    return f"{'<= ' * (row.is_exact is False)}{significant(found)}"
 
 
 def _regret(row: StressRow | Outcome, value: float | None) -> str:
@@ -166,27 +175,29 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "z": lambda each: up(each.noise_multiplier),
         "epsilon": lambda each: _bounded(each, each.epsilons[1], 4),
         "epsilon 95 %": lambda each: _bounded(each, each.epsilons[2], 4),
-        "factor": lambda each: _bounded(each, each.noise_factors[1], 3),
+        "observed epsilon": lambda each: (
+            "-" if each.observed_epsilon is None else up(each.observed_epsilon)
+        ),
+        "needed z": lambda each: _at_needed(each, each.noise_multiplier),
+        "RMS error at needed z": lambda each: _at_needed(each, each.rms_error),
         "RMS error": lambda each: significant(each.rms_error),
         "excess": lambda each: share(None if risk(each) else each.mean_excess),
         "regret": lambda each: _regret(each, each.mean_regret),
         "regret 95 %": lambda each: _regret(each, each.regrets and each.regrets[2]),
-        "observed": lambda each: (
-            "-" if each.observed_epsilon is None else up(each.observed_epsilon)
-        ),
-        "quantile": lambda each: percent(each.quantile),
     }
+    if not any(row.is_enforced for row in result.rows):
+        del cells["observed epsilon"]
     starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
     runs = max((each.runs for each in shown), default=0)
     notes = (
         f"Set: {', '.join(result.overrides)}." if result.overrides else "",
         _rests_on(result),
         f"{COLUMNS} exceed, runs that spend more than the target; {LEGEND}; *, recommended. "
-        "Epsilon and factor are medians over the runs, costs means.",
+        "Epsilons and needed z are medians over the runs, costs means.",
         "* recommended: the least excess of the estimates with which at most 5 % of the runs "
         "exceed the target; never one above the least min-sep that the rules enforced, nor above "
         f"that of every run. If no run of {runs:,} exceeds it, the chance is below "
-        f"{percent(1.0 - 0.05 ** (1.0 / max(runs, 1)))} at 95 % confidence (Clopper and Pearson).",
+        f"{100 - 100 * 0.05 ** (1 / max(runs, 1)):.1f} % at 95 % confidence (Clopper and Pearson).",
         ""
         if result.scenario and result.scenario.participation.max_participations
         else "A k below ceil(n / b) rests on the simulated times; "
@@ -195,8 +206,9 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
     )
-    details = ("epsilon 95 %", "excess", "regret 95 %", "observed", "quantile")
-    tables = [Table.of(_title(result), shown, cells, *notes, details=details, method=(EXCESS,))]
+    details = ("epsilon 95 %", "RMS error", "excess", "regret 95 %")
+    method = (EXCESS, "95 %: the 0.95 quantile over the runs.")
+    tables = [Table.of(_title(result), shown, cells, *notes, details=details, method=method)]
     # A mechanism that cannot run in every truth is a row too.
     known = {(each.mechanism, estimate_of(each)) for each in shown}
     estimates = [(each.rounds, each.min_sep, each.max_participations) for each in result.estimates]
@@ -222,84 +234,56 @@ def stress_figures(result: StressResult) -> list[Shown]:
         ("noise_factor", f"Noise factor, to keep epsilon {given(result.epsilon)}", 1.0),
         ("rms_regret", "Regret of RmsLoss (%), at equal epsilon", 0.0),
     )
-    draw = _over_estimates if _is_simulated(result) else _over_truths
     trained = [] if result.comparison is None else comparison_figures(result.comparison)
-    return [*(draw(result, *figure) for figure in figures), *trained]
+    return [*(_figure(result, *figure) for figure in figures), *trained]
 
 
-def _over_truths(result: StressResult, key: str, title: str, target: float) -> Figure:
-    estimates = {case_of(row)[:3] for row in result.rows}
-    is_single = len(estimates) == 1
-    is_one_truth = len({case_of(row)[3:] for row in result.rows}) == 1
+def _figure(result: StressResult, key: str, title: str, target: float) -> Figure:
+    is_simulated, key_name = _is_simulated(result), key.removeprefix("rms_")
+    is_single = len({estimate_of(row) for row in result.rows}) == 1
+    is_one_truth = is_simulated or len({case_of(row)[3:] for row in result.rows}) == 1
 
-    def x_of(row: StressRow) -> float:
-        true, estimated = float(row.min_sep or 0), float(row.estimated_min_sep)
-        return estimated if is_one_truth else true if is_single else true / estimated
+    def x_of(row: Any) -> float:
+        if is_one_truth:
+            return float(row.estimated_min_sep)
+        return float(row.min_sep or 0) / (1 if is_single else row.estimated_min_sep)
 
+    def y_of(row: Any) -> Any:
+        return getattr(row, f"{key_name}s" if is_simulated else key)
+
+    kinds = {row.mechanism: row.kind for row in result.rows}
+    every: Sequence[Any] = _shown(result) if is_simulated else result.rows
+    drawn = [row for row in every if y_of(row) is not None]
     series = []
-    for own in grouped(result.rows, lambda row: (row.mechanism, row.is_exact)):
-        known = sorted((row for row in own if getattr(row, key) is not None), key=x_of)
-        x = np.array([x_of(row) for row in known])
-        y = _values(key, [getattr(row, key) for row in known])
-        bound = " (upper bound)" if own[0].is_exact is False else ""
-        name = f"{own[0].mechanism}{bound}"
-        series.append(Series(name, "points", x, y, mechanism=own[0].kind))
+    # The exact points of a mechanism come first, so that bounds have its filled marker.
+    ordered = sorted(sorted(drawn, key=x_of), key=lambda row: not row.is_exact)
+    for own in grouped(ordered, lambda row: (row.mechanism, row.is_exact)):
+        y = np.array(list(map(y_of, own)), np.float64) * (100.0 if key == "rms_regret" else 1.0)
+        low, y, high = y.T if is_simulated else (None, y, None)
+        name = f"{own[0].mechanism}{' (upper bound)' * (not own[0].is_exact)}"
+        ends = {"low": low, "high": high, "mechanism": kinds[own[0].mechanism]}
+        series.append(Series(name, "points", np.array(list(map(x_of, own))), y, **ends))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
     if is_one_truth:
-        marks += _truth_marks(result)
+        true = sorted({float(row.min_sep) for row in result.rows if row.min_sep})
+        if true and all(row.max_participations != 1 for row in result.rows):
+            marks.append(Mark(true[0], "truth", until=true[-1] if true[1:] else None))
     elif is_single:
         marks.append(Mark(float(result.rows[0].estimated_min_sep), "estimate"))
     elif len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS:
         names = {f"{row.estimated_min_sep:,} to {row.min_sep:,}": row for row in cases.values()}
         marks += [Mark(x_of(row), name) for name, row in names.items()]
     x_title = "true min-sep" if is_single else "true over estimated min-sep"
-    x_axis = Axis("estimated min-sep" if is_one_truth else x_title, False, False)
+    x_title = "estimated min-sep" if is_one_truth else x_title
     note = "Each point is a mechanism made for the estimate, with the noise for the target."
-    return _figure(key, title, note, x_axis, series, marks)
-
-
-def _truth_marks(result: StressResult) -> list[Mark]:
-    """Returns the mark of the truth, or of all truths, if devices took part twice in each."""
-    if any(row.max_participations == 1 for row in result.rows):
-        return []
-    true = [float(row.min_sep) for row in result.rows if row.min_sep]
-    least, most = min(true), max(true)
-    return [Mark(least, "truth", until=most if most > least else None)]
-
-
-def _values(key: str, values: Sequence[Any]) -> Float64Array:
-    """Returns figures as their axis has them: shares in per cent."""
-    return np.array(values, np.float64) * (100.0 if key == "rms_regret" else 1.0)
-
-
-def _over_estimates(result: StressResult, key: str, title: str, target: float) -> Figure:
-    series = []
-    kinds = {row.mechanism: row.kind for row in result.rows}
-    for own in grouped(_shown(result), lambda each: (each.mechanism, each.is_exact)):
-        first = own[0]
-        triples = _values(key, [_TRIPLES[key](each) or (np.nan,) * 3 for each in own])
-        x = np.array([float(each.estimated_min_sep) for each in own])
-        low, median, high = triples.reshape(-1, 3).T
-        ends = {"low": low, "high": high, "mechanism": kinds[first.mechanism]}
-        bound = "" if first.is_exact else " (upper bound)"
-        series.append(Series(f"{first.mechanism}{bound}", "points", x, median, **ends))
-    marks = [Mark(target, "target" if key == "epsilon" else "", "y"), *_truth_marks(result)]
-    note = "Medians over the simulated runs; bars from the 5 % to the 95 % quantile."
-    x = Axis("estimated min-sep", needs_log(each.x for each in series), False)
-    return _figure(key, title, note, x, series, marks)
-
-
-_TRIPLES: dict[str, Callable[[Outcome], tuple[float, float, float] | None]] = {
-    "epsilon": lambda each: each.epsilons,
-    "noise_factor": lambda each: each.noise_factors,
-    "rms_regret": lambda each: each.regrets,
-}
-
-
-def _figure(
-    key: str, title: str, note: str, x: Axis, series: list[Series], marks: list[Mark]
-) -> Figure:
-    name = f"stress-{key.removeprefix('rms_').replace('_', '-')}"
-    y = Axis(title.partition(",")[0], starts_at_zero=False)
-    drawn = tuple(each for each in series if each.x.size)
-    return Figure(name, title, note, x, y, drawn, tuple(marks))
+    if is_simulated:
+        note = "Medians over the simulated runs; bars from the 5 % to the 95 % quantile."
+    return Figure(
+        f"stress-{key_name.replace('_', '-')}",
+        title,
+        note,
+        Axis(x_title, needs_log(each.x for each in series), False, None, is_single or is_one_truth),
+        Axis(title.partition(",")[0], starts_at_zero=False),
+        tuple(series),
+        tuple(marks),
+    )

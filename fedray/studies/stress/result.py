@@ -217,11 +217,12 @@ class StressResult(DrawnResult):
         kept = [own for own in groups if not any(map(risk, own))]
         target = given(self.epsilon)
         if kept or not groups:
-            only = "only " * (len(kept) < len(groups))
+            broken = [self._made_for(own[0]) for own in groups if own not in kept]
+            but = f", not with {' or '.join(broken)}" * bool(broken)
             is_sure = not any(each.exceeding for own in kept for each in own)
             runs = "all runs" if is_sure else "at least 95 % of the runs"
             names = " and ".join(self._made_for(own[0]) for own in kept)
-            return f"Epsilon {target} holds in {runs} {only}with {names}. " * bool(kept)
+            return f"Epsilon {target} holds in {runs} with {names}{but}. " * bool(kept)
         nearest = min(groups, key=lambda own: max(each.noise_factors[2] for each in own))
         short = [each for each in nearest if risk(each)]
         bound = "at most " * any(not each.is_exact for each in short)
@@ -394,11 +395,6 @@ def share(value: float | None) -> str:
 def beyond(outcome: Outcome) -> str:
     """Returns how many of the runs exceed the target, such as "1 of 20"."""
     return f"{round(outcome.exceeding * outcome.runs):,} of {outcome.runs:,}"
-
-
-def percent(share: float) -> str:
-    """Returns a share as a percentage with at most one decimal."""
-    return f"{round(100.0 * share, 1):g} %"
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], object]) -> list[list[_Item]]:

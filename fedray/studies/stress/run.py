@@ -124,8 +124,9 @@ def stress(
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
     trainings = {"train": train, "out": out, "trust_code": trust_code}
     estimate = numbers, estimated_participations
-    name, planned = _name(opened), ()
+    name, planned = "", ()
     if isinstance(opened, Scenario):
+        name = opened.name
         _refuse("a scenario", rounds=rounds, **settings, **trainings)
         runs = _simulated(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
@@ -141,6 +142,7 @@ def stress(
         tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs))))
         jobs = [replace(each, estimates=tried) for each in runs]
     elif opened is not None:
+        name = str(opened.path)
         # Without a training there is one truth.
         _refuse("a trace", **settings, **({"what_ifs": what_ifs} if train else simulations))
         if rounds is None:
@@ -240,12 +242,6 @@ def opened_subject(
     if is_sweep:
         raise InputError(f"{name!r} is a sweep of parameters; run `fedray sweep {name}`")
     return Scenario.from_toml(find_scenario(subject))
-
-
-def _name(opened: Trace | ImportedTrace | Scenario | None) -> str:
-    if opened is None:
-        return ""
-    return opened.name if isinstance(opened, Scenario) else str(opened.path)
 
 
 def _refuse(subject: str, **unused: object) -> None:

@@ -323,7 +323,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
             name=file_names(sweep.y, [x_axis])[x_axis],
             title=f"{y_title[0].upper()}{y_title[1:]} over {x_axis}",
             note=note,
-            x=Axis(x_axis, starts_at_zero=False),
+            x=Axis(x_axis, starts_at_zero=False, at_points=sweep.x == ESTIMATED),
             y=_axis(y_title, every_y),
             series=series,
             marks=tuple(marks),
