@@ -20,9 +20,9 @@ above which it is called void here: published keyboard models have up to 14, and
 which the odds of a guess may rise, is half a billion."""
 
 
-def void_text(epsilon: float | None) -> str:
-    """Returns a sentence that an epsilon is void as a guarantee; empty if it is not, or unknown."""
-    if epsilon is None or epsilon <= VACUOUS:
+def weak_text(*epsilons: float | None) -> str:
+    """Returns a sentence that epsilons are weak as guarantees; empty if no known one is."""
+    if not any((each or 0.0) > WEAK for each in epsilons):
         return ""
     return (
         f"An epsilon above {VACUOUS} protects nobody in practice; above {WEAK} it is weak "

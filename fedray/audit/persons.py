@@ -140,6 +140,26 @@ def audited_person(
     return PersonAudit(found, name_of(found.device_id), guarantees)
 
 
+def strongest(guarantees: Sequence[Guarantee]) -> Guarantee | None:
+    """Returns the guarantee with the least epsilon that may be rested on; None without one."""
+    known = [each for each in guarantees if each.may_rest_on and each.epsilon is not None]
+    return min(known, key=lambda each: each.epsilon or 0.0, default=None)
+
+
+def owner_text(guarantee: Guarantee, devices: int, of: str = "") -> str:
+    """Returns the epsilon of an owner of some devices, and the noise that gives them that of one.
+
+    Args:
+        guarantee: guarantee of the owner.
+        devices: largest number of their devices.
+        of: text after epsilon.
+    """
+    # A filter spends its budget, whatever the noise.
+    is_by_noise = guarantee.name == "enforced" and devices > 1
+    remedy = f", or with {devices:,} times the noise that of a device" if is_by_noise else ""
+    return f"{up(guarantee.epsilon or 0.0)}{of}{remedy}"
+
+
 def _of_group(guarantee: Guarantee, m: int, together: int, unit: str, assumption: str) -> Guarantee:
     """Returns the guarantee of a unit with m devices from the guarantee of each device; `together`
     is the number of devices that can share the rounds of the worst pattern."""
@@ -194,13 +214,16 @@ class Clients(Document):
         return cls(people["clients"], most, tuple(guarantees))
 
     @property
+    def strongest(self) -> Guarantee | None:
+        """The strongest guarantee of a client that may be rested on."""
+        return strongest(self.guarantees)
+
+    @property
     def text(self) -> InJson[str]:
         """Whose the epsilon of a device is not, and the epsilon of a client, in a sentence."""
-        known = [each for each in self.guarantees if each.may_rest_on and each.epsilon is not None]
-        has = "no guarantee may rest on any figure"
-        if known:
-            least = min(known, key=lambda each: each.epsilon or 0.0)
-            has = f"epsilon is at most {up(least.epsilon or 0.0)} ({least.name})"
+        has, found = "no guarantee may rest on any figure", self.strongest
+        if found is not None:
+            has = f"epsilon is at most {owner_text(found, self.most_devices, f' ({found.name})')}"
         return (
             "Epsilon is that of a device of the deployment imagined, and not of a person whose "
             f"data is on several: {counted(self.clients, 'client')} of the data are on up to "

@@ -80,8 +80,6 @@ class Group:
     """Epsilon by guarantee: `observed` and `enforced`. None if the trace is not known."""
     rho: Mapping[str, float | None] | None
     """zCDP, by guarantee as `epsilon`."""
-    clients: NotInJson[str] = ""
-    """That its epsilon is void, and whose it is not, in sentences; empty if neither is so."""
 
     @property
     def seeds(self) -> InJson[list[int]]:
@@ -161,6 +159,9 @@ class Comparison(DrawnResult):
     """Guarantee whose epsilon all groups with noise were calibrated to; empty if not known."""
     reach: IfAny[Reach] = None
     """What each run had spent when it first reached a value of the answer's metric, if asked."""
+    whose: NotInJson[str] = ""
+    """Whose epsilon it is not, and that it is weak, in sentences; empty if neither is so. Of the
+    group with the largest."""
     ended: NotInJson[str] = ""
     """How the trainings ended, in a sentence with a space after it, if rounds are missing."""
 
@@ -236,19 +237,16 @@ class Comparison(DrawnResult):
         # The unit is said once.
         _, unit = shown_unit(metric)
         units = chain([f" {unit} of {metric.title}".replace("  ", " ")], repeat(""))
-        said = [self._from_silent(each, next(units)) for each in silent]
-        doubtful = [each for each in others if self.may_be_chance(each)]
+        doubtful = [each for each in (*silent, *others) if self.may_be_chance(each)]
         told = [each for each in others if each not in doubtful]
+        said = [self._from_silent(each, next(units)) for each in silent if each not in doubtful]
         if told:
-            than = [f"{each.name} ({self._loss_text(each, next(units))})" for each in told]
+            than = [f"{each.name} ({self._margin_text(each, next(units))})" for each in told]
             said.append(f"{best.name} is better than {_few(than)}")
         if doubtful:
-            names, lost = zip(
-                *((e.name, self._loss_text(e, next(units))) for e in doubtful), strict=True
-            )
-            both = f"{best.name}{' and' if len(names) == 1 else ','} {_few(names)}"
-            further = "".join(self._by_further(each, each.name) for each in doubtful)
-            said.append(f"{both} cannot be told apart ({_few(lost)}){further}")
+            apart = [self._undecided(each, next(units)) for each in doubtful]
+            further = "".join(map(self._by_further, doubtful))
+            said.append(f"{best.name} cannot be told apart from {_few(apart)}{further}")
         mean = f"{best.name} has {self._mean_text(best, metric)}"
         if self.basis:
             spent = max(self._epsilons(self.basis).values())
@@ -262,40 +260,48 @@ class Comparison(DrawnResult):
     def headline(self) -> str:
         return self.answer
 
+    def _name(self, group: Group) -> str:
+        """Returns the name of a group in the answer."""
+        is_silent = group not in self.ranked
+        return f"no noise{group.name.removeprefix('none')}" if is_silent else group.name
+
     def _from_silent(self, group: Group, unit: str) -> str:
         """Returns the cost of privacy: the loss of the best group to one without noise."""
-        name, best = f"no noise{group.name.removeprefix('none')}", self.ranked[0]
-        lost = self._loss_text(group, unit)
-        if lost == "diverged":
+        best, name, margin = self.ranked[0].name, self._name(group), self._margin_text(group, unit)
+        if margin == "diverged":
             return f"{name} diverged"
-        if self.may_be_chance(group):
-            further = self._by_further(group, name)
-            return f"{best.name} and {name} cannot be told apart ({lost}){further}"
-        does = "gains" if lost.startswith("-") else "loses"
-        return f"{best.name} {does} {lost.removeprefix('-')} to {name}"
+        if margin.startswith("-"):
+            return f"{best} loses {margin[1:]} to {name}"
+        return f"{best} is better than {name} ({margin})"
 
-    def _by_further(self, group: Group, name: str) -> str:
+    def _undecided(self, group: Group, unit: str) -> str:
+        """Returns a group that cannot be told apart from the best, which may be either."""
+        margin = self._margin_text(group, unit)
+        does = f"worse by {margin[1:]}" if margin.startswith("-") else f"better by {margin}"
+        return f"{self._name(group)} ({does if self.deciding(group).count else margin})"
+
+    def _by_further(self, group: Group) -> str:
         """Returns which of a group and the best is better by metrics besides the answer's, as the
         end of a sentence; empty if none tells them apart."""
-        said, best = "", self.ranked[0].name
+        said, best, name = "", self.ranked[0].name, self._name(group)
         for metric in self.metrics:
             found = self.deciding(group, metric=metric)
             if metric.name != self.metric.name and found.is_from_zero:
                 _, unit = shown_unit(metric)
-                by = self._loss_text(group, f" {unit}".rstrip(), metric).removeprefix("-")
+                by = self._margin_text(group, f" {unit}".rstrip(), metric).removeprefix("-")
                 wins, over = (best, name) if metric.sign * found.mean < 0 else (name, best)
                 said += f", but by {metric.title} {wins} is better than {over} ({by})"
         return said
 
-    def _loss_text(self, group: Group, unit: str, metric: Metric | None = None) -> str:
-        """Returns how much the best group is better than one with noise, or worse than one without,
-        and half of the interval that decides."""
+    def _margin_text(self, group: Group, unit: str, metric: Metric | None = None) -> str:
+        """Returns how much the best group is better than another, and half of the interval that
+        decides."""
         metric = metric or self.metric
         found = self.deciding(group, metric=metric)
         if not math.isfinite(found.mean):
             return "diverged" if found.count else "no common seed"
         scale, _ = shown_unit(metric)
-        factor = scale * metric.sign * (-1.0 if group in self.ranked else 1.0)
+        factor = -scale * metric.sign
         half = scale * (found.high - found.low) / 2
         if not half > 0:
             return f"{factor * found.mean:.{1 if scale > 1 else 4}f}{unit}"
@@ -340,10 +346,10 @@ class Comparison(DrawnResult):
         for group in self.groups:
             # The seed with most warnings, a diverged one first.
             one = max(group.runs.values(), key=lambda run: (run.divergence > "", len(run.warnings)))
-            for each in (*one.warnings, group.clients):
+            for each in one.warnings:
                 about.setdefault(each, []).append(group.name)
-        found += [f"{_few(names)}: {said}" for said, names in about.items() if said]
-        return tuple(found)
+        found += [f"{_few(names)}: {said}" for said, names in about.items()]
+        return (*found, *filter(None, [self.whose]))
 
     @property
     def _noisy(self) -> list[Group]:
@@ -534,14 +540,15 @@ def comparison_of(
     own_delta: float = first.document["scenario"]["privacy"]["delta"]
     delta = own_delta if delta is None else delta
     spent: list[_Spent] = [{}] * len(firsts)
-    said = [""] * len(firsts)
+    whose = ""
     audits: list[Audit] = []
     assumptions: tuple[str, ...] = ()
     if found is not None:
         # The scenario is read back, so that the audit gets strategies and not tables.
         audits = audits_of([scenario_of_trained(run, found) for run in firsts], found, delta)
         spent, delta, assumptions = _spent(audits, labels, delta)
-        said = [_clients(*each) for each in zip(audits, firsts, strict=True)]
+        people = map(_with_clients, audits, firsts)
+        whose = max(people, key=lambda each: max(each.named_epsilons, default=0.0)).whose
     groups = tuple(
         Group(
             label,
@@ -549,17 +556,16 @@ def comparison_of(
             {name: table[name] for name in differing if name in table},
             figures.get("epsilon"),
             figures.get("rho"),
-            clients,
         )
-        for label, runs_by_seed, table, figures, clients in zip(
-            labels, gathered, tables, spent, said, strict=True
-        )
+        for label, runs_by_seed, table, figures in zip(labels, gathered, tables, spent, strict=True)
     )
     end = "" if found is None else found.run["ended"].partition(":")[0]
     why = f" ({end})" if end not in ("", "completed") else ""
     ended = f"{first.short} were trained{why}. " if first.short else ""
     made = Comparison(
-        first.trace_digest, first.task_metrics, groups, delta, assumptions, ended=ended
+        *(first.trace_digest, first.task_metrics, groups, delta, assumptions),
+        whose=whose,
+        ended=ended,
     )
     if reach is None:
         return made
@@ -733,9 +739,8 @@ def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list
     return [audits[key] for key in keys]
 
 
-def _clients(audit: Audit, run: TrainedRun) -> str:
-    found = clients_of(run, audit.mechanisms, bool(audit.answers))
-    return " ".join(filter(None, [audit.void, "" if found is None else found.text]))
+def _with_clients(audit: Audit, run: TrainedRun) -> Audit:
+    return replace(audit, clients=clients_of(run, audit.mechanisms, bool(audit.answers)))
 
 
 def _figures_of(audit: Audit) -> _Spent:
