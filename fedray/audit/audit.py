@@ -441,7 +441,7 @@ class Audit(DrawnResult):
     @property
     def named_epsilons(self) -> list[float]:
         """Epsilons of a device, and of persons on several, as far as they are known."""
-        of_client = self.clients and self.clients.strongest
+        of_client = self.clients and strongest(self.clients.guarantees)
         found = (self.basis.guarantee, of_client, self._of_person)
         return [each.epsilon for each in found if each and each.epsilon is not None]
 
@@ -587,13 +587,12 @@ class Audit(DrawnResult):
         found = self._of_person
         if found is None:
             return " for a device, and on none for a person"
-        of_person = owner_text(found, self.persons.most_devices, " for a person")
+        of_person = owner_text(found, self.persons.most_devices, "for a person")
         return f" for a device, and on epsilon {of_person}"
 
     @property
     def _of_person(self) -> Guarantee | None:
-        person = self.mechanisms[0].person if self.mechanisms else None
-        return None if person is None else strongest(person.guarantees)
+        return strongest(self.mechanisms[0].resting("person") if self.mechanisms else [])
 
     @cached_property
     def supported(self) -> "Audit":
@@ -1094,7 +1093,12 @@ def audit_trace(
         ]
     if trained is None and scenario is of_run and isinstance(opened, Trace):
         trained = opened.trained
-    clients = clients_of(trained, mechanisms, bool(answers)) if trained is not None else None
+    # A group of devices has no figure for releases beside the model.
+    by_rules = (
+        (mechanisms[0].enforced, mechanisms[0].filtered) if mechanisms and not answers else ()
+    )
+    people = trained.document.get("people") if trained is not None and mechanisms else None
+    clients = Clients.of(people or {}, [each for each in by_rules if each is not None])
     run = opened if isinstance(opened, Trace) else None
     left_out = () if imported is None else imported.left_out
     of_model = WITHOUT_NOISE if is_silent else _rests_on(scenario, imported, mechanisms)
@@ -1343,19 +1347,6 @@ def _with_server_rules(
         reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"
         by_filter = replace(by_filter, may_rest_on=False, reason=reason)
     return replace(mechanism, enforced=enforced, sampled=by_sampling, filtered=by_filter)
-
-
-def clients_of(
-    trained: TrainedRun, mechanisms: Sequence[MechanismAudit], has_answers: bool
-) -> Clients | None:
-    """Returns the clients of a training's data, with the guarantees of its first mechanism for
-    them; None without a mechanism, or if each is on one device."""
-    people = trained.document.get("people")
-    if not (mechanisms and people and people["most_devices"] > 1):
-        return None
-    # A group of devices has no figure for releases beside the model.
-    by_rules = () if has_answers else (mechanisms[0].enforced, mechanisms[0].filtered)
-    return Clients.of(people, [each for each in by_rules if each is not None])
 
 
 def _with_person(

@@ -349,6 +349,15 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
             trainer.worker.close()
 
 
+def rehearse(scenario: Scenario) -> None:
+    """Raises InputError if a user's code, which must be trusted, would fail at once in training."""
+    if scenario.training.enabled and scenario.training_files:
+        here = Placement(backend="in-process")
+        (trainer,) = start_trainers(scenario.for_trainers(), here, None)
+        with contextlib.closing(trainer.worker):
+            _rehearsed(trainer)
+
+
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     """Yields (round, its cohort, sorted by id) for all committed rounds, in order.
 

@@ -8,7 +8,7 @@ trace and the seed.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, repeat
@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from fedray.audit.audit import Audit, audit_trace, clients_of
+from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.questions import vocabulary_cost
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
@@ -89,7 +89,9 @@ class Group:
     @property
     def name(self) -> str:
         """Its label for sentences, in which commas separate groups."""
-        return self.label.replace(",", "")
+        label = self.label.replace(",", "")
+        is_silent = self.noise_multiplier is None
+        return f"no noise{label.removeprefix('none')}" if is_silent else label
 
     @property
     def privacy(self) -> dict[str, Any]:
@@ -238,13 +240,15 @@ class Comparison(DrawnResult):
         _, unit = shown_unit(metric)
         units = chain([f" {unit} of {metric.title}".replace("  ", " ")], repeat(""))
         doubtful = [each for each in (*silent, *others) if self.may_be_chance(each)]
-        told = [each for each in others if each not in doubtful]
-        said = [self._from_silent(each, next(units)) for each in silent if each not in doubtful]
+        sure = [each for each in (*silent, *others) if each not in doubtful]
+        lost = [each for each in sure if metric.sign * self.deciding(each).mean > 0]
+        told = [each for each in sure if each not in lost]
+        said = [f"{best.name} loses {self._by(each, next(units))} to {each.name}" for each in lost]
         if told:
-            than = [f"{each.name} ({self._margin_text(each, next(units))})" for each in told]
+            than = [f"{each.name} ({self._by(each, next(units))})" for each in told]
             said.append(f"{best.name} is better than {_few(than)}")
         if doubtful:
-            apart = [self._undecided(each, next(units)) for each in doubtful]
+            apart = [f"{each.name} ({self._by(each, next(units))})" for each in doubtful]
             further = "".join(map(self._by_further, doubtful))
             said.append(f"{best.name} cannot be told apart from {_few(apart)}{further}")
         mean = f"{best.name} has {self._mean_text(best, metric)}"
@@ -260,54 +264,35 @@ class Comparison(DrawnResult):
     def headline(self) -> str:
         return self.answer
 
-    def _name(self, group: Group) -> str:
-        """Returns the name of a group in the answer."""
-        is_silent = group not in self.ranked
-        return f"no noise{group.name.removeprefix('none')}" if is_silent else group.name
-
-    def _from_silent(self, group: Group, unit: str) -> str:
-        """Returns the cost of privacy: the loss of the best group to one without noise."""
-        best, name, margin = self.ranked[0].name, self._name(group), self._margin_text(group, unit)
-        if margin == "diverged":
-            return f"{name} diverged"
-        if margin.startswith("-"):
-            return f"{best} loses {margin[1:]} to {name}"
-        return f"{best} is better than {name} ({margin})"
-
-    def _undecided(self, group: Group, unit: str) -> str:
-        """Returns a group that cannot be told apart from the best, which may be either."""
-        margin = self._margin_text(group, unit)
-        does = f"worse by {margin[1:]}" if margin.startswith("-") else f"better by {margin}"
-        return f"{self._name(group)} ({does if self.deciding(group).count else margin})"
-
     def _by_further(self, group: Group) -> str:
         """Returns which of a group and the best is better by metrics besides the answer's, as the
         end of a sentence; empty if none tells them apart."""
-        said, best, name = "", self.ranked[0].name, self._name(group)
+        said, pair = "", [self.ranked[0].name, group.name]
         for metric in self.metrics:
             found = self.deciding(group, metric=metric)
             if metric.name != self.metric.name and found.is_from_zero:
-                _, unit = shown_unit(metric)
-                by = self._margin_text(group, f" {unit}".rstrip(), metric).removeprefix("-")
-                wins, over = (best, name) if metric.sign * found.mean < 0 else (name, best)
+                by = self._by(group, f" {shown_unit(metric)[1]}".rstrip(), metric)
+                wins, over = reversed(pair) if metric.sign * found.mean > 0 else pair
                 said += f", but by {metric.title} {wins} is better than {over} ({by})"
         return said
 
-    def _margin_text(self, group: Group, unit: str, metric: Metric | None = None) -> str:
-        """Returns how much the best group is better than another, and half of the interval that
-        decides."""
+    def _by(self, group: Group, unit: str, metric: Metric | None = None) -> str:
+        """Returns how far a group is from the best, and half of the interval that decides; also
+        whether it is better or worse, unless that is decided."""
         metric = metric or self.metric
         found = self.deciding(group, metric=metric)
         if not math.isfinite(found.mean):
             return "diverged" if found.count else "no common seed"
         scale, _ = shown_unit(metric)
-        factor = -scale * metric.sign
+        is_better = metric.sign * found.mean > 0
+        unit += "" if found.is_from_zero else " better" if is_better else " worse"
+        mean = scale * abs(found.mean)
         half = scale * (found.high - found.low) / 2
         if not half > 0:
-            return f"{factor * found.mean:.{1 if scale > 1 else 4}f}{unit}"
+            return f"{mean:.{1 if scale > 1 else 4}f}{unit}"
         # One digit of the interval is as far as the difference is known.
         decimals = max(1, -math.floor(math.log10(half)))
-        return f"{factor * found.mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
+        return f"{mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
 
     @property
     def warnings(self) -> InJson[tuple[str, ...]]:
@@ -545,10 +530,10 @@ def comparison_of(
     assumptions: tuple[str, ...] = ()
     if found is not None:
         # The scenario is read back, so that the audit gets strategies and not tables.
-        audits = audits_of([scenario_of_trained(run, found) for run in firsts], found, delta)
+        scenarios = [scenario_of_trained(run, found) for run in firsts]
+        audits = audits_of(scenarios, found, delta, firsts)
         spent, delta, assumptions = _spent(audits, labels, delta)
-        people = map(_with_clients, audits, firsts)
-        whose = max(people, key=lambda each: max(each.named_epsilons, default=0.0)).whose
+        whose = max(audits, key=lambda each: max(each.named_epsilons, default=0.0)).whose
     groups = tuple(
         Group(
             label,
@@ -721,26 +706,29 @@ def _spent(
     return [_figures_of(audit) for audit in audits], max(deltas, default=delta), assumptions
 
 
-def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list[Audit]:
-    """Returns the audit of a trace with the mechanism and noise of each scenario."""
+def audits_of(
+    scenarios: Sequence[Scenario],
+    trace: Trace,
+    delta: float,
+    runs: Iterable[TrainedRun | None] = repeat(None),
+) -> list[Audit]:
+    """Returns the audit of a trace with the mechanism and noise of each scenario, and the people of
+    its run."""
     audits: dict[str, Audit] = {}
     keys = []
-    for each in scenarios:
+    for each, run in zip(scenarios, runs, strict=False):
         # An audit reads all participations, and other settings change nothing in it.
         cost = vocabulary_cost(each)
         own = [
             each.to_tables()["privacy"],
             each.training.cohort_sample,
             cost and cost.model_dump(mode="json"),
+            run and run.document.get("people"),
         ]
         keys.append(json.dumps(own, sort_keys=True))
         if keys[-1] not in audits:
-            audits[keys[-1]] = audit_trace(trace, delta=delta, scenario=each)
+            audits[keys[-1]] = audit_trace(trace, delta=delta, scenario=each, trained=run)
     return [audits[key] for key in keys]
-
-
-def _with_clients(audit: Audit, run: TrainedRun) -> Audit:
-    return replace(audit, clients=clients_of(run, audit.mechanisms, bool(audit.answers)))
 
 
 def _figures_of(audit: Audit) -> _Spent:

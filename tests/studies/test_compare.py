@@ -194,7 +194,9 @@ def test_a_loss_of_one_seed_tells_apart_what_the_accuracy_does_not(
         trained_of("b", trace, {"accuracy": 0.5, "loss": 1.0 - difference}, override, error=0.05),
     ]
     answer = fedray.compare_runs(made).answer
-    assert answer.startswith(f"blt cannot be told apart from {other} (better by 1.0")
+    assert answer.startswith(
+        f"blt cannot be told apart from {other} (1.0 ± 13.9 points of accuracy worse)"
+    )
     assert ("but by loss" in answer) == (says is not None)
     assert says is None or f"), but by loss {says}" in answer
     assert "of one seed, within the errors of two evaluations" in answer
@@ -205,7 +207,7 @@ def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, train
     # Tree has the smaller mean, of other seeds: pairs decide what can be told apart.
     found = fedray.compare_runs(runs)
     assert found.answer == (
-        "blt cannot be told apart from tree (worse by 11.0 ± 12.7 points of accuracy). "
+        "blt cannot be told apart from tree (11.0 ± 12.7 points of accuracy better). "
         "blt has accuracy 0.5733 ± 0.2736."
     )
     more = [
@@ -278,7 +280,7 @@ def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(trace, tra
     # An interval of 2.39 x 0.0707, by which z 2 cannot be told apart.
     assert found.answer.startswith(
         "blt z 1 is better than blt z 3 (40.0 ± 16.9 points of accuracy); blt z 1 cannot be "
-        "told apart from blt z 2 (better by 14.8 ± 16.9). blt z 1 has accuracy 0.5000; "
+        "told apart from blt z 2 (14.8 ± 16.9 worse). blt z 1 has accuracy 0.5000; "
         "differences are of one seed, within the errors of two evaluations."
     )
     assert "below 2.39 standard errors" in found.warnings[0]
@@ -387,7 +389,9 @@ def test_training_without_noise_that_diverged_is_said_and_is_no_loss(trace, trai
         trained_of("blt", trace, {"accuracy": 0.5}),
         trained_of("none", trace, {"accuracy": math.nan}, "privacy.mechanism=none"),
     ]
-    assert fedray.compare_runs(made).answer.startswith("no noise diverged. blt has accuracy 0.5000")
+    assert fedray.compare_runs(made).answer.startswith(
+        "blt is better than no noise (diverged). blt has accuracy 0.5000"
+    )
 
 
 def test_long_lists_are_shown_by_their_length(trace, trained_of) -> None:
@@ -564,7 +568,7 @@ def test_the_command_prints_tables_or_json_and_writes_page_and_figures(
     code, out, _ = fedray_command("compare", *paths)
     assert code == 0
     assert out.startswith(
-        "blt cannot be told apart from tree (worse by 11.0 ± 12.7 points of accuracy)."
+        "blt cannot be told apart from tree (11.0 ± 12.7 points of accuracy better)."
     )
     assert "+0.1100 ± 0.1271" in out
     assert not any(path in out for path in paths)
