@@ -50,6 +50,7 @@ from fedray.audit.guarantees import (
     observed,
     of_limits,
     shown_pairs,
+    strongest,
 )
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import (
@@ -62,14 +63,7 @@ from fedray.audit.noise import (
 )
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import ALIKE, Patterns, read_patterns
-from fedray.audit.persons import (
-    Clients,
-    PersonAudit,
-    Persons,
-    audited_person,
-    owner_text,
-    strongest,
-)
+from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person, owner_text
 from fedray.audit.questions import (
     OF_A_MODEL,
     ONLY_ANSWERS,

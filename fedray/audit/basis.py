@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedray.audit.guarantees import Guarantee
+from fedray.audit.guarantees import Guarantee, strongest
 from fedray.audit.questions import AnswerPrivacy
 from fedray.trace.imported import Assumption
 
@@ -103,8 +103,7 @@ def basis_of(
         found = by_name.get(name)
         return Basis(found if resting else None, found, resting or rows[name], by_name, rests_on)
     known = [each for each in guarantees if each.epsilon is not None]
-    resting = [each for each in known if each.may_rest_on]
-    least = min(resting, key=lambda each: each.epsilon or 0.0, default=corrected)
+    least = strongest(known) or corrected
     if least is not None and least.epsilon is None:
         least = None
     by_name = {each.name: each for each in reversed(known)}

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 
-from fedray.audit.guarantees import Guarantee, observed
+from fedray.audit.guarantees import Guarantee, observed, strongest
 from fedray.audit.noise import Noise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
@@ -138,12 +138,6 @@ def audited_person(
     most, said = persons.most_devices, persons.assumption.text
     guarantees = (own, *(_of_group(each, most, most, "person", said) for each in of_rules))
     return PersonAudit(found, name_of(found.device_id), guarantees)
-
-
-def strongest(guarantees: Sequence[Guarantee]) -> Guarantee | None:
-    """Returns the guarantee with the least epsilon that may be rested on; None without one."""
-    known = [each for each in guarantees if each.may_rest_on and each.epsilon is not None]
-    return min(known, key=lambda each: each.epsilon or 0.0, default=None)
 
 
 def owner_text(guarantee: Guarantee, devices: int, of: str) -> str:

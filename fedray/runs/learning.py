@@ -187,13 +187,13 @@ def train_many(
         for scenario, out in trainings.values()
         if not is_trained(trace, scenario, out)
     ]
-    left, count, begun = [*missing], len(trainings), 0.0
+    left, count = [*missing], len(trainings)
     # Jobs start in order, so the first that is left is in training, also before the first is done.
     for place, _ in itertools.chain([(-1, None)], run_jobs(_train_one, missing, placement)):
         if place >= 0:
             left.remove(missing[place])
-            # Models are trained side by side: the pace is that of the rounds of all.
-            begun = sum(_share_trained(out) for *_, out in left)
+        # Models are trained side by side, so the pace is that of the rounds of all.
+        begun = sum(_share_trained(out) for *_, out in left)
         done, now = count - len(left), ""
         for *_, out in left[:1]:
             where = shlex.quote(os.path.relpath(out.parent))

@@ -8,7 +8,7 @@ trace and the seed.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, repeat
@@ -90,8 +90,9 @@ class Group:
     def name(self) -> str:
         """Its label for sentences, in which commas separate groups."""
         label = self.label.replace(",", "")
-        is_silent = self.noise_multiplier is None
-        return f"no noise{label.removeprefix('none')}" if is_silent else label
+        if self.noise_multiplier is not None:
+            return label
+        return f"no noise{label.removeprefix('none')}"
 
     @property
     def privacy(self) -> dict[str, Any]:
@@ -530,8 +531,8 @@ def comparison_of(
     assumptions: tuple[str, ...] = ()
     if found is not None:
         # The scenario is read back, so that the audit gets strategies and not tables.
-        scenarios = [scenario_of_trained(run, found) for run in firsts]
-        audits = audits_of(scenarios, found, delta, firsts)
+        pairs = [(scenario_of_trained(run, found), run) for run in firsts]
+        audits = audits_of(pairs, found, delta)
         spent, delta, assumptions = _spent(audits, labels, delta)
         whose = max(audits, key=lambda each: max(each.named_epsilons, default=0.0)).whose
     groups = tuple(
@@ -707,16 +708,12 @@ def _spent(
 
 
 def audits_of(
-    scenarios: Sequence[Scenario],
-    trace: Trace,
-    delta: float,
-    runs: Iterable[TrainedRun | None] = repeat(None),
+    runs: Sequence[tuple[Scenario, TrainedRun | None]], trace: Trace, delta: float
 ) -> list[Audit]:
-    """Returns the audit of a trace with the mechanism and noise of each scenario, and the people of
-    its run."""
+    """Returns audits of a trace with the mechanism, noise and people of each run."""
     audits: dict[str, Audit] = {}
     keys = []
-    for each, run in zip(scenarios, runs, strict=False):
+    for each, run in runs:
         # An audit reads all participations, and other settings change nothing in it.
         cost = vocabulary_cost(each)
         own = [
