@@ -428,8 +428,7 @@ class Audit(DrawnResult):
     def whose(self) -> str:
         """Sentences on people with several devices, on weak epsilons, and on ids that differ only
         in writing."""
-        of_clients = self.clients and self.clients.text
-        said = (of_clients, weak_text(*self.named_epsilons), self.of_joined)
+        said = (self.clients and self.clients.text, weak_text(*self.named_epsilons), self.of_joined)
         return " ".join(filter(None, said))
 
     @property

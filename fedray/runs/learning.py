@@ -352,8 +352,7 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
 def rehearse(scenario: Scenario) -> None:
     """Raises InputError if a user's code, which must be trusted, would fail at once in training."""
     if scenario.training.enabled and scenario.training_files:
-        here = Placement(backend="in-process")
-        (trainer,) = start_trainers(scenario.for_trainers(), here, None)
+        (trainer,) = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), None)
         with contextlib.closing(trainer.worker):
             _rehearsed(trainer)
 

@@ -163,8 +163,7 @@ class Comparison(DrawnResult):
     reach: IfAny[Reach] = None
     """What each run had spent when it first reached a value of the answer's metric, if asked."""
     whose: NotInJson[str] = ""
-    """Whose epsilon it is not, and that it is weak, in sentences; empty if neither is so. Of the
-    group with the largest."""
+    """Whose the largest epsilon is not, and that it is weak, in sentences; empty if neither."""
     ended: NotInJson[str] = ""
     """How the trainings ended, in a sentence with a space after it, if rounds are missing."""
 
@@ -549,9 +548,7 @@ def comparison_of(
     why = f" ({end})" if end not in ("", "completed") else ""
     ended = f"{first.short} were trained{why}. " if first.short else ""
     made = Comparison(
-        *(first.trace_digest, first.task_metrics, groups, delta, assumptions),
-        whose=whose,
-        ended=ended,
+        first.trace_digest, first.task_metrics, groups, delta, assumptions, whose=whose, ended=ended
     )
     if reach is None:
         return made
