@@ -90,9 +90,8 @@ class Group:
     def name(self) -> str:
         """Its label for sentences, in which commas separate groups."""
         label = self.label.replace(",", "")
-        if self.noise_multiplier is not None:
-            return label
-        return f"no noise{label.removeprefix('none')}"
+        has_noise = self.noise_multiplier is not None
+        return label if has_noise else f"no noise{label.removeprefix('none')}"
 
     @property
     def privacy(self) -> dict[str, Any]:
@@ -243,12 +242,12 @@ class Comparison(DrawnResult):
         sure = [each for each in (*silent, *others) if each not in doubtful]
         lost = [each for each in sure if metric.sign * self.deciding(each).mean > 0]
         told = [each for each in sure if each not in lost]
-        said = [f"{best.name} loses {self._by(each, next(units))} to {each.name}" for each in lost]
+        said = [f"{best.name} loses {self._by(each, units)} to {each.name}" for each in lost]
         if told:
-            than = [f"{each.name} ({self._by(each, next(units))})" for each in told]
+            than = [f"{each.name} ({self._by(each, units)})" for each in told]
             said.append(f"{best.name} is better than {_few(than)}")
         if doubtful:
-            apart = [f"{each.name} ({self._by(each, next(units))})" for each in doubtful]
+            apart = [f"{each.name} ({self._by(each, units)})" for each in doubtful]
             further = "".join(map(self._by_further, doubtful))
             said.append(f"{best.name} cannot be told apart from {_few(apart)}{further}")
         mean = f"{best.name} has {self._mean_text(best, metric)}"
@@ -271,12 +270,12 @@ class Comparison(DrawnResult):
         for metric in self.metrics:
             found = self.deciding(group, metric=metric)
             if metric.name != self.metric.name and found.is_from_zero:
-                by = self._by(group, f" {shown_unit(metric)[1]}".rstrip(), metric)
+                by = self._by(group, iter([f" {shown_unit(metric)[1]}".rstrip()]), metric)
                 wins, over = reversed(pair) if metric.sign * found.mean > 0 else pair
                 said += f", but by {metric.title} {wins} is better than {over} ({by})"
         return said
 
-    def _by(self, group: Group, unit: str, metric: Metric | None = None) -> str:
+    def _by(self, group: Group, units: Iterator[str], metric: Metric | None = None) -> str:
         """Returns how far a group is from the best, and half of the interval that decides; also
         whether it is better or worse, unless that is decided."""
         metric = metric or self.metric
@@ -284,8 +283,8 @@ class Comparison(DrawnResult):
         if not math.isfinite(found.mean):
             return "diverged" if found.count else "no common seed"
         scale, _ = shown_unit(metric)
-        is_better = metric.sign * found.mean > 0
-        unit += "" if found.is_from_zero else " better" if is_better else " worse"
+        which = (" worse", " better")[metric.sign * found.mean > 0]
+        unit = next(units) + which * (not found.is_from_zero)
         mean = scale * abs(found.mean)
         half = scale * (found.high - found.low) / 2
         if not half > 0:
@@ -388,9 +387,11 @@ class Comparison(DrawnResult):
     def deciding(self, group: Group, metric: Metric | None = None) -> MeanInterval:
         """Difference of a metric, by default the answer's, from the best group, with the interval
         that decides between them: of a single pair, within the errors of its two evaluations, since
-        its devices are the sample."""
+        its devices are the sample. NaN if the group diverged, whatever its metric."""
         metric = metric or self.metric
         found = self.difference(group, metric.name)
+        if math.inf in self.badness(group):
+            return replace(found, mean=math.nan, low=math.nan, high=math.nan)
         if found.count != 1:
             return found
         half = self._deviations(metric.name) * self._error(group, metric.name)
@@ -421,7 +422,7 @@ class Comparison(DrawnResult):
         ).replace("  ", " ")
 
     def _is_within_errors(self, group: Group) -> bool:
-        difference = abs(self.difference(group, self.metric.name).mean)
+        difference = abs(self.deciding(group).mean)
         # An unknown error is NaN, and shows no difference.
         return math.isfinite(difference) and not difference > self._within(group)
 
@@ -525,8 +526,7 @@ def comparison_of(
     own_delta: float = first.document["scenario"]["privacy"]["delta"]
     delta = own_delta if delta is None else delta
     spent: list[_Spent] = [{}] * len(firsts)
-    whose = ""
-    audits: list[Audit] = []
+    whose, audits = "", list[Audit]()
     assumptions: tuple[str, ...] = ()
     if found is not None:
         # The scenario is read back, so that the audit gets strategies and not tables.

@@ -392,6 +392,9 @@ def test_training_without_noise_that_diverged_is_said_and_is_no_loss(trace, trai
     assert fedray.compare_runs(made).answer.startswith(
         "blt is better than no noise (diverged). blt has accuracy 0.5000"
     )
+    more = trained_of("tree", trace, {"accuracy": 0.2}, TREE)
+    said = "blt is better than no noise (diverged), tree (30.0 ± 2.8 points of accuracy). blt has"
+    assert fedray.compare_runs([*made, more]).answer.startswith(said)
 
 
 def test_long_lists_are_shown_by_their_length(trace, trained_of) -> None:
