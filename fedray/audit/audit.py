@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, assumptions_of
-from fedray.audit.basis import SECRET_DRAWS, Basis, basis_of, void_text
+from fedray.audit.basis import SECRET_DRAWS, Basis, basis_of, weak_text
 from fedray.audit.check import check_claim
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import STATEMENTS, Claim
@@ -50,6 +50,7 @@ from fedray.audit.guarantees import (
     observed,
     of_limits,
     shown_pairs,
+    strongest,
 )
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import (
@@ -62,7 +63,7 @@ from fedray.audit.noise import (
 )
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import ALIKE, Patterns, read_patterns
-from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person
+from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person, owner_text
 from fedray.audit.questions import (
     OF_A_MODEL,
     ONLY_ANSWERS,
@@ -387,14 +388,14 @@ class Audit(DrawnResult):
     def verdict(self) -> InJson[str]:
         """The answer in a sentence: whether the claim holds and which figures would; without a
         claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
-        several devices, and that it is void, if it is; and the same for ids that differ only in
-        writing as one device."""
+        several devices, and that an epsilon is weak, if one is; and the same for ids that differ
+        only in writing as one device."""
         target = {None: "", True: "meets", False: "misses"}[self.meets_target]
         if target and self.scenario is not None:
             wanted = given(self.scenario.privacy.wanted_epsilon or 0.0)
-            subject = "The epsilon of a device" if self._of_person else "This"
+            subject = "The epsilon of a device" if self.persons else "This"
             target = f"{subject} {target} the target epsilon {wanted}."
-        parts = (self._verdict, target, self.of_sample, self.void, self.whose, self.reads_off)
+        parts = (self._verdict, target, self.of_sample, self.whose, self.reads_off)
         return " ".join(filter(None, parts))
 
     @property
@@ -425,8 +426,17 @@ class Audit(DrawnResult):
 
     @property
     def whose(self) -> str:
-        """Sentences on people with several devices, and on ids that differ only in writing."""
-        return " ".join(filter(None, [self.clients and self.clients.text, self.of_joined]))
+        """Sentences on people with several devices, on weak epsilons, and on ids that differ only
+        in writing."""
+        said = (self.clients and self.clients.text, weak_text(*self.named_epsilons), self.of_joined)
+        return " ".join(filter(None, said))
+
+    @property
+    def named_epsilons(self) -> list[float]:
+        """Epsilons of a device, and of persons on several, as far as they are known."""
+        of_client = self.clients and strongest(self.clients.guarantees)
+        found = (self.basis.guarantee, of_client, self._of_person)
+        return [each.epsilon for each in found if each and each.epsilon is not None]
 
     @property
     def of_joined(self) -> str:
@@ -522,12 +532,6 @@ class Audit(DrawnResult):
         return replace(found, name="without breakers", reason=said)
 
     @property
-    def void(self) -> str:
-        """That the epsilon of the verdict is void, in a sentence; empty if it is not."""
-        found = self.basis.guarantee
-        return void_text(found and found.epsilon) or void_text(self._epsilon_of_person)
-
-    @property
     def _verdict(self) -> str:
         if self.findings:
             return verdict_sentences(self.findings, self.is_doubted)
@@ -549,7 +553,7 @@ class Audit(DrawnResult):
             secret = f", {SECRET_DRAWS}" if found.name == "sampled" else ""
             return (
                 f"{whose} guarantee may rest on epsilon {up(found.epsilon)} at delta "
-                f"{given(found.delta)} ({found.name}{secret}){self._of_person}{alone}."
+                f"{given(found.delta)} ({found.name}{secret}){self._for_person}{alone}."
             )
         if self._noise is None:
             return "No epsilon: no mechanism and noise multiplier are known."
@@ -570,18 +574,18 @@ class Audit(DrawnResult):
         return (used.strategy, used.noise_multiplier) == (own.strategy, own.noise_multiplier)
 
     @property
-    def _of_person(self) -> str:
-        if self.mechanisms[0].person is None:
+    def _for_person(self) -> str:
+        if self.persons is None:
             return ""
-        epsilon = self._epsilon_of_person
-        of_person = "on none" if epsilon is None else f"on epsilon {up(epsilon)}"
-        return f" for a device, and {of_person} for a person"
+        found = self._of_person
+        if found is None:
+            return " for a device, and on none for a person"
+        of_person = owner_text(found, self.persons.most_devices, "for a person")
+        return f" for a device, and on epsilon {of_person}"
 
     @property
-    def _epsilon_of_person(self) -> float | None:
-        resting = [each for used in self.mechanisms[:1] for each in used.resting("person")]
-        known = [each.epsilon for each in resting if each.epsilon is not None]
-        return min(known, default=None)
+    def _of_person(self) -> Guarantee | None:
+        return strongest(self.mechanisms[0].resting("person") if self.mechanisms else [])
 
     @cached_property
     def supported(self) -> "Audit":
@@ -1082,7 +1086,12 @@ def audit_trace(
         ]
     if trained is None and scenario is of_run and isinstance(opened, Trace):
         trained = opened.trained
-    clients = clients_of(trained, mechanisms, bool(answers)) if trained is not None else None
+    # A group of devices has no figure for releases beside the model.
+    by_rules = (
+        (mechanisms[0].enforced, mechanisms[0].filtered) if mechanisms and not answers else ()
+    )
+    people = trained.document.get("people") if trained is not None and mechanisms else None
+    clients = Clients.of(people or {}, [each for each in by_rules if each is not None])
     run = opened if isinstance(opened, Trace) else None
     left_out = () if imported is None else imported.left_out
     of_model = WITHOUT_NOISE if is_silent else _rests_on(scenario, imported, mechanisms)
@@ -1113,7 +1122,6 @@ def audit_trace(
             *(each._replace(text=names.in_text(each.text)) for each in of_model),
             *other_tasks(opened),
             *(() if persons is None else (persons.assumption,)),
-            *(() if clients is None else (Assumption(clients.text, "counted in training"),)),
         ),
         joined=joined,
         classes=() if run is None else tuple(run.run.get("classes", ())),
@@ -1332,19 +1340,6 @@ def _with_server_rules(
         reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"
         by_filter = replace(by_filter, may_rest_on=False, reason=reason)
     return replace(mechanism, enforced=enforced, sampled=by_sampling, filtered=by_filter)
-
-
-def clients_of(
-    trained: TrainedRun, mechanisms: Sequence[MechanismAudit], has_answers: bool
-) -> Clients | None:
-    """Returns the clients of a training's data, with the guarantees of its first mechanism for
-    them; None without a mechanism, or if each is on one device."""
-    people = trained.document.get("people")
-    if not (mechanisms and people and people["most_devices"] > 1):
-        return None
-    # A group of devices has no figure for releases beside the model.
-    by_rules = () if has_answers else (mechanisms[0].enforced, mechanisms[0].filtered)
-    return Clients.of(people, [each for each in by_rules if each is not None])
 
 
 def _with_person(

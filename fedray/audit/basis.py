@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedray.audit.guarantees import Guarantee
+from fedray.audit.guarantees import Guarantee, strongest
 from fedray.audit.questions import AnswerPrivacy
 from fedray.trace.imported import Assumption
 
@@ -20,9 +20,9 @@ above which it is called void here: published keyboard models have up to 14, and
 which the odds of a guess may rise, is half a billion."""
 
 
-def void_text(epsilon: float | None) -> str:
-    """Returns a sentence that an epsilon is void as a guarantee; empty if it is not, or unknown."""
-    if epsilon is None or epsilon <= VACUOUS:
+def weak_text(*epsilons: float | None) -> str:
+    """Returns a sentence that epsilons are weak as guarantees; empty if no known one is."""
+    if not any((each or 0.0) > WEAK for each in epsilons):
         return ""
     return (
         f"An epsilon above {VACUOUS} protects nobody in practice; above {WEAK} it is weak "
@@ -103,8 +103,7 @@ def basis_of(
         found = by_name.get(name)
         return Basis(found if resting else None, found, resting or rows[name], by_name, rests_on)
     known = [each for each in guarantees if each.epsilon is not None]
-    resting = [each for each in known if each.may_rest_on]
-    least = min(resting, key=lambda each: each.epsilon or 0.0, default=corrected)
+    least = strongest(known) or corrected
     if least is not None and least.epsilon is None:
         least = None
     by_name = {each.name: each for each in reversed(known)}

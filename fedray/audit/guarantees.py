@@ -7,7 +7,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -167,6 +167,12 @@ class Guarantee(Document):
     def withdrawn(self, reason: str) -> "Guarantee":
         """Returns the guarantee without its figures, and the reason why nothing is known."""
         return replace(self, sensitivity=None, event=None, may_rest_on=False, reason=reason)
+
+
+def strongest(guarantees: Iterable[Guarantee]) -> Guarantee | None:
+    """Returns the guarantee with the least epsilon that may be rested on; None without one."""
+    known = [each for each in guarantees if each.may_rest_on and each.epsilon is not None]
+    return min(known, key=lambda each: each.epsilon or 0.0, default=None)
 
 
 def observed(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 
-from fedray.audit.guarantees import Guarantee, observed
+from fedray.audit.guarantees import Guarantee, observed, strongest
 from fedray.audit.noise import Noise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
@@ -140,6 +140,14 @@ def audited_person(
     return PersonAudit(found, name_of(found.device_id), guarantees)
 
 
+def owner_text(guarantee: Guarantee, devices: int, of: str) -> str:
+    """Returns the epsilon of an owner of some devices, and the noise for that of a single one."""
+    # A filter spends its budget, whatever the noise.
+    is_by_noise = guarantee.name == "enforced" and devices > 1
+    remedy = f", or with {devices:,} times the noise that of a device" if is_by_noise else ""
+    return f"{up(guarantee.epsilon or 0.0)} {of}{remedy}"
+
+
 def _of_group(guarantee: Guarantee, m: int, together: int, unit: str, assumption: str) -> Guarantee:
     """Returns the guarantee of a unit with m devices from the guarantee of each device; `together`
     is the number of devices that can share the rounds of the worst pattern."""
@@ -185,9 +193,11 @@ class Clients(Document):
     """Guarantees of a client with that many devices, by the rules, under the first mechanism."""
 
     @classmethod
-    def of(cls, people: Mapping[str, int], by_rules: Sequence[Guarantee]) -> Self:
-        """Returns them, given what training.json records of people, and guarantees of a device."""
-        most = people["most_devices"]
+    def of(cls, people: Mapping[str, int], by_rules: Sequence[Guarantee]) -> Self | None:
+        """Returns them, given what training.json records of people, and guarantees of a device
+        under the first mechanism; None if each is on one device."""
+        if (most := people.get("most_devices", 1)) < 2:
+            return None
         text = f"A client of the data is on at most {most:,} devices."
         # A round may have fewer reports than a client has devices.
         guarantees = (_of_group(each, most, 1, "client", text) for each in by_rules)
@@ -196,11 +206,9 @@ class Clients(Document):
     @property
     def text(self) -> InJson[str]:
         """Whose the epsilon of a device is not, and the epsilon of a client, in a sentence."""
-        known = [each for each in self.guarantees if each.may_rest_on and each.epsilon is not None]
-        has = "no guarantee may rest on any figure"
-        if known:
-            least = min(known, key=lambda each: each.epsilon or 0.0)
-            has = f"epsilon is at most {up(least.epsilon or 0.0)} ({least.name})"
+        has, found = "no guarantee may rest on any figure", strongest(self.guarantees)
+        if found is not None:
+            has = f"epsilon is at most {owner_text(found, self.most_devices, f'({found.name})')}"
         return (
             "Epsilon is that of a device of the deployment imagined, and not of a person whose "
             f"data is on several: {counted(self.clients, 'client')} of the data are on up to "

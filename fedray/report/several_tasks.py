@@ -1,6 +1,6 @@
 """The page of a run of several tasks: the privacy that devices spent over all of them."""
 
-from fedray.audit.basis import void_text
+from fedray.audit.basis import weak_text
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
 from fedray.base.rounding import given, up
 from fedray.report.audits import tasks_tables
@@ -22,9 +22,9 @@ def tasks_page(audit: TasksAudit) -> str:
         audit.to_json(),
         ASSUMPTIONS,
         verdict=f"Enforced epsilon of a device over all tasks: {shown} at delta "
-        f"{given(found.delta)}; {found.enforced_reason}. {f'{void_text(enforced)} '.lstrip()}The "
-        f"device that spent most has epsilon {'' if found.is_exact else 'at most '}"
-        f"{up(found.epsilon)} (observed).",
+        f"{given(found.delta)}; {found.enforced_reason}. The device "
+        f"that spent most has epsilon {'' if found.is_exact else 'at most '}{up(found.epsilon)} "
+        f"(observed). {weak_text(enforced, found.epsilon)}".rstrip(),
     )
 
 

@@ -13,10 +13,10 @@ from fedray.audit.calibration import calibrate_trace, check_only_models
 from fedray.audit.guarantees import described, fitting, limits_of_schedule
 from fedray.audit.rules import rules_of
 from fedray.base.errors import InputError
-from fedray.base.rounding import given, significant
+from fedray.base.rounding import down, given, significant
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.participation import MinSep
-from fedray.runs.sustainable import contributions_of_a_device
+from fedray.runs.sustainable import contributions_of_a_device, last_report
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -117,5 +117,10 @@ def _demand_rules(scenario: Scenario, permitted: MinSep | None) -> None:
         unkept
     )
     remedy = "set privacy.noise_multiplier, participation.max_participations or round_separation, "
-    remedy += "or rounds.max_days beside a timer"
+    # In fewer days than these, a timer keeps every device out of a round.
+    late = last_report(scenario) - 86_400.0 * scenario.rounds.max_days
+    days = ((scenario.rounds.count - 1) * scenario.participation.wait_seconds - late) / 86_400.0
+    is_kept = any("max_days" in each.rule for each in contributions_of_a_device(scenario))
+    below = f" below {down(days, 2)}" if is_kept and days > 0.0 else ""
+    remedy += f"or rounds.max_days{below} beside a timer (the fewer days, the less noise)"
     raise InputError.of(f"privacy.{key}", most, rule, remedy)

@@ -65,6 +65,7 @@ from fedray.server.learning.workers import AggregatorWorker, start_aggregator
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint, prefixed, under
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
+from fedray.trace.progress import read_progress
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished, write_unfinished
@@ -191,12 +192,21 @@ def train_many(
     for place, _ in itertools.chain([(-1, None)], run_jobs(_train_one, missing, placement)):
         if place >= 0:
             left.remove(missing[place])
+        # Models are trained side by side, so the pace is that of the rounds of all.
+        begun = sum(_share_trained(out) for *_, out in left)
         done, now = count - len(left), ""
         for *_, out in left[:1]:
             where = shlex.quote(os.path.relpath(out.parent))
             now = f", now {out.name}; `fedray status {where}` lists all"
-        on_progress(PartDone(f"{done} of {count} models trained{now}", done, count))
+        on_progress(PartDone(f"{done} of {count} models trained{now}", done + begun, count))
     return {key: TrainedRun.open(out) for key, (_, out) in trainings.items()}
+
+
+def _share_trained(out: Path) -> float:
+    """Returns the share of a training's rounds that are trained, from 0 to 1."""
+    told = read_progress(partial_directory(out))
+    # A training that has just finished has no report left.
+    return float(out.exists()) if told is None else told.done / max(1, told.count)
 
 
 def is_trained(trace: Trace, scenario: Scenario, out: Path) -> bool:
@@ -337,6 +347,14 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
     finally:
         for trainer in trainers:
             trainer.worker.close()
+
+
+def rehearse(scenario: Scenario) -> None:
+    """Raises InputError if a user's code, which must be trusted, would fail at once in training."""
+    if scenario.training.enabled and scenario.training_files:
+        (trainer,) = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), None)
+        with contextlib.closing(trainer.worker):
+            _rehearsed(trainer)
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:

@@ -88,6 +88,8 @@ def run_scenario(
         build_index(task.scenario, on_progress)
     if isinstance(scenario, SeveralTasks):
         check_metrics(scenario)
+        for task in scenario.tasks:
+            learning.rehearse(task.scenario)
         found = simulate(scenario, placement, out, on_progress, on_start)
         return _trained(found, scenario, placement, on_progress)
     time_of_devices = DeviceTime(scenario)

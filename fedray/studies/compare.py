@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from fedray.audit.audit import Audit, audit_trace, clients_of
+from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.questions import vocabulary_cost
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
@@ -80,8 +80,6 @@ class Group:
     """Epsilon by guarantee: `observed` and `enforced`. None if the trace is not known."""
     rho: Mapping[str, float | None] | None
     """zCDP, by guarantee as `epsilon`."""
-    clients: NotInJson[str] = ""
-    """That its epsilon is void, and whose it is not, in sentences; empty if neither is so."""
 
     @property
     def seeds(self) -> InJson[list[int]]:
@@ -91,7 +89,9 @@ class Group:
     @property
     def name(self) -> str:
         """Its label for sentences, in which commas separate groups."""
-        return self.label.replace(",", "")
+        label = self.label.replace(",", "")
+        has_noise = self.noise_multiplier is not None
+        return label if has_noise else f"no noise{label.removeprefix('none')}"
 
     @property
     def privacy(self) -> dict[str, Any]:
@@ -161,6 +161,8 @@ class Comparison(DrawnResult):
     """Guarantee whose epsilon all groups with noise were calibrated to; empty if not known."""
     reach: IfAny[Reach] = None
     """What each run had spent when it first reached a value of the answer's metric, if asked."""
+    whose: NotInJson[str] = ""
+    """Whose the largest epsilon is not, and that it is weak, in sentences; empty if neither."""
     ended: NotInJson[str] = ""
     """How the trainings ended, in a sentence with a space after it, if rounds are missing."""
 
@@ -236,19 +238,18 @@ class Comparison(DrawnResult):
         # The unit is said once.
         _, unit = shown_unit(metric)
         units = chain([f" {unit} of {metric.title}".replace("  ", " ")], repeat(""))
-        said = [self._from_silent(each, next(units)) for each in silent]
-        doubtful = [each for each in others if self.may_be_chance(each)]
-        told = [each for each in others if each not in doubtful]
+        doubtful = [each for each in (*silent, *others) if self.may_be_chance(each)]
+        sure = [each for each in (*silent, *others) if each not in doubtful]
+        lost = [each for each in sure if metric.sign * self.deciding(each).mean > 0]
+        told = [each for each in sure if each not in lost]
+        said = [f"{best.name} loses {self._by(each, units)} to {each.name}" for each in lost]
         if told:
-            than = [f"{each.name} ({self._loss_text(each, next(units))})" for each in told]
+            than = [f"{each.name} ({self._by(each, units)})" for each in told]
             said.append(f"{best.name} is better than {_few(than)}")
         if doubtful:
-            names, lost = zip(
-                *((e.name, self._loss_text(e, next(units))) for e in doubtful), strict=True
-            )
-            both = f"{best.name}{' and' if len(names) == 1 else ','} {_few(names)}"
-            further = "".join(self._by_further(each, each.name) for each in doubtful)
-            said.append(f"{both} cannot be told apart ({_few(lost)}){further}")
+            apart = [f"{each.name} ({self._by(each, units)})" for each in doubtful]
+            further = "".join(map(self._by_further, doubtful))
+            said.append(f"{best.name} cannot be told apart from {_few(apart)}{further}")
         mean = f"{best.name} has {self._mean_text(best, metric)}"
         if self.basis:
             spent = max(self._epsilons(self.basis).values())
@@ -262,46 +263,35 @@ class Comparison(DrawnResult):
     def headline(self) -> str:
         return self.answer
 
-    def _from_silent(self, group: Group, unit: str) -> str:
-        """Returns the cost of privacy: the loss of the best group to one without noise."""
-        name, best = f"no noise{group.name.removeprefix('none')}", self.ranked[0]
-        lost = self._loss_text(group, unit)
-        if lost == "diverged":
-            return f"{name} diverged"
-        if self.may_be_chance(group):
-            further = self._by_further(group, name)
-            return f"{best.name} and {name} cannot be told apart ({lost}){further}"
-        does = "gains" if lost.startswith("-") else "loses"
-        return f"{best.name} {does} {lost.removeprefix('-')} to {name}"
-
-    def _by_further(self, group: Group, name: str) -> str:
+    def _by_further(self, group: Group) -> str:
         """Returns which of a group and the best is better by metrics besides the answer's, as the
         end of a sentence; empty if none tells them apart."""
-        said, best = "", self.ranked[0].name
+        said, pair = "", [self.ranked[0].name, group.name]
         for metric in self.metrics:
             found = self.deciding(group, metric=metric)
             if metric.name != self.metric.name and found.is_from_zero:
-                _, unit = shown_unit(metric)
-                by = self._loss_text(group, f" {unit}".rstrip(), metric).removeprefix("-")
-                wins, over = (best, name) if metric.sign * found.mean < 0 else (name, best)
+                by = self._by(group, iter([f" {shown_unit(metric)[1]}".rstrip()]), metric)
+                wins, over = reversed(pair) if metric.sign * found.mean > 0 else pair
                 said += f", but by {metric.title} {wins} is better than {over} ({by})"
         return said
 
-    def _loss_text(self, group: Group, unit: str, metric: Metric | None = None) -> str:
-        """Returns how much the best group is better than one with noise, or worse than one without,
-        and half of the interval that decides."""
+    def _by(self, group: Group, units: Iterator[str], metric: Metric | None = None) -> str:
+        """Returns how far a group is from the best, and half of the interval that decides; also
+        whether it is better or worse, unless that is decided."""
         metric = metric or self.metric
         found = self.deciding(group, metric=metric)
         if not math.isfinite(found.mean):
             return "diverged" if found.count else "no common seed"
         scale, _ = shown_unit(metric)
-        factor = scale * metric.sign * (-1.0 if group in self.ranked else 1.0)
+        which = (" worse", " better")[metric.sign * found.mean > 0]
+        unit = next(units) + which * (not found.is_from_zero)
+        mean = scale * abs(found.mean)
         half = scale * (found.high - found.low) / 2
         if not half > 0:
-            return f"{factor * found.mean:.{1 if scale > 1 else 4}f}{unit}"
+            return f"{mean:.{1 if scale > 1 else 4}f}{unit}"
         # One digit of the interval is as far as the difference is known.
         decimals = max(1, -math.floor(math.log10(half)))
-        return f"{factor * found.mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
+        return f"{mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
 
     @property
     def warnings(self) -> InJson[tuple[str, ...]]:
@@ -340,10 +330,10 @@ class Comparison(DrawnResult):
         for group in self.groups:
             # The seed with most warnings, a diverged one first.
             one = max(group.runs.values(), key=lambda run: (run.divergence > "", len(run.warnings)))
-            for each in (*one.warnings, group.clients):
+            for each in one.warnings:
                 about.setdefault(each, []).append(group.name)
-        found += [f"{_few(names)}: {said}" for said, names in about.items() if said]
-        return tuple(found)
+        found += [f"{_few(names)}: {said}" for said, names in about.items()]
+        return (*found, *filter(None, [self.whose]))
 
     @property
     def _noisy(self) -> list[Group]:
@@ -397,9 +387,11 @@ class Comparison(DrawnResult):
     def deciding(self, group: Group, metric: Metric | None = None) -> MeanInterval:
         """Difference of a metric, by default the answer's, from the best group, with the interval
         that decides between them: of a single pair, within the errors of its two evaluations, since
-        its devices are the sample."""
+        its devices are the sample. NaN if the group diverged, whatever its metric."""
         metric = metric or self.metric
         found = self.difference(group, metric.name)
+        if math.inf in self.badness(group):
+            return replace(found, mean=math.nan, low=math.nan, high=math.nan)
         if found.count != 1:
             return found
         half = self._deviations(metric.name) * self._error(group, metric.name)
@@ -430,7 +422,7 @@ class Comparison(DrawnResult):
         ).replace("  ", " ")
 
     def _is_within_errors(self, group: Group) -> bool:
-        difference = abs(self.difference(group, self.metric.name).mean)
+        difference = abs(self.deciding(group).mean)
         # An unknown error is NaN, and shows no difference.
         return math.isfinite(difference) and not difference > self._within(group)
 
@@ -534,14 +526,14 @@ def comparison_of(
     own_delta: float = first.document["scenario"]["privacy"]["delta"]
     delta = own_delta if delta is None else delta
     spent: list[_Spent] = [{}] * len(firsts)
-    said = [""] * len(firsts)
-    audits: list[Audit] = []
+    whose, audits = "", list[Audit]()
     assumptions: tuple[str, ...] = ()
     if found is not None:
         # The scenario is read back, so that the audit gets strategies and not tables.
-        audits = audits_of([scenario_of_trained(run, found) for run in firsts], found, delta)
+        pairs = [(scenario_of_trained(run, found), run) for run in firsts]
+        audits = audits_of(pairs, found, delta)
         spent, delta, assumptions = _spent(audits, labels, delta)
-        said = [_clients(*each) for each in zip(audits, firsts, strict=True)]
+        whose = max(audits, key=lambda each: max(each.named_epsilons, default=0.0)).whose
     groups = tuple(
         Group(
             label,
@@ -549,17 +541,14 @@ def comparison_of(
             {name: table[name] for name in differing if name in table},
             figures.get("epsilon"),
             figures.get("rho"),
-            clients,
         )
-        for label, runs_by_seed, table, figures, clients in zip(
-            labels, gathered, tables, spent, said, strict=True
-        )
+        for label, runs_by_seed, table, figures in zip(labels, gathered, tables, spent, strict=True)
     )
     end = "" if found is None else found.run["ended"].partition(":")[0]
     why = f" ({end})" if end not in ("", "completed") else ""
     ended = f"{first.short} were trained{why}. " if first.short else ""
     made = Comparison(
-        first.trace_digest, first.task_metrics, groups, delta, assumptions, ended=ended
+        first.trace_digest, first.task_metrics, groups, delta, assumptions, whose=whose, ended=ended
     )
     if reach is None:
         return made
@@ -715,27 +704,25 @@ def _spent(
     return [_figures_of(audit) for audit in audits], max(deltas, default=delta), assumptions
 
 
-def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list[Audit]:
-    """Returns the audit of a trace with the mechanism and noise of each scenario."""
+def audits_of(
+    runs: Sequence[tuple[Scenario, TrainedRun | None]], trace: Trace, delta: float
+) -> list[Audit]:
+    """Returns audits of a trace with the mechanism, noise and people of each run."""
     audits: dict[str, Audit] = {}
     keys = []
-    for each in scenarios:
+    for each, run in runs:
         # An audit reads all participations, and other settings change nothing in it.
         cost = vocabulary_cost(each)
         own = [
             each.to_tables()["privacy"],
             each.training.cohort_sample,
             cost and cost.model_dump(mode="json"),
+            run and run.document.get("people"),
         ]
         keys.append(json.dumps(own, sort_keys=True))
         if keys[-1] not in audits:
-            audits[keys[-1]] = audit_trace(trace, delta=delta, scenario=each)
+            audits[keys[-1]] = audit_trace(trace, delta=delta, scenario=each, trained=run)
     return [audits[key] for key in keys]
-
-
-def _clients(audit: Audit, run: TrainedRun) -> str:
-    found = clients_of(run, audit.mechanisms, bool(audit.answers))
-    return " ".join(filter(None, [audit.void, "" if found is None else found.text]))
 
 
 def _figures_of(audit: Audit) -> _Spent:

@@ -139,6 +139,20 @@ def test_rules_that_ensure_nothing_before_a_run_are_refused(small, overrides, wo
         calibrated(small(*overrides, "privacy.target_epsilon=8.0"))
 
 
+def test_the_days_that_would_do_beside_a_timer_are_the_most(small) -> None:
+    """Of 40 rounds a timer of 2 h leaves one out in fewer days, and none 0.01 days later."""
+    keys = ("rounds={count=40, report_goal=200}", "participation.timer_hours=2")
+    with pytest.raises(fedray.InputError) as refused:
+        calibrated(small(*keys, "privacy.target_epsilon=8.0"))
+    found = re.search(r"rounds.max_days below ([\d.]+) beside a timer", str(refused.value))
+    assert found is not None
+    most = [
+        worst_participation(small(*keys, f"rounds.max_days={float(found[1]) + more}"))
+        for more in (-1e-6, 0.01)
+    ]
+    assert [each.max_participations for each in most] == [39, 40]
+
+
 @pytest.mark.parametrize(
     ("privacy", "words"),
     [

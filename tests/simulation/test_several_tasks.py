@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.base.errors import CheckpointError, Starved
+from fedray.base.errors import CheckpointError, InputError, Starved
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -270,6 +270,24 @@ def test_nothing_is_left_where_no_task_commits_a_round(small, tmp_path: Path) ->
     with pytest.raises(Starved, match=r"task a: rounds.max_days=1 ran out.*task b: "):
         simulate(several(scenario, a={}, b={}), HERE, tmp_path / "t")
     assert not list(tmp_path.iterdir())
+
+
+def test_an_own_module_that_cannot_train_is_refused_before_the_simulation(
+    small, tmp_path: Path
+) -> None:
+    """Also if another task could train; of a task that trains nothing, no code is run."""
+    (tmp_path / "own.py").write_text(
+        "import torch\nfrom fedray.clients.tasks.module import ModuleTask\n"
+        "def task(seed):\n"
+        "    return ModuleTask(torch.nn.Linear(3, 2), None, lambda outputs, targets: targets)\n"
+    )
+    own = {"training": {"task": {"kind": "custom", "file": str(tmp_path / "own.py")}}}
+    scenario = small("training.enabled=true", "training.cohort_sample=8", "rounds.count=2")
+    with pytest.raises(InputError, match=r"own.py.*dtype"):
+        run_scenario(several(scenario, good={}, bad=own), HERE, tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+    own["training"]["enabled"] = False
+    run_scenario(several(scenario, good={}, bad=own), HERE, tmp_path / "t")
 
 
 @pytest.mark.slow

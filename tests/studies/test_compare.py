@@ -194,7 +194,9 @@ def test_a_loss_of_one_seed_tells_apart_what_the_accuracy_does_not(
         trained_of("b", trace, {"accuracy": 0.5, "loss": 1.0 - difference}, override, error=0.05),
     ]
     answer = fedray.compare_runs(made).answer
-    assert answer.startswith(f"blt and {other} cannot be told apart (")
+    assert answer.startswith(
+        f"blt cannot be told apart from {other} (1.0 ± 13.9 points of accuracy worse)"
+    )
     assert ("but by loss" in answer) == (says is not None)
     assert says is None or f"), but by loss {says}" in answer
     assert "of one seed, within the errors of two evaluations" in answer
@@ -205,7 +207,7 @@ def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, train
     # Tree has the smaller mean, of other seeds: pairs decide what can be told apart.
     found = fedray.compare_runs(runs)
     assert found.answer == (
-        "blt and tree cannot be told apart (-11.0 ± 12.7 points of accuracy). "
+        "blt cannot be told apart from tree (11.0 ± 12.7 points of accuracy better). "
         "blt has accuracy 0.5733 ± 0.2736."
     )
     more = [
@@ -230,7 +232,7 @@ def test_each_metric_has_a_figure_of_differences_that_tells_groups_apart(trace, 
             )
     found = fedray.compare_runs(made)
     # An accuracy of 0.5 is the mean of both, so only the loss tells them apart.
-    assert "blt and tree cannot be told apart (" in found.answer
+    assert "blt cannot be told apart from tree (" in found.answer
     assert "), but by loss blt is better than tree (11.0 ± 3.6 points). " in found.answer
     figures = {each.name: each for each in comparison_figures(found)}
     (loss,) = figures["loss-differences"].series
@@ -260,7 +262,7 @@ def test_the_best_of_many_is_told_apart_by_the_quantile_of_all_pairs(
     shown = found.difference(found.ranked[1], "accuracy")
     assert shown.is_from_zero == (others == 1)
     half = (shown.high - shown.low) / 2
-    assert f"(14.0 ± {100 * half:.1f} points of accuracy" in found.answer
+    assert f"14.0 ± {100 * half:.1f} points of accuracy" in found.answer
     assert f"-0.1400 ± {half:.4f}" in str(found.tables()[0])
     notes = " ".join(note for table in found.tables() for note in table.method)
     assert notes.count("on this trace") == 1
@@ -277,8 +279,8 @@ def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(trace, tra
     found = fedray.compare_runs(made)
     # An interval of 2.39 x 0.0707, by which z 2 cannot be told apart.
     assert found.answer.startswith(
-        "blt z 1 is better than blt z 3 (40.0 ± 16.9 points of accuracy); blt z 1 and blt z 2 "
-        "cannot be told apart (14.8 ± 16.9). blt z 1 has accuracy 0.5000; "
+        "blt z 1 is better than blt z 3 (40.0 ± 16.9 points of accuracy); blt z 1 cannot be "
+        "told apart from blt z 2 (14.8 ± 16.9 worse). blt z 1 has accuracy 0.5000; "
         "differences are of one seed, within the errors of two evaluations."
     )
     assert "below 2.39 standard errors" in found.warnings[0]
@@ -387,7 +389,12 @@ def test_training_without_noise_that_diverged_is_said_and_is_no_loss(trace, trai
         trained_of("blt", trace, {"accuracy": 0.5}),
         trained_of("none", trace, {"accuracy": math.nan}, "privacy.mechanism=none"),
     ]
-    assert fedray.compare_runs(made).answer.startswith("no noise diverged. blt has accuracy 0.5000")
+    assert fedray.compare_runs(made).answer.startswith(
+        "blt is better than no noise (diverged). blt has accuracy 0.5000"
+    )
+    more = trained_of("tree", trace, {"accuracy": 0.2}, TREE)
+    said = "blt is better than no noise (diverged), tree (30.0 ± 2.8 points of accuracy). blt has"
+    assert fedray.compare_runs([*made, more]).answer.startswith(said)
 
 
 def test_long_lists_are_shown_by_their_length(trace, trained_of) -> None:
@@ -563,7 +570,9 @@ def test_the_command_prints_tables_or_json_and_writes_page_and_figures(
     }
     code, out, _ = fedray_command("compare", *paths)
     assert code == 0
-    assert out.startswith("blt and tree cannot be told apart (-11.0 ± 12.7 points of accuracy).")
+    assert out.startswith(
+        "blt cannot be told apart from tree (11.0 ± 12.7 points of accuracy better)."
+    )
     assert "+0.1100 ± 0.1271" in out
     assert not any(path in out for path in paths)
     assert "Epsilon is not known: the trace is not where it was; give it by --trace." in out
@@ -796,7 +805,7 @@ def test_an_epsilon_that_protects_nobody_is_said_to_be_void(
     trace = trace_of(PATTERNS, 4, small("participation.timer_hours=0.02"))
     more = (TREE, f"privacy.noise_multiplier={z}")
     made = trained_of("model", trace, {"accuracy": 0.5}, *more, knows_trace=True)
-    (audit,) = audits_of([scenario_of_trained(made, trace)], trace, 1e-10)
+    (audit,) = audits_of([(scenario_of_trained(made, trace), made)], trace, 1e-10)
     assert (audit.basis.guarantee.epsilon > 20) == is_void
     compared = comparison_of([made], trace, 1e-10).warnings
     for said in (audit.verdict, audit.to_json()["verdict"], trained_page(made), *compared[-1:]):

@@ -2,13 +2,17 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 import fedray
 from fedray.base.errors import TraceError
+from fedray.runs import learning
 from fedray.runs.learning import scenario_of, train_many
+from fedray.trace.partial import partial_directory
+from fedray.trace.progress import ProgressFile
 from fedray.trace.reader import Trace
 
 HERE = fedray.Placement(1, "in-process")
@@ -70,7 +74,7 @@ def test_every_mechanism_has_the_epsilon_and_every_seed_a_pair(
         assert getattr(less.mechanisms[0], basis).epsilon > 4.0
         assert [*group.runs] == [1, 2]
     assert f"at epsilon 4 ({basis})" in found.answer
-    assert " of loss to no noise; " in found.answer or "no noise cannot be told" in found.answer
+    assert " of loss to no noise; " in found.answer or "apart from no noise" in found.answer
     # The result is that of a comparison of its runs, and finished runs are not trained again.
     runs = [run for group in found.groups for run in group.runs.values()]
     document = fedray.compare_runs(runs, traces[basis], 1e-6).to_json()
@@ -102,6 +106,31 @@ def test_a_single_mechanism_with_noise_has_the_epsilon_that_it_was_calibrated_to
     assert ensured <= float(shown[1]) <= 1.01 * ensured
     # All have one epsilon, over which nothing can be drawn.
     assert not any("epsilon" in each.name for each in found.figures())
+
+
+def test_the_time_left_follows_the_rounds_of_all_models_that_are_trained_side_by_side(
+    traces, tmp_path, monkeypatch
+) -> None:
+    """When the first of four is reported, the second has ended too, and the third is half trained."""
+    trace, shares = traces["observed"], []
+
+    def side_by_side(work, jobs, _):
+        work(jobs[0])
+        work(jobs[1])
+        partial = partial_directory(jobs[2][2])
+        partial.mkdir()
+        ProgressFile(partial).begin("training", 3, 6)
+        yield 0, None
+        shutil.rmtree(partial)
+        yield 1, None
+        for place in (2, 3):
+            yield place, work(jobs[place])
+
+    monkeypatch.setattr(learning, "run_jobs", side_by_side)
+    seeds = {n: scenario_of(trace).with_overrides(f"training.seed={n}") for n in range(4)}
+    trainings = {n: (each, tmp_path / str(n)) for n, each in seeds.items()}
+    train_many(trace, trainings, on_progress=lambda line: shares.append(4 * line.share))
+    assert shares == [0.0, 2.5, 2.0, 3.0, 4.0]
 
 
 @pytest.mark.slow

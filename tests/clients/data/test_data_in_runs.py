@@ -309,7 +309,7 @@ def test_clients_on_several_devices_are_told_with_the_figure_of_all_their_device
     # A bound: no round need have 28 reports. What one device attains is attained.
     assert not of_client.sensitivity.is_exact
     assert of_client.sensitivity.lower_bound == enforced.sensitivity.lower_bound
-    told = f"on up to 28 devices each; for a client with all of these, epsilon is at most {up(of_client.epsilon)} (enforced)."
+    told = f"on up to 28 devices each; for a client with all of these, epsilon is at most {up(of_client.epsilon)} (enforced), or with 28 times the noise that of a device. An epsilon above 20 protects"
     assert f"36 clients of the data are {told}" in audit.verdict
     assert audit.to_json()["clients"]["most_devices"] == 28
     # Beside the device's epsilon in every place: run's page, train with its page, and the audit of it.
@@ -324,8 +324,11 @@ def test_clients_on_several_devices_are_told_with_the_figure_of_all_their_device
         texts.append(fedray_command(*arguments)[1])
     texts.append((out / "report.html").read_text())
     assert all("28 devices each; for a client" in " ".join(each.split()) for each in texts)
+    # Once, except for the page, whose statement stands by itself.
+    verbose = fedray_command("audit", str(trace.path), "--verbose")[1]
+    assert [each.count("28 devices") for each in (*texts[1:5], verbose)] == [1] * 5
     statement = privacy_statement(audit)
-    assert any("28 devices each" in line.says for line in statement.lines)
+    assert "28 devices each" in statement.summary
 
 
 def test_a_trained_run_has_its_counted_words_which_its_audit_calls_uncovered(
