@@ -70,7 +70,7 @@ from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of, zcdp_epsilon
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
-from fedray.trace.imported import ImportedTrace
+from fedray.trace.imported import ImportedTrace, digest_of_any_ids
 from fedray.trace.partial import Lock
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -445,7 +445,7 @@ class Ledger(Result):
         if alike and not given:
             raise InputError(
                 f"line {alike[0]} of the ledger has the same mechanism, noise and participations "
-                "at times that overlap or are unknown, but not the same times, devices and owners; "
+                "at times that overlap or are unknown, but not the same times, ids and owners; "
                 f"`release={self.charges[alike[0]].name}` makes this a correction of that charge, "
                 f"of which each {self.unit} spent the larger rho, and a new name another release"
             )
@@ -605,6 +605,9 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
     parts: list[Any] = [run, audit.digest, trace.run["rounds_digest"]]
     if isinstance(trace, ImportedTrace):
         parts.append(trace.run["devices_digest"])
+        # Ids that are stated to be distinct have figures of their own, which unsettled ones lack.
+        if "joined_ids" in trace.run:
+            parts.append(trace.run["joined_ids"])
         if (times := trace.round_times()) is not None:
             origin, start = trace.run["times"]["origin"], None
             edges = [origin + float(times[0].min()), origin + float(times[1].max())]
@@ -618,8 +621,14 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
         noise = noise_of(audit.scenario, str(kinds.get("aggregator_device", "cpu")))
         parts += [noise, kinds.get("aggregator_device"), kinds.get("trainer_device")]
     identity = hashlib.sha256(repr([*parts, start, *edges]).encode()).hexdigest()
-    of_line: Any = {"run": run, "trace": audit.digest, "identity": identity, "name": identity[:12]}
-    of_line |= {"first": edges[0], "last": edges[1], "start": start, "noise": noise}
+    of_line: Any = {"run": run, "trace": digest_of_any_ids(trace), "identity": identity}
+    of_line |= {
+        "name": identity[:12],
+        "first": edges[0],
+        "last": edges[1],
+        "start": start,
+        "noise": noise,
+    }
     return Charged(**of_line, windows={})
 
 

@@ -597,6 +597,19 @@ class _JoinedLog(ImportedTrace):
         yield AcceptedPart(rows >> np.uint64(32), rows.astype(np.uint32))
 
 
+def digest_of_any_ids(trace: Trace | ImportedTrace) -> str:
+    """Returns the digest of a trace; of a log with ids that differ only in writing, the one that it
+    has whether they are joined, distinct or unsettled, and however repeats are taken."""
+    if isinstance(trace, Trace) or not {"doubtful_ids", "joined_ids"} & trace.run.keys():
+        return trace.digest
+    (part,) = _JoinedLog(trace.path, trace.run, trace._verify).accepted()
+    rows = np.unique(part.device_ids << np.uint64(32) | part.rounds)
+    # Positions of the devices, because ids depend on the number of spellings.
+    devices = np.unique(rows >> np.uint64(32), return_inverse=True)[1].astype(np.uint64)
+    of_rows = imported_digest(devices, rows.astype(np.uint32))
+    return run_digest([of_rows], str(trace.committed_rounds))
+
+
 def _corrupt(place: object, problem: str) -> TraceCorrupt:
     return TraceCorrupt.at(place, problem, "import the log again")
 
