@@ -8,6 +8,7 @@ claimed. It compares mechanisms by their error at equal privacy, never by their 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, TypedDict
 
@@ -25,6 +26,7 @@ from fedray.audit.distribution import (
     SpentByDevice,
     device_sensitivities,
     frontier,
+    frontier_of,
     worst_devices,
 )
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
@@ -76,6 +78,7 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.audit.statements.frontier import tightened
 from fedray.audit.statements.statement import Breaches, Subject
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
@@ -479,12 +482,30 @@ class Audit(DrawnResult):
     def _claims_timer(self) -> bool:
         return self.claim is not None and self.claim.timer_hours is not None
 
-    @property
+    @cached_property
     def reads_off(self) -> str:
         """A sentence that the limits of a claim about a log are the log's own; else empty."""
         keys = ("min_sep", "max_participations", "frontier", "timer_hours")
-        limits = [each.found == each.claimed for each in self.findings if each.statement in keys]
-        if self.scenario is not None or not (limits and all(limits)):
+        claim, stated = self.claim, [each for each in self.findings if each.statement in keys]
+        is_broken = any(each.verdict is Verdict.BROKEN for each in stated)
+        if self.scenario is not None or claim is None or is_broken:
+            return ""
+
+        def allowed(**changed: Any) -> set[MinSep | None]:
+            """Returns the pairs of a changed claim, as far as the log's rounds let devices reach
+            them."""
+            changed_claim = claim.model_copy(update={"rounds": None, **changed})
+            limits = claimed_limits(changed_claim, self.trace)
+            return {*(limits.pairs or (limits.participation,))}
+
+        # Further pairs, and limits that exclude nothing, leave the others what the log shows.
+        own, claimed = {"frontier": frontier_of(self.patterns)}, allowed()
+        shown = [
+            each.found == each.claimed or (each.statement in own and allowed(**own) <= claimed)
+            for each in stated
+        ]
+        is_idle = [allowed(**{each.statement: None}) == claimed for each in stated]
+        if not any(shown) or not all(map(or_, shown, is_idle)):
             return ""
         return (
             "Its limits are what the log shows, so the log is no evidence that they were enforced."
@@ -646,25 +667,24 @@ class Audit(DrawnResult):
             return self.supported.would_do
         if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
             return None
-        # These figures are of the recorded rounds.
-        if self.claim is not None and (self.claim.rounds or 0) > self.rounds:
-            return None
-        used, most = self.mechanisms[0], self.supported_epsilon
-        found, gives = used.observed_limits.epsilon, f"if enforced{self.for_all_rows}, would give"
+        used, most, b = self.mechanisms[0], self.supported_epsilon, self.patterns.min_sep
         if most is None:
-            limits = f"min_sep = {self.patterns.min_sep} and max_participations = "
-            limits += f"{self.max_participations}"
+            pairs = ((b, self.max_participations),)
+            limits = f"min_sep = {b} and max_participations = {self.max_participations}"
         # Each pair of a matrix takes as long as the audit.
-        elif isinstance(used.strategy, TriangularStrategy) or self.frontier is None:
+        elif isinstance(used.strategy, TriangularStrategy):
             return None
         else:
-            entries = self.frontier.entries
-            pairs = shown_pairs([(each.min_sep, each.max_participations) for each in entries])
-            event = used.permitted and released(used.permitted, self.frontier.sensitivity)
-            found = event and epsilon_of(event, used.observed.delta).epsilon
-            limits, most = f"frontier = {pairs}", (1 - WORTH_A_CLAIM) * most
-        if found is None or (most is not None and found > most):
+            pairs, most = frontier_of(self.patterns), (1 - WORTH_A_CLAIM) * most
+            limits = f"frontier = {shown_pairs(pairs)}"
+        n = max(self.rounds, (self.claim and self.claim.rounds) or 0)
+        kept = Limits(MinSep(n, 1, n), "", pairs=tightened(pairs, MinSep(n, 1, n)))
+        delta = used.observed.delta
+        found = of_limits("claimed", kept, used.strategy, used.permitted, delta, False).epsilon
+        # No pair covers a device that contributed twice to a round.
+        if not b or found is None or (most is not None and found > most):
             return None
+        gives = f"if enforced{self.for_all_rows}, would give"
         return f"A claim of {limits}, {gives} epsilon {up(found)}."
 
     @property
