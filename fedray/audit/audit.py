@@ -8,7 +8,6 @@ claimed. It compares mechanisms by their error at equal privacy, never by their 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, TypedDict
 
@@ -492,20 +491,19 @@ class Audit(DrawnResult):
             return ""
 
         def allowed(**changed: Any) -> set[MinSep | None]:
-            """Returns the pairs of a changed claim, as far as the log's rounds let devices reach
-            them."""
             changed_claim = claim.model_copy(update={"rounds": None, **changed})
             limits = claimed_limits(changed_claim, self.trace)
             return {*(limits.pairs or (limits.participation,))}
 
-        # Further pairs, and limits that exclude nothing, leave the others what the log shows.
-        own, claimed = {"frontier": frontier_of(self.patterns)}, allowed()
+        # Further pairs, and limits that exclude nothing in the log's rounds, are no other limits.
+        claimed, own = allowed(), {"frontier": frontier_of(self.patterns)}
         shown = [
-            each.found == each.claimed or (each.statement in own and allowed(**own) <= claimed)
+            each
             for each in stated
+            if each.found == each.claimed or (each.statement in own and allowed(**own) <= claimed)
         ]
-        is_idle = [allowed(**{each.statement: None}) == claimed for each in stated]
-        if not any(shown) or not all(map(or_, shown, is_idle)):
+        rest = [each for each in stated if each not in shown]
+        if not shown or any(allowed(**{each.statement: None}) != claimed for each in rest):
             return ""
         return (
             "Its limits are what the log shows, so the log is no evidence that they were enforced."
@@ -667,25 +665,23 @@ class Audit(DrawnResult):
             return self.supported.would_do
         if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
             return None
-        used, most, b = self.mechanisms[0], self.supported_epsilon, self.patterns.min_sep
+        used, most, pairs = self.mechanisms[0], self.supported_epsilon, frontier_of(self.patterns)
+        limits = f"frontier = {shown_pairs(pairs)}"
         if most is None:
-            pairs = ((b, self.max_participations),)
-            limits = f"min_sep = {b} and max_participations = {self.max_participations}"
-        # Each pair of a matrix takes as long as the audit.
+            pairs = ((self.patterns.min_sep, self.max_participations),)
+            limits = "min_sep = {} and max_participations = {}".format(*pairs[0])
+        # Each pair of a matrix takes as long as the audit, and none covers a repeated round.
         elif isinstance(used.strategy, TriangularStrategy):
             return None
-        else:
-            pairs, most = frontier_of(self.patterns), (1 - WORTH_A_CLAIM) * most
-            limits = f"frontier = {shown_pairs(pairs)}"
-        n = max(self.rounds, (self.claim and self.claim.rounds) or 0)
+        n, delta = max(self.rounds, (self.claim and self.claim.rounds) or 0), used.observed.delta
         kept = Limits(MinSep(n, 1, n), "", pairs=tightened(pairs, MinSep(n, 1, n)))
-        delta = used.observed.delta
         found = of_limits("claimed", kept, used.strategy, used.permitted, delta, False).epsilon
-        # No pair covers a device that contributed twice to a round.
-        if not b or found is None or (most is not None and found > most):
+        is_less = most is None or (found is not None and found <= (1 - WORTH_A_CLAIM) * most)
+        if found is None or not is_less or self.patterns.min_sep == 0:
             return None
-        gives = f"if enforced{self.for_all_rows}, would give"
-        return f"A claim of {limits}, {gives} epsilon {up(found)}."
+        return (
+            f"A claim of {limits}, if enforced{self.for_all_rows}, would give epsilon {up(found)}."
+        )
 
     @property
     def rounds(self) -> InJson[int]:

@@ -1,7 +1,7 @@
 """`fedray import`: import the log of another system as a trace."""
 
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,8 @@ def import_(
         roles = columns_of(column, ("device", "round", "owner", "time"))
         form = {"delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
-        options = (where or (), repeats, leave_out_invalid, rounds, out)
-        found = inspect_log(log, roles, *options, **form)
-        words = {None: (), True: ("--join-ids",), False: ("--no-join-ids",)}[join_ids]
-        print_inspection(log, replace(found, command=(*found.command, *words)), as_json)
+        options = (where or (), repeats, leave_out_invalid, join_ids, rounds, out)
+        print_inspection(log, inspect_log(log, roles, *options, **form), as_json)
         return
     # Owners and times are optional: without times, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))

@@ -606,8 +606,7 @@ def digest_of_any_ids(trace: Trace | ImportedTrace) -> str:
     rows = np.unique(part.device_ids << np.uint64(32) | part.rounds)
     # Positions of the devices, because ids depend on the number of spellings.
     devices = np.unique(rows >> np.uint64(32), return_inverse=True)[1].astype(np.uint64)
-    of_rows = imported_digest(devices, rows.astype(np.uint32))
-    return run_digest([of_rows], str(trace.committed_rounds))
+    return imported_digest(devices, rows.astype(np.uint32))
 
 
 def _corrupt(place: object, problem: str) -> TraceCorrupt:

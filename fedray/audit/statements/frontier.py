@@ -41,7 +41,8 @@ class FrontierStatement(Statement):
         for place in beyond[np.argsort(gaps[beyond], kind="stable")][:MOST_EVIDENCE].tolist():
             start, count = patterns.starts[place], int(patterns.counts[place])
             rounds = patterns.rounds[start : start + count].tolist()
-            said = f"{counted(count, 'participation')}, the closest {gaps[place]:,} rounds apart"
+            apart = counted(int(gaps[place]), "round")
+            said = f"{counted(count, 'participation')}, the closest {apart} apart"
             evidence.append(subject.evidence(int(patterns.device_ids[place]), rounds, said))
         own = shown_pairs(frontier_of(patterns)) if patterns.min_sep else ""
         text = "each device keeps at least one of the claimed pairs"
