@@ -121,9 +121,8 @@ def main() -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     COPIES.close()
-    # The interpreter would abort if it ended while a thread of torch or Arrow is in C++ code. And
-    # if a signal interrupted an `exec`, of which imports make many, it would end by SIGINT instead
-    # of this code.
+    # The interpreter would abort while a thread of torch or Arrow is in C++ code, and end by SIGINT
+    # instead of this code after an interrupted `exec`, of which imports make many.
     os._exit(code)
 
 

@@ -5,6 +5,7 @@ An audit states three guarantees side by side (fedray/audit/guarantees.py): obse
 claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -495,7 +496,7 @@ class Audit(DrawnResult):
             limits = claimed_limits(changed_claim, self.trace)
             return {*(limits.pairs or (limits.participation,))}
 
-        # Further pairs, and limits that exclude nothing in the log's rounds, are no other limits.
+        # Further pairs, and limits that exclude nothing in the log's rounds, change nothing.
         claimed, own = allowed(), {"frontier": frontier_of(self.patterns)}
         shown = [
             each
@@ -676,8 +677,8 @@ class Audit(DrawnResult):
         n, delta = max(self.rounds, (self.claim and self.claim.rounds) or 0), used.observed.delta
         kept = Limits(MinSep(n, 1, n), "", pairs=tightened(pairs, MinSep(n, 1, n)))
         found = of_limits("claimed", kept, used.strategy, used.permitted, delta, False).epsilon
-        is_less = most is None or (found is not None and found <= (1 - WORTH_A_CLAIM) * most)
-        if found is None or not is_less or self.patterns.min_sep == 0:
+        most = math.inf if most is None else (1 - WORTH_A_CLAIM) * most
+        if found is None or found > most or self.patterns.min_sep == 0:
             return None
         return (
             f"A claim of {limits}, if enforced{self.for_all_rows}, would give epsilon {up(found)}."
@@ -1029,7 +1030,9 @@ def audit_trace(
         enforced = enforced_limits(
             opened, scenario, claim.timer_hours if claim is not None else None, patterns
         )
-        claimed = _claimed(claim, opened, patterns)
+        claimed = Limits(None, "nothing is claimed" if claim is None else REPEATED)
+        if claim is not None and patterns.min_sep > 0:
+            claimed = claimed_limits(claim, opened)
         facts = (patterns, enforced, claimed, names)
         mechanisms = [
             _audit_mechanism(each, used, _noise_of(each, used, opened, scenario), *facts)
@@ -1265,12 +1268,6 @@ def _scenario_of(trace: Trace) -> Scenario:
     # An edit, or a default that has changed since, would change figures silently.
     check_scenario_digest(scenario.digest, trace.run, trace.path)
     return scenario
-
-
-def _claimed(claim: Claim | None, trace: Trace | ImportedTrace, patterns: Patterns) -> Limits:
-    if claim is None:
-        return Limits(None, "nothing is claimed")
-    return claimed_limits(claim, trace) if patterns.min_sep > 0 else Limits(None, REPEATED)
 
 
 def _noise_of(

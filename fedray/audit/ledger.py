@@ -53,7 +53,7 @@ from fedray.audit.ledger_lines import (
     Spent,
     read_lines,
 )
-from fedray.audit.noise import Noise, ServerNoise, released
+from fedray.audit.noise import ServerNoise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import joined_by_owner
 from fedray.base.arrays import Float64Array, UInt64Array
@@ -68,7 +68,6 @@ from fedray.base.storage import local_path
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of, zcdp_epsilon
-from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, digest_of_any_ids
 from fedray.trace.partial import Lock
@@ -445,7 +444,7 @@ class Ledger(Result):
         if alike and not given:
             raise InputError(
                 f"line {alike[0]} of the ledger has the same mechanism, noise and participations "
-                "at times that overlap or are unknown, but not the same times, ids and owners; "
+                "at times that overlap or are unknown, but not the same times, devices and owners; "
                 f"`release={self.charges[alike[0]].name}` makes this a correction of that charge, "
                 f"of which each {self.unit} spent the larger rho, and a new name another release"
             )
@@ -512,14 +511,15 @@ class Ledger(Result):
         enforced = min((each for each in ensured if each is not None), default=None)
         named = PERIODS[self.entries[0]["period"]]
         of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]
-        windows = {}
+        windows, rho_of_one = {}, rho_of(released(used.noise, 1.0))
         for window in sorted(set(of_rounds)):
             is_inside = np.array([each == window for each in of_rounds])
             inside = _restricted(charged.patterns, is_inside[charged.patterns.rounds])
             if inside.device_ids.size:
                 if self.unit == "person":
                     inside = joined_by_owner(inside)
-                rho = _rho_of_units(used.strategy, inside, used.noise)
+                # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Prop. 1.6).
+                rho = device_sensitivities(used.strategy, inside).values ** 2 * rho_of_one
                 names = _names_of(audit.trace, inside.device_ids, self.unit)
                 windows[window] = Spent(
                     file=self._write(pa.table({self.unit: names, "rho": rho})),
@@ -606,8 +606,7 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
     if isinstance(trace, ImportedTrace):
         parts.append(trace.run["devices_digest"])
         # Ids that are stated to be distinct have figures of their own, which unsettled ones lack.
-        if "joined_ids" in trace.run:
-            parts.append(trace.run["joined_ids"])
+        parts += [trace.run["joined_ids"]] if "joined_ids" in trace.run else []
         if (times := trace.round_times()) is not None:
             origin, start = trace.run["times"]["origin"], None
             edges = [origin + float(times[0].min()), origin + float(times[1].max())]
@@ -665,11 +664,6 @@ def _restricted(patterns: Patterns, is_inside: np.ndarray) -> Patterns:
         weights,
         None if patterns.owner_ids is None else patterns.owner_ids[counts > 0],
     )
-
-
-def _rho_of_units(strategy: Strategy, patterns: Patterns, noise: Noise) -> np.ndarray:
-    # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Proposition 1.6).
-    return device_sensitivities(strategy, patterns).values ** 2 * rho_of(released(noise, 1.0))
 
 
 def _names_of(trace: Trace | ImportedTrace, ids: UInt64Array, unit: str) -> pa.Array:

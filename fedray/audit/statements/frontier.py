@@ -83,10 +83,9 @@ def tightened(pairs: Pairs, limits: MinSep) -> tuple[MinSep, ...]:
     """Returns the pairs of a frontier within limits that hold for every device too, without pairs
     that allow nothing more than another."""
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
-    found = dict.fromkeys(fitting(n, min(n, max(b, each)), min(k, most)) for each, most in pairs)
-    return tuple(each for each in found if not any(_is_under(each, other) for other in found))
-
-
-def _is_under(pair: MinSep, other: MinSep) -> bool:
-    is_kept = pair.max_participations <= other.max_participations
-    return pair != other and is_kept and pair.min_sep >= other.min_sep
+    found = {fitting(n, min(n, max(b, each)), min(k, most)) for each, most in pairs}
+    kept: list[MinSep] = []
+    for each in sorted(found, key=lambda each: (each.min_sep, -each.max_participations)):
+        if not kept or each.max_participations > kept[0].max_participations:
+            kept.insert(0, each)
+    return tuple(kept)
