@@ -5,7 +5,6 @@ import os
 import pkgutil
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ import typer
 from fedray import __version__, commands
 from fedray.base.storage import COPIES
 from fedray.commands.frame.declaring import declared
-from fedray.commands.frame.exit_codes import INTERRUPTED, exit_code
+from fedray.commands.frame.exit_codes import exit_code
 from fedray.commands.frame.group import Command, Commands
 from fedray.commands.frame.progress import IS_QUIET
 from fedray.commands.reproduce import Reproductions, list_reproductions
@@ -118,16 +117,13 @@ def main() -> None:
     # The command is done and its output printed: a signal now would only change the exit code.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # The interpreter aborts if it ends while a thread is in torch's C++ code. And if a signal
-    # interrupted an `exec`, of which imports make many, it would end by SIGINT instead of this
-    # code.
-    if code == INTERRUPTED or threading.active_count() > 1:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        COPIES.close()
-        os._exit(code)
-    sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    COPIES.close()
+    # The interpreter would abort while a thread of torch or Arrow is in C++ code, and end by SIGINT
+    # instead of this code after an interrupted `exec`, of which imports make many.
+    os._exit(code)
 
 
 def command() -> int:

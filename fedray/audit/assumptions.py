@@ -6,7 +6,7 @@ from fedray.base.rounding import given, shown_noise
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.scenario import Scenario
 from fedray.scenario.data import FormedData
-from fedray.trace.imported import Assumption, ImportedTrace
+from fedray.trace.imported import UNIT_SOURCE, Assumption, ImportedTrace
 
 UNSEEN = "cannot be seen in a trace"
 ASSUMED = "assumed; " + UNSEEN
@@ -138,7 +138,7 @@ def assumptions_of(
     """
     if trace is not None:
         unit = Assumption(
-            f"Unit of privacy: one {trace.unit}, and all its updates.", trace.unit_source, "unit"
+            f"Unit of privacy: one {trace.unit}, and all its updates.", UNIT_SOURCE, "unit"
         )
         rows = " but those left out" if trace.incompleteness else ""
         joined = ", once ids that differ in writing are joined" * bool(trace.run.get("joined_ids"))

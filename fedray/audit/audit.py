@@ -5,6 +5,7 @@ An audit states three guarantees side by side (fedray/audit/guarantees.py): obse
 claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +26,7 @@ from fedray.audit.distribution import (
     SpentByDevice,
     device_sensitivities,
     frontier,
+    frontier_of,
     worst_devices,
 )
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
@@ -77,6 +79,7 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.audit.statements.frontier import tightened
 from fedray.audit.statements.statement import Breaches, Subject
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
@@ -489,12 +492,29 @@ class Audit(DrawnResult):
     def _claims_timer(self) -> bool:
         return self.claim is not None and self.claim.timer_hours is not None
 
-    @property
+    @cached_property
     def reads_off(self) -> str:
         """A sentence that the limits of a claim about a log are the log's own; else empty."""
         keys = ("min_sep", "max_participations", "frontier", "timer_hours")
-        limits = [each.found == each.claimed for each in self.findings if each.statement in keys]
-        if self.scenario is not None or not (limits and all(limits)):
+        claim, stated = self.claim, [each for each in self.findings if each.statement in keys]
+        is_broken = any(each.verdict is Verdict.BROKEN for each in stated)
+        if self.scenario is not None or claim is None or is_broken:
+            return ""
+
+        def allowed(**changed: Any) -> set[MinSep | None]:
+            changed_claim = claim.model_copy(update={"rounds": None, **changed})
+            limits = claimed_limits(changed_claim, self.trace)
+            return {*(limits.pairs or (limits.participation,))}
+
+        # Further pairs, and limits that exclude nothing in the log's rounds, change nothing.
+        claimed, own = allowed(), {"frontier": frontier_of(self.patterns)}
+        shown = [
+            each
+            for each in stated
+            if each.found == each.claimed or (each.statement in own and allowed(**own) <= claimed)
+        ]
+        rest = [each for each in stated if each not in shown]
+        if not shown or any(allowed(**{each.statement: None}) != claimed for each in rest):
             return ""
         return (
             "Its limits are what the log shows, so the log is no evidence that they were enforced."
@@ -650,26 +670,23 @@ class Audit(DrawnResult):
             return self.supported.would_do
         if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
             return None
-        # These figures are of the recorded rounds.
-        if self.claim is not None and (self.claim.rounds or 0) > self.rounds:
-            return None
-        used, most = self.mechanisms[0], self.supported_epsilon
-        found, gives = used.observed_limits.epsilon, f"if enforced{self.for_all_rows}, would give"
+        used, most, pairs = self.mechanisms[0], self.supported_epsilon, frontier_of(self.patterns)
+        limits = f"frontier = {shown_pairs(pairs)}"
         if most is None:
-            limits = f"min_sep = {self.patterns.min_sep} and max_participations = "
-            limits += f"{self.max_participations}"
-        # Each pair of a matrix takes as long as the audit.
-        elif isinstance(used.strategy, TriangularStrategy) or self.frontier is None:
+            pairs = ((self.patterns.min_sep, self.max_participations),)
+            limits = "min_sep = {} and max_participations = {}".format(*pairs[0])
+        # Each pair of a matrix takes as long as the audit, and none covers a repeated round.
+        elif isinstance(used.strategy, TriangularStrategy):
             return None
-        else:
-            entries = self.frontier.entries
-            pairs = shown_pairs([(each.min_sep, each.max_participations) for each in entries])
-            event = used.permitted and released(used.permitted, self.frontier.sensitivity)
-            found = event and epsilon_of(event, used.observed.delta).epsilon
-            limits, most = f"frontier = {pairs}", (1 - WORTH_A_CLAIM) * most
-        if found is None or (most is not None and found > most):
+        n, delta = max(self.rounds, (self.claim and self.claim.rounds) or 0), used.observed.delta
+        kept = Limits(MinSep(n, 1, n), "", pairs=tightened(pairs, MinSep(n, 1, n)))
+        found = of_limits("claimed", kept, used.strategy, used.permitted, delta, False).epsilon
+        most = math.inf if most is None else (1 - WORTH_A_CLAIM) * most
+        if found is None or found > most or self.patterns.min_sep == 0:
             return None
-        return f"A claim of {limits}, {gives} epsilon {up(found)}."
+        return (
+            f"A claim of {limits}, if enforced{self.for_all_rows}, would give epsilon {up(found)}."
+        )
 
     @property
     def rounds(self) -> InJson[int]:
@@ -1017,7 +1034,9 @@ def audit_trace(
         enforced = enforced_limits(
             opened, scenario, claim.timer_hours if claim is not None else None, patterns
         )
-        claimed = _claimed(claim, opened, patterns)
+        claimed = Limits(None, "nothing is claimed" if claim is None else REPEATED)
+        if claim is not None and patterns.min_sep > 0:
+            claimed = claimed_limits(claim, opened)
         facts = (patterns, enforced, claimed, names)
         mechanisms = [
             _audit_mechanism(each, used, _noise_of(each, used, opened, scenario), *facts)
@@ -1257,12 +1276,6 @@ def _scenario_of(trace: Trace) -> Scenario:
     # An edit, or a default that has changed since, would change figures silently.
     check_scenario_digest(scenario.digest, trace.run, trace.path)
     return scenario
-
-
-def _claimed(claim: Claim | None, trace: Trace | ImportedTrace, patterns: Patterns) -> Limits:
-    if claim is None:
-        return Limits(None, "nothing is claimed")
-    return claimed_limits(claim, trace) if patterns.min_sep > 0 else Limits(None, REPEATED)
 
 
 def _noise_of(

@@ -53,7 +53,7 @@ from fedray.audit.ledger_lines import (
     Spent,
     read_lines,
 )
-from fedray.audit.noise import Noise, ServerNoise, released
+from fedray.audit.noise import ServerNoise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import joined_by_owner
 from fedray.base.arrays import Float64Array, UInt64Array
@@ -68,9 +68,8 @@ from fedray.base.storage import local_path
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of, zcdp_epsilon
-from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
-from fedray.trace.imported import ImportedTrace
+from fedray.trace.imported import ImportedTrace, digest_of_any_ids
 from fedray.trace.partial import Lock
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -512,14 +511,15 @@ class Ledger(Result):
         enforced = min((each for each in ensured if each is not None), default=None)
         named = PERIODS[self.entries[0]["period"]]
         of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]
-        windows = {}
+        windows, rho_of_one = {}, rho_of(released(used.noise, 1.0))
         for window in sorted(set(of_rounds)):
             is_inside = np.array([each == window for each in of_rounds])
             inside = _restricted(charged.patterns, is_inside[charged.patterns.rounds])
             if inside.device_ids.size:
                 if self.unit == "person":
                     inside = joined_by_owner(inside)
-                rho = _rho_of_units(used.strategy, inside, used.noise)
+                # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Prop. 1.6).
+                rho = device_sensitivities(used.strategy, inside).values ** 2 * rho_of_one
                 names = _names_of(audit.trace, inside.device_ids, self.unit)
                 windows[window] = Spent(
                     file=self._write(pa.table({self.unit: names, "rho": rho})),
@@ -605,6 +605,8 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
     parts: list[Any] = [run, audit.digest, trace.run["rounds_digest"]]
     if isinstance(trace, ImportedTrace):
         parts.append(trace.run["devices_digest"])
+        # Ids that are stated to be distinct have figures of their own, which unsettled ones lack.
+        parts += [trace.run["joined_ids"]] if "joined_ids" in trace.run else []
         if (times := trace.round_times()) is not None:
             origin, start = trace.run["times"]["origin"], None
             edges = [origin + float(times[0].min()), origin + float(times[1].max())]
@@ -618,8 +620,14 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
         noise = noise_of(audit.scenario, str(kinds.get("aggregator_device", "cpu")))
         parts += [noise, kinds.get("aggregator_device"), kinds.get("trainer_device")]
     identity = hashlib.sha256(repr([*parts, start, *edges]).encode()).hexdigest()
-    of_line: Any = {"run": run, "trace": audit.digest, "identity": identity, "name": identity[:12]}
-    of_line |= {"first": edges[0], "last": edges[1], "start": start, "noise": noise}
+    of_line: Any = {"run": run, "trace": digest_of_any_ids(trace), "identity": identity}
+    of_line |= {
+        "name": identity[:12],
+        "first": edges[0],
+        "last": edges[1],
+        "start": start,
+        "noise": noise,
+    }
     return Charged(**of_line, windows={})
 
 
@@ -656,11 +664,6 @@ def _restricted(patterns: Patterns, is_inside: np.ndarray) -> Patterns:
         weights,
         None if patterns.owner_ids is None else patterns.owner_ids[counts > 0],
     )
-
-
-def _rho_of_units(strategy: Strategy, patterns: Patterns, noise: Noise) -> np.ndarray:
-    # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Proposition 1.6).
-    return device_sensitivities(strategy, patterns).values ** 2 * rho_of(released(noise, 1.0))
 
 
 def _names_of(trace: Trace | ImportedTrace, ids: UInt64Array, unit: str) -> pa.Array:

@@ -1,7 +1,7 @@
 """`fedray import`: import the log of another system as a trace."""
 
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,19 @@ def import_(
         roles = columns_of(column, ("device", "round", "owner", "time"))
         form = {"delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
-        options = (where or (), repeats, leave_out_invalid, rounds, out)
+        options = (where or (), repeats, leave_out_invalid, join_ids, rounds, out)
         found = inspect_log(log, roles, *options, **form)
-        words = {None: (), True: ("--join-ids",), False: ("--no-join-ids",)}[join_ids]
-        print_inspection(log, replace(found, command=(*found.command, *words)), as_json)
-        return
+        if as_json:
+            print_json({**asdict(found), "is_importable": found.is_importable})
+        else:
+            headings = ("column", "type", "distinct", "empty", "examples", "role")
+            print_pieces([Table(f"Columns of {log}", headings, found.columns)])
+            print_pieces(Paragraph("problem  ", each) for each in found.problems)
+            print_pieces(Paragraph("note     ", each) for each in found.notes)
+            print_line(f"next     {shlex.join(found.command)}")
+        if found.is_importable:
+            return
+        raise typer.Exit(2)
     # Owners and times are optional: without times, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))
     if rounds is None or out is None:
@@ -121,17 +129,3 @@ def _released(rounds: str) -> dict[str, Any]:
         rule = whole_number_rule(rounds) if is_number else f"N, {LOGGED}, or a file that exists"
         raise InputError.of("rounds", rounds, f"must be {rule}") from None
     return {"rounds": None, "rounds_file": file}
-
-
-def print_inspection(log: Path, found: Any, as_json: bool) -> None:
-    """Prints the inspection of a log; exits with code 2 if it cannot be imported as it is."""
-    if as_json:
-        print_json({**asdict(found), "is_importable": found.is_importable})
-    else:
-        headings = ("column", "type", "distinct", "empty", "examples", "role")
-        print_pieces([Table(f"Columns of {log}", headings, found.columns)])
-        print_pieces(Paragraph("problem  ", each) for each in found.problems)
-        print_pieces(Paragraph("note     ", each) for each in found.notes)
-        print_line(f"next     {shlex.join(found.command)}")
-    if not found.is_importable:
-        raise typer.Exit(2)

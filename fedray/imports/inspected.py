@@ -93,6 +93,7 @@ def inspect_log(
     where: Sequence[str] = (),
     repeats: str = "refuse",
     leave_out_invalid: bool = False,
+    join_ids: bool | None = None,
     rounds: str | None = None,
     out: Path | None = None,
     **form: Any,
@@ -105,6 +106,7 @@ def inspect_log(
         where: conditions "COLUMN=VALUE" for rows that are participations; guessed if empty.
         repeats: further rows of a device in a round, as the import takes them.
         leave_out_invalid: whether the import leaves out incomplete rows.
+        join_ids: whether ids that differ only in writing are one device, as the import takes it.
         rounds: rounds that released a model, as the command has them; None for all in the log.
         out: directory for the trace; None for a name like the log's.
         form: further fields of LogLayout.
@@ -165,8 +167,8 @@ def inspect_log(
             of_times += UNTIMED in found.source.left_out and not leave_out_invalid
             if of_times:
                 notes.append("the command leaves out the times; it may have them once corrected")
-            # Rows without a time, and copies, may be repeats then.
-            if (found.is_repeated or of_times) and repeats == "refuse":
+            # Rows without a time, copies, and rows of joined ids may be repeats then.
+            if (found.is_repeated or of_times or join_ids) and repeats == "refuse":
                 repeats = "each"
                 copies = "" if layout.time is None or of_times else " but copies"
                 notes.append(
@@ -207,6 +209,7 @@ def inspect_log(
     command += ["--leave-out-invalid"] * leave_out_invalid
     command += ["--repeats", repeats] * (repeats != "refuse")
     command += ["--rounds", rounds or "logged", f"--out={out or f'{log.stem}-trace'}"]
+    command += [] if join_ids is None else ["--join-ids" if join_ids else "--no-join-ids"]
     cells = tuple((*each.cells, role_of.get(each.name, "")) for each in described)
     return Inspection(cells, tuple(problems), tuple(notes), tuple(command))
 
@@ -252,6 +255,10 @@ class _Column:
         return pa.types.is_timestamp(self._kind) or any(
             each[:4] in ("ISO ", "Unix") for each in forms
         )
+
+    @property
+    def is_whole(self) -> bool:
+        return pa.types.is_integer(self._kind) or "whole numbers" in (self._forms or ())
 
     @property
     def values(self) -> str:
@@ -376,7 +383,8 @@ class _Rows:
 
 def _guessed(columns: Sequence[_Column], given: Mapping[str, list[str]]) -> dict[str, str]:
     """Returns columns by role, from the words in their names; a column has one role. A time is
-    rather a column that looks like one, whatever its name if there is no other."""
+    rather a column that looks like one, whatever its name if there is no other, and a round one of
+    whole numbers."""
     taken = {name for of_role in given.values() for name in of_role}
     others = {word for role, words in WORDS.items() if role != "time" for word in words}
     timed = [each.name for each in columns if each.is_time]
@@ -386,6 +394,8 @@ def _guessed(columns: Sequence[_Column], given: Mapping[str, list[str]]) -> dict
         named = [
             each.name for word in WORDS[role] for each in columns if word in _words_of(each.name)
         ]
+        if role == "round":
+            named.sort(key=[each.name for each in columns if not each.is_whole].count)
         if role == "time":
             only = free if len(free) == 1 else []
             named = [*(name for name in named if name in timed), *only, *named]

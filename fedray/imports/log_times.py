@@ -41,7 +41,8 @@ EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
 """The years 2000 and 2100, between which all times with a date must be."""
 ACCEPTED = (
     "Accepted are ISO 8601 text such as 2026-03-01T12:00:00Z, timestamps, Unix numbers such as "
-    "1772366400, and other text with its format, such as `time_format='%d.%m.%Y %H:%M'`"
+    "1772366400, or text of any forms, each with its format, such as "
+    "`time_format='%d.%m.%Y %H:%M'`; numbers and text cannot be mixed"
 )
 ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}

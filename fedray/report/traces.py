@@ -74,7 +74,7 @@ def imported_tables(trace: ImportedTrace) -> list[Table]:
         known = run["times"]["origin"] + known[np.isfinite(known)]
         first, end = shown_range(known.min(), known.max())
         facts.append(("times", f"{form}; from {first} to {end}"))
-    facts += [("rests on", text) for text in trace.assumptions]
+    facts += [("rests on", each.text) for each in trace.rests_on]
     return [Table.facts("", [*facts, ("trace", str(trace.path))])]
 
 

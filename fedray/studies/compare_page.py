@@ -28,7 +28,7 @@ def comparison_page(comparison: Comparison) -> str:
     runs = sum(len(group.runs) for group in comparison.groups)
     trace = comparison.trace_digest[:12]
     return render_study(
-        "Trained runs compared",
+        "Training grid" if comparison.axes else "Trained runs compared",
         f"{runs} runs on the participations of one trace (digest {trace}).",
         comparison_figures(comparison),
         comparison_tables(comparison),

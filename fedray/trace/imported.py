@@ -92,6 +92,7 @@ _REPEATS = "told to the import: what repeated rows are; it counted them"
 NOTICED = (_IDS, _ROWS, _REPEATS)
 """Sources of assumptions that every summary of an audit shows."""
 _ROUNDS_FILE = "told to the import: the rounds file"
+UNIT_SOURCE = "told to the import: the columns that name a device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +278,9 @@ class ImportedTrace(OpenedTrace):
         return [LeftOut(**each) for each in self.run["left_out"]]
 
     @property
-    def is_complete(self) -> bool:
-        """Whether no row that may be a participation was left out. If one was, figures may look
-        better than the truth."""
-        return not any(each.may_be_participation for each in self.left_out)
-
-    @property
     def incompleteness(self) -> str:
-        """Sentence on why the trace is not complete; empty if it is."""
+        """Sentence on why figures may look better than the truth: a row that may be a participation
+        was left out. Empty if none was."""
         lost = [each for each in self.left_out if each.may_be_participation]
         if not lost:
             return ""
@@ -324,21 +320,17 @@ class ImportedTrace(OpenedTrace):
         return f"combination of {', '.join(map(repr, columns[:-1]))} and {columns[-1]!r} in the log"
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Assumptions that follow from how this log was read, as sentences."""
-        return tuple(each.text for each in self.rests_on)
-
-    @property
     def rests_on(self) -> tuple[Assumption, ...]:
-        """The assumptions with their sources: arguments of the import, or the log."""
-        run = self.run
-        found = []
+        """Assumptions that follow from how this log was read, with their sources: arguments of the
+        import, or the log."""
+        run, found = self.run, []
+        times = run.get("times") or {"column": None, "rounds_file_form": None}
         if len(self.device_columns) > 1:
             text = (
                 "A person behind several of these units has less protection than a single unit "
                 "(group privacy)."
             )
-            found.append(Assumption(text, self.unit_source))
+            found.append(Assumption(text, UNIT_SOURCE))
         found.append(Assumption(self._numbering_assumption(), self.rounds_source))
         if sparse := run.get("sparse_rounds"):
             found.append(Assumption(sparse, _ROWS))
@@ -351,13 +343,9 @@ class ImportedTrace(OpenedTrace):
             )
             found.append(Assumption(text, "found by the import, in the times of the log"))
         if run["where"]:
-            conditions = " and ".join(run["where"])
-            text = (
-                f"Only rows with {conditions} are participations; rows without: "
-                f"{self.filtered_rows:,}."
-            )
+            text = f"Only rows with {' and '.join(run['where'])} are participations; rows without: "
             source = "told to the import: the conditions; it counted the rows"
-            found.append(Assumption(text, source))
+            found.append(Assumption(f"{text}{self.filtered_rows:,}.", source))
         if copies := sum(each.rows for each in self.left_out if each.reason == COPIED):
             text = f"Rows {COPIED}, their time included, are copies of one record: {copies:,}."
             found.append(Assumption(text, "counted by the import"))
@@ -365,7 +353,7 @@ class ImportedTrace(OpenedTrace):
             meaning = "Each is a contribution of its own, clipped by itself, and counts in full."
             if self.repeats == "once":
                 meaning = "They are records of the same contribution."
-                if (run.get("times") or {}).get("column") is not None:
+                if times["column"] is not None:
                     meaning += " It lasted from the first to the last of their times."
             some = run.get("repeated_examples")
             text = (
@@ -374,25 +362,16 @@ class ImportedTrace(OpenedTrace):
                 + (f" Among them: {some}." if some and self.repeats == "each" else "")
             )
             found.append(Assumption(text, _REPEATS))
-        times = run.get("times")
-        if times is not None and times["column"] is not None:
-            text = (
-                f"Times of participations are the log's column {times['column']!r}: "
-                f"{times['form']}."
-            )
+        if times["column"] is not None:
+            text = f"Times of participations are the log's column {times['column']!r}: "
             source = "told to the import: the column; it found the form"
-            found.append(Assumption(text, source))
-        if times is not None and times["rounds_file_form"] is not None:
+            found.append(Assumption(f"{text}{times['form']}.", source))
+        if times["rounds_file_form"] is not None:
             text = f"Times of rounds are those of the rounds file: {times['rounds_file_form']}."
             found.append(Assumption(text, _ROUNDS_FILE))
-        if not self.is_complete:
+        if self.incompleteness:
             found.append(Assumption(self.incompleteness, "counted by the import"))
         return tuple(found)
-
-    @property
-    def unit_source(self) -> str:
-        """Source of the meaning of a device in this log."""
-        return "told to the import: the columns that name a device"
 
     @property
     def rounds_source(self) -> str:
@@ -595,6 +574,18 @@ class _JoinedLog(ImportedTrace):
         # Otherwise records of a device and round are contributions of their own.
         rows = np.unique(rows) if self.repeats == "once" else np.sort(rows)
         yield AcceptedPart(rows >> np.uint64(32), rows.astype(np.uint32))
+
+
+def digest_of_any_ids(trace: Trace | ImportedTrace) -> str:
+    """Returns the digest of a trace; of a log, the same whether ids that differ only in writing are
+    joined, distinct or unsettled, and however repeats are taken."""
+    if isinstance(trace, Trace) or not {"doubtful_ids", "joined_ids"} & trace.run.keys():
+        return trace.digest
+    (part,) = _JoinedLog(trace.path, trace.run, trace._verify).accepted()
+    rows = np.unique(part.device_ids << np.uint64(32) | part.rounds)
+    # Positions of the devices, because ids depend on the number of spellings.
+    devices = np.unique(rows >> np.uint64(32), return_inverse=True)[1].astype(np.uint64)
+    return imported_digest(devices, rows.astype(np.uint32))
 
 
 def _corrupt(place: object, problem: str) -> TraceCorrupt:

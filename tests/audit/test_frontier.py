@@ -14,6 +14,7 @@ from fedray.audit.participation import Patterns
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.statements.frontier import frontier_of, tightened
 from fedray.base.errors import InputError
+from fedray.base.rounding import up
 from fedray.imports.importer import import_log
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Toeplitz, Tree
@@ -178,12 +179,48 @@ def test_a_broken_claim_with_a_frontier_and_an_epsilon_names_the_corrected_pairs
 
 
 @pytest.mark.parametrize("strategy", [KIND, Tree()])
-def test_no_claim_is_proposed_for_more_rounds_than_recorded(audited, strategy) -> None:
-    """A frontier over more rounds has a larger epsilon than over the recorded ones."""
-    claim = {"min_sep": 22, "max_participations": 7, "mechanism": strategy}
-    recorded = audited([*SELDOM, *CLOSE], **claim)
-    assert recorded.would_do
-    assert audited([*SELDOM, *CLOSE], rounds=1000, **claim).would_do is None
+@pytest.mark.parametrize("rounds", [316, 1000])
+def test_a_frontier_is_proposed_for_the_claimed_rounds(audited, strategy, rounds) -> None:
+    """Its epsilon is the one that a claim of it then supports, over rounds beyond the recorded ones too."""
+    common = {"rounds": rounds, "mechanism": strategy}
+    said = audited([*SELDOM, *CLOSE], min_sep=22, max_participations=7, **common).would_do
+    of_pairs = audited([*SELDOM, *CLOSE], frontier=[[45, 7], [22, 2]], **common)
+    recorded = audited([*SELDOM, *CLOSE], frontier=[[45, 7], [22, 2]], mechanism=strategy)
+    assert said == (
+        "A claim of frontier = [[45, 7], [22, 2]], if enforced, would give epsilon "
+        f"{up(of_pairs.supported_epsilon)}."
+    )
+    assert of_pairs.supported_epsilon >= recorded.supported_epsilon
+
+
+OWN = [[45, 7], [22, 2]]
+
+
+@pytest.mark.parametrize(
+    ("claim", "is_read_off"),
+    [
+        ({"frontier": OWN}, True),
+        # Beyond the rounds; under another pair; under none, but beside those of the log.
+        ({"frontier": [*OWN, [315, 50]]}, True),
+        ({"frontier": [*OWN, [46, 3]]}, True),
+        ({"frontier": [*OWN, [44, 3]]}, True),
+        ({"frontier": [*OWN, [125, 8]], "rounds": 1000}, True),
+        # Limits that exclude nothing.
+        ({"frontier": OWN, "min_sep": 1}, True),
+        ({"min_sep": 22, "max_participations": 300}, True),
+        ({"min_sep": 22, "max_participations": 7, "frontier": [[22, 7]]}, True),
+        ({"frontier": [[45, 7], [21, 2]]}, False),
+        ({"frontier": [[40, 8], [22, 2]]}, False),
+        ({"min_sep": 22, "max_participations": 8}, False),
+        ({"frontier": [[45, 7], [30, 2]], "min_sep": 30}, False),
+    ],
+)
+def test_nothing_beside_the_limits_of_the_log_removes_the_caveat(
+    audited, claim, is_read_off
+) -> None:
+    audit = audited([*SELDOM, *CLOSE], **claim)
+    assert ("Its limits are what the log shows" in audit.verdict) == is_read_off
+    assert (audit.standing == "open") == is_read_off
 
 
 def test_an_empty_frontier_is_refused(tmp_path) -> None:

@@ -287,7 +287,7 @@ def read_imported(path: Path, verify: bool) -> dict[str, Any]:
     return {
         "run": trace.run,
         "left_out": [vars_of(each) for each in trace.left_out],
-        "assumptions": list(trace.assumptions),
+        "assumptions": [it.text for it in trace.rests_on],
         "round_labels": [
             trace.round_label(index) for index in range(min(patterns.committed_rounds, 50))
         ],
@@ -598,7 +598,7 @@ class OddLogs:
             counts = (run["rows"], run["filtered_rows"], run["repeated_rows"], run["rows_read"])
             if is_plain and counts != wanted:
                 raise Finding(f"counts {counts} instead of {wanted}")
-            if not is_plain and counts[0] < wanted[0] and trace.is_complete:
+            if not is_plain and counts[0] < wanted[0] and not trace.incompleteness:
                 raise Finding(f"participations were lost without a word: {counts} of {wanted}")
             return False
         finally:

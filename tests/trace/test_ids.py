@@ -45,7 +45,7 @@ def notes_of(folder: Path, ids: tuple[str, ...], role: str) -> tuple[list[str], 
     )
     assert trace.run["devices"] == len(ids)
     audit = audit_trace(trace, 2.0, 1e-6, [Tree()])
-    said = [each for each in trace.assumptions if f" of {role}s" in each]
+    said = [each for each in [it.text for it in trace.rests_on] if f" of {role}s" in each]
     assert all(each in json.dumps(audit.to_json(), ensure_ascii=False) for each in said)
     return [each for each in notes if " ids of " in each or " id of " in each], said
 

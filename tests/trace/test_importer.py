@@ -163,7 +163,7 @@ def test_ranks_and_repeats_are_what_counting_by_hand_gives(
     assert patterns_by_name(trace) == expected
     assert trace.committed_rounds == len(numbers)
     assert [trace.round_label(index) for index in range(len(numbers))] == list(map(str, numbers))
-    assert trace.is_complete
+    assert not trace.incompleteness
     trace.verify()
 
 
@@ -280,11 +280,11 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
     assert (document["rows_read"], document["rows"], document["devices"]) == (6, 2, 2)
     trace = open_trace(tmp_path / "t")
     assert isinstance(trace, ImportedTrace)
-    assert not trace.is_complete
+    assert trace.incompleteness
     assert trace.incompleteness.endswith(
         "no claim about this trace can be confirmed: 1 row without a device; 2 rows with a negative round."
     )
-    assert trace.incompleteness in trace.assumptions
+    assert trace.incompleteness in [it.text for it in trace.rests_on]
     code, stdout, _ = fedray_command(
         "audit", str(tmp_path / "t"), "--noise-multiplier", "2", "--json"
     )

@@ -63,6 +63,25 @@ def test_the_proposed_command_imports_the_log(fedray_command, tmp_path: Path, mo
     assert Path("log-trace/run.json").is_file()
 
 
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        ("round_status,round,device\nok,0,a\nok,1,b\n", []),
+        ("round,device\n0,a\n0,A\n1,a\n", ["--join-ids"]),
+    ],
+    ids=["a word before the numbers", "repeats of joined ids"],
+)
+def test_the_proposed_command_is_for_this_log(
+    fedray_command, tmp_path: Path, monkeypatch, rows: str, options: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text(rows)
+    code, out, _ = fedray_command("import", "log.csv", "--inspect", *options)
+    assert code == 0
+    command = shlex.split(out.splitlines()[-1].removeprefix("next "))
+    assert fedray_command(*command[1:])[0] == 0
+
+
 @pytest.mark.parametrize("time", ["", "01.03.2026"])
 def test_the_proposed_command_leaves_out_times_that_the_import_refuses(
     fedray_command, tmp_path: Path, monkeypatch, time: str
@@ -323,7 +342,10 @@ def test_devices_of_uuids_are_imported_as_their_bytes(
     pq.write_table(pa.table(columns), "log.parquet")
     trace = run_proposed(fedray_command, Path("log.parquet"))
     assert trace.names_of([0, 1, 2]) == [each.hex for each in devices]
-    assert any("1 id of devices may mean a missing value" in each for each in trace.assumptions)
+    assert any(
+        "1 id of devices may mean a missing value" in each
+        for each in [it.text for it in trace.rests_on]
+    )
 
 
 def test_a_log_is_read_once_and_in_pieces(tmp_path: Path, monkeypatch) -> None:
@@ -354,7 +376,7 @@ def test_rounds_with_few_rows_are_named(tmp_path: Path) -> None:
     start = "1 round with under a tenth of the median's rows (5); if abandoned, list the others"
     assert found[1][0].startswith(start)
     trace = import_log(log, "device", "round", None, tmp_path / "t", renumber=True)
-    assert found[1][0] in trace.assumptions
+    assert found[1][0] in [it.text for it in trace.rests_on]
 
 
 def test_the_next_command_has_every_format_of_times(tmp_path: Path) -> None:

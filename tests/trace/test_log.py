@@ -178,10 +178,11 @@ def test_rows_in_rounds_that_released_nothing_are_left_out_counted_and_named(
     assert [(each.reason, each.rows, each.example) for each in trace.left_out] == [
         (UNRELEASED, 3, "rounds 3, 4")
     ]
-    assert trace.is_complete
+    assert not trace.incompleteness
     assert trace.run["empty_rounds"] == 1
     assert any(
-        "In 1 of them no device of this log took part." in text for text in trace.assumptions
+        "In 1 of them no device of this log took part." in text
+        for text in [it.text for it in trace.rests_on]
     )
     with pytest.raises(InputError, match="3 of them in rounds that the rounds file does not have"):
         (tmp_path / "released.txt").write_text("7\n")
@@ -353,7 +354,7 @@ def test_rounds_out_of_range_are_never_left_out(log) -> None:
     assert "1 row with a round beyond rounds-1=1" in str(refused.value)
     assert "leave_out_invalid" not in str(refused.value)
     assert "renumber=True" in str(refused.value)
-    assert not log("dev,round\na,0\na,1\nb,2\nc,\n", 3, leave_out_invalid=True).is_complete
+    assert log("dev,round\na,0\na,1\nb,2\nc,\n", 3, leave_out_invalid=True).incompleteness
 
 
 def test_a_log_without_any_usable_row_is_refused_although_invalid_rows_may_be_left_out(
@@ -387,7 +388,7 @@ def test_repeated_rows_are_refused_until_somebody_says_what_they_are(
     assert rows_of(once) == [("a", 0), ("a", 3), ("b", 1), ("b", 2)]
     assert any(
         "Rows that repeat another row's device and round: 3. They are records" in text
-        for text in once.assumptions
+        for text in [it.text for it in once.rests_on]
     )
     code, _, stderr = fedray_command(
         "import", str(tmp_path / "log.csv"), "--column", "device=dev", "--column", "round=round", "--rounds", "4", "--out",
@@ -806,7 +807,7 @@ def test_rounds_that_time_contradicts_are_reported(log) -> None:
     assert trace.run["rounds_out_of_order"] == 1
     assert any(
         "1 rounds ended before the round numbered just before them began" in text
-        for text in trace.assumptions
+        for text in [it.text for it in trace.rests_on]
     )
 
 
@@ -835,8 +836,11 @@ def test_rows_that_do_not_meet_the_conditions_are_filtered_not_invalid(log) -> N
     text = "dev,round,outcome,os\na,0,accepted,x\na,,dropped,x\nb,1,late,y\nc,1,accepted,z\n,7,dropped,\nd,0,accepted,\n"
     trace = log(text, 2, where=["outcome=accepted", "outcome=late", "os=x", "os=y", "os="])
     assert rows_of(trace) == [("a", 0), ("b", 1), ("d", 0)]
-    assert (trace.filtered_rows, trace.left_out, trace.is_complete) == (3, [], True)
-    assert any("os=y" in text and "; rows without: 3." in text for text in trace.assumptions)
+    assert (trace.filtered_rows, trace.left_out, trace.incompleteness) == (3, [], "")
+    assert any(
+        "os=y" in text and "; rows without: 3." in text
+        for text in [it.text for it in trace.rests_on]
+    )
     with pytest.raises(
         InputError,
         match=r"where=\['outcome=ACCEPTED'\] matches none of the 6 rows of log '.*log.csv': column 'outcome' has 'accepted', 'dropped', 'late', but "
@@ -880,7 +884,7 @@ def test_several_columns_name_a_device_without_confusion(log) -> None:
         [("a\\|b|c", 0), ("a|b\\|c", 1), ("a\\\\|b\\|c", 2), ("a\\\\\\|b|c", 3), ("a|b\\|c", 4)]
     )
     assert trace.unit == "combination of 'dev' and 'month' in the log"
-    assert trace.assumptions[0].startswith("A person behind several of these units")
+    assert trace.rests_on[0].text.startswith("A person behind several of these units")
     with pytest.raises(InputError, match="2 rows without a device"):
         log("dev,month,round\na,,0\n,b,0\n", 1, device_column=["dev", "month"])
 
@@ -969,7 +973,10 @@ def test_repeated_rows_last_from_their_first_to_their_last_time(
             assert first.tolist() == [0, 3, 4, 8, 19, 2, 29, 30]
         else:
             assert (first.tolist(), last.tolist()) == ([0, 19, 2, 29], [8, 19, 2, 30])
-        said = any("It lasted from the first to the last" in text for text in trace.assumptions)
+        said = any(
+            "It lasted from the first to the last" in text
+            for text in [it.text for it in trace.rests_on]
+        )
         assert said == (repeats == "once")
         trace.verify()
 

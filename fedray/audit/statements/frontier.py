@@ -41,7 +41,8 @@ class FrontierStatement(Statement):
         for place in beyond[np.argsort(gaps[beyond], kind="stable")][:MOST_EVIDENCE].tolist():
             start, count = patterns.starts[place], int(patterns.counts[place])
             rounds = patterns.rounds[start : start + count].tolist()
-            said = f"{counted(count, 'participation')}, the closest {gaps[place]:,} rounds apart"
+            apart = counted(int(gaps[place]), "round")
+            said = f"{counted(count, 'participation')}, the closest {apart} apart"
             evidence.append(subject.evidence(int(patterns.device_ids[place]), rounds, said))
         own = shown_pairs(frontier_of(patterns)) if patterns.min_sep else ""
         text = "each device keeps at least one of the claimed pairs"
@@ -79,6 +80,12 @@ class FrontierStatement(Statement):
 
 
 def tightened(pairs: Pairs, limits: MinSep) -> tuple[MinSep, ...]:
-    """Returns the pairs of a frontier within limits that hold for every device too."""
+    """Returns the pairs of a frontier within limits that hold for every device too, without pairs
+    that allow nothing more than another."""
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
-    return tuple(fitting(n, min(n, max(b, each)), min(k, most)) for each, most in pairs)
+    found = {fitting(n, min(n, max(b, each)), min(k, most)) for each, most in pairs}
+    kept: list[MinSep] = []
+    for each in sorted(found, key=lambda each: (each.min_sep, -each.max_participations)):
+        if not kept or each.max_participations > kept[0].max_participations:
+            kept.insert(0, each)
+    return tuple(kept)

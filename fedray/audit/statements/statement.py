@@ -40,6 +40,8 @@ class Subject:
         own = pattern
         if isinstance(self.trace, ImportedTrace):
             own = tuple(self.trace.round_labels(np.array(pattern)).tolist())
+            if any(np.diff(own) != np.diff(pattern)):  # the log also numbers rounds without a model
+                shows = shows.replace("round", "released round")
         return Evidence(self.name_of(device_id), pattern, shows, own if own != pattern else ())
 
 

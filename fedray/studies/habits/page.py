@@ -1,6 +1,7 @@
 """The page of a fit: measured beside simulated."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import tomli_w
@@ -16,11 +17,13 @@ from fedray.studies.habits.statistics import Summary
 def habit_fit_page(fit: HabitFit, command: str = "") -> str:
     """Returns the page of a fit, which shows the command line that made it, if one did."""
     made = [Table.facts("How this page was made", [("command", command)])] if command else []
+    first, *others = habit_fit_tables(fit)
     return render_study(
         "Habits of a log's devices",
         fit_sentence(fit),
         habit_fit_figures(fit),
-        [*habit_fit_tables(fit), *made],
+        # The verdict of the page is the last note of the first table.
+        [replace(first, notes=first.notes[:-1]), *others, *made],
         fit.to_json(),
         scenario_toml=tomli_w.dumps(fit.to_tables()),
     )
