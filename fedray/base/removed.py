@@ -97,6 +97,10 @@ REMOVED = {
     "fedray.read_tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray reproduce amplified": "run tests/mechanisms/test_amplified.py of the sources, or "
     "`fedray optimize best` at an epsilon",
+    **{
+        f"fedray {command} --no-cache": "set XDG_CACHE_HOME to a new folder"
+        for command in ("fit-min-sep", "optimize", "plan", "stress", "sweep")
+    },
 }
 """Replacement of each removed name: a command, a command with an option, a name of the package, the
 full path of a key in a file, or `key = 'value'`."""

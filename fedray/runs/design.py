@@ -111,7 +111,6 @@ def read_amplification(
 def find_mechanism(
     request: MechanismRequest,
     out: Path | None,
-    has_cache: bool,
     on_progress: Progress,
     amplification: Amplification | None = None,
 ) -> Found:
@@ -127,11 +126,7 @@ def find_mechanism(
         # Checked before an optimisation of minutes.
         if out is not None:
             _check_out(out)
-        make = (
-            partial(cached_mechanism, directory=cache_folder("designs"))
-            if has_cache
-            else optimize_mechanism
-        )
+        make = partial(cached_mechanism, directory=cache_folder("designs"))
         if amplification is not None:
             best, tried = best_bands(amplification, request, make, on_progress)
             if out is not None:

@@ -681,7 +681,6 @@ class Fits(Valid):
             rng.choice(VARIED),
             scale=1.0,
             placement=Placement(1, "in-process"),
-            has_cache=False,
             on_progress=lambda _: self.note("fit"),
         )
         check_document(fit.to_json())
@@ -718,7 +717,7 @@ class Studies(Valid):
             rounds = rng.sample([1, 2, 6, 40], 2)
             tables |= {"vary": {"rounds": rounds, "min_sep": [rng.choice([1, 2, 50])], "max_participations": [rng.choice([1, "most"])]}, "x": "rounds"}  # fmt: skip
         sweep = Sweep.model_validate(tables)
-        result = run_sweep(sweep, scenario, placement, False, lambda _: self.note("sweep"))
+        result = run_sweep(sweep, scenario, placement, lambda _: self.note("sweep"))
         self.note("sweep")
         check_document(result.to_json())
 
