@@ -219,13 +219,11 @@ def _check(audit: Audit) -> None:
                 "adds privacy that sensitivities do not include; audit the trace with noise "
                 "multipliers of your choice"
             )
-        partitions = f", partitions {turns.min_sep}" if turns.min_sep > 1 else ""
         raise InputError(
             f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
             f"privacy that sensitivities do not include; calibrate {audited.strategy.kind} to an "
-            "epsilon (no rho is proven for samples) by `fedray mechanism` with sampling "
-            f"{probability:g}{partitions}, rounds {audit.rounds}, min-sep {turns.min_sep} and max "
-            f"participations {turns.max_participations}"
+            "epsilon (no rho is proven for samples) by fedray.calibrated_figures with sampling="
+            f"fedray.PoissonSampling({audit.rounds}, {probability:g}, {turns.min_sep})"
         )
 
 

@@ -32,6 +32,8 @@ REMOVED = {
     "fedray init --json": "leave it out: it prints a line for each file",
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
     "mechanism",
+    "fedray mechanism --partitions": "give fedray.PoissonSampling with partitions to "
+    "fedray.mechanism_figures",
     "fedray mechanism --place": "leave it out: random rounds are drawn in this process",
     "fedray import --format": "leave it out: the suffix or the first bytes of a log show its form",
     "fedray fit-log --format": "leave it out: the suffix or the first bytes of a log show its form",

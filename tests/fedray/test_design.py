@@ -240,7 +240,6 @@ def test_epsilon_of_random_rounds_is_that_of_the_accountant(fedray_command, tmp_
     ("options", "says"),
     [
         ((*SAMPLED[:-1],), "--random-rounds.*give the sampling probability"),
-        ((*SAMPLED, "0.5", "--partitions", "2"), "--min-sep=12 must be 1 or more, and 1 with"),
         ((*SAMPLED, "1.5"), "probability=1.5 must be above 0 and at most 1"),
         ((*RANDOM, "--epsilon", "2", "--sampling", "1"), "cannot be met with"),
         ((*SAMPLED, "0.5"), "band-fhu strategy of 30 bands with min_sep=12"),
