@@ -80,6 +80,8 @@ REMOVED = {
     "your own with the blocks of the restarts",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
+    "analytics.question.most_l1": "bound a device by high and most_keys",
+    "analytics.question.most_l2": "bound a device by high and most_keys",
     "analytics.trust.kind = 'local'": "take the trust model central, or distributed with secure "
     "aggregation",
     "analytics.trust.kind = 'shuffled'": "take the trust model central, or distributed with secure "
