@@ -30,6 +30,7 @@ REMOVED = {
     "fedray reproduce tree-patterns": "run tests/reproduction/tree_patterns.py of the sources",
     "fedray init --all": "`fedray schema TABLE` describes every key of a table",
     "fedray init --json": "leave it out: it prints a line for each file",
+    "fedray schema --kind": "write it after the table, as in `fedray schema data.parquet`",
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
     "mechanism",
     "fedray mechanism --partitions": "give fedray.PoissonSampling with partitions to "
