@@ -97,6 +97,7 @@ REMOVED = {
     "fedray audit --join-ids": "import the log again by `fedray import --join-ids`",
     "fedray audit --no-join-ids": "import the log again by `fedray import --no-join-ids`",
     "fedray.RandomRuns": "train every cell with `seeds` of fedray.Sweep",
+    "plane": "leave it out; a figure has a line for each value of the other keys",
     "runs": "leave it out; a sweep trains every cell with `seeds`",
     "fedray.Tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray.read_tuning": "charge every released training to a ledger, by `fedray budget`",

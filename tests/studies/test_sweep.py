@@ -18,8 +18,6 @@ from fedray.mechanisms.optimize.objective import Target as Outcome
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, TreeFull
 from fedray.mechanisms.workload import Workload
-from fedray.report.figure import Plane
-from fedray.report.files import drawn_figure, figure_csv, saved
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import simulated as simulated_runs
@@ -406,7 +404,7 @@ def test_ray_tasks_give_what_this_process_gives(
         ("min_sep = 12,", "min_sep = [12, 20],", "more than ceil"),
         ("[6, 20]", "[5000000]", "neither may exceed 4,194,304"),
         ("noise_multiplier = 2.0", "noise_multiplier = 0.001", "noise_multiplier"),
-        ('x = "min_sep"', 'x = "min_sep"\nplane = "max_participations"', "can be no axis"),
+        ('x = "min_sep"', 'x = "max_participations"', "can be no axis"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_gets_one_line(
@@ -532,15 +530,15 @@ def test_lines_break_where_nothing_was_computed_and_step_where_participations_do
     assert figure.series[0].until.tolist() == [12, 20, 29, 29]
 
 
-def test_a_plane_has_only_what_was_computed(tmp_path: Path) -> None:
+def test_a_line_of_another_value_has_only_what_was_computed(tmp_path: Path) -> None:
     text = FOR_THE_ESTIMATE.replace(
         'rounds = [60], max_participations = [3, "most"], min_sep = [6, 12, 20, 29]',
         "rounds = [50, 70], min_sep = [6, 12]",
-    ).replace('x = "min_sep"', 'x = "min_sep"\nplane = "rounds"')
-    planes = sweep_figures(run_sweep(*read(tmp_path, text), HERE))
-    assert all(isinstance(each, Plane) for each in planes)
-    matrix = next(each for each in planes if each.title.startswith("banded"))
-    assert sorted(matrix.values) == [(6, 50), (12, 50)]
+    )
+    (figure,) = sweep_figures(run_sweep(*read(tmp_path, text), HERE))
+    matrices = [each for each in figure.series if each.name.startswith("banded")]
+    assert [each.name.split(", ")[-1] for each in matrices] == ["rounds 50"]
+    assert matrices[0].x.tolist() == [6, 12]
 
 
 @pytest.mark.usefixtures("without_ray")
@@ -766,13 +764,6 @@ def test_a_cell_that_starves_late_has_a_mark_and_a_cause_and_no_figures(
     assert np.isfinite(means.y).tolist() == [False, True]
     assert [(each.at, each.text) for each in figure.marks] == [(0.01, "starves")]
     assert lines.tables()[0].rows[0][3:6] == ("0 of 2", "-", "-")
-
-    in_plane = STARVING.replace('y = "epsilon"', 'y = "epsilon"\nplane = "seed"')
-    (plane,) = sweep_figures(run_sweep(*read(tmp_path, in_plane, small), HERE))
-    assert plane.marks == {(0.01, 1.0): "starves", (0.01, 2.0): "starves"}
-    assert sorted(plane.values) == [(9.0, 1.0), (9.0, 2.0)]
-    assert "0.01,1,starves" in figure_csv(plane)
-    assert saved(drawn_figure(plane), "svg").decode().count(">starves<") == 2
     assert "has no figures, because its first rounds" in sweep_page(lines)
 
 
