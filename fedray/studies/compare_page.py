@@ -225,9 +225,11 @@ def _over_axis(comparison: Comparison) -> Figure:
 
 def _joined(name: str, points: Sequence[Series]) -> Series:
     """Returns series of one point each as one."""
-    parts = ("x", "y", "low", "high")
-    joined = {part: np.concatenate([getattr(each, part) for each in points]) for part in parts}
-    return Series(name, "points", **joined, mechanism=points[0].mechanism)
+    x, y, low, high = (
+        np.concatenate([getattr(each, part) for each in points])
+        for part in ("x", "y", "low", "high")
+    )
+    return Series(name, "points", x, y, low=low, high=high, mechanism=points[0].mechanism)
 
 
 def _curve(comparison: Comparison, metric: Metric) -> Figure:
