@@ -68,6 +68,8 @@ def fitted(runs: Sequence[ObservedRun], vary: str = "both", **scenario: float) -
 
 @pytest.fixture
 def by_law(monkeypatch) -> None:
+    # Thousands of outcomes by a formula, each of which would be flushed to the disk.
+    monkeypatch.setattr("fedray.studies.simulated.keep", lambda *_: None)
     monkeypatch.setattr(reach_and_pace, "simulated_limits", lawful)
 
 
