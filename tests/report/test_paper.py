@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ def overlaps(canvas: Any) -> list[tuple[str, str]]:
     ]
 
 
+@cache
 def figures() -> dict[str, Any]:
     setting = MinSep(150, 40, 3)
     strategies = {"blt-100": read_strategy("blt-100"), "tree": Tree()}
