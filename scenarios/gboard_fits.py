@@ -118,7 +118,7 @@ def simulated_surfaces(
         scenario = run.scenario((*overrides, *own))
         wanted.append((scenario, LATER if run.earlier else EARLIER))
     place = placement or fedray.Placement()
-    found = reach_and_pace.simulated_surfaces(wanted, scale, place, StudyCache(True), on_progress)
+    found = reach_and_pace.simulated_surfaces(wanted, scale, place, StudyCache(), on_progress)
     return dict(zip(configurations, found, strict=True))
 
 

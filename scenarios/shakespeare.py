@@ -14,7 +14,6 @@ An interrupted study continues from the files that are there.
 import hashlib
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,12 +45,10 @@ AGREES_FROM = 0.55
 """Accuracy from which the best optimiser agrees with the paper, on other roles than the paper's."""
 LAST_ROUNDS = 100
 """A model's accuracy is the mean of its evaluations in the last rounds, as in the paper."""
-LENGTH, EVALUATED, LONGEST_CONTEXT = 80, 64, 5
-"""Characters of an example, most examples of a held-out role, longest context of n-grams."""
+LENGTH, EVALUATED = 80, 64
+"""Characters of an example, most examples of a held-out role."""
 SHARES = 10
 """One in this many roles is held out."""
-START, END = "\1", "\0"
-"""Characters before a text, and after one that is shorter than an example."""
 
 # Best learning rates of the paper, from the parameter study in its published code; epsilon is tau.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -112,12 +109,10 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Study(Document):
-    """Optimisers beside n-grams and the paper."""
+    """Optimisers beside the paper."""
 
     models: tuple[Model, ...]
     """Models, the best first."""
-    ngrams: tuple[float, ...]
-    """Accuracy of n-grams on the same characters, by the length of the context from 0."""
     roles: int
     """Roles that train."""
     held_out_roles: int
@@ -150,9 +145,7 @@ def run(
         directory = Path(os.path.abspath(out or folder))
         roles = roles_of(data)
         write_split(roles, directory / "data")
-        on_progress("counting n-grams")
-        ngrams = ngrams_of(roles, EVALUATED, LENGTH)
-        study = Study((), ngrams, len(roles.trained), len(roles.held_out))
+        study = Study((), len(roles.trained), len(roles.held_out))
         runs: dict[str, fedray.TrainedRun] = {}
         for name in names:
             scenario = scenario_of(directory / "data", roles.trained, rounds, name, overrides)
@@ -196,10 +189,6 @@ def write_split(roles: Roles, folder: Path) -> None:
         rows = [{"client": role, "text": text} for role, own in texts.items() for text in own]
         # The same rows give the same bytes, so a study that continues finds its own data.
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
-
-
-def _texts(roles: Mapping[str, list[str]], most: int | None = None) -> list[str]:
-    return [text for own in roles.values() for text in own[:most]]
 
 
 def scenario_of(
@@ -278,62 +267,12 @@ def _model_of(name: str, scenario: "fedray.Scenario", trained: "fedray.TrainedRu
     )
 
 
-def ngram_accuracies(
-    trained: Sequence[str],
-    held_out: Sequence[str],
-    longest: int = LONGEST_CONTEXT,
-    length: int = LENGTH,
-) -> tuple[float, ...]:
-    """Share of characters that n-grams predict, by the length of the context from 0.
-
-    The prediction is the most frequent next character of the context in the training texts; of a
-    context that they lack, that of the next shorter one. Texts are examples of the model: contexts
-    begin with each, and the end of a short one counts as a character.
-    """
-    trained, held_out = (
-        [f"{each}{END}"[:length] for each in texts] for texts in (trained, held_out)
-    )
-    targets = "".join(held_out)
-    guesses = [""] * len(targets)
-    shares = []
-    for context in range(longest + 1):
-        counts = Counter(_grams(trained, context))
-        # The last one of a context stays: the most frequent, of equals the first letter.
-        order = sorted(counts, key=lambda gram: (counts[gram], -ord(gram[-1])))
-        best = {gram[:-1]: gram[-1] for gram in order}
-        asked = _grams(held_out, context)
-        guesses = [best.get(gram[:-1], known) for gram, known in zip(asked, guesses, strict=True)]
-        right = sum(map(str.__eq__, guesses, targets))
-        shares.append(right / len(targets))
-    return tuple(shares)
-
-
-def _grams(texts: Sequence[str], context: int) -> Iterator[str]:
-    """Yields every character, with the characters of its context before it."""
-    for text in texts:
-        padded = START * context + text
-        yield from (padded[place : place + context + 1] for place in range(len(text)))
-
-
-def ngram_table(ngrams: Sequence[float]) -> Table:
-    """Returns the table of accuracies by the length of the context from 0."""
-    contexts = [(f"context of {n}", f"{share:.4f}") for n, share in enumerate(ngrams)]
-    return Table.facts("Held-out accuracy of n-grams", contexts)
-
-
-def ngrams_of(roles: Roles, evaluated: int, length: int) -> tuple[float, ...]:
-    """Returns the accuracies of n-grams on at most so many examples of each held-out role."""
-    trained, held_out = _texts(roles.trained), _texts(roles.held_out, evaluated)
-    return ngram_accuracies(trained, held_out, length=length)
-
-
 def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]") -> Reproduced:
     best = study.models[0]
     low, high = (f"{100 * each:.1f}" for each in PUBLISHED)
     verdict = (
         f"{best.optimizer} predicts {100 * best.accuracy:.1f} % of characters after "
-        f"{best.rounds:,} rounds; the paper's optimisers reach {low} to {high} %, and n-grams "
-        f"{100 * max(study.ngrams):.1f} %."
+        f"{best.rounds:,} rounds; the paper's optimisers reach {low} to {high} %."
     )
     note = (
         f"Accuracy is the mean of the evaluations in the last {LAST_ROUNDS} rounds, on "
@@ -349,10 +288,9 @@ def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]") -> Reprod
         "seconds per round": lambda each: f"{each.seconds_per_round:.3g}",
     }
     models = Table.of("Held-out accuracy (standard error)", study.models, cells)
-    tables = [models, ngram_table(study.ngrams)]
     return Reproduced(
         "Shakespeare: federated optimisers",
-        *(study.to_json(), tables, [note], verdict),
+        *(study.to_json(), [models], [note], verdict),
         best.accuracy >= AGREES_FROM,
         [_curves(study, runs)],
     )
@@ -364,12 +302,9 @@ def _curves(study: Study, runs: "Mapping[str, fedray.TrainedRun]") -> Figure:
     metric = next(each for each in metrics if each.name == "accuracy")
     figure = metric_curve(metric, lines, {})
     ends = np.array([0.0, study.models[0].rounds])
-    levels = {"least published": PUBLISHED[0], "n-grams": max(study.ngrams)}
-    references = [
-        Series(name, "line", ends, np.full(2, value), is_reference=True)
-        for name, value in levels.items()
-    ]
-    return replace(figure, series=(*figure.series, *references))
+    published = np.full(2, PUBLISHED[0])
+    reference = Series("least published", "line", ends, published, is_reference=True)
+    return replace(figure, series=(*figure.series, reference))
 
 
 REPRODUCTION = Reproduction(

@@ -219,13 +219,17 @@ def _check(audit: Audit) -> None:
                 "adds privacy that sensitivities do not include; audit the trace with noise "
                 "multipliers of your choice"
             )
-        partitions = f", partitions {turns.min_sep}" if turns.min_sep > 1 else ""
+        by = (
+            f"`fedray mechanism` with sampling {probability:g}, rounds {audit.rounds}, min-sep 1 "
+            f"and max participations {turns.max_participations}"
+            if turns.min_sep == 1
+            else "fedray.calibrated_figures with sampling=fedray.PoissonSampling("
+            f"{audit.rounds}, {probability:g}, {turns.min_sep})"
+        )
         raise InputError(
             f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
             f"privacy that sensitivities do not include; calibrate {audited.strategy.kind} to an "
-            "epsilon (no rho is proven for samples) by `fedray mechanism` with sampling "
-            f"{probability:g}{partitions}, rounds {audit.rounds}, min-sep {turns.min_sep} and max "
-            f"participations {turns.max_participations}"
+            f"epsilon (no rho is proven for samples) by {by}"
         )
 
 

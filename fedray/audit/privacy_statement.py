@@ -40,7 +40,6 @@ _THEOREMS = {
     "pld": "privacy loss distributions, rounded up",
     "monte-carlo": "an upper confidence bound by Monte Carlo",
     "renyi": "Renyi DP, Mironov 2017",
-    "moments": "moments of the privacy loss, rounded up",
 }
 """Basis of an audit's epsilon, by the accountant that found it."""
 

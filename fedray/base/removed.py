@@ -30,8 +30,11 @@ REMOVED = {
     "fedray reproduce tree-patterns": "run tests/reproduction/tree_patterns.py of the sources",
     "fedray init --all": "`fedray schema TABLE` describes every key of a table",
     "fedray init --json": "leave it out: it prints a line for each file",
+    "fedray schema --kind": "write it after the table, as in `fedray schema data.parquet`",
     "fedray mechanism --parameters": "time a training, or fedray.CorrelatedNoise, with the "
     "mechanism",
+    "fedray mechanism --partitions": "give fedray.PoissonSampling with partitions to "
+    "fedray.mechanism_figures",
     "fedray mechanism --place": "leave it out: random rounds are drawn in this process",
     "fedray import --format": "leave it out: the suffix or the first bytes of a log show its form",
     "fedray fit-log --format": "leave it out: the suffix or the first bytes of a log show its form",
@@ -78,6 +81,8 @@ REMOVED = {
     "your own with the blocks of the restarts",
     "data.kind = 'leaf'": "convert the files to Parquet as docs/data.md shows",
     "data.kind = 'pfl_hdf5'": "convert the file to Parquet as docs/data.md shows",
+    "analytics.question.most_l1": "bound a device by high and most_keys",
+    "analytics.question.most_l2": "bound a device by high and most_keys",
     "analytics.trust.kind = 'local'": "take the trust model central, or distributed with secure "
     "aggregation",
     "analytics.trust.kind = 'shuffled'": "take the trust model central, or distributed with secure "
@@ -92,11 +97,16 @@ REMOVED = {
     "fedray audit --join-ids": "import the log again by `fedray import --join-ids`",
     "fedray audit --no-join-ids": "import the log again by `fedray import --no-join-ids`",
     "fedray.RandomRuns": "train every cell with `seeds` of fedray.Sweep",
+    "plane": "leave it out; a figure has a line for each value of the other keys",
     "runs": "leave it out; a sweep trains every cell with `seeds`",
     "fedray.Tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray.read_tuning": "charge every released training to a ledger, by `fedray budget`",
     "fedray reproduce amplified": "run tests/mechanisms/test_amplified.py of the sources, or "
     "`fedray optimize best` at an epsilon",
+    **{
+        f"fedray {command} --no-cache": "set XDG_CACHE_HOME to a new folder"
+        for command in ("fit-min-sep", "optimize", "plan", "stress", "sweep")
+    },
 }
 """Replacement of each removed name: a command, a command with an option, a name of the package, the
 full path of a key in a file, or `key = 'value'`."""

@@ -17,7 +17,6 @@ def mechanism(
     rho: float | None = None,
     delta: float = 1e-10,
     sampling: float | None = None,
-    partitions: int | None = None,
     random_rounds: bool = False,
     workload: str = "prefix",
     page: Path | None = None,
@@ -41,9 +40,8 @@ def mechanism(
         epsilon (E): largest epsilon allowed, for the least noise multiplier
         rho (R): largest rho (zCDP) allowed, for the least noise multiplier
         delta (D): delta of epsilon
-        sampling (P): hypothetical probability that a device is drawn in its turn
-        partitions (M): parts of the population that take turns, with sampling; default: 1
-        random_rounds: a sampled device rests for min-sep - 1 rounds instead of taking turns
+        sampling (P): hypothetical probability that a device is drawn in a round
+        random_rounds: a sampled device rests for min-sep - 1 rounds
     """
     from fedray.mechanisms.figures import Mechanisms
     from fedray.runs.design import evaluate_mechanisms
@@ -54,7 +52,6 @@ def mechanism(
         noise_multiplier,
         delta,
         sampling,
-        partitions,
         workload,
         is_fixed_order,
         has_random_rounds=random_rounds,

@@ -28,7 +28,6 @@ def optimize(
     delta: float | None = None,
     sampling: float | None = None,
     out: Path | None = None,
-    has_cache: bool = True,
     as_json: bool = False,
 ) -> None:
     """Optimize a mechanism for a setting, or build one.
@@ -68,7 +67,7 @@ def optimize(
     request = read_request(*setting, buffers, bands, workload, is_fixed_order)
     started = time.perf_counter()
     with progress_line(f"optimizing {kind}") as show:
-        found = find_mechanism(request, out, has_cache, show, wanted)
+        found = find_mechanism(request, out, show, wanted)
     if as_json:
         seconds = round(time.perf_counter() - started, 3)
         print_json({**found.to_json(), "seconds": seconds})

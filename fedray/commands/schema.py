@@ -11,9 +11,7 @@ def _names(begun: str) -> list[str]:
     return [name for name in known_names() if name.startswith(begun)]
 
 
-def schema(
-    table: Annotated[str | None, _names] = None, *, kind: str | None = None, as_json: bool = False
-) -> None:
+def schema(table: Annotated[str | None, _names] = None, *, as_json: bool = False) -> None:
     """Describe the keys of a scenario's table or the columns of a trace.
 
     Each has a type, unit, default and meaning; a table of several kinds is described kind by kind.
@@ -23,7 +21,6 @@ def schema(
     Args:
         table: table such as privacy.mechanism, its kind such as data.parquet, file such as
             rounds.parquet, placement, claim or sweep
-        kind (KIND): only this kind of the table, such as parquet of data
     """
     from fedray.commands.frame.described import described
     from fedray.scenario.several_tasks import scenario_schema
@@ -32,7 +29,7 @@ def schema(
     if table is None:
         print_json(scenario_schema())
         return
-    found = described(table, kind)
+    found = described(table)
     if as_json:
         print_json(found.to_json())
         return

@@ -1,11 +1,10 @@
 """A figure as a value. The page, an SVG file and a CSV file are all made from it, so they cannot
 differ."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
 
@@ -208,74 +207,12 @@ class Figure:
         return [(each, taken[position]) for position, each in enumerate(self.series)]
 
 
-@dataclass(frozen=True, slots=True)
-class Plane:
-    """A value (z) at each of a grid of (x, y), which is shown as a table of shaded cells."""
-
-    name: str
-    """Name of its files, and its id on the page."""
-    title: str
-    """Title above the figure."""
-    note: str
-    """Explanation for readers."""
-    x: Axis
-    """Axis of the columns."""
-    y: Axis
-    """Axis of the rows."""
-    z: Axis
-    """Axis of the values, with their format."""
-    values: dict[tuple[float, float], float]
-    """z by (x, y); missing cells were not computed."""
-    marks: dict[tuple[float, float], str] = field(default_factory=dict)
-    """Words by (x, y) for cells without a value, with the reason."""
-
-    @property
-    def sentence(self) -> str:
-        """The cells in words: values by row and column."""
-        return f"Cells: {self.z.title} by {self.y.title} (rows) and {self.x.title} (columns)."
-
-    @property
-    def xs(self) -> list[float]:
-        """The distinct x of the columns, increasing."""
-        return sorted({x for x, _ in (*self.values, *self.marks)})
-
-    @property
-    def ys(self) -> list[float]:
-        """The distinct y of the rows, decreasing, as on a vertical axis."""
-        return sorted({y for _, y in (*self.values, *self.marks)}, reverse=True)
-
-    def cell(self, x: float, y: float) -> tuple[str, float]:
-        """Returns the text and the shade of a cell: its value or its mark; both empty if it was not
-        computed."""
-        value = self.values.get((x, y))
-        if value is None:
-            return self.marks.get((x, y), ""), 0.0
-        return self.z.text(value), self.shade(value)
-
-    def shade(self, value: float) -> float:
-        """Returns the darkness of a cell with this `value`: 0 for the smallest value, 1 for the
-        largest; on a logarithmic scale if the axis is logarithmic."""
-        low = min(self.values.values())
-        high = max(self.values.values())
-        # All values are equal, so no cell is highlighted.
-        if low == high:
-            return 0.0
-        if self.z.is_log:
-            return math.log(value / low) / math.log(high / low)
-        return (value - low) / (high - low)
+Shown = Figure
 
 
-Shown = Figure | Plane
-
-
-def file_names(prefix: str, names: Iterable[str]) -> dict[str, str]:
-    """Returns a name of files for each of several names: a prefix, and its letters and digits."""
-    found: dict[str, str] = {}
-    for name in names:
-        plain = re.sub(r"[^a-z0-9]+", "-", f"{prefix} {name}".lower()).strip("-")
-        # Two names may differ in other characters only.
-        found[name] = f"{plain}-{len(found)}" if plain in found.values() else plain
-    return found
+def file_name(text: str) -> str:
+    """Returns a name of files: the letters and digits of a text."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def look(place: int) -> tuple[str, str]:

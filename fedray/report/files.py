@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -23,7 +22,6 @@ from fedray.report.figure import (
     Axis,
     Figure,
     Mark,
-    Plane,
     Series,
     Shown,
     legend_lines,
@@ -106,18 +104,12 @@ def figure_csv(figure: Shown) -> str:
     """Returns a figure's data as CSV, unrounded.
 
     A figure has a row per point (series, x, until if any, y, and the ends of its range), then a row
-    per mark. A plane has a row per cell (x, y, value). Numbers are read back as the same float64;
-    unknown ones are empty.
+    per mark. Numbers are read back as the same float64; unknown ones are empty.
     """
-    headings = {"x": figure.x.title, "y": figure.y.title}
-    if isinstance(figure, Figure):
-        until = {"until": f"{figure.x.title}, until"}
-        headings = {"series": "series", "name": "name", "x": figure.x.title, **until}
-        headings |= {"y": figure.y.title, "low": "from", "high": "to"}
-        rows = list(_point_rows(figure))
-    else:
-        headings["z"] = figure.z.title
-        rows = list(_cell_rows(figure))
+    until = {"until": f"{figure.x.title}, until"}
+    headings = {"series": "series", "name": "name", "x": figure.x.title, **until}
+    headings |= {"y": figure.y.title, "low": "from", "high": "to"}
+    rows = list(_point_rows(figure))
     # A column that no row has is left out; if only some rows have it, the others are empty.
     used = set(headings) - OPTIONAL_COLUMNS | {key for row in rows for key in row}
     columns = [key for key in headings if key in used]
@@ -125,12 +117,6 @@ def figure_csv(figure: Shown) -> str:
     writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
     writer.writerows([headings, *rows])
     return out.getvalue()
-
-
-def _cell_rows(figure: Plane) -> Iterator[dict[str, str]]:
-    shown = {place: _plain(z) for place, z in figure.values.items()} | figure.marks
-    for (x, y), text in sorted(shown.items()):
-        yield {"x": _plain(x), "y": _plain(y), "z": text}
 
 
 def _point_rows(figure: Figure) -> Iterator[dict[str, str]]:
@@ -191,10 +177,7 @@ def drawn_figure(figure: Shown, style: str = "wide") -> Any:
         axes = canvas.subplots()
         axes.set_xlabel(fill(_words(figure.x), int(110 * width / size)))
         axes.set_ylabel(fill(_words(figure.y), int(90 * height / size)))
-        if isinstance(figure, Plane):
-            _draw_plane(canvas, axes, figure)
-        else:
-            _draw(canvas, axes, figure)
+        _draw(canvas, axes, figure)
     return canvas
 
 
@@ -375,39 +358,3 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
             axes.fill_between(series.x, series.low, series.high, **band)
         style["marker"] = marker if series.has_markers else None
         axes.plot(x, y, solid_joinstyle="miter", label=label, **style)
-
-
-def _draw_plane(canvas: Any, axes: Any, plane: Plane) -> None:
-    """Draws shaded cells with their values; values that have no room become a scale of colours."""
-    xs, ys = plane.xs, plane.ys
-    cells = np.array([[plane.values.get((x, y), np.nan) for x in xs] for y in ys])
-    norm = "log" if plane.z.is_log else None
-    image = axes.imshow(cells, cmap=_shading(), norm=norm, aspect="auto")
-    # What the cells hold is no title, but like the name of an axis.
-    axes.set_title(_words(plane.z), loc="left", fontsize=axes.xaxis.label.get_size())
-    size = axes.xaxis.label.get_size() - 1.0
-    texts = [
-        axes.text(*at, plane.cell(xs[at[0]], ys[at[1]])[0], ha="center", va="center", fontsize=size)
-        for at in np.ndindex(len(xs), len(ys))
-    ]
-    for ticks, values, axis in ((axes.set_xticks, xs, plane.x), (axes.set_yticks, ys, plane.y)):
-        ticks(range(len(values)), [axis.text(value) for value in values])
-    canvas.draw_without_rendering()
-    room = axes.bbox.size / (len(xs), len(ys))
-    if any((each.get_window_extent().size > room).any() for each in texts):
-        for each in texts:
-            each.remove()
-        canvas.colorbar(image, ax=axes, format=_tick)
-    for labels, axis in ((axes.get_xticklabels(), 0), (axes.get_yticklabels(), 1)):
-        # Of many columns, only some have their number.
-        widest = max(1.2 * each.get_window_extent().size[axis] for each in labels)
-        for place, each in enumerate(labels):
-            each.set_visible(place % math.ceil(widest / room[axis]) == 0)
-
-
-def _shading() -> Any:
-    """Returns the shades of one colour from white to a share of it on which numbers are read."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    darkest = tuple(1.0 - 0.6 * (255 - part) / 255 for part in bytes.fromhex("1f66b8"))
-    return LinearSegmentedColormap.from_list("", ["white", darkest])

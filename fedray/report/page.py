@@ -27,7 +27,7 @@ from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, fine, given, simulated_time
 from fedray.base.storage import local_path
 from fedray.report import audits
-from fedray.report.figure import Figure, Shown
+from fedray.report.figure import Shown
 from fedray.report.files import figure_csv
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
@@ -35,9 +35,6 @@ from fedray.report.traces import outcomes_table, parameters_table
 from fedray.trace.reader import Trace
 
 PLOTLY_FILE = "plotly-basic.min.js"
-MOST_SHADE = 50
-"""Percentage of the accent colour in the darkest cell of a plane, chosen so that its number can
-still be read in the dark scheme."""
 
 TELLING = {"min_sep": "gaps", "timer_hours": "gaps", "max_participations": "participations"}
 """Names of the figures that show a broken statement."""
@@ -248,7 +245,6 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     figures_json = json.dumps(by_name, allow_nan=False)
     return environment.get_template(template).render(
         figures=figures,
-        most_shade=MOST_SHADE,
         packed_figures=_packed(figures_json.encode()),
         packed_plotly=_packed_plotly(),
         **values,
@@ -256,8 +252,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
 
 
 def _for_script(figure: Shown) -> dict[str, Any]:
-    drawn = plotly_figure(figure) if isinstance(figure, Figure) else {}
-    return {"title": figure.title, "csv": figure_csv(figure), **drawn}
+    return {"title": figure.title, "csv": figure_csv(figure), **plotly_figure(figure)}
 
 
 @cache

@@ -111,7 +111,6 @@ def read_amplification(
 def find_mechanism(
     request: MechanismRequest,
     out: Path | None,
-    has_cache: bool,
     on_progress: Progress,
     amplification: Amplification | None = None,
 ) -> Found:
@@ -127,11 +126,7 @@ def find_mechanism(
         # Checked before an optimisation of minutes.
         if out is not None:
             _check_out(out)
-        make = (
-            partial(cached_mechanism, directory=cache_folder("designs"))
-            if has_cache
-            else optimize_mechanism
-        )
+        make = partial(cached_mechanism, directory=cache_folder("designs"))
         if amplification is not None:
             best, tried = best_bands(amplification, request, make, on_progress)
             if out is not None:
@@ -155,7 +150,6 @@ def evaluate_mechanisms(
     noise_multiplier: float | None,
     delta: float,
     probability: float | None = None,
-    partitions: int | None = None,
     workload: str = "prefix",
     is_fixed_order: bool = False,
     *,
@@ -169,12 +163,11 @@ def evaluate_mechanisms(
     Args:
         noise_multiplier: z of mu, rho and epsilon; None for figures without them, or for the least
             one of each mechanism for a target.
-        probability: probability that a device is sampled in its turn, for amplified figures.
-        partitions: parts of the population that take turns; None for one.
+        probability: probability that a device is sampled in a round, for amplified figures.
         workload: workload of the losses, such as "momentum=0.9,decay=0.95" or "schedule=run.toml".
         is_fixed_order: whether rounds of a device are exactly min_sep apart.
         has_random_rounds: whether a sampled device rests for min_sep - 1 rounds after each of its
-            rounds, instead of taking turns.
+            rounds.
         epsilon: target for epsilon at delta.
         rho: target for rho, instead of epsilon.
 
@@ -184,7 +177,7 @@ def evaluate_mechanisms(
     has_target = (epsilon, rho) != (None, None)
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations, is_fixed_order)
-        sampling = _sampling(participation, probability, partitions, has_random_rounds)
+        sampling = _sampling(participation, probability, has_random_rounds)
         if has_target and noise_multiplier is not None:
             rule = "contradicts an epsilon or rho, which compute it"
             raise InputError.of("noise_multiplier", noise_multiplier, rule, "leave one out")
@@ -268,16 +261,11 @@ def _strategy(given: Path, at: MinSep, workload: Workload = PREFIX, *others: str
 
 
 def _sampling(
-    participation: MinSep,
-    probability: float | None,
-    partitions: int | None,
-    has_random_rounds: bool,
+    participation: MinSep, probability: float | None, has_random_rounds: bool
 ) -> PoissonSampling | None:
     if probability is None:
-        rule, remedy = "is about sampled devices", "give the sampling probability too"
-        if partitions is not None:
-            raise InputError.of("partitions", partitions, rule, remedy)
         if has_random_rounds:
+            rule, remedy = "is about sampled devices", "give the sampling probability too"
             raise InputError.of("random_rounds", True, rule, remedy)
         return None
     if has_random_rounds and participation.is_fixed_order:
@@ -289,9 +277,7 @@ def _sampling(
     if has_random_rounds and most < drawn:
         rule = f"is less than random rounds may draw a device, {drawn:,}: nothing is proven for it"
         raise InputError.of("max_participations", most, rule, f"give {drawn}")
-    return PoissonSampling(
-        participation.rounds, probability, 1 if partitions is None else partitions, min_sep
-    )
+    return PoissonSampling(participation.rounds, probability, min_sep=min_sep)
 
 
 def _participation(

@@ -156,7 +156,7 @@ class Comparison(DrawnResult):
     assumptions: tuple[str, ...]
     """Assumptions of the epsilons; empty if the trace is not known."""
     axes: NotInJson[tuple[str, ...]] = ()
-    """Varied keys of a sweep whose cells are the groups: horizontal, vertical or "", others."""
+    """Varied keys of a sweep whose cells are the groups: the horizontal axis, then the others."""
     calibrated_to: NotInJson[str] = ""
     """Guarantee whose epsilon all groups with noise were calibrated to; empty if not known."""
     reach: IfAny[Reach] = None
@@ -443,17 +443,21 @@ class Comparison(DrawnResult):
         """The runs, a row each: its group, the varied values of a sweep, its seed, mechanism, noise
         and epsilons, and every metric after the last round."""
         rows = []
-        varied = {key: key in self.axes[:2] for key in self.axes if key in self.differing_keys}
+        varied = {
+            key: all(isinstance(each.settings.get(key), int | float) for each in self.groups)
+            for key in self.axes
+            if key in self.differing_keys
+        }
         for group in self.groups:
             finals = {metric.name: group.finals(metric.name) for metric in self.metrics}
             for seed in group.seeds:
                 values = {name: by_seed[seed] for name, by_seed in finals.items()}
-                # Axes are numbers; other keys may have values of several types.
+                # A column of Arrow has one type.
                 cell = {
                     f"cell.{key}": group.settings.get(key)
-                    if is_axis
+                    if is_number
                     else str(group.settings.get(key))
-                    for key, is_axis in varied.items()
+                    for key, is_number in varied.items()
                 }
                 own = {name: getattr(group, name) for name in ("mechanism", "noise_multiplier")}
                 spent = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedray.base.rounding import counted, given, in_words, needed_noise, up
-from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -151,8 +151,8 @@ def _setting(value: Any) -> str:
 
 def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Paired differences from the best; every metric over rounds; and after the last round against
-    epsilon, if runs differ in it. The cells of a sweep are a surface first."""
-    figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
+    epsilon, if runs differ in it. The cells of a sweep stand over its axis first."""
+    figures: list[Shown] = [_over_axis(comparison)] if comparison.axes else []
     for metric in _answer_first(comparison):
         figures += [*_differences(comparison, metric), _curve(comparison, metric)]
 
@@ -204,29 +204,32 @@ def _differences(comparison: Comparison, metric: Metric) -> Iterator[Figure]:
     )
 
 
-def _surfaces(comparison: Comparison) -> Iterator[Shown]:
-    """Yields the answer's metric over the axes, a plane for each combination of the other keys."""
-    metric, (x, y, *others) = comparison.metric, comparison.axes
+def _over_axis(comparison: Comparison) -> Figure:
+    """The answer's metric over the axis of a sweep, a series for each combination of the other
+    keys; a cell that diverged has no point."""
+    metric, (x, *others) = comparison.metric, comparison.axes
 
     def at(key: str, group: Group) -> Any:
         value = reduce(getitem, key.split("."), _first(group).document["scenario"])
         return value.get("kind") if isinstance(value, dict) else value
 
-    if not y:
-        name = x.split(".")[-1]
-        yield _against(comparison, metric, comparison.groups, name, Axis(x), partial(at, x))
-        return
-    planes: dict[str, dict[tuple[float, float], float]] = {}
-    for group in comparison.groups:
-        named = ", ".join(f"{key} {in_words(at(key, group))}" for key in others)
-        if math.inf not in comparison.badness(group):
-            mean = comparison.mean(group, metric.name).mean
-            planes.setdefault(named, {})[at(x, group), at(y, group)] = mean
-    z = Axis(f"{metric.title}{metric.in_unit}")
-    note = f"Held-out, after the last round, mean over seeds; {metric.better} is better."
-    for place, (named, cells) in enumerate(planes.items()):
-        title = f"{metric.title.capitalize()} of the cells {named}".rstrip()
-        yield Plane(f"surface-{place}", title, note, Axis(x), Axis(y), z, cells)
+    groups = [each for each in comparison.groups if math.inf not in comparison.badness(each)]
+    groups.sort(key=partial(at, x))
+    figure = _against(comparison, metric, groups, x.split(".")[-1], Axis(x), partial(at, x))
+    lines: dict[str, list[Series]] = {}
+    for group, point in zip(groups, figure.series, strict=True):
+        named = ", ".join(f"{key.split('.')[-1]} {in_words(at(key, group))}" for key in others)
+        lines.setdefault(named or group.label, []).append(point)
+    return replace(figure, series=tuple(_joined(name, each) for name, each in lines.items()))
+
+
+def _joined(name: str, points: Sequence[Series]) -> Series:
+    """Returns series of one point each as one."""
+    x, y, low, high = (
+        np.concatenate([getattr(each, part) for each in points])
+        for part in ("x", "y", "low", "high")
+    )
+    return Series(name, "points", x, y, low=low, high=high, mechanism=points[0].mechanism)
 
 
 def _curve(comparison: Comparison, metric: Metric) -> Figure:

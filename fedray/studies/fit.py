@@ -212,7 +212,6 @@ def fit_min_sep(
     vary: str = "both",
     scale: float = 0.1,
     placement: Placement | None = None,
-    has_cache: bool = True,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Fit:
     """Fits the reach (`population.reach`) and the pace (`rounds.min_minutes_between`) that all runs
@@ -228,7 +227,6 @@ def fit_min_sep(
         scale: share of population and report goals that is simulated: 0.1 is ten times as fast as
             1, and off by a percent or two.
         placement: where the simulations happen, a task each.
-        has_cache: whether simulated runs are kept and reused.
         on_progress: called with lines of progress.
 
     Raises:
@@ -248,7 +246,7 @@ def fit_min_sep(
         for run in runs
     ]
     wanted = [(scenario.with_overrides(*each), grid) for each in keys]
-    cache = StudyCache(has_cache)
+    cache = StudyCache()
     place = placement or Placement()
     surfaces = simulated_surfaces(wanted, scale, place, cache, on_progress)
     likelihood = np.zeros((grid.shares.size, grid.paces.size))

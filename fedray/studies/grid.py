@@ -66,8 +66,7 @@ def run_grid(
         [*train_many(trace, wanted, placement, on_progress).values()], trace, None
     )
     groups = tuple(sorted(found.groups, key=lambda group: fmean(found.badness(group))))
-    axes = sweep.x, sweep.plane or ""
-    axes += tuple(key for key in sweep.vary if key not in axes)
+    axes = sweep.x, *(key for key in sweep.vary if key != sweep.x)
     found = replace(found, groups=groups, axes=axes)
     for name, content in result_files(found, found.page()).items():
         write_whole(directory / name, content, name, InputError)

@@ -118,7 +118,7 @@ class StudyCache:
         bucket: URI of a folder of copies in a bucket, for other machines.
     """
 
-    def __init__(self, is_used: bool, bucket: str | None = None) -> None:
+    def __init__(self, is_used: bool = True, bucket: str | None = None) -> None:
         self._folder = cache_folder("stress") if is_used else None
         self._bucket = Bucket(bucket) if bucket is not None else None
         self.warnings: list[str] = []

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from .events import Event, EventRefused
 from .gdp import gdp_epsilon
-from .moments import moments_epsilon
 from .monte_carlo import monte_carlo_epsilon
 from .pld import pld_epsilon
 from .renyi import renyi_epsilon
@@ -20,7 +19,6 @@ ACCOUNTANTS: dict[str, Callable[[Event, float], float]] = {
     "zcdp": zcdp_epsilon,
     "monte-carlo": monte_carlo_epsilon,
     "renyi": renyi_epsilon,
-    "moments": moments_epsilon,
 }
 """Accountants by name, in order of preference: the first one that accepts an event gives the
 smallest epsilon, or nearly so."""

@@ -28,7 +28,7 @@ def peer_event(event: Event) -> "DpEvent":
     """Returns the equivalent event of dp_accounting.
 
     A strategy's stream becomes one Gaussian with its sensitivity, since dp_accounting has no event
-    for correlated noise. Discrete Gaussian noise becomes an event with its rho.
+    for correlated noise. Discrete Gaussian noise and a stated epsilon become events with their rho.
 
     Raises:
         EventRefused: the event is unknown.
@@ -41,7 +41,7 @@ def peer_event(event: Event) -> "DpEvent":
             if event.mu == 0.0:
                 return peer.NoOpDpEvent()
             return peer.GaussianDpEvent(event.noise_at_unit_sensitivity)
-        case DiscreteGaussianSum():
+        case DiscreteGaussianSum() | ApproximateDP(delta=0.0):
             return peer.ZCDpEvent(rho_of(event))
         case PoissonSampled():
             step = peer.GaussianDpEvent(sampled_noise(event))
@@ -54,7 +54,7 @@ def peer_event(event: Event) -> "DpEvent":
             return peer.ComposedDpEvent([peer_event(each) for each in event.events])
         case ApproximateDP():
             raise EventRefused(
-                "dp_accounting has no event for a stated guarantee; use the accountant pld or zcdp"
+                "dp_accounting has no event for a stated delta; use the accountant pld or zcdp"
             )
         case _:
             raise EventRefused(

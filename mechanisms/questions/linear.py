@@ -100,7 +100,7 @@ class Histogram(LinearQuestion):
 
 class Sum(LinearQuestion):
     """Sums of numbers by key. A device's number at a key is the sum of its values there, clipped to
-    [low, high]; then all its numbers are scaled down to the norms."""
+    [low, high]."""
 
     kind: Literal["sum"] = "sum"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sums of clipped numbers, by key."""
@@ -112,10 +112,6 @@ class Sum(LinearQuestion):
     """P, number of keys; keys are 0 to P - 1."""
     most_keys: MostKeys = 1
     """L0, most keys of a device; of more, a uniform sample counts."""
-    most_l1: Annotated[float, Field(gt=0)] | None = None
-    """L1, largest sum of a device's absolute numbers; None if only the other bounds hold."""
-    most_l2: Annotated[float, Field(gt=0)] | None = None
-    """L2, largest Euclidean norm of a device's numbers; None if only the other bounds hold."""
 
     @property
     def unit(self) -> float:
@@ -124,24 +120,12 @@ class Sum(LinearQuestion):
     @property
     def shape(self) -> Shape:
         most = min(self.most_keys, self.size)
-        l1, l2 = most * RESOLUTION, most**0.5 * RESOLUTION
-        # Rounding adds less than a step to each number.
-        if self.most_l1 is not None:
-            l1 = min(l1, int(self.most_l1 / self.unit) + most)
-        if self.most_l2 is not None:
-            l2 = min(l2, self.most_l2 / self.unit + most**0.5)
-            # A product below 2^30 is rounded by less than the summand.
-            l1 = min(l1, int(l2 * most**0.5 + 1e-5))
-        return Shape(self.size, l1, min(l2, float(l1)))
+        return Shape(self.size, most * RESOLUTION, most**0.5 * RESOLUTION)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
         owners, keys, sums = items.bounded(self.size, self.most_keys, rng)
-        numbers = np.clip(sums, self.low, self.high)
-        for order, most in ((1, self.most_l1), (2, self.most_l2)):
-            if most is not None:
-                powers = np.bincount(owners, np.abs(numbers) ** order, items.devices)
-                numbers = numbers / np.maximum(1.0, powers[owners] ** (1.0 / order) / most)
-        return Vectors(owners, keys, rounded(numbers / self.unit, rng), self.size, items.devices)
+        steps = rounded(np.clip(sums, self.low, self.high) / self.unit, rng)
+        return Vectors(owners, keys, steps, self.size, items.devices)
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:
         _, keys, sums = items.summed(self.size)

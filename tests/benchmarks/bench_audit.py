@@ -9,6 +9,7 @@ memory is that process's. Cells of a sweep are assumed outcomes, or simulated; `
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -94,7 +95,7 @@ from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep
 from pathlib import Path
 
-folder, has_cache = Path(sys.argv[1]), sys.argv[2] == "cached"
+folder = Path(sys.argv[1])
 notes = folder / "notes"
 notes.mkdir()
 run_jobs, of_processes, watching = simulated.run_jobs, {}, [0.0]
@@ -134,7 +135,7 @@ sweep, scenario = Sweep.from_toml(folder / "sweep.toml")
 start = time.perf_counter()
 with one_session():
     threading.Thread(target=watch, daemon=True).start()
-    result = run_sweep(sweep, scenario, Placement(), has_cache=has_cache)
+    result = run_sweep(sweep, scenario, Placement())
     seconds = time.perf_counter() - start
     look()
 inside = [float(line) for file in notes.iterdir() for line in file.read_text().splitlines()]
@@ -185,8 +186,10 @@ def bench_sweep(cells: int) -> None:
         '[[mechanisms]]\nkind = "blt"\nbuffers = 4\nobjective = "rms"\nmade_for = ["estimate", "truth"]\n'
         '[[mechanisms]]\nkind = "tree-full"\n'
     )
-    for state in ("designs cold", "designs warm"):
-        told(f"{state}, ", sweep_of(text, "uncached"))
+    with tempfile.TemporaryDirectory() as kept:
+        for state in ("designs cold", "designs warm"):
+            told(f"{state}, ", sweep_of(text, kept))
+            shutil.rmtree(Path(kept, "fedray", "stress"))
 
 
 def bench_simulated(cells: int) -> None:
@@ -196,16 +199,16 @@ def bench_simulated(cells: int) -> None:
             f'name = "bench"\nscenario = "scenario.toml"\nx = "seed"\nvary = {{seed = {list(range(count))}}}\n'
             '[[mechanisms]]\nkind = "tree"\n'
         )
-        told("simulated, ", sweep_of(text, "cached"))
+        with tempfile.TemporaryDirectory() as kept:
+            told("simulated, ", sweep_of(text, kept))
 
 
-def sweep_of(text: str, cache: str) -> dict[str, Any]:
-    """Figures of a sweep, given its file."""
+def sweep_of(text: str, kept: str) -> dict[str, Any]:
+    """Figures of a sweep, given its file and the folder of its cache."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "scenario.toml").write_text(QUICKSTART.with_overrides(*CELL).to_toml())
         Path(folder, "sweep.toml").write_text(text)
-        kept = {"XDG_CACHE_HOME": folder} if cache == "cached" else {}
-        return own_process(SWEEP, folder, cache, **kept)
+        return own_process(SWEEP, folder, XDG_CACHE_HOME=kept)
 
 
 def told(state: str, found: dict[str, Any]) -> None:

@@ -239,7 +239,7 @@ STUDIES = {
 }
 
 
-@pytest.mark.parametrize("place", ["", "env -u RAY_ADDRESS"], ids=["joined", "local"])
+@pytest.mark.parametrize("place", ["env", "env -u RAY_ADDRESS"], ids=["joined", "local"])
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_submitted_study_is_that_of_one_process(
     head: Head,
@@ -255,10 +255,11 @@ def test_a_submitted_study_is_that_of_one_process(
     scenario = Scenario.from_toml(ROOT / "scenarios" / "quickstart.toml", SMALL)
     (files / "small.toml").write_text(scenario.to_toml())
     (files / "sweep.toml").write_text(SWEEP)
-    command = f"{study} --no-cache --out"
+    command = f"{study} --out"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     done = head.submit(
         f"ray job submit --address http://127.0.0.1:8265 --working-dir {files} -- "
-        f"{place} fedray --quiet {command} {tmp_path / 'there'}"
+        f"{place} XDG_CACHE_HOME={tmp_path} fedray --quiet {command} {tmp_path / 'there'}"
     )
     assert (tmp_path / "there").exists(), done.stdout + done.stderr
     monkeypatch.chdir(files)

@@ -122,7 +122,7 @@ def test_amplified_figures_are_hypothetical_and_refused_where_nothing_is_proven(
         (["--epsilon", "0"], "epsilon=0"),
         (["--rho", "-1"], "rho=-1"),
         (["--rho", "1", "--sampling", "0.1"], "no zCDP is proven"),
-        (["--epsilon", "1", "--partitions", "3"], "give the sampling probability too"),
+        (["--epsilon", "1", "--random-rounds"], "give the sampling probability too"),
         (["--epsilon", "1", "--delta", "2"], "delta=2"),
         (["--epsilon", "1", "--noise-multiplier", "3"], "leave one out"),
     ],

@@ -57,12 +57,15 @@ def test_an_import_leaves_nothing(fedray_command, interrupting, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_fit_is_one_line(fedray_command, interrupting, small, tmp_path: Path) -> None:
+def test_a_fit_is_one_line(
+    fedray_command, interrupting, small, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "s.toml").write_text(small().to_toml())
     interrupting(1)
-    arguments = ("--min-sep", "4", "--scale", "1", "--no-cache")
+    arguments = ("--min-sep", "4", "--scale", "1")
     done = fedray_command("fit-min-sep", str(tmp_path / "s.toml"), *arguments)
-    assert_interrupted(done, "interrupted; nothing is kept without a cache")
+    assert_interrupted(done, "interrupted; what was simulated is kept, run it again to continue")
 
 
 def test_an_optimisation_leaves_nothing(

@@ -22,6 +22,8 @@ EVENT = "kind = 'gaussian-sum'"
 """A kind of the events file."""
 TRUST = ("analytics.trust.kind = 'local'", "analytics.trust.kind = 'shuffled'")
 """Kinds within a list."""
+NORMS = ("analytics.question.most_l1", "analytics.question.most_l2")
+"""Keys of one kind of a question."""
 
 
 @pytest.mark.parametrize("name", OF_COMMANDS)
@@ -51,7 +53,7 @@ def test_a_removed_function_is_refused_with_its_replacement(name: str) -> None:
 
 
 def test_a_removed_key_or_value_is_refused_with_its_replacement(small) -> None:
-    elsewhere = {"clock_changes_digest", EVENT, *TRUST}
+    elsewhere = {"clock_changes_digest", EVENT, *TRUST, *NORMS}
     for name in set(REMOVED) - {*OF_COMMANDS, *OF_PACKAGE} - elsewhere:
         key, _, value = name.partition(" = ")
         with pytest.raises(InputError) as found:
@@ -63,6 +65,13 @@ def test_a_removed_key_or_value_is_refused_with_its_replacement(small) -> None:
 def test_a_removed_trust_model_is_refused_with_its_replacement(small, name: str) -> None:
     with pytest.raises(InputError) as found:
         small(f"analytics.trust=[{{{name.removeprefix('analytics.trust.')}}}]")
+    assert removed(name) in str(found.value)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_removed_key_of_a_question_is_refused_with_its_replacement(small, name: str) -> None:
+    with pytest.raises(InputError) as found:
+        small(f"analytics.question={{kind='sum',high=1,{name.rpartition('.')[2]}=1}}")
     assert removed(name) in str(found.value)
 
 

@@ -92,11 +92,11 @@ def test_schema_tells_a_table_in_words_and_as_json(
 
 
 def test_an_unknown_table_is_refused_with_the_nearest_first(fedray_command) -> None:
-    code, out, _ = fedray_command("schema", "data", "--kind", "parquet", "--json")
+    code, out, _ = fedray_command("schema", "data.parquet", "--json")
     assert [part["kind"] for part in json.loads(out)["parts"]] == ["kind = parquet"]
     assert code == 0
-    code, _, err = fedray_command("schema", "rounds", "--kind", "parquet")
-    assert (code, err) == (2, "fedray: --kind='parquet' is of no use: rounds has one kind\n")
+    code, _, err = fedray_command("schema", "rounds.zip")
+    assert (code, err) == (2, "fedray: kind='zip' is of no use: rounds has one kind\n")
     code, out, err = fedray_command("schema", "rouds")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "is unknown; choose from rounds, " in err

@@ -143,7 +143,7 @@ def test_whoever_can_write_neither_the_installation_nor_a_home_simulates(small) 
         assert {each.stat().st_uid for each in kept.rglob("census.*.nbc")} == {NOBODY}
         run("verify", "t")
         run("population", "s.toml")
-        run("plan", "s.toml", "--epsilon", "50", "--timers", "1", "--seeds", "2", "--no-cache")
+        run("plan", "s.toml", "--epsilon", "50", "--timers", "1", "--seeds", "2")
         run("run", "s.toml", "--out", "r", "--place", "backend=ray", "--place", "shards=2")
         digests = [json.loads((folder / each / "run.json").read_text())["digest"] for each in "tr"]
         assert digests[0] == digests[1]

@@ -259,7 +259,6 @@ def test_a_sweep_has_the_frozen_rows(name: str, small, frozen, tmp_path: Path, m
     )
     (tmp_path / "small.toml").write_text(small("population.devices=5000").to_toml())
     (tmp_path / "sweep.toml").write_text(SWEEPS[name])
-    result = fedray.run_sweep(
-        *fedray.Sweep.from_toml(tmp_path / "sweep.toml"), HERE, has_cache=False
-    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    result = fedray.run_sweep(*fedray.Sweep.from_toml(tmp_path / "sweep.toml"), HERE)
     frozen(f"sweep: {name}", digest_of(document_of(result)))

@@ -559,20 +559,20 @@ class Mechanisms(Valid):
         n, b, k = participation.rounds, participation.min_sep, participation.max_participations
         given = self._mechanism(rng, out, n)
         delta, target = 10 ** rng.uniform(-29, -1), drawn_target(rng)
-        sampling: tuple[float | None, int | None] = (None, None)
+        sampling = None
         if rng.random() < 0.15 and "epsilon" in target:
-            sampling = (rng.choice([1e-6, 0.5, 1.0, rng.random()]), rng.choice([None, 1, 2]))
+            sampling = rng.choice([1e-6, 0.5, 1.0, rng.random()])
         z = rng.choice([0.01, 1e6, 10 ** rng.uniform(-2, 6)])
-        (figures,) = evaluate_mechanisms([given], n, b, k, z, delta, *sampling).values()
+        (figures,) = evaluate_mechanisms([given], n, b, k, z, delta, sampling).values()
         self.note("evaluate")
         check_figures(figures)
-        found = evaluate_mechanisms([given], n, b, k, None, delta, *sampling, **target)[str(given)]
+        found = evaluate_mechanisms([given], n, b, k, None, delta, sampling, **target)[str(given)]
         self.note("calibrate")
         check_figures(found)
         (name, most), = target.items()  # fmt: skip
-        spent = found.amplified_epsilon if sampling[0] is not None else getattr(found, name)
+        spent = found.amplified_epsilon if sampling is not None else getattr(found, name)
         demand(spent is not None and spent <= most, f"{name} {spent} misses {most}")
-        again = evaluate_mechanisms([given], n, b, k, None, delta, *sampling, **target)[str(given)]
+        again = evaluate_mechanisms([given], n, b, k, None, delta, sampling, **target)[str(given)]
         demand(again.to_json() == found.to_json(), "calibrated again, a figure differs")
 
     def _mechanism(self, rng: random.Random, out: Path, rounds: int) -> Path:
@@ -615,7 +615,7 @@ class Designs(Valid):
             rng.choice([None, 1, n]) if "bands" in options else None,
             rng.choice([None, "max", "rms"]),
         )
-        found = find_mechanism(request, out / "found.json", False, lambda _: None)
+        found = find_mechanism(request, out / "found.json", lambda _: None)
         self.note("optimise")
         check_figures(found.figures)
         read = evaluate_mechanisms([out / "found.json"], n, participation.min_sep, participation.max_participations, 1.0, 1e-6)  # fmt: skip
@@ -681,7 +681,6 @@ class Fits(Valid):
             rng.choice(VARIED),
             scale=1.0,
             placement=Placement(1, "in-process"),
-            has_cache=False,
             on_progress=lambda _: self.note("fit"),
         )
         check_document(fit.to_json())
@@ -718,7 +717,7 @@ class Studies(Valid):
             rounds = rng.sample([1, 2, 6, 40], 2)
             tables |= {"vary": {"rounds": rounds, "min_sep": [rng.choice([1, 2, 50])], "max_participations": [rng.choice([1, "most"])]}, "x": "rounds"}  # fmt: skip
         sweep = Sweep.model_validate(tables)
-        result = run_sweep(sweep, scenario, placement, False, lambda _: self.note("sweep"))
+        result = run_sweep(sweep, scenario, placement, lambda _: self.note("sweep"))
         self.note("sweep")
         check_document(result.to_json())
 

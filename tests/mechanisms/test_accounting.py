@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from moments_of_2016 import moments_epsilon
 from slow_twins import gaussian_delta
 
 from fedray.mechanisms.accounting.calibration import (
@@ -22,7 +23,6 @@ from fedray.mechanisms.accounting.events import (
     Repeated,
 )
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon, mu_of
-from fedray.mechanisms.accounting.moments import moments_epsilon
 from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.accounting.renyi import renyi_epsilon
 from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release

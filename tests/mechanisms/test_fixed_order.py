@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,8 +130,9 @@ def test_the_command_says_the_order(fedray_command) -> None:
     assert "is_fixed_order" not in json.loads(out)
 
 
-def test_the_optimiser_takes_the_order(fedray_command) -> None:
-    out = ("--workload", "prefix", "--no-cache", "--json")
+def test_the_optimiser_takes_the_order(fedray_command, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    out = ("--workload", "prefix", "--json")
     code, text, _ = fedray_command("optimize", "dense", *SETTING, *out)
     assert code == 0
     found = json.loads(text)

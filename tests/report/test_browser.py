@@ -13,7 +13,7 @@ import pytest
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.imports.importer import import_log
-from fedray.report.figure import Axis, Figure, Plane, Series, needs_log
+from fedray.report.figure import Axis, Figure, Series, needs_log
 from fedray.report.page import audit_page, render_study
 from fedray.report.table import Table
 from fedray.scenarios.reproduction import Reproduced, agreement_figure
@@ -164,15 +164,11 @@ def of_study(request) -> str:
         Axis("epsilon", True, decimals=4),
         series,
     )
-    values = {(float(a), float(b)): a * b / 7 for a in range(100, 1100, 100) for b in range(5)}
-    plane = Plane(
-        "plane-0", "banded", "n", Axis("min-sep"), Axis("k"), Axis("epsilon", decimals=4), values
-    )
     heading = ["timer", "report goal", "mechanism", *(f"{each} figure" for each in range(11))]
     table = Table.headed(
         "Cells", [heading, *([["24 h", "6,500", "blt 2 buffers", *(["<= 123.456"] * 11)]] * 3)]
     )
-    return render_study("s", "n", [lines, plane], [table], {}, ["A."])
+    return render_study("s", "n", [lines], [table], {}, ["A."])
 
 
 def of_stress(request) -> str:

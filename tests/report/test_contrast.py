@@ -11,9 +11,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from fedray.report.figure import COLORS, GREY, Axis, Figure, Mark, Plane, Series
-from fedray.report.files import drawn_figure
-from fedray.report.page import MOST_SHADE
+from fedray.report.figure import COLORS, GREY, Axis, Figure, Mark, Series
 from fedray.report.plotly_json import plotly_figure
 
 TEXT, DRAWN = 4.5, 3.0
@@ -110,11 +108,8 @@ def test_every_colour_of_a_page_is_a_variable_whose_pairs_are_known() -> None:
     assert variables == set(scheme("dark")) == set(scheme("print"))
     assert text_colours() <= variables
     backgrounds = {value for _, value in declared("background", "background-color")}
-    mixed = {
-        "color-mix(in srgb, var(--accent) 12%, transparent)",
-        "color-mix(in srgb, var(--accent) var(--shade, 0%), transparent)",
-    }
-    assert backgrounds == {"var(--page)", "var(--card)", "none", *mixed}
+    mixed = "color-mix(in srgb, var(--accent) 12%, transparent)"
+    assert backgrounds == {"var(--page)", "var(--card)", "none", mixed}
     # Nothing makes a text fainter than its colour.
     assert not declared("opacity", "filter", "mix-blend-mode")
 
@@ -134,15 +129,6 @@ def test_texts_can_be_read_in_marked_rows(name: str) -> None:
     marked = over(colours["accent"], 0.12, colours["card"])
     for text in text_colours() - STATES:
         assert contrast(colours[text], marked) >= TEXT, text
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-def test_numbers_of_a_plane_can_be_read_in_its_darkest_cell(name: str) -> None:
-    """They and the words before them have the colour of the page's text."""
-    colours = scheme(name)
-    assert not [at for at, _ in declared("color") if re.search(r"plane\b.* td", at)]
-    darkest = over(colours["accent"], MOST_SHADE / 100, colours["card"])
-    assert contrast(colours["ink"], darkest) >= TEXT
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -190,15 +176,3 @@ def test_saved_figures_can_be_read_on_paper() -> None:
         assert contrast(paper[text], paper["card"]) >= TEXT
     for drawn in map(colour, [*COLORS, GREY]):
         assert contrast(drawn, paper["card"]) >= DRAWN
-
-
-def test_a_saved_plane_can_be_read() -> None:
-    values = {(float(x), float(y)): float(x * y) for x in range(3) for y in range(3)}
-    plane = Plane("p", "P", "n", Axis("x"), Axis("y"), Axis("z"), values)
-    (axes,) = drawn_figure(plane).axes
-    (image,) = axes.images
-    shades = image.to_rgba(image.get_array())[..., :3].reshape(-1, 3)
-    assert len(axes.texts) == len(shades) == 9
-    assert len({tuple(shade) for shade in shades}) > 2
-    for shade in shades:
-        assert contrast(colour("#000"), tuple(255 * shade)) >= TEXT

@@ -17,7 +17,7 @@ from fedray.audit.distribution import CURVE_STEPS
 from fedray.audit.over_rounds import SpentAfter
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.report.figure import Axis, Figure, Mark, Plane, Series, needs_log
+from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.figures import (
     eligible_by_hour,
     eligible_devices,
@@ -296,21 +296,6 @@ def test_numbers_of_logarithmic_axes_are_whole_and_marks_stretch_a_linear_one() 
     # A mark far from the only point would get a number at every whole one in between.
     assert axes([90.0], False)["dtick"] == 1
     assert "dtick" not in axes([90.0], False, Mark(227.0, "truth"))
-
-
-def test_a_plane_has_its_files_too(tmp_path: Path) -> None:
-    plane = Plane(
-        "p",
-        "P",
-        "",
-        Axis("x"),
-        Axis("y"),
-        Axis("epsilon", decimals=4),
-        {(1.0, 2.0): 3.00001, (2.0, 2.0): 6.0},
-    )
-    svg, table = write_figures(Drawn([plane]), tmp_path / "f")
-    assert "3.0001" in svg.read_text()
-    assert table.read_text() == "x,y,epsilon\n1,2,3.00001\n2,2,6\n"
 
 
 def test_a_directory_that_cannot_be_made_is_refused_in_one_line(

@@ -18,7 +18,6 @@ from fedray.audit.claims import Claim
 from fedray.base.errors import InputError
 from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Tree
-from fedray.report.figure import Axis, Plane
 from fedray.report.page import audit_page, render_study, write_report
 from fedray.report.table import Table
 from fedray.runs.simulation import simulate
@@ -163,22 +162,6 @@ def test_headings_stand_like_their_columns() -> None:
     page = render_study("t", "", [], [table], {})
     assert '<th role="columnheader" scope="col" class="number">epsilon</th>' in page
     assert 'data-label="epsilon" class="number">1.5</td>' in page
-
-
-def test_a_plane_is_a_table_whose_cells_hold_their_values() -> None:
-    plane = Plane(
-        "p",
-        "<i>",
-        "",
-        Axis("x"),
-        Axis("y"),
-        Axis("epsilon", decimals=4),
-        {(1.0, 2.0): 3.00001, (2.0, 2.0): 6.0, (1.0, 4.0): 9.0},
-    )
-    page = render_study("t", "", [plane], [], {})
-    assert "&lt;i&gt;" in page
-    cells = re.findall(r'<td style="--shade: (\d+)%" data-label="[12]">([^<]*)</td>', page)
-    assert cells == [("50", "9.0000"), ("0", ""), ("0", "3.0001"), ("25", "6.0000")]
 
 
 def test_the_page_asks_no_network_and_escapes_what_it_is_given(trained_page: str) -> None:

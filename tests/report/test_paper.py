@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedray.mechanisms.figures import Mechanisms, mechanism_figures
 from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Tree
-from fedray.report.figure import Axis, Figure, Mark, Plane, Series, look
+from fedray.report.figure import Axis, Figure, Mark, Series, look
 from fedray.report.files import STYLES, drawn_figure, saved, write_figures
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
@@ -91,20 +92,16 @@ def overlaps(canvas: Any) -> list[tuple[str, str]]:
     ]
 
 
+@cache
 def figures() -> dict[str, Any]:
     setting = MinSep(150, 40, 3)
     strategies = {"blt-100": read_strategy("blt-100"), "tree": Tree()}
     judged = {
         name: mechanism_figures(each, setting, None, 1e-10) for name, each in strategies.items()
     }
-    grid = {(float(x), float(y)): x * y / 7 for x in range(1, 5) for y in range(1, 5)}
-    wide = {(float(x), float(y)): x * y / 7 for x in range(100, 130) for y in range(1, 5)}
-    axes = Axis("min-sep"), Axis("participations"), Axis("epsilon", decimals=4)
     drawn = [
         *stressed().figures(),
         *Mechanisms(judged).figures(),
-        Plane("grid", "", "", *axes, grid),
-        Plane("wide", "", "", *axes, wide),
         crowded(),
     ]
     return {each.name: each for each in drawn}

@@ -287,7 +287,10 @@ def test_stray_and_impossible_options_are_refused_in_one_line(
 
 
 @pytest.mark.slow
-def test_a_surface_is_through_the_simulated_runs_and_refuses_runs_that_end_early() -> None:
+def test_a_surface_is_through_the_simulated_runs_and_refuses_runs_that_end_early(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     scenario = Scenario.from_tables(
         {
             "name": "small",
@@ -298,7 +301,7 @@ def test_a_surface_is_through_the_simulated_runs_and_refuses_runs_that_end_early
         }
     )
     grid = Grid(np.array([0.2, 1.0]), np.array([1.0]))
-    where = (1.0, Placement(1, "in-process"), StudyCache(False), lambda _: None)
+    where = (1.0, Placement(1, "in-process"), StudyCache(), lambda _: None)
     (found,) = simulated_surfaces([(scenario, grid)], *where)
     # Rounds of 30 among 2000 devices come back after a day at the earliest.
     for share, min_sep in zip(grid.shares, np.exp(found.log_min_seps[0, :, 0]), strict=True):

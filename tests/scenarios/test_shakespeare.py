@@ -1,17 +1,15 @@
-"""The Shakespeare benchmark in small: its split, its n-grams against a slow twin, and a whole study."""
+"""The Shakespeare benchmark in small: its split, and a whole study."""
 
 import json
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from small_roles import written_roles
 
 from fedray.base.errors import InputError
 from fedray.runtime.placement import Placement
 from fedray.scenarios import shakespeare
-from fedray.scenarios.shakespeare import ngram_accuracies, roles_of, scenario_of
+from fedray.scenarios.shakespeare import roles_of, scenario_of
 
 SMALL = (
     "training.task.hidden=8",
@@ -25,44 +23,6 @@ SAVING = Placement(1, "in-process", checkpoint_seconds=0.0)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     return written_roles(tmp_path_factory.mktemp("plays"))
-
-
-def slow_ngrams(
-    trained: list[str], held_out: list[str], longest: int, most: int = 80
-) -> list[float]:
-    """Character by character, with a counter per context."""
-    seen: dict[str, Counter] = {}
-    for text in trained:
-        ended = (text + "\0")[:most]
-        for place, character in enumerate(ended):
-            for length in range(longest + 1):
-                # A context that reaches beyond the start of the text has the start in it.
-                context = ("^" * longest + ended[:place])[longest + place - length :]
-                seen.setdefault(context, Counter())[character] += 1
-    shares = []
-    for far in range(longest + 1):
-        right = []
-        for text in held_out:
-            ended = (text + "\0")[:most]
-            for place, character in enumerate(ended):
-                before = "^" * longest + ended[:place]
-                contexts = [before[len(before) - length :] for length in range(far, -1, -1)]
-                counter = next(seen[each] for each in contexts if each in seen)
-                top = max(counter.values())
-                right.append(min(key for key in counter if counter[key] == top) == character)
-        shares.append(sum(right) / len(right))
-    return shares
-
-
-@pytest.mark.parametrize("most", [80, 40])
-def test_ngrams_are_those_of_a_slow_twin(most: int) -> None:
-    draws = np.random.default_rng(3)
-    made = ["".join(draws.choice(list("abcd "), 40 + 20 * (n % 4))) for n in range(30)]
-    # Characters that no training text has are never predicted.
-    held_out = [*made[20:], "abxyz"]
-    found = ngram_accuracies(made[:20], held_out, 3, most)
-    assert found == pytest.approx(slow_ngrams(made[:20], held_out, 3, most), abs=1e-12)
-    assert len(set(found)) == 4
 
 
 def test_the_model_and_the_work_are_those_of_the_paper(data: Path) -> None:
@@ -101,14 +61,10 @@ def test_a_small_study_trains_ranks_and_continues(data: Path, tmp_path: Path) ->
     assert found["fedavg"] == first[-1].to_json()["models"][0]
     accuracies = [each["accuracy"] for each in document["models"]]
     assert accuracies == sorted(accuracies, reverse=True)
-    assert len(document["ngrams"]) == 6
     assert document["roles"] + document["held_out_roles"] == 40
     # Four rounds do not reach the paper's accuracy, and the exit code says so.
     assert not last.agrees
-    assert [line.name for line in last.figures()[0].series][2:] == [
-        "least published",
-        "n-grams",
-    ]
+    assert [line.name for line in last.figures()[0].series][2:] == ["least published"]
     json.dumps(document, allow_nan=False)
 
 

@@ -433,14 +433,12 @@ def test_a_schedule_that_does_not_fit_is_refused_in_one_line(override: str, reas
     assert "\n" not in str(refused.value)
 
 
-def test_noise_is_calibrated_by_the_options_that_the_refusal_names(traces, fedray_command) -> None:
+def test_noise_is_calibrated_by_the_sampling_that_the_refusal_names(traces, fedray_command) -> None:
     path = str(traces["equal"].path)
     code, _, err = fedray_command(
         "--quiet", "calibrate", path, "--mechanism", "identity", "--epsilon", "2"
     )
     assert code == 2
-    assert (
-        f"sampling {SHARE:g}, partitions {PARTITIONS}, rounds {ROUNDS}, min-sep {PARTITIONS}" in err
-    )
+    assert f"sampling=fedray.PoissonSampling({ROUNDS}, {SHARE:g}, {PARTITIONS})" in err
     with pytest.raises(InputError, match="which add privacy"):
         raise InputError(err)

@@ -7,10 +7,10 @@ event. By the moments accountant of 2016 that event has the printed epsilon.
 from pathlib import Path
 
 import pytest
+from moments_of_2016 import moments_epsilon
 
 from fedray.audit.audit import audit_trace
 from fedray.mechanisms.accounting.events import Event
-from fedray.mechanisms.accounting.moments import moments_epsilon
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario

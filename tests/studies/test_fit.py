@@ -63,11 +63,13 @@ def made(
 
 
 def fitted(runs: Sequence[ObservedRun], vary: str = "both", **scenario: float) -> Fit:
-    return fit_min_sep(population(**scenario), runs, vary, placement=HERE, has_cache=False)
+    return fit_min_sep(population(**scenario), runs, vary, placement=HERE)
 
 
 @pytest.fixture
 def by_law(monkeypatch) -> None:
+    # Thousands of outcomes by a formula, each of which would be flushed to the disk.
+    monkeypatch.setattr("fedray.studies.simulated.keep", lambda *_: None)
     monkeypatch.setattr(reach_and_pace, "simulated_limits", lawful)
 
 
@@ -144,7 +146,7 @@ def test_the_reach_of_simulated_runs_is_found_again(fedray_command, tmp_path: Pa
         lines.append(f"{rounds},{goal},24,{truth.min_sep},{k},{truth.days}")
     (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
     given = ["--runs", str(tmp_path / "runs.csv"), "--set", "population.devices=60000"]
-    given += ["--scale", "0.5", "--no-cache", "--place", "backend=in-process"]
+    given += ["--scale", "0.5", "--place", "backend=in-process"]
     code, out, err = fedray_command("fit-min-sep", *given, "--json")
     assert code == 0, err
     document = json.loads(out)

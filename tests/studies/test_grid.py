@@ -36,7 +36,7 @@ def trace(tmp_path_factory) -> Trace:
 
 
 def grid_of(trace: Trace, **keys) -> fedray.Sweep:
-    table = {"name": "rate and noise", "vary": VARY, "x": RATE, "plane": NOISE} | keys
+    table = {"name": "rate and noise", "vary": VARY, "x": RATE} | keys
     return fedray.Sweep(trace=str(trace.path), **table)
 
 
@@ -122,20 +122,27 @@ def test_a_damaged_training_or_another_grid_in_the_directory_is_refused(
 
 
 @pytest.mark.slow
-def test_the_surface_is_a_plane_of_means_and_the_page_has_it(finished) -> None:
+def test_the_first_figure_has_a_series_for_each_other_value_and_the_page_has_it(finished) -> None:
     result, out = finished
-    plane, *others = result.figures()
-    assert plane.values == {
-        (group.settings[RATE], group.settings[NOISE]): result.mean(group, "accuracy").mean
+    figure, *others = result.figures()
+    found = {
+        (x, each.name): y for each in figure.series for x, y in zip(each.x, each.y, strict=True)
+    }
+    name = NOISE.split(".")[-1]
+    assert found == {
+        (group.settings[RATE], f"{name} {group.settings[NOISE]}"): result.mean(
+            group, "accuracy"
+        ).mean
         for group in result.groups
     }
-    assert len(plane.values) == 4
+    assert len(found) == 4
+    assert len(figure.series) == 2
     of_metric = [
         f"{name}{of}" for of in ("-differences", "", "-epsilon") for name in ("loss", "accuracy")
     ]
     assert sorted(each.name for each in others) == sorted(of_metric)
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert plane.title in page
+    assert figure.title in page
     assert json.loads((out / "results.json").read_text()) == json.loads(
         json.dumps(result.to_json())
     )
@@ -144,7 +151,7 @@ def test_the_surface_is_a_plane_of_means_and_the_page_has_it(finished) -> None:
 
 @pytest.mark.slow
 def test_one_axis_is_a_curve_with_intervals(trace: Trace, tmp_path: Path) -> None:
-    grid = grid_of(trace, vary={NOISE: (4.0, 1.0)}, x=NOISE, plane=None, seeds=2)
+    grid = grid_of(trace, vary={NOISE: (4.0, 1.0)}, x=NOISE, seeds=2)
     result = run_grid(grid, tmp_path / "out", HERE)
     curve = result.figures()[0]
     for series, group in zip(curve.series, result.groups, strict=True):
@@ -198,7 +205,7 @@ def test_cells_that_a_training_cannot_have_are_refused_before_the_first(
         ({RATE: (0.1, -1.0)}, "cell .*-1"),
     ):
         with pytest.raises(FedrayError, match=told):
-            run_grid(grid_of(trace, vary=vary, plane=None), out, HERE)
+            run_grid(grid_of(trace, vary=vary), out, HERE)
     assert not out.exists()
 
 
@@ -223,12 +230,18 @@ def test_the_command_trains_a_grid_beside_its_file(
 
 
 @pytest.mark.slow
-def test_other_keys_have_a_plane_each_and_diverged_cells_none(trace: Trace, tmp_path: Path) -> None:
+def test_other_keys_have_a_series_each_and_diverged_cells_none(
+    trace: Trace, tmp_path: Path
+) -> None:
     vary = {RATE: (0.1, 3e38), NOISE: (1.0, 4.0), "privacy.mechanism": ("tree", "identity")}
     result = run_grid(grid_of(trace, vary=vary, seeds=1), tmp_path / "out", HERE)
-    tree, identity = (each for each in result.figures() if each.name.startswith("surface"))
-    assert {each.title.split()[-1] for each in (tree, identity)} == {"tree", "identity"}
-    for plane in (tree, identity):
-        assert set(plane.values) == {(0.1, 1.0), (0.1, 4.0)}
+    series = result.figures()[0].series
+    named = {
+        f"noise_multiplier {z}, mechanism {kind}"
+        for z in (1.0, 4.0)
+        for kind in ("tree", "identity")
+    }
+    assert {each.name for each in series} == named
+    assert all(each.x.tolist() == [0.1] for each in series)
     last = [math.isfinite(result.mean(group, "loss").mean) for group in result.groups]
     assert last == sorted(last, reverse=True), "diverged cells come last"

@@ -333,15 +333,15 @@ def test_a_matrix_in_the_cache_changes_no_result(
     trace: fedray.Trace, tmp_path: Path, monkeypatch
 ) -> None:
     """Nor does the limit: above it a matrix is not taken from the cache either."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "warm"))
     given = {"estimated": [15, 20], "mechanisms": ["banded", "tree"]}
     cold = stress(trace, **given)
     assert all(row.rms_regret is not None for row in cold.rows)
     assert stress(trace, **given).to_json() == cold.to_json()
-    assert stress(trace, has_cache=False, **given).to_json() == cold.to_json()
     monkeypatch.setattr(judging, "MOST_MATRIX_ROUNDS", 39)
     refused = stress(trace, **given)
-    assert stress(trace, has_cache=False, **given).to_json() == refused.to_json()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cold"))
+    assert stress(trace, **given).to_json() == refused.to_json()
     assert {row.epsilon for row in refused.rows if row.mechanism == "banded"} == {None}
 
 
@@ -462,10 +462,11 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, ray_cluster) -> None:
+def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, ray_cluster, monkeypatch) -> None:
     """Simulations, mechanisms and truths are tasks; neither keeps anything for the other."""
-    given = {"seeds": 3, "mechanisms": ["blt", "tree"], "has_cache": False}
+    given = {"seeds": 3, "mechanisms": ["blt", "tree"]}
     here = stress(small_run(), placement=HERE, **given)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     assert stress(small_run(), placement=fedray.Placement(), **given).to_json() == here.to_json()
 
 

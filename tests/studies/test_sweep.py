@@ -18,8 +18,6 @@ from fedray.mechanisms.optimize.objective import Target as Outcome
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, TreeFull
 from fedray.mechanisms.workload import Workload
-from fedray.report.figure import Plane
-from fedray.report.files import drawn_figure, figure_csv, saved
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import simulated as simulated_runs
@@ -96,7 +94,7 @@ def read(tmp_path: Path, text: str, small=None) -> tuple[Sweep, Scenario | None]
 
 @pytest.mark.slow
 def test_a_row_is_what_its_mechanism_costs_there(tmp_path: Path) -> None:
-    result = run_sweep(*read(tmp_path, SETTINGS), HERE, has_cache=False)
+    result = run_sweep(*read(tmp_path, SETTINGS), HERE)
     assert len(result.cells) == 4
     estimate = MinSep(60, 12, 5)
     truths = [
@@ -152,7 +150,7 @@ def test_losses_and_optima_of_a_sweep_are_of_its_workload(tmp_path: Path) -> Non
     made = '[[mechanisms]]\nkind = "blt"\nbuffers = 1\nmade_for = ["truth"]\n'
     for workload in ("prefix", "momentum=0.9,decay=0.95"):
         text = f'workload = "{workload}"\n{QUICK}{made}'
-        result = run_sweep(*read(tmp_path, text), HERE, has_cache=False)
+        result = run_sweep(*read(tmp_path, text), HERE)
         parsed = Workload.parse(workload)
         for cell, truth in zip(result.cells, (MinSep(60, 12, 3), MinSep(60, 20, 3)), strict=True):
             request = MechanismRequest("blt", truth, 1, None, "rms", workload=parsed)
@@ -196,10 +194,11 @@ def test_a_matrix_ends_where_it_ends_and_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_cell_that_fails_is_a_row_with_its_reason_until_it_is_run_again(
-    tmp_path: Path, small, monkeypatch
+    tmp_path: Path, small, monkeypatch, other_cache
 ) -> None:
     sweep, scenario = read(tmp_path, SIMULATED, small)
-    whole = run_sweep(sweep, scenario, HERE, has_cache=False)
+    whole = run_sweep(sweep, scenario, HERE)
+    other_cache()
 
     def fails(only: int | None, scenario: Scenario) -> simulated_runs.Truth:
         if only in (None, scenario.seed):
@@ -207,11 +206,11 @@ def test_a_cell_that_fails_is_a_row_with_its_reason_until_it_is_run_again(
         return simulated_runs.simulated(scenario)
 
     with monkeypatch.context() as patched:
-        patched.setattr(stress_run, "simulated", named(partial(fails, 2)))
-        found = run_sweep(sweep, scenario, HERE)
         patched.setattr(stress_run, "simulated", named(partial(fails, None)))
         with pytest.raises(RunFailed, match="no space"):
-            run_sweep(sweep, scenario, HERE, has_cache=False)
+            run_sweep(sweep, scenario, HERE)
+        patched.setattr(stress_run, "simulated", named(partial(fails, 2)))
+        found = run_sweep(sweep, scenario, HERE)
     notes = {cell.cell.get("seed"): {row.note for row in cell.rows} for cell in found.cells}
     assert notes == {1: {""}, 2: {"failed: no space on device"}}
     assert found.warnings == ("2 of 4 cells failed: no space on device; run again to repeat them",)
@@ -219,9 +218,12 @@ def test_a_cell_that_fails_is_a_row_with_its_reason_until_it_is_run_again(
 
 
 @pytest.mark.slow
-def test_a_cell_that_cannot_be_judged_is_a_row_and_not_kept(tmp_path: Path, monkeypatch) -> None:
+def test_a_cell_that_cannot_be_judged_is_a_row_and_not_kept(
+    tmp_path: Path, monkeypatch, other_cache
+) -> None:
     sweep, scenario = read(tmp_path, QUICK)
-    whole = run_sweep(sweep, scenario, HERE, has_cache=False)
+    whole = run_sweep(sweep, scenario, HERE)
+    other_cache()
     judged = Judgement.rows
 
     def fails(job: Judgement) -> tuple[Row, ...]:
@@ -346,11 +348,14 @@ def test_simulated_cells_have_the_truth_of_their_traces(tmp_path: Path, small) -
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_cluster) -> None:
+def test_ray_tasks_give_what_this_process_gives(
+    tmp_path: Path, small, ray_cluster, other_cache
+) -> None:
     """Two cells, which go to two workers."""
     sweep, scenario = read(tmp_path, SIMULATED.replace("seed = [1, 2]", "seed = [1]"), small)
-    here = run_sweep(sweep, scenario, HERE, has_cache=False)
-    assert run_sweep(sweep, scenario, Placement(), has_cache=False).to_json() == here.to_json()
+    here = run_sweep(sweep, scenario, HERE)
+    other_cache()
+    assert run_sweep(sweep, scenario, Placement()).to_json() == here.to_json()
 
 
 @pytest.mark.parametrize(
@@ -399,7 +404,7 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
         ("min_sep = 12,", "min_sep = [12, 20],", "more than ceil"),
         ("[6, 20]", "[5000000]", "neither may exceed 4,194,304"),
         ("noise_multiplier = 2.0", "noise_multiplier = 0.001", "noise_multiplier"),
-        ('x = "min_sep"', 'x = "min_sep"\nplane = "max_participations"', "can be no axis"),
+        ('x = "min_sep"', 'x = "max_participations"', "can be no axis"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_gets_one_line(
@@ -525,15 +530,15 @@ def test_lines_break_where_nothing_was_computed_and_step_where_participations_do
     assert figure.series[0].until.tolist() == [12, 20, 29, 29]
 
 
-def test_a_plane_has_only_what_was_computed(tmp_path: Path) -> None:
+def test_a_line_of_another_value_has_only_what_was_computed(tmp_path: Path) -> None:
     text = FOR_THE_ESTIMATE.replace(
         'rounds = [60], max_participations = [3, "most"], min_sep = [6, 12, 20, 29]',
         "rounds = [50, 70], min_sep = [6, 12]",
-    ).replace('x = "min_sep"', 'x = "min_sep"\nplane = "rounds"')
-    planes = sweep_figures(run_sweep(*read(tmp_path, text), HERE))
-    assert all(isinstance(each, Plane) for each in planes)
-    matrix = next(each for each in planes if each.title.startswith("banded"))
-    assert sorted(matrix.values) == [(6, 50), (12, 50)]
+    )
+    (figure,) = sweep_figures(run_sweep(*read(tmp_path, text), HERE))
+    matrices = [each for each in figure.series if each.name.startswith("banded")]
+    assert [each.name.split(", ")[-1] for each in matrices] == ["rounds 50"]
+    assert matrices[0].x.tolist() == [6, 12]
 
 
 @pytest.mark.usefixtures("without_ray")
@@ -562,16 +567,6 @@ def test_a_changed_digit_in_the_cache_is_computed_anew_with_a_warning(
     code, out, stderr = fedray_command("sweep", str(tmp_path / "sweep.toml"), "--json")
     assert f"fedray: warning: cache entry {one.name} is not what was written" in stderr
     assert json.loads(out)
-
-
-def test_without_a_cache_nothing_is_read_or_written(tmp_path: Path, monkeypatch) -> None:
-    """Neither cells nor mechanisms."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    sweep, scenario = read(
-        tmp_path, f'{QUICK}[[mechanisms]]\nkind = "blt"\nbuffers = 1\nmade_for = ["truth"]'
-    )
-    run_sweep(sweep, scenario, HERE, has_cache=False)
-    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.usefixtures("without_ray")
@@ -649,7 +644,7 @@ kind = "tree"
 
 def test_the_noise_of_a_mechanism_in_use_grows_with_the_report_goal(tmp_path: Path) -> None:
     """One signal-to-noise ratio at all goals; what is made for the truth spends the target."""
-    rows = run_sweep(*read(tmp_path, GOALS), HERE, has_cache=False).to_arrow().to_pylist()
+    rows = run_sweep(*read(tmp_path, GOALS), HERE).to_arrow().to_pylist()
     of_estimate = {
         name: {row["cell.report_goal"]: row for row in rows if row["mechanism"] == name}
         for name in {row["mechanism"] for row in rows if row["made_for"] == "estimate"}
@@ -667,14 +662,14 @@ def test_the_noise_of_a_mechanism_in_use_grows_with_the_report_goal(tmp_path: Pa
     without = read(tmp_path, GOALS.replace(", report_goal = 50}", "}"))
     multipliers = {
         row["noise_multiplier"]
-        for row in run_sweep(*without, HERE, has_cache=False).table()
+        for row in run_sweep(*without, HERE).table()
         if row["mechanism"].startswith("tree")
     }
     assert len(multipliers) == 1
 
 
 def test_several_estimates_at_a_target_spend_what_a_stress_test_says(tmp_path: Path) -> None:
-    result = run_sweep(*read(tmp_path, SPENT), HERE, has_cache=False)
+    result = run_sweep(*read(tmp_path, SPENT), HERE)
     given = {"rounds": 60, "estimated": [12, 20], "actual": [10, 15], "epsilon": 4.0}
     said = fedray.stress(**given, mechanisms=["blt", "tree"])
     expected = {(row.mechanism, row.estimated_min_sep, row.min_sep): row for row in said.rows}
@@ -696,7 +691,7 @@ def test_several_estimates_at_a_target_spend_what_a_stress_test_says(tmp_path: P
     assert [(each.text, each.at) for each in figure.marks if each.axis == "y"] == [("target", 4.0)]
     assert {each.mechanism for each in figure.series} == {"blt", "tree"}
     assert len({each.name for each in figure.series}) == len(figure.series) == 6
-    one = run_sweep(*read(tmp_path, SPENT.replace("[10, 15]", "[10]")), HERE, has_cache=False)
+    one = run_sweep(*read(tmp_path, SPENT.replace("[10, 15]", "[10]")), HERE)
     (figure,) = sweep_figures(one)
     assert ("truth", 10.0) in [(each.text, each.at) for each in figure.marks]
 
@@ -769,13 +764,6 @@ def test_a_cell_that_starves_late_has_a_mark_and_a_cause_and_no_figures(
     assert np.isfinite(means.y).tolist() == [False, True]
     assert [(each.at, each.text) for each in figure.marks] == [(0.01, "starves")]
     assert lines.tables()[0].rows[0][3:6] == ("0 of 2", "-", "-")
-
-    in_plane = STARVING.replace('y = "epsilon"', 'y = "epsilon"\nplane = "seed"')
-    (plane,) = sweep_figures(run_sweep(*read(tmp_path, in_plane, small), HERE))
-    assert plane.marks == {(0.01, 1.0): "starves", (0.01, 2.0): "starves"}
-    assert sorted(plane.values) == [(9.0, 1.0), (9.0, 2.0)]
-    assert "0.01,1,starves" in figure_csv(plane)
-    assert saved(drawn_figure(plane), "svg").decode().count(">starves<") == 2
     assert "has no figures, because its first rounds" in sweep_page(lines)
 
 
@@ -808,7 +796,7 @@ def test_a_sweep_over_devices_of_a_person_has_their_epsilon(small) -> None:
         noise_multiplier=7.0,
         mechanisms=(MechanismSpec(kind="tree"),),
     )
-    found = run_sweep(sweep, small("rounds.count=30"), HERE, has_cache=False)
+    found = run_sweep(sweep, small("rounds.count=30"), HERE)
     one, three = (row for each in found.cells for row in each.rows)
     assert one.person_epsilon == one.epsilon
     assert three.person_epsilon is not None

@@ -352,7 +352,7 @@ def test_a_sweep_goes_to_a_bucket_and_another_machine_finds_its_cells_there(
     results = {f"runs/x/{each}" for each in ("results.parquet", "results.json", "report.html")}
     assert {*objects()} == {*kept, *results}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "third"))
-    code, here, _ = fedray_command(*command[:2], "--json", "--no-cache", *IN_PROCESS)
+    code, here, _ = fedray_command(*command[:2], "--json", *IN_PROCESS)
     files, _ = pyarrow.fs.FileSystem.from_uri("s3://runs")
     assert code == 0
     assert json.loads(files.open_input_stream("runs/x/results.json").read()) == json.loads(here)

@@ -59,30 +59,26 @@ def known_names() -> list[str]:
     return list(dict.fromkeys([*paths, *MEANINGS, PLACEMENT, *FILES]))
 
 
-def described(name: str, kind: str | None = None) -> Schema:
+def described(name: str) -> Schema:
     """Describes a table, a file of a trace, or the placement.
 
     Args:
         name: name of it. The last part of a table's path is enough if it is clear, and a kind may
             follow it.
-        kind: the only kind of the table to describe; None for all.
 
     Raises:
         InputError: the name is unknown, means several tables, or has no such kind.
     """
-    table, _, last = name.rpartition(".")
-    if kind is None and table and name not in MEANINGS and path_of(name) is None and path_of(table):
-        name, kind = table, last
-    found = Schema(name, _parts(name))
-    if kind is None:
-        return found
+    table, _, kind = name.rpartition(".")
+    if not table or name in MEANINGS or path_of(name) is not None or path_of(table) is None:
+        return Schema(name, _parts(name))
     # `SchemaPart.kind` is "kind = blt", or "model = habit".
-    of_kind = [part for part in found.parts if part.kind.endswith(f" = {kind}")]
-    if not of_kind:
-        known = ", ".join(part.kind.rpartition(" ")[2] for part in found.parts if part.kind)
-        rule = f"is not one of {known}" if known else f"is of no use: {name} has one kind"
-        raise InputError.of("kind", kind, rule)
-    return Schema(name, of_kind)
+    parts = _parts(table)
+    if of_kind := [part for part in parts if part.kind.endswith(f" = {kind}")]:
+        return Schema(table, of_kind)
+    known = ", ".join(part.kind.rpartition(" ")[2] for part in parts if part.kind)
+    rule = f"is not one of {known}" if known else f"is of no use: {table} has one kind"
+    raise InputError.of("kind", kind, rule)
 
 
 def _parts(name: str) -> list[SchemaPart]:

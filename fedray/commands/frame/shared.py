@@ -6,7 +6,6 @@ Args:
     delta (D): delta of epsilon; default: that of the run, else 1e-10
     delimiter (C): character between columns of CSV, or tab; default: a comma
     figures (DIR): folder for every figure, and its data as CSV
-    has_cache: keep and reuse results under ~/.cache/fedray
     is_fixed_order: rounds of a device are exactly min-sep apart, as in passes in one order
     log: CSV or Parquet file, or a directory of them
     max_participations (K): max participations k: most rounds of a device
@@ -29,7 +28,6 @@ Form of the log:
 """Descriptions of parameters that several commands have, which a docstring may replace."""
 FLAGS = {
     "as_json": "--json",
-    "has_cache": "--cache/--no-cache",
     "is_fixed_order": "--fixed-order",
     "is_list": "--list",
     "overrides": "--set",

@@ -27,7 +27,6 @@ def fit_min_sep(
     scale: float = 0.1,
     overrides: list[str] | None = None,
     place: list[str] | None = None,
-    has_cache: bool = True,
     as_json: bool = False,
 ) -> None:
     """Fit the reach of a population and the pace of its rounds to observed min-seps, and show
@@ -75,7 +74,7 @@ def fit_min_sep(
         )
         observed = [run]
     with progress_line("fitting") as show, contextlib.redirect_stdout(sys.stderr):
-        found = fit(value, observed, vary, scale, placement_of(place), has_cache, show)
+        found = fit(value, observed, vary, scale, placement_of(place), show)
     for warning in found.warnings:
         print_line(f"fedray: warning: {warning}", err=True)
     print_result(found, as_json)

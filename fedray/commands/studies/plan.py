@@ -36,7 +36,6 @@ def plan(
     least: str = "updates",
     out: Path | None = None,
     figures: Path | None = None,
-    has_cache: bool = True,
     as_json: bool = False,
 ) -> None:
     """Plan report goal, timer and noise multiplier for a target epsilon, by simulated min-seps.
@@ -92,7 +91,6 @@ def plan(
             seeds,
             scale,
             placement_of(place),
-            has_cache=has_cache,
             on_progress=show,
             least=least,  # pyright: ignore[reportArgumentType]
             own=own,

@@ -39,7 +39,6 @@ def stress(
     place: list[str] | None = None,
     page: Path | None = None,
     figures: Path | None = None,
-    has_cache: bool = True,
     trust_code: bool = False,
     as_json: bool = False,
 ) -> None:
@@ -88,7 +87,6 @@ def stress(
             train=train,
             out=out,
             placement=placement_of(place) if place else None,
-            has_cache=has_cache,
             trust_code=trust_code,
             on_progress=show,
         )

@@ -54,7 +54,6 @@ def sweep(
     out: Path | None = None,
     figures: Path | None = None,
     place: list[str] | None = None,
-    has_cache: bool = True,
     trust_code: bool = False,
     as_json: bool = False,
 ) -> None:
@@ -93,7 +92,7 @@ def sweep(
         # Modules that load slowly are imported once the request is known to be possible.
         from fedray.studies.sweep.run import run_sweep
 
-        run = partial(run_sweep, value, scenario, placement, has_cache, bucket=uri)
+        run = partial(run_sweep, value, scenario, placement, bucket=uri)
     with progress_line(f"sweeping {value.name}") as show, contextlib.redirect_stdout(sys.stderr):
         result = run(on_progress=show)
     if value.trace is None:

@@ -108,7 +108,7 @@ class StressRow(Document):
         return (1.0 + self.rms_regret) / self.noise_factor - 1.0
 
 
-def made(request: MechanismRequest, designs: Path | None) -> Strategy:
+def made(request: MechanismRequest, designs: Path) -> Strategy:
     """Returns the mechanism of a request. Raises InputError for a matrix of too many rounds, even
     if the cache has it: a result does not depend on a cache."""
     if request.kind in MATRIX_KINDS and request.participation.rounds > MOST_MATRIX_ROUNDS:
@@ -175,8 +175,8 @@ class Stressed:
     epsilon: float
     """Target E."""
     delta: float
-    designs: Path | None
-    """Folder of the cache of mechanisms; None for no cache."""
+    designs: Path
+    """Folder of the cache of mechanisms."""
     seed: int | None = None
     what_if: str | None = None
 

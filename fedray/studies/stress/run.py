@@ -61,7 +61,6 @@ def stress(
     train: bool = False,
     out: str | Path | None = None,
     placement: Placement | None = None,
-    has_cache: bool = True,
     trust_code: bool = False,
     on_progress: Listener = lambda _: None,
 ) -> StressResult:
@@ -90,7 +89,6 @@ def stress(
         out: directory of the trainings, which an interrupted one continues; default: a new one.
         placement: cluster for runs and mechanisms; default: a local one for a scenario, else this
             process.
-        has_cache: whether to keep simulated runs and mechanisms, and to use kept ones.
         trust_code: whether code of a custom task that came with the trace may be run.
         on_progress: called with lines of progress.
 
@@ -109,8 +107,8 @@ def stress(
     scenario = scenario_of(opened) if isinstance(opened, Trace) else opened
     own = scenario.privacy.delta if isinstance(scenario, Scenario) else 1e-10
     check_delta(delta := own if delta is None else delta)
-    designs = cache_folder("designs") if has_cache else None
-    cache = StudyCache(has_cache)
+    designs = cache_folder("designs")
+    cache = StudyCache()
     blank = Stressed(judged, (), Truth(None), epsilon, delta, designs)
     words = [each for each in estimated if isinstance(each, str)]
     if words and (words != ["planned"] or not isinstance(opened, Scenario)):
@@ -351,15 +349,13 @@ def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, .
 
 def _make_mechanisms(jobs: list[Stressed], placement: Placement, on_progress: Listener) -> None:
     """Makes all mechanisms that are searched for, each once, so that no two jobs do."""
-    if (designs := jobs[0].designs) is None:
-        return
     wanted: dict[MechanismRequest, None] = {}
     for job in jobs:
         truths = () if job.truth.binding is None else (job.truth.binding,)
         for mechanism in job.mechanisms:
             wanted |= dict.fromkeys(mechanism.searched_for(job.estimates, truths))
     for _ in run_jobs(
-        partial(_make, designs),
+        partial(_make, jobs[0].designs),
         list(wanted),
         placement,
         lambda counts: on_progress(counts.line("mechanisms made")),

@@ -110,8 +110,8 @@ class Judgement:
     """Simulated or assumed outcome of the cell."""
     distribution: tuple[MinSep, ...]
     """Participations of all cells."""
-    designs: Path | None
-    """Folder of the cache of mechanisms; None for no cache."""
+    designs: Path
+    """Folder of the cache of mechanisms."""
 
     @property
     def digest(self) -> str:

@@ -20,7 +20,7 @@ from fedray.base.rounding import (
     up,
 )
 from fedray.mechanisms.comparison import NOT_COMPARABLE
-from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, file_names, needs_log
+from fedray.report.figure import Axis, Figure, Mark, Series, Shown, file_name, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import NO_GUARANTEE, Table
 from fedray.studies.paired import mean_interval
@@ -279,27 +279,11 @@ def _cell(row: dict[str, Any], name: str) -> str:
 
 
 def sweep_figures(result: SweepResult) -> list[Shown]:
-    """A plane per mechanism and other values, or one figure with a line for each."""
+    """One figure, with a line for each mechanism and each combination of the other values."""
     sweep = result.sweep
     x_axis = _key_title(sweep.x)
     y_title = _title(sweep)
     lines = _lines(result)
-    if sweep.plane is not None:
-        planes = _planes(result)
-        files = file_names(sweep.y, planes)
-        return [
-            Plane(
-                name=files[name],
-                title=name,
-                note="A blank was not computed, or has no such figure.",
-                x=Axis(x_axis),
-                y=Axis(_key_title(sweep.plane)),
-                z=_axis(y_title, list(values.values())),
-                values=values,
-                marks=marks,
-            )
-            for name, (values, marks) in planes.items()
-        ]
     series = tuple(_series(result, name, rows) for name, rows in lines.items())
     note = "A click on a name hides it. "
     if sweep.has_means:
@@ -320,7 +304,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
     every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [
         Figure(
-            name=file_names(sweep.y, [x_axis])[x_axis],
+            name=file_name(f"{sweep.y} {x_axis}"),
             title=f"{y_title[0].upper()}{y_title[1:]} over {x_axis}",
             note=note,
             x=Axis(x_axis, starts_at_zero=False, at_points=sweep.x == ESTIMATED),
@@ -372,43 +356,22 @@ def _series(result: SweepResult, name: str, rows: dict[float, list[Row]]) -> Ser
 def _lines(result: SweepResult) -> dict[str, dict[float, list[Row]]]:
     """Rows that have a value to plot, by the name of their line, then by their x."""
     lines: dict[str, dict[float, list[Row]]] = {}
-    for name, (x,), row in _placed(result, (result.sweep.x,)):
+    for name, x, row in _placed(result):
         if not row.is_starved and getattr(row, result.sweep.y) is not None:
             lines.setdefault(name, {}).setdefault(x, []).append(row)
     return lines
 
 
-def _placed(
-    result: SweepResult, axes: tuple[str, ...]
-) -> Iterator[tuple[str, tuple[float, ...], Row]]:
-    """Rows with their names (mechanism and other values) and their places on the axes."""
+def _placed(result: SweepResult) -> Iterator[tuple[str, float, Row]]:
+    """Rows with their names (mechanism and other values) and their x."""
     names = _short(result)
     for each in result.cells:
-        others = _others(result, each.cell, axes)
-        place = tuple(float(each.cell.get(axis)) for axis in axes)
+        others = _others(result, each.cell, (result.sweep.x,))
+        x = float(each.cell.get(result.sweep.x))
         # All mechanisms of a cell share such a figure, so the first row stands for them.
         for row in each.rows[:1] if result.is_of_cell else each.rows:
             legend = _TITLES[result.sweep.y] if result.is_of_cell else names[row.mechanism]
-            yield ", ".join([legend, *others]), place, row
-
-
-def _planes(
-    result: SweepResult,
-) -> dict[str, tuple[dict[tuple[float, float], float], dict[tuple[float, float], str]]]:
-    """Values, and marks of cells that starved, by the name of their plane."""
-    sweep = result.sweep
-    planes: dict[str, tuple[dict[Any, list[float]], dict[Any, str]]] = {}
-    assert sweep.plane is not None
-    for name, at, row in _placed(result, (sweep.x, sweep.plane)):
-        value = getattr(row, sweep.y)
-        if row.is_starved:
-            planes.setdefault(name, ({}, {}))[1][at] = "starves"
-        elif value is not None:
-            planes.setdefault(name, ({}, {}))[0].setdefault(at, []).append(float(value))
-    return {
-        name: ({at: fmean(each) for at, each in values.items()}, marks)
-        for name, (values, marks) in planes.items()
-    }
+            yield ", ".join([legend, *others]), x, row
 
 
 def _others(result: SweepResult, cell: Cell, axes: tuple[str, ...]) -> list[str]:

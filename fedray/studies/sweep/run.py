@@ -183,7 +183,6 @@ def run_sweep(
     sweep: Sweep,
     scenario: Scenario | None = None,
     placement: Placement | None = None,
-    has_cache: bool = True,
     on_progress: Progress | None = None,
     bucket: str | None = None,
 ) -> SweepResult:
@@ -193,7 +192,6 @@ def run_sweep(
         sweep: varied values and judged mechanisms.
         scenario: scenario of the sweep; None if its cells are settings.
         placement: where the tasks run.
-        has_cache: whether to keep cells and mechanisms, and to use kept ones.
         on_progress: called with the number of finished cells.
         bucket: URI of a folder in a bucket, where the cache is kept too.
 
@@ -208,8 +206,8 @@ def run_sweep(
     if sweep.trace is not None:
         raise InputError.of("sweep", sweep.name, "has a trace to train on", "use run_grid")
     cells = sweep.cells()
-    cache = StudyCache(has_cache, bucket)
-    designs = cache_folder("designs") if has_cache else None
+    cache = StudyCache(bucket=bucket)
+    designs = cache_folder("designs")
     listen = on_progress or (lambda _: None)
     placement = placement or Placement()
     scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]

@@ -63,7 +63,7 @@ ESTIMATED = "estimate.min_sep"
 """Key of several estimates, which are varied like values of a scenario."""
 MOST_CELLS = 20_000
 SEEDS = 3
-TRAINING_KEYS = {"name", "description", "vary", "x", "plane", "trace", "seeds"}
+TRAINING_KEYS = {"name", "description", "vary", "x", "trace", "seeds"}
 """Keys of a sweep that trains."""
 
 
@@ -164,7 +164,7 @@ class Sweep(Table):
     """Tables: the mechanisms that are judged in every cell; required without a trace."""
     trace: str | None = None
     """A trace, relative to this file: every cell is then trained on it. Such a sweep has only the
-    keys name, description, vary, x, plane and seeds."""
+    keys name, description, vary, x and seeds."""
     seeds: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Trainings of each cell, with `training.seed` from 1, by default 3; or runs of each cell of a
     scenario, with `seed` from 1, by default one."""
@@ -199,8 +199,6 @@ class Sweep(Table):
     ] = "rms_loss"
     """Plotted figure of `fedray.studies.sweep.cells.Row`; "regret" is over the cell's best
     mechanism, not over one made for the truth."""
-    plane: str | None = None
-    """Vertical axis of a plane: another varied key."""
     # Documents of sweeps over prefix sums stay as they were before there was a choice.
     workload: Annotated[str, Field(exclude_if=lambda workload: workload == "prefix")] = "prefix"
     """Workload of losses and errors, such as "momentum=0.9,decay=0.95"; the part "schedule" is the
@@ -261,13 +259,10 @@ class Sweep(Table):
                 )
         if self.scenario is None and self.trace is None:
             self._check_settings()
-        for axis in filter(None, (self.x, self.plane)):
-            if axis not in self.varied:
-                raise ValueError(
-                    f"{axis!r} is not varied; the axes are among {', '.join(self.varied)}"
-                )
-            if not all(isinstance(value, int | float) for value in self.varied[axis]):
-                raise ValueError(f"{axis!r} can be no axis: its values are no numbers")
+        if self.x not in self.varied:
+            raise ValueError(f"{self.x!r} is not varied; x is one of {', '.join(self.varied)}")
+        if not all(isinstance(value, int | float) for value in self.varied[self.x]):
+            raise ValueError(f"{self.x!r} can be no axis: its values are no numbers")
         # A mechanism that is not optimised needs no estimate, though `made_for` has it by default.
         made_for = {each for spec in self.mechanisms for each in self.purposes(spec)}
         needs_estimate = made_for - {"truth"} if self.target_epsilon else made_for & {"estimate"}
@@ -291,7 +286,7 @@ class Sweep(Table):
     @property
     def has_means(self) -> bool:
         """Whether figures are means over several seeds of each cell."""
-        return len(self.varied.get("seed", ())) > 1 and "seed" not in (self.x, self.plane)
+        return len(self.varied.get("seed", ())) > 1 and self.x != "seed"
 
     def purposes(self, spec: MechanismSpec) -> tuple[MadeFor | None, ...]:
         """What a mechanism, or its noise, is made for; None for anything."""
