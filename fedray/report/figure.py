@@ -207,9 +207,6 @@ class Figure:
         return [(each, taken[position]) for position, each in enumerate(self.series)]
 
 
-Shown = Figure
-
-
 def file_name(text: str) -> str:
     """Returns a name of files: the letters and digits of a text."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -23,7 +23,6 @@ from fedray.report.figure import (
     Figure,
     Mark,
     Series,
-    Shown,
     legend_lines,
     look,
 )
@@ -100,7 +99,7 @@ def parsed_style(style: str) -> tuple[str, list[str]]:
     return kinds[0] if kinds else "wide", [each for each in words if each in FORMATS] or ["svg"]
 
 
-def figure_csv(figure: Shown) -> str:
+def figure_csv(figure: Figure) -> str:
     """Returns a figure's data as CSV, unrounded.
 
     A figure has a row per point (series, x, until if any, y, and the ends of its range), then a row
@@ -147,7 +146,7 @@ def _plain(value: Any) -> str:
     return repr(number)
 
 
-def drawn_figure(figure: Shown, style: str = "wide") -> Any:
+def drawn_figure(figure: Figure, style: str = "wide") -> Any:
     """Returns a figure as a `matplotlib.figure.Figure`, for print in black on white: without a
     title, with a serif font, and with a legend and labels that cover nothing.
 

@@ -6,7 +6,7 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
-from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, Series, needs_log
 from fedray.report.mechanisms import mechanism_tables
 from fedray.report.page import render_study
 
@@ -33,10 +33,10 @@ def mechanism_page(found: Mechanisms | Figures) -> str:
     return render_study(title, note, figures, tables, results, verdict=several.headline)
 
 
-def mechanism_figures(found: Mechanisms | Figures) -> list[Shown]:
+def mechanism_figures(found: Mechanisms | Figures) -> list[Figure]:
     """Returns the noise of the workload's rows, and the coefficients of C and C^-1."""
     several = _several(found)
-    figures: list[Shown] = [_noise(several)]
+    figures: list[Figure] = [_noise(several)]
     rounds = min(several.first.participation.rounds, DRAWN_ROUNDS)
     columns, inverses = [], []
     for name, each in several.by_name.items():

@@ -27,7 +27,7 @@ from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, fine, given, simulated_time
 from fedray.base.storage import local_path
 from fedray.report import audits
-from fedray.report.figure import Shown
+from fedray.report.figure import Figure
 from fedray.report.files import figure_csv
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
@@ -106,7 +106,7 @@ def audit_page(audit: Audit) -> str:
     )
 
 
-def _telling_first(audit: Audit) -> list[Shown]:
+def _telling_first(audit: Audit) -> list[Figure]:
     """Returns the figures of an audit; with a claim, the one that shows the broken limit first, or
     else privacy over rounds."""
     broken = {each.statement for each in audit.findings if each.verdict is Verdict.BROKEN}
@@ -153,7 +153,7 @@ def _mechanism_table(used: MechanismAudit) -> Table:
 def render_study(
     title: str,
     note: str,
-    figures: Sequence[Shown],
+    figures: Sequence[Figure],
     tables: Sequence[Table],
     results: Any,
     assumptions: Sequence[str] = (),
@@ -227,7 +227,7 @@ def _without_controls(value: Any) -> str:
     return type(text)(printable_lines(text))
 
 
-def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
+def _render(template: str, figures: Sequence[Figure], **values: Any) -> str:
     environment = _environment()
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["given"] = given
@@ -251,7 +251,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     )
 
 
-def _for_script(figure: Shown) -> dict[str, Any]:
+def _for_script(figure: Figure) -> dict[str, Any]:
     return {"title": figure.title, "csv": figure_csv(figure), **plotly_figure(figure)}
 
 

@@ -4,7 +4,7 @@ from fedray.audit.basis import weak_text
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
 from fedray.base.rounding import given, up
 from fedray.report.audits import tasks_tables
-from fedray.report.figure import Shown
+from fedray.report.figure import Figure
 from fedray.report.figures import spent_figure
 from fedray.report.page import render_study
 
@@ -28,7 +28,7 @@ def tasks_page(audit: TasksAudit) -> str:
     )
 
 
-def tasks_figures(audit: TasksAudit) -> list[Shown]:
+def tasks_figures(audit: TasksAudit) -> list[Figure]:
     """Returns the privacy of the devices in each task and over all tasks."""
     composition = audit.composition
     # The empty name stands for all tasks together.

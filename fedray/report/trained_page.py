@@ -9,7 +9,7 @@ import tomli_w
 from fedray.audit.audit import Audit, audit_trace
 from fedray.base.rounding import counted, given, number_text, up
 from fedray.report.audits import guarantees_table
-from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, Series, needs_log
 from fedray.report.figures import held_out_metrics
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -21,7 +21,7 @@ WITHOUT_TRACE = "Epsilon is not known, because the trace of this training is not
 
 def trained_page(
     trained: TrainedRun,
-    figures: Sequence[Shown] = (),
+    figures: Sequence[Figure] = (),
     tables: Sequence[Table] = (),
     results: dict[str, Any] | None = None,
     audit: Audit | None = None,
@@ -87,7 +87,7 @@ def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:
         yield f"epsilon at delta {given(found.delta)}: {kind}{rest}", up(found.epsilon)
 
 
-def trained_figures(trained: TrainedRun) -> list[Shown]:
+def trained_figures(trained: TrainedRun) -> list[Figure]:
     """Returns, over rounds: every held-out metric, the loss on the devices, clipped updates, the
     clip norm if it changes, and devices left out."""
     columns = trained.metrics

@@ -9,7 +9,7 @@ from fedray.audit.audit import Audit
 from fedray.audit.several_tasks import TasksAudit
 from fedray.base.rounding import counted
 from fedray.report.audits import answers_table
-from fedray.report.figure import Axis, Figure, Series, Shown
+from fedray.report.figure import Axis, Figure, Series
 from fedray.report.page import render_study, write_report
 from fedray.report.table import Table
 from fedray.runs.answers import KNOWN_HERE, Answers, WindowAnswer, answers_of
@@ -175,7 +175,7 @@ def _bias_table(found: Answers) -> Table:
     return Table.of(title, found.windows, cells, method=[note]).varied()
 
 
-def answers_figures(found: Answers) -> list[Shown]:
+def answers_figures(found: Answers) -> list[Figure]:
     """The share of each group of devices that had come by the end of the last window."""
     window = found.windows[-1]
     shares = np.array([100 * each.share for each in window.coverage], np.float64)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedray.base.rounding import counted, given, in_words, needed_noise, up
-from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -149,10 +149,10 @@ def _setting(value: Any) -> str:
     return text[:12] if isinstance(value, str) and len(text) == 64 else text
 
 
-def comparison_figures(comparison: Comparison) -> list[Shown]:
+def comparison_figures(comparison: Comparison) -> list[Figure]:
     """Paired differences from the best; every metric over rounds; and after the last round against
     epsilon, if runs differ in it. The cells of a sweep stand over its axis first."""
-    figures: list[Shown] = [_over_axis(comparison)] if comparison.axes else []
+    figures: list[Figure] = [_over_axis(comparison)] if comparison.axes else []
     for metric in _answer_first(comparison):
         figures += [*_differences(comparison, metric), _curve(comparison, metric)]
 

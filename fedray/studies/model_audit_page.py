@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from fedray.base.rounding import given, up
-from fedray.report.figure import Axis, Figure, Mark, Series, Shown
+from fedray.report.figure import Axis, Figure, Mark, Series
 from fedray.report.lower_bounds import lower_bounds_table
 from fedray.report.table import Table
 from fedray.report.trained_page import trained_page
@@ -86,7 +86,7 @@ def _interval(interval: Interval) -> str:
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def model_audit_figures(audit: ModelAudit) -> list[Shown]:
+def model_audit_figures(audit: ModelAudit) -> list[Figure]:
     """Exposure over copies, a series per number of devices; none without phrases."""
     if not audit.phrases:
         return []

@@ -58,6 +58,7 @@ from fedray.scenario.participation import Participation
 from fedray.studies.goal_search import GoalSearch
 from fedray.studies.remedies import Remedy, remedies
 from fedray.studies.simulated import (
+    INTERRUPTED,
     StudyCache,
     Truth,
     simulate_runs,
@@ -256,8 +257,6 @@ class Plan(DrawnResult):
     """All that were simulated, in order of timer, goal and scale."""
     warnings: tuple[str, ...] = ()
     """Warnings about the answer, a sentence each."""
-    has_cache: NotInJson[bool] = True
-    """Whether simulations are stored in the cache, and taken from it if they are there."""
     what_ifs: tuple[WhatIf, ...] = ()
     """The plan as simulated at the search's scale, then the same if assumptions fail."""
     least: Least = "updates"
@@ -315,7 +314,6 @@ def make_plan(
     seeds: int = 3,
     scale: float = 0.1,
     placement: Placement | None = None,
-    has_cache: bool = True,
     on_progress: Progress | None = None,
     least: Least = "updates",
     own: Scenario | None = None,
@@ -332,8 +330,6 @@ def make_plan(
         seeds: simulations of each candidate, at least 2, since their spread is the margin.
         scale: factor on population and goal in the search.
         placement: where the simulations run.
-        has_cache: whether to keep simulations and the mechanisms made for them, and to use kept
-            ones.
         on_progress: called with progress of the plan.
         least: cost by which the best timer is chosen. "updates": the least report goal, and of
             goals within 5 % of it the fastest. "days": the fastest.
@@ -361,10 +357,10 @@ def make_plan(
     if all(reasons):
         raise Unsustainable(f"no report goal is possible; the least one: {reasons[0]}")
     placement = placement or Placement()
-    cache = StudyCache(has_cache)
+    cache = StudyCache()
     with session(placement):
         tell = on_progress or (lambda _: None)
-        planner = _Planner(scenario, target, seeds, scale, placement, cache, has_cache, tell)
+        planner = _Planner(scenario, target, seeds, scale, placement, cache, tell)
         planner.steps += own is not None
         start = _first_goal(scenario, target, least_goal, most)
         try:
@@ -382,12 +378,12 @@ def make_plan(
             rows = () if best is None else planner.what_ifs(best)
             fixes = planner.remedies() if best is None else ()
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"{cache.hint}{planner.so_far}") from None
+            raise KeyboardInterrupt(f"{INTERRUPTED}{planner.so_far}") from None
     found = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
     common = (target, scenario, seeds, scale, best, tuple(found))
-    plan = Plan(*common, (), has_cache, rows, least, fixes, judged)
+    plan = Plan(*common, (), rows, least, fixes, judged)
     warnings = (*_of_person(scenario, best), *_warnings(plan), *cache.warnings)
     return replace(plan, warnings=warnings)
 
@@ -471,19 +467,16 @@ def _warnings(plan: Plan) -> list[str]:
     return warnings
 
 
-def planned_scenario(
-    scenario: Scenario, best: Candidate, has_cache: bool = True
-) -> tuple[Scenario, Strategy]:
+def planned_scenario(scenario: Scenario, best: Candidate) -> tuple[Scenario, Strategy]:
     """Returns the scenario of a candidate, in which devices must keep the planned limits, and the
     mechanism made for them.
 
     Args:
         scenario: everything except the planned keys.
         best: the candidate.
-        has_cache: whether to keep the mechanism, and to use a kept one.
     """
     # As overrides, so that planned keys are read and checked like a user's.
-    strategy = _mechanism_for(best.planned_limits, best.target, has_cache)
+    strategy = _mechanism_for(best.planned_limits, best.target)
     parameters = strategy.model_dump(mode="json")
     # JSON writes a kind, a number or a list of numbers as TOML does.
     table = ", ".join(f"{name} = {json.dumps(value)}" for name, value in parameters.items())
@@ -517,7 +510,6 @@ class _Planner:
     scale: float
     placement: Placement
     cache: StudyCache
-    has_cache: bool
     on_progress: Progress
     candidates: list[Candidate] = field(default_factory=list)
     step: int = 1
@@ -594,7 +586,7 @@ class _Planner:
         # Without the margin, which differs between goals.
         apart = max(each or failed.rounds for each in failed.min_seps)
         seen = fitting(failed.rounds, apart, min(failed.max_participations))
-        sensitivity = _sensitivity(seen, self.target, self.has_cache)
+        sensitivity = _sensitivity(seen, self.target)
         mu = sensitivity / (self.target.noise_per_report * top)
         epsilon = epsilon_of(mu, 1.0, self.target.delta)
         return epsilon is None or epsilon > self.target.epsilon
@@ -657,7 +649,7 @@ class _Planner:
 
     def what_ifs(self, best: Candidate) -> tuple[WhatIf, ...]:
         """What-ifs of the best candidate, simulated at the search's scale."""
-        planned, strategy = planned_scenario(self.scenario, best, self.has_cache)
+        planned, strategy = planned_scenario(self.scenario, best)
 
         def simulate_all(runs: Sequence[Scenario]) -> list[Truth]:
             return self._truths(runs, "what-ifs", simulated)
@@ -687,11 +679,11 @@ class _Planner:
     def _sensitivity_of(self, limits: MinSep) -> float:
         if self.strategy is not None:
             return self.strategy.participation_sensitivity(limits).value
-        return _sensitivity(limits, self.target, self.has_cache)
+        return _sensitivity(limits, self.target)
 
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""
-        planned, _ = planned_scenario(self.scenario, full, self.has_cache)
+        planned, _ = planned_scenario(self.scenario, full)
         run = planned.with_overrides("training.enabled=false")
         what = "full-size runs with the planned limits as rules"
         (truth,) = self._truths([run], what)
@@ -948,12 +940,12 @@ def limits_of_runs(
     return LimitsOfRuns(min_sep, most, deviation)
 
 
-def _mechanism_for(limits: MinSep, target: PlanTarget, has_cache: bool) -> Strategy:
-    directory = cache_folder("designs") if has_cache else None
-    return made_mechanism(MechanismRequest("blt", limits, target.buffers), directory)
+def _mechanism_for(limits: MinSep, target: PlanTarget) -> Strategy:
+    request = MechanismRequest("blt", limits, target.buffers)
+    return made_mechanism(request, cache_folder("designs"))
 
 
-def _sensitivity(limits: MinSep, target: PlanTarget, has_cache: bool) -> float:
+def _sensitivity(limits: MinSep, target: PlanTarget) -> float:
     """Sensitivity of the BLT made for limits, under them."""
-    strategy = _mechanism_for(limits, target, has_cache)
+    strategy = _mechanism_for(limits, target)
     return strategy.participation_sensitivity(limits).value

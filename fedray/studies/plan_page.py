@@ -10,7 +10,7 @@ import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import counted, given, needed_noise, shown_min_sep, up
-from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.plan import LATE, Candidate, Plan, PlannedTimer, planned_scenario, scale_of
@@ -34,7 +34,7 @@ def plan_files(plan: Plan, command: str, again: Sequence[str] = ()) -> dict[str,
     # The best candidate met the target, so its figures are known.
     assert best.rho is not None
     assert best.epsilon is not None
-    scenario, strategy = planned_scenario(plan.scenario, best, plan.has_cache)
+    scenario, strategy = planned_scenario(plan.scenario, best)
     # The claim has the limits that the scenario enforces, so that an audit can confirm it.
     claim = {
         "mechanism": MECHANISM_FILE,
@@ -478,7 +478,7 @@ def _or_dash(text: Callable[[Any], str], value: Any) -> str:
     return "-" if value is None else text(value)
 
 
-def plan_figures(plan: Plan) -> list[Shown]:
+def plan_figures(plan: Plan) -> list[Figure]:
     """Days and epsilon over report goal: a line of the search's candidates for each timer, and the
     plan as a star."""
     target, best = plan.target.epsilon, plan.best
@@ -491,7 +491,7 @@ def plan_figures(plan: Plan) -> list[Shown]:
     if best is None:
         note = "Lines are simulations of the search; the star is the nearest miss."
     line = Mark(target, f"target {given(target)}", "y")
-    figures: list[Shown] = [
+    figures: list[Figure] = [
         _figure(plan, "days", note, _days, zone),
         _figure(plan, "epsilon", note, lambda each: each.epsilon, [line, *zone]),
     ]

@@ -110,28 +110,23 @@ def enforced_in(
     return found if ensures(found) else None
 
 
+INTERRUPTED = "interrupted; what was simulated is kept, run it again to continue"
+
+
 class StudyCache:
     """Results of studies on disk. A damaged entry is computed again, with a warning.
 
     Args:
-        is_used: whether results are kept, and read.
         bucket: URI of a folder of copies in a bucket, for other machines.
     """
 
-    def __init__(self, is_used: bool = True, bucket: str | None = None) -> None:
-        self._folder = cache_folder("stress") if is_used else None
+    def __init__(self, bucket: str | None = None) -> None:
+        self._folder = cache_folder("stress")
         self._bucket = Bucket(bucket) if bucket is not None else None
         self.warnings: list[str] = []
-        if self._bucket is not None and self._folder is not None:
+        if self._bucket is not None:
             kept = {each: self._folder / Path(each).name for each in self._bucket.files("/cells")}
             self._bucket.fetch({each: file for each, file in kept.items() if not file.exists()})
-
-    @property
-    def hint(self) -> str:
-        """Message of an interruption about the finished runs."""
-        if self._folder is None:
-            return "interrupted; nothing is kept without a cache"
-        return "interrupted; what was simulated is kept, run it again to continue"
 
     def truth(self, digest: str) -> Truth | None:
         """Returns the kept outcome of the simulated run with this digest."""
@@ -154,8 +149,6 @@ class StudyCache:
 
     def read(self, name: str, request: str) -> bytes | None:
         """Returns the content of an entry if it was written for this request, a digest."""
-        if self._folder is None:
-            return None
         try:
             return read_kept(self._folder / name, request)
         except ValueError as reason:
@@ -164,12 +157,11 @@ class StudyCache:
 
     def keep(self, name: str, request: str, content: bytes) -> None:
         """Keeps an entry for this request, a digest."""
-        if self._folder is not None:
-            # A full or read-only disk only costs the time of computing again.
-            with contextlib.suppress(OSError):
-                keep(self._folder / name, request, content)
-                if self._bucket is not None:
-                    self._bucket.put({f"/cells/{name}": self._folder / name})
+        # A full or read-only disk only costs the time of computing again.
+        with contextlib.suppress(OSError):
+            keep(self._folder / name, request, content)
+            if self._bucket is not None:
+                self._bucket.put({f"/cells/{name}": self._folder / name})
 
 
 def _with_entry(
@@ -230,7 +222,7 @@ def simulate_runs(
         )
     except KeyboardInterrupt:
         # The command prints the message, so it says whether running again helps.
-        raise KeyboardInterrupt(cache.hint) from None
+        raise KeyboardInterrupt(INTERRUPTED) from None
     of_digest = dict(zip(distinct, found, strict=True))
     return [of_digest[digest][0] for digest in digests]
 

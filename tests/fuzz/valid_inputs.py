@@ -695,7 +695,7 @@ class Studies(Valid):
             scenario = Scenario.from_tables({**BASE, **ALWAYS_ON})
             smaller = scenario.with_overrides(f"population.devices={rng.choice([100, 300, 2000])}", f"rounds.count={rng.choice([1, 2, 6])}", "rounds.max_days=2.0")  # fmt: skip
             target = PlanTarget(10 ** rng.uniform(-1, 3), 10 ** rng.uniform(-12, -1), 10 ** rng.uniform(-3, 0), 1)  # fmt: skip
-            plan = make_plan(smaller, target, rng.choice([[0.0], [2.0], [0.0, 12.0]]), 2, rng.choice([0.5, 1.0]), placement, False, lambda _: self.note("plan"))  # fmt: skip
+            plan = make_plan(smaller, target, rng.choice([[0.0], [2.0], [0.0, 12.0]]), 2, rng.choice([0.5, 1.0]), placement, lambda _: self.note("plan"))  # fmt: skip
             self.note("plan")
             check_document(plan.to_json())
             return

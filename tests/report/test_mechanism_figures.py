@@ -11,7 +11,7 @@ from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BISR, BandFHU, Identity, Tree
 from fedray.mechanisms.workload import PREFIX, Workload
-from fedray.report.figure import Figure, Shown
+from fedray.report.figure import Figure
 from fedray.report.mechanism_figures import mechanism_page
 
 ROUNDS = 150
@@ -26,7 +26,7 @@ def several(*strategies, workload: Workload = PREFIX) -> Mechanisms:
     return Mechanisms(found)
 
 
-def by_name(found: Mechanisms | Figures) -> dict[str, Shown]:
+def by_name(found: Mechanisms | Figures) -> dict[str, Figure]:
     return {each.name: each for each in found.figures()}
 
 

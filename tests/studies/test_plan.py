@@ -55,6 +55,12 @@ HERE = Placement(backend="in-process")
 
 
 @pytest.fixture(autouse=True)
+def cache_of_its_own(monkeypatch, tmp_path_factory) -> None:
+    """Made-up outcomes of runs are kept for no other test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
 def what_ifs_of_real_traces_only(request, monkeypatch) -> None:
     """Made-up outcomes of runs have no traces, which what-ifs need."""
     real = ("test_a_plan_is_the_cheapest", "test_a_planner_s_commands")
@@ -324,7 +330,7 @@ def test_a_rule_that_devices_may_forget_plans_nothing(small) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -> None:
+def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch, tmp_path) -> None:
     """Runs of which only those with a round separation are slow: the plan tells the days, and warns; if they starve there is none."""
 
     def simulated(scenario: Scenario) -> Truth:
@@ -339,7 +345,7 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
     without_simulations(monkeypatch, simulated)
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     starves = False
-    plan = make_plan(small("rounds.count=100"), target, [6.0], 2, 0.5, HERE, has_cache=False)
+    plan = make_plan(small("rounds.count=100"), target, [6.0], 2, 0.5, HERE)
     assert (plan.best.days, plan.best.enforced_days, plan.best.enforced_min_sep) == (3.0, 4.0, 21)
     assert any("takes 4.0 days instead of 3.0" in each for each in plan.warnings)
     # Min-sep permits the planned participations, so a cap would be a second rule for the same.
@@ -347,7 +353,8 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
         plan_sentences(plan)
     )
     starves = True
-    found = make_plan(small("rounds.count=100"), target, [6.0], 2, 0.5, HERE, has_cache=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = make_plan(small("rounds.count=100"), target, [6.0], 2, 0.5, HERE)
     assert found.best is None
     full = [each for each in found.candidates if each.is_full_size][-1]
     assert full.note.startswith(
@@ -375,7 +382,7 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
 
     without_simulations(monkeypatch, simulated)
     target = PlanTarget(epsilon=15.0, noise_per_report=0.005, buffers=1)
-    plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
+    plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE)
     full = [each for each in plan.candidates if each.is_full_size]
     assert plan.best == full[-1]
     assert len(full) > 1
@@ -383,7 +390,7 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
     assert plan.best.report_goal > full[0].report_goal
     assert plan.best.enforced_days == 3.0
     # A search at full size is confirmed too: by what the limits cost as rules.
-    whole = make_plan(small("rounds.count=100"), target, [12.0], 2, 1.0, HERE, has_cache=False)
+    whole = make_plan(small("rounds.count=100"), target, [12.0], 2, 1.0, HERE)
     assert whole.best is not None
     assert whole.best.enforced_days == 3.0
 
@@ -433,7 +440,7 @@ def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None
     without_simulations(monkeypatch, lambda scenario: Truth(MinSep(12, 3, 4), days=1.0))
     target = PlanTarget(epsilon=1e4, noise_per_report=0.005, buffers=1)
     for scale, count in ((0.04, 1), (0.05, 0)):
-        warned = make_plan(small(), target, [1.0], 2, scale, HERE, has_cache=False).warnings
+        warned = make_plan(small(), target, [1.0], 2, scale, HERE).warnings
         assert sum("several per cent off" in each for each in warned) == count
 
 
@@ -444,7 +451,7 @@ def test_a_plan_for_persons_says_their_epsilon(small, monkeypatch) -> None:
     )
     owners = small("population.owners={mean_devices=1.4, most_devices=3}")
     target = PlanTarget(epsilon=1e4, noise_per_report=0.05, buffers=1)
-    plan = make_plan(owners, target, [1.0], 2, 0.5, HERE, has_cache=False)
+    plan = make_plan(owners, target, [1.0], 2, 0.5, HERE)
     assert plan.best is not None
     assert plan.best.rho is not None
     mu = (2.0 * plan.best.rho) ** 0.5
@@ -669,7 +676,7 @@ def test_goals_that_the_rules_make_impossible_are_not_simulated(small, monkeypat
     without_simulations(monkeypatch, simulated)
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     scenario = small("rounds.count=100", "participation.round_separation=60")
-    plan = make_plan(scenario, target, [12.0], 2, 0.5, HERE, has_cache=False)
+    plan = make_plan(scenario, target, [12.0], 2, 0.5, HERE)
     impossible = [each for each in plan.candidates if not each.is_possible]
     assert plan.best is None
     assert impossible
@@ -700,7 +707,7 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     monkeypatch.setattr("fedray.studies.remedies.LEAST_SHARE", 0.001)
     target = PlanTarget(epsilon=2.0, delta=1e-6, noise_per_report=0.005, buffers=1)
     scenario = small("rounds.count=400")
-    plan = make_plan(scenario, target, [12.0], 2, 1.0, HERE, has_cache=False)
+    plan = make_plan(scenario, target, [12.0], 2, 1.0, HERE)
     assert plan.best is None
     assert plan.nearest is not None
     found = {each.key: each for each in plan.remedies}
@@ -776,7 +783,7 @@ def test_a_report_goal_that_is_given_is_kept(small, monkeypatch) -> None:
     z, goal = 7.1, 130
     target = PlanTarget(2.0, 1e-6, z / goal, buffers=1, report_goal=goal)
     plans = [
-        make_plan(small("rounds.count=100"), each, [20.0, 25.0], 2, 1.0, HERE, has_cache=False)
+        make_plan(small("rounds.count=100"), each, [20.0, 25.0], 2, 1.0, HERE)
         for each in (target, replace(target, epsilon=9.0))
     ]
     for plan in plans:
@@ -836,7 +843,7 @@ def test_a_plan_says_whether_the_scenario_s_own_settings_meet_the_target(
     keys = "rounds.count=100", "rounds.report_goal=150", "participation.timer_hours=48"
     scenario = small(*keys, f"privacy.noise_multiplier={z}", "privacy.mechanism={ kind = 'tree' }")
     target = PlanTarget(12.0, 1e-6, 0.02, buffers=1)
-    plan = make_plan(scenario, target, [24.0], 2, 1.0, HERE, has_cache=False, own=scenario)
+    plan = make_plan(scenario, target, [24.0], 2, 1.0, HERE, own=scenario)
     assert plan.own is not None
     assert plan.own not in plan.candidates
     # The search begins with the own goal.
@@ -883,7 +890,7 @@ def test_participations_are_planned_by_the_timer_if_it_permits_fewer(small, monk
 
     without_simulations(monkeypatch, truth)
     target = PlanTarget(12.0, 1e-6, 0.05, buffers=1, report_goal=150)
-    plan = make_plan(small("rounds.count=100"), target, [96.0], 2, 1.0, HERE, has_cache=False)
+    plan = make_plan(small("rounds.count=100"), target, [96.0], 2, 1.0, HERE)
     assert plan.best is not None
     k = plan.best.planned_max_participations
     assert k == math.floor(20 * 24 / 96) + 1 == 6 < -(-100 // plan.best.planned_min_sep)
@@ -903,7 +910,7 @@ def test_each_device_once_takes_the_rounds_that_its_runs_commit(small, monkeypat
 
     without_simulations(monkeypatch, truth)
     target = PlanTarget(2.0, 1e-6, 0.05, buffers=1, report_goal=129)
-    plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
+    plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE)
     (once,) = [each for each in plan.remedies if each.key == "participation.max_participations"]
     assert (once.rounds, once.days) == (120, 4.0)
     assert "120 rounds, each device once" in str(plan.tables()[0])
@@ -920,7 +927,7 @@ def test_fewer_larger_rounds_are_as_many_as_find_devices(small, monkeypatch) -> 
 
     without_simulations(monkeypatch, truth)
     target = PlanTarget(2.0, 1e-6, 0.05, buffers=1, report_goal=130)
-    plan = make_plan(small("rounds.count=100"), target, [24.0], 2, 1.0, HERE, has_cache=False)
+    plan = make_plan(small("rounds.count=100"), target, [24.0], 2, 1.0, HERE)
     (trade,) = [each for each in plan.remedies if each.key == TRADE]
     assert 0.85 * 10_000 < trade.rounds * trade.report_goal <= 10_000
     assert trade.noise_multiplier / trade.report_goal == pytest.approx(0.05)
@@ -969,8 +976,8 @@ def test_a_timer_without_hope_is_not_searched_to_the_end(
     arguments = (small("rounds.count=400"), target, [12.0], 2, 1.0, HERE)
     with monkeypatch.context() as patched:
         patched.setattr(planning._Planner, "_is_hopeless", lambda *_: False)
-        exhaustive = make_plan(*arguments, has_cache=False)
-    plan = make_plan(*arguments, has_cache=False)
+        exhaustive = make_plan(*arguments)
+    plan = make_plan(*arguments)
     assert plan.best == exhaustive.best
     assert (plan.best is None) == (epsilon == 1.0)
     assert len(plan.candidates) <= most_tried
@@ -988,13 +995,13 @@ def test_a_plan_that_fails_says_what_would_not_do(small, monkeypatch) -> None:
 
     without_simulations(monkeypatch, truth)
     target = PlanTarget(epsilon=2.0, delta=1e-6, noise_per_report=0.001, buffers=1)
-    plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
+    plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE)
     keys = {each.key for each in plan.remedies if not each.is_found}
     assert keys == {"population.devices", "participation.timer_hours", TRADE}
     said = "Would not do: a longer timer and more devices at this goal. At this noise one participation of a device has epsilon"
     assert said in plan.tables()[0].notes[0]
     target = replace(target, noise_per_report=0.005)
-    plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE, has_cache=False)
+    plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE)
     assert {each.key for each in plan.remedies if not each.is_found} == keys
     assert any(
         note.startswith("Not found: fewer, larger rounds") for note in plan.tables()[0].notes
@@ -1256,33 +1263,14 @@ def test_a_plan_finds_the_noise_of_a_scenario_that_states_a_target(small, monkey
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     stated = "privacy.target_epsilon=2", "participation.max_participations=9"
     plans = [
-        make_plan(small("rounds.count=100", *keys), target, [12.0], 2, 0.5, HERE, has_cache=False)
+        make_plan(small("rounds.count=100", *keys), target, [12.0], 2, 0.5, HERE)
         for keys in (stated, stated[1:])
     ]
     assert plans[0].best is not None
     assert plans[0].best == plans[1].best
-    planned, _ = planning.planned_scenario(plans[0].scenario, plans[0].best, False)
+    planned, _ = planning.planned_scenario(plans[0].scenario, plans[0].best)
     assert planned.privacy.target is None
     assert planned.privacy.noise_multiplier == plans[0].best.noise_multiplier
-
-
-def test_a_plan_without_a_cache_keeps_no_mechanism_and_takes_none(
-    small, monkeypatch, tmp_path: Path
-) -> None:
-    def simulated(scenario: Scenario) -> Truth:
-        goal = scenario.rounds.report_goal
-        min_sep = max(1, min(60, scenario.population.devices // goal))
-        return Truth(MinSep(60, min_sep, -(-60 // min_sep)), days=3.0)
-
-    monkeypatch.setattr(planning, "simulated_limits", simulated)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
-    target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
-    arguments = (small("rounds.count=60"), target, [12.0], 2, 1.0, HERE)
-    for has_cache in (False, True):
-        plan = make_plan(*arguments, has_cache=has_cache)
-        assert plan.best is not None
-        plan_files(plan, "")
-        assert bool(list((tmp_path / "mine").rglob("designs/*.json"))) == has_cache
 
 
 @pytest.mark.parametrize(("most", "count"), [(1, 1), (2, 0)])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import tomli_w
 
-from fedray.report.figure import Axis, Figure, Series, Shown
+from fedray.report.figure import Axis, Figure, Series
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.habits.columns import GAP_HOURS, RUN_HOURS
@@ -97,7 +97,7 @@ def _difference(statistic: Statistic) -> str:
     return f"{(statistic.simulated - statistic.measured) / statistic.standard_error:+.1f}"
 
 
-def habit_fit_figures(fit: HabitFit) -> list[Shown]:
+def habit_fit_figures(fit: HabitFit) -> list[Figure]:
     """Hours of the day, lengths or gaps, and how unequal devices are: measured beside simulated."""
     return [_hours(fit), _lengths(fit), _inequality(fit)]
 

@@ -9,7 +9,7 @@ import numpy as np
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.audit.participation import ALIKE
 from fedray.base.rounding import counted, given, significant, up
-from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import COLUMNS, NO_GUARANTEE, Table
 from fedray.studies.compare_page import comparison_figures, comparison_tables
@@ -226,7 +226,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
     return tables
 
 
-def stress_figures(result: StressResult) -> list[Shown]:
+def stress_figures(result: StressResult) -> list[Figure]:
     """Epsilon spent, noise factor and regret of each mechanism, over the truth or, if truths are
     simulated, over the estimate; then trained models."""
     figures = (

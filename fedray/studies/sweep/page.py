@@ -20,7 +20,7 @@ from fedray.base.rounding import (
     up,
 )
 from fedray.mechanisms.comparison import NOT_COMPARABLE
-from fedray.report.figure import Axis, Figure, Mark, Series, Shown, file_name, needs_log
+from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import NO_GUARANTEE, Table
 from fedray.studies.paired import mean_interval
@@ -278,7 +278,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
     return f"{'<= ' if is_bound else ''}{significant(value)}"
 
 
-def sweep_figures(result: SweepResult) -> list[Shown]:
+def sweep_figures(result: SweepResult) -> list[Figure]:
     """One figure, with a line for each mechanism and each combination of the other values."""
     sweep = result.sweep
     x_axis = _key_title(sweep.x)
