@@ -266,8 +266,8 @@ class Plan(DrawnResult):
     setting if none was found."""
     own: Candidate | None = None
     """The user's own goal, timer, noise multiplier and mechanism, simulated as the search's
-    candidates; its min-seps and participations are those that its rules enforced in the runs. None
-    if they were not given."""
+    candidates; its min-seps and participations are as its rules enforced them in the runs. None if
+    they were not given."""
 
     @property
     def nearest(self) -> Candidate | None:

@@ -87,7 +87,7 @@ def _times_the_noise(near: Candidate, remedy: Remedy) -> str:
 
 
 def _remedies_table(plan: Plan, near: Candidate) -> Table:
-    """Changes that would meet the target, a row each, and a note on those that would not."""
+    """Changes that would meet the target, a row each, and a note on the others."""
     cells = {
         "change": lambda each: _remedy_words(plan, each),
         "epsilon": lambda each: _or_dash(up, each.epsilon),
@@ -495,10 +495,10 @@ def plan_figures(plan: Plan) -> list[Figure]:
         _figure(plan, "days", note, _days, zone),
         _figure(plan, "epsilon", note, lambda each: each.epsilon, [line, *zone]),
     ]
-    # One goal is no axis.
+    # A single goal spans no axis.
     if len(set(goals)) < 2:
         figures = []
-    # Of a plan that fails, the remedies decide.
+    # If a plan fails, the remedies decide.
     return figures if best is not None else [*_trade_figure(plan), *figures[::-1]]
 
 

@@ -30,7 +30,7 @@ MOST_PROPOSALS = 4
 NEARLY_ALL = 0.9
 """Share of the devices, or of the reports of a starved run, that the next run counts on."""
 LEAST_SHARE = 0.2
-"""Fewer rounds than this share of those wanted are no remedy."""
+"""Least share of the wanted rounds that counts as a remedy."""
 LEAST_TRADED = 0.1
 """The same share if the reports in all stay."""
 NOISE = "noise_per_report"
@@ -81,7 +81,7 @@ def remedies(
     simulate: Callable[[int, float, int, int, bool], Any],
     longer_timers: Sequence[float] = (),
 ) -> tuple[Remedy, ...]:
-    """Returns the changes that would do, and without settings those of which none was found.
+    """Returns the changes that would do. A change that was not found has no settings.
 
     Args:
         near: candidate of a plan with the least epsilon, and planned limits.
@@ -89,7 +89,7 @@ def remedies(
         sensitivity_of: sensitivity of the mechanism made for limits, under them.
         simulate: returns the candidate with other devices, timer hours, report goal and rounds, and
             whether each device comes only once.
-        longer_timers: timers for fewer, larger rounds, if those of the candidate do not do.
+        longer_timers: timers for fewer, larger rounds, if the candidate's own does not do.
     """
     target, limits, goal = near.target, near.planned_limits, near.report_goal
     n, b, k = limits.rounds, limits.min_sep, limits.max_participations
@@ -136,7 +136,7 @@ def remedies(
     if target.report_goal is not None:
         del factors["rounds.report_goal"]
         most, tried = min(n, int(NEARLY_ALL * near.population_over_goal)), None
-        # Each attempt is to commit what the one before it did.
+        # Each attempt has the rounds that the one before it committed.
         for _ in range(MOST_PROPOSALS if k > 1 else 0):
             if most >= fewest and (tried is None or tried.starves):
                 tried = simulate(devices, near.timer_hours, goal, most, True)
