@@ -546,9 +546,13 @@ class Audit(DrawnResult):
         if found.epsilon is None:
             return None
         broken = counted(self.devices - rest.device_ids.size, "breaking device")
-        said = f"Without {broken}: {found.limits if rest.min_sep else 'repeated rounds'}, epsilon "
-        said += f"{up(found.epsilon)}. That is no guarantee of this run, whose models have "
-        said += "their updates."
+        said = (
+            f"Without {broken}: {found.limits if rest.min_sep else 'repeated rounds'}; the other "
+        )
+        said += f"devices spent epsilon {up(found.epsilon)}. That is no guarantee of this run, "
+        said += "whose models have their updates."
+        if self.joined is not None:
+            said += " Ids that differ only in writing count as distinct devices here."
         return replace(found, name="without breakers", reason=said)
 
     @property

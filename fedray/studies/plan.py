@@ -271,8 +271,8 @@ class Plan(DrawnResult):
 
     @property
     def nearest(self) -> Candidate | None:
-        """The fastest candidate that misses the target by about the least; None without one."""
-        return nearest_of(self.candidates)
+        """The candidate that misses the target by about the least; see `nearest_of`."""
+        return nearest_of(self.candidates, self.own)
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -376,7 +376,7 @@ def make_plan(
             best = planner.confirm(searches, least)
             planner.step += 1
             rows = () if best is None else planner.what_ifs(best)
-            fixes = planner.remedies() if best is None else ()
+            fixes = planner.remedies(judged) if best is None else ()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{INTERRUPTED}{planner.so_far}") from None
     found = sorted(
@@ -395,13 +395,20 @@ def stated_noise(scenario: Scenario) -> float | None:
     return scenario.privacy.noise_multiplier / scenario.rounds.report_goal or None
 
 
-def nearest_of(candidates: Iterable[Candidate]) -> Candidate | None:
-    """Returns the fastest candidate that misses the target by about the least; None without one."""
+def nearest_of(candidates: Iterable[Candidate], own: Candidate | None = None) -> Candidate | None:
+    """Returns the candidate that misses the target by about the least: that with the goal and timer
+    of the user's own settings, else the fastest; None without one."""
     # Runs of full size have refuted the candidates that met the target in smaller ones.
     known = {each: each.epsilon for each in candidates if not each.meets_target and each.epsilon}
     most = (1 + NEARLY) * min(known.values(), default=0.0)
     near = [each for each, epsilon in known.items() if epsilon <= most]
-    return min(near, key=lambda each: each.days or 0.0, default=None)
+
+    def order(each: Candidate) -> tuple[bool, float]:
+        settings = each.report_goal, each.timer_hours
+        is_own = own is not None and settings == (own.report_goal, own.timer_hours)
+        return not is_own, each.days or 0.0
+
+    return min(near, key=order, default=None)
 
 
 def _possible_goals(scenario: Scenario, target: PlanTarget) -> tuple[int, int]:
@@ -656,9 +663,9 @@ class _Planner:
 
         return what_ifs(planned, strategy, scale_of(best.report_goal, self.scale), simulate_all)
 
-    def remedies(self) -> tuple[Remedy, ...]:
+    def remedies(self, own: Candidate | None) -> tuple[Remedy, ...]:
         """Changes that would meet the target, from the nearest miss, at the search's scale."""
-        near, devices = nearest_of(self.candidates), self.scenario.population.devices
+        near, devices = nearest_of(self.candidates, own), self.scenario.population.devices
         if near is None:
             return ()
         number = itertools.count(1)

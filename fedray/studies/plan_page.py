@@ -18,6 +18,10 @@ from fedray.studies.remedies import HALF_TRADE, NOISE, ONCE, TRADE, Remedy
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
+ACCURACY = (
+    "A plan trains nothing: a small run with the same noise on the mean shows what more noise or "
+    "fewer rounds cost in accuracy (docs/timer.md)."
+)
 SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "claim.toml"
 
 
@@ -104,9 +108,8 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         cells,
         *_would_not_do(plan),
         f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more, with "
-        f"a BLT of their own, timer {near.timer_hours:g} h unless a row has another; days only if "
-        "simulated. A plan trains nothing: a small run with the same noise on the mean shows what "
-        "more noise or fewer rounds cost in accuracy (docs/timer.md).",
+        f"a BLT of their own, timer {near.timer_hours:g} h unless a row has another; days of "
+        f"fewer rounds at the same goal are in proportion. {ACCURACY}",
     )
 
 
@@ -196,7 +199,7 @@ def plan_sentences(plan: Plan) -> list[str]:
         f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates:,} device updates in "
         f"{best.days:.1f} days, {rounds.count / best.days:.1f} rounds a day. A run like it takes "
-        "about as long; nothing guarantees it.",
+        f"about as long; nothing guarantees it. {ACCURACY}",
         _pace_words(rounds.min_minutes_between),
         _rules_words(best),
     ]

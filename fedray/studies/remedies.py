@@ -56,7 +56,7 @@ class Remedy(Document):
     scale: float
     """Size of the simulations on which it rests; 1: the whole population."""
     days: float | None = None
-    """Days of the slowest simulated run; None without simulations."""
+    """Days of the slowest simulated run; in proportion if only the rounds are fewer."""
     noise_multiplier: float | None = None
     """Noise multiplier with it."""
     rounds: int | None = None
@@ -112,14 +112,17 @@ def remedies(
         # At the least noise epsilon is the target but for rounding.
         return replace(remedy, noise_multiplier=z, epsilon=min(target.epsilon, epsilon(limits, z)))
 
+    def fewer(key: str, epsilon: float | None, rounds: int) -> Remedy:
+        # Rounds take about as long, however many follow.
+        return Remedy(key, epsilon, near.scale, near.days * rounds / n, rounds=rounds)
+
     fewest, half = math.ceil(LEAST_SHARE * n), n // 2
     rounds = _bisected(lambda each: epsilon(within(each)) <= target.epsilon, n, fewest)
     found = [with_noise(Remedy(NOISE, None, near.scale, near.days), limits)]
     if rounds is not None:
-        fewer = Remedy("rounds.count", epsilon(within(rounds)), near.scale, rounds=rounds)
-        found.append(fewer)
+        found.append(fewer("rounds.count", epsilon(within(rounds)), rounds))
     elif half:
-        found.append(with_noise(Remedy(HALF, None, near.scale, rounds=half), within(half)))
+        found.append(with_noise(fewer(HALF, None, half), within(half)))
     needed_b = _bisected(lambda each: epsilon(within(n, each)) <= target.epsilon, b, n)
     more_apart = needed_b and MORE * needed_b / b
     more_noise = margin * needed(limits) / near.noise_multiplier

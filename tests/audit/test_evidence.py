@@ -258,7 +258,7 @@ def test_figures_without_the_devices_that_break_a_claim_are_those_of_a_log_witho
     assert (found.mechanisms[0].epsilon or 0.0) > own.epsilon
     assert what_if.participation == own.participation
     assert not what_if.may_rest_on
-    said = "Without 1 breaking device: min-sep 10 and at most 4 participations, epsilon"
+    said = "Without 1 breaking device: min-sep 10 and at most 4 participations; the other devices spent epsilon"
     assert what_if.reason.startswith(said)
     assert "no guarantee of this run, whose models have their updates." in what_if.reason
     assert what_if.reason in found.page()

@@ -7,8 +7,11 @@ from fedray.audit.findings import ROUNDED, Evidence, Finding, Verdict
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.noise import Noise, released
 from fedray.audit.sensitivity import TraceSensitivity
-from fedray.base.rounding import counted, up
+from fedray.base.rounding import counted, fine, up
 from fedray.mechanisms.accounting.events import Event
+
+SHOWN = {"rho": fine, "epsilon": up}
+"""Functions that round these figures up, as everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,9 @@ class SpentStatement:
             corrected: the same with broken statements corrected, for the advice.
             evidence: the device that spent most.
         """
-        of_trace = self.privacy_of(released(self.noise, found.value))
+        of_trace, shown = self.privacy_of(released(self.noise, found.value)), SHOWN[self.key]
         at_most = "" if found.is_exact else "at most "
-        text = f"the devices of this trace spent {at_most}{up(of_trace)}"
+        text = f"the devices of this trace spent {at_most}{shown(of_trace)}"
         verdict = self._verdict(of_trace, found.is_exact, support)
         figures = [getattr(each, self.key) for each in stated]
         of_limits = min((each for each in figures if each is not None), default=None)
@@ -64,13 +67,13 @@ class SpentStatement:
             support, said = corrected, f"with the other statements put right, {_limits(corrected)}"
         advised, supported = "", f"nothing is proven: {said_of(support)}"
         if support.sensitivity is not None:
-            figure = up(getattr(support, self.key))
+            figure = shown(getattr(support, self.key))
             bound = "" if support.sensitivity.is_exact else "at most "
             advised = f"{self.key} = {figure}"
             supported = f"{said} give {bound}{figure} ({support.sensitivity.theorem})"
         # Limits that are supported as claimed are in `supported` already.
         if of_limits is not None and of_limits != getattr(support, self.key):
-            text = f"the claimed limits give {up(of_limits)}; {text}"
+            text = f"the claimed limits give {shown(of_limits)}; {text}"
         return Finding(
             self.key,
             verdict,
