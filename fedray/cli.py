@@ -120,7 +120,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    COPIES.close()
+    # What was printed holds, even if a temporary copy cannot be removed.
+    with contextlib.suppress(OSError):
+        COPIES.close()
     # The interpreter would abort while a thread of torch or Arrow is in C++ code, and end by SIGINT
     # instead of this code after an interrupted `exec`, of which imports make many.
     os._exit(code)

@@ -605,8 +605,10 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
     parts: list[Any] = [run, audit.digest, trace.run["rounds_digest"]]
     if isinstance(trace, ImportedTrace):
         parts.append(trace.run["devices_digest"])
-        # Ids that are stated to be distinct have figures of their own, which unsettled ones lack.
-        parts += [trace.run["joined_ids"]] if "joined_ids" in trace.run else []
+        # Ids that are stated to be distinct have figures of their own. Those of unsettled ones are
+        # of the joined log, and so depend on its repeats.
+        if "doubtful_ids" in trace.run or "joined_ids" in trace.run:
+            parts.append(trace.run.get("joined_ids", trace.repeats))
         if (times := trace.round_times()) is not None:
             origin, start = trace.run["times"]["origin"], None
             edges = [origin + float(times[0].min()), origin + float(times[1].max())]

@@ -141,11 +141,12 @@ def audited_person(
 
 
 def owner_text(guarantee: Guarantee, devices: int, of: str) -> str:
-    """Returns the epsilon of an owner of some devices, and the noise for that of a single one."""
+    """Returns the epsilon of an owner of some devices, and the noise for the enforced one of a
+    device, which may also have a smaller one by sampling."""
     # A filter spends its budget, whatever the noise.
     is_by_noise = guarantee.name == "enforced" and devices > 1
-    remedy = f", or with {devices:,} times the noise that of a device" if is_by_noise else ""
-    return f"{up(guarantee.epsilon or 0.0)} {of}{remedy}"
+    lower = f", which {devices:,} times the noise would lower to the enforced one of a device"
+    return f"{up(guarantee.epsilon or 0.0)} {of}{lower * is_by_noise}"
 
 
 def _of_group(guarantee: Guarantee, m: int, together: int, unit: str, assumption: str) -> Guarantee:

@@ -104,8 +104,9 @@ REMOVED = {
     "fedray reproduce amplified": "run tests/mechanisms/test_amplified.py of the sources, or "
     "`fedray optimize best` at an epsilon",
     **{
-        f"fedray {command} --no-cache": "set XDG_CACHE_HOME to a new folder"
+        f"fedray {command} --{flag}": "set XDG_CACHE_HOME to a new folder"
         for command in ("fit-min-sep", "optimize", "plan", "stress", "sweep")
+        for flag in ("cache", "no-cache")
     },
 }
 """Replacement of each removed name: a command, a command with an option, a name of the package, the

@@ -41,12 +41,14 @@ from fedray.trace.trained import TrainedRun, metric_of_answer
 from fedray.wire.messages import Measured, Metric
 
 PAIRED = (
-    "Behind ± is half of Student's interval over seeds. That of a mean, at 95 %, is mostly the "
+    "Behind ± is half of Student's interval over seeds, or for one seed of the interval by the "
+    "standard errors of two evaluations. That of a mean, at 95 %, is mostly the "
     "spread between seeds, which draw their own data and noise. A difference leaves it out: it is "
     "the mean, over seeds that both settings have, of the difference of two runs that share the "
     "trace and the seed. Settings are told apart by differences only, on this trace. Their "
-    "intervals, here and in the first line, decide about it: at 95 % for all pairs of ranked "
-    "settings together, and by further metrics for all metrics as well (Bonferroni)."
+    "intervals, here and in the first line, decide about it: at 95 % for all pairs of settings "
+    "with noise together, or of all if none has, and by further metrics for all metrics as well "
+    "(Bonferroni)."
 )
 """Note for a reader of the figures."""
 COSTS = (

@@ -390,9 +390,12 @@ def make_plan(
 
 def stated_noise(scenario: Scenario) -> float | None:
     """Returns the noise multiplier over report goal that a scenario states, or None."""
-    if scenario.privacy.target is not None or scenario.privacy.strategy is None:
+    privacy = scenario.privacy
+    # A default says nothing about the user's noise.
+    is_stated = "noise_multiplier" in privacy.model_fields_set
+    if not is_stated or privacy.target is not None or privacy.strategy is None:
         return None
-    return scenario.privacy.noise_multiplier / scenario.rounds.report_goal or None
+    return privacy.noise_multiplier / scenario.rounds.report_goal or None
 
 
 def nearest_of(candidates: Iterable[Candidate], own: Candidate | None = None) -> Candidate | None:
@@ -406,7 +409,7 @@ def nearest_of(candidates: Iterable[Candidate], own: Candidate | None = None) ->
     def order(each: Candidate) -> tuple[bool, float]:
         settings = each.report_goal, each.timer_hours
         is_own = own is not None and settings == (own.report_goal, own.timer_hours)
-        return not is_own, each.days or 0.0
+        return not is_own, each.days or math.inf
 
     return min(near, key=order, default=None)
 

@@ -112,25 +112,30 @@ def remedies(
         # At the least noise epsilon is the target but for rounding.
         return replace(remedy, noise_multiplier=z, epsilon=min(target.epsilon, epsilon(limits, z)))
 
-    def fewer(key: str, epsilon: float | None, rounds: int) -> Remedy:
-        # Rounds take about as long, however many follow.
-        return Remedy(key, epsilon, near.scale, near.days * rounds / n, rounds=rounds)
+    def halved(key: str, larger: int) -> list[Remedy]:
+        tried = simulate(devices, near.timer_hours, larger, half, False)
+        if tried.starves:
+            return []
+        others = half, None if larger == goal else larger
+        remedy = Remedy(key, None, tried.scale, tried.days, None, *others)
+        return [with_noise(remedy, tried.planned_limits, tried.noise_multiplier)]
 
     fewest, half = math.ceil(LEAST_SHARE * n), n // 2
     rounds = _bisected(lambda each: epsilon(within(each)) <= target.epsilon, n, fewest)
     found = [with_noise(Remedy(NOISE, None, near.scale, near.days), limits)]
     if rounds is not None:
-        found.append(fewer("rounds.count", epsilon(within(rounds)), rounds))
+        # Rounds take about as long, however many follow.
+        days = near.days * rounds / n
+        found.append(
+            Remedy("rounds.count", epsilon(within(rounds)), near.scale, days, None, rounds)
+        )
     elif half:
-        found.append(with_noise(fewer(HALF, None, half), within(half)))
+        found += halved(HALF, goal)
     needed_b = _bisected(lambda each: epsilon(within(n, each)) <= target.epsilon, b, n)
     more_apart = needed_b and MORE * needed_b / b
     more_noise = margin * needed(limits) / near.noise_multiplier
     if more_noise > 2 and half:
-        tried = simulate(devices, near.timer_hours, 2 * goal, half, False)
-        if not tried.starves:
-            larger = Remedy(HALF_TRADE, None, tried.scale, tried.days, None, half, 2 * goal)
-            found.append(with_noise(larger, tried.planned_limits, tried.noise_multiplier))
+        found += halved(HALF_TRADE, 2 * goal)
     factors = {TRADE: more_noise, "participation.timer_hours": more_apart}
     factors |= {"rounds.report_goal": more_noise, "population.devices": more_apart}
     # Without a timer none can be longer.

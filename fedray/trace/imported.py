@@ -577,8 +577,8 @@ class _JoinedLog(ImportedTrace):
 
 
 def digest_of_any_ids(trace: Trace | ImportedTrace) -> str:
-    """Returns the digest of a trace; of a log, the same whether ids that differ only in writing are
-    joined, distinct or unsettled, and however repeats are taken."""
+    """Returns the digest of a trace; of a log with ids that differ only in writing, the same
+    whether these are joined, distinct or unsettled, and however repeats are taken."""
     if isinstance(trace, Trace) or not {"doubtful_ids", "joined_ids"} & trace.run.keys():
         return trace.digest
     (part,) = _JoinedLog(trace.path, trace.run, trace._verify).accepted()

@@ -163,7 +163,7 @@ def test_a_finding_shows_what_the_trace_has_and_what_is_supported(
     assert (found["rho"].found, found["epsilon"].found) == (own.rho, own.epsilon)
     noise, limits = 2 * 3.0**2, MinSep(7, 3, 3)
     supported = Tree().participation_sensitivity(limits).value ** 2 / noise
-    assert found["rho"].should_say == f"rho = {up(supported)}"
+    assert found["rho"].should_say == f"rho = {up(supported, 6)}"
     alone = Tree().participation_sensitivity(MinSep(7, 1, 3)).value ** 2 / noise
     assert alone > supported
     assert "min-sep 1 " not in "".join(each.explanation for each in audit.findings)

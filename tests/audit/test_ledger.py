@@ -426,6 +426,23 @@ def test_a_budget_of_persons_charges_all_devices_of_each_together(tmp_path: Path
         Ledger.create(tmp_path / "other", 5.0, 1e-6, "quarter", "household")
 
 
+def test_unsettled_ids_of_which_repeats_count_are_another_version(tmp_path: Path) -> None:
+    """If x and X are one device, it took part in round 0 twice."""
+    file = tmp_path / "log.csv"
+    file.write_text("device,round\n" + "\n".join(["x,0", "X,0", "y,1"]) + "\n")
+    once, each = (
+        audit_trace(
+            import_log(file, "device", "round", 2, tmp_path / way, repeats=way), claim=CLAIM
+        )
+        for way in ("once", "each")
+    )
+    ledger = Ledger.create(tmp_path / "ledger", 50.0, 1e-6, "quarter").charge([once], OCTOBER)
+    with pytest.raises(InputError, match=f"release={ledger.entries[1]['name']}. makes this a"):
+        ledger.charge([each], OCTOBER)
+    larger = ledger.charge([each], OCTOBER, ledger.entries[1]["name"]).windows[0]
+    assert larger.recorded > ledger.windows[0].recorded
+
+
 @pytest.mark.parametrize("first", [None, True, False])
 def test_a_log_is_recognised_however_its_ids_were_settled(tmp_path: Path, first) -> None:
     """A version of a release, of which a unit spent the largest rho; never a second release."""

@@ -1040,8 +1040,9 @@ def test_half_of_the_rounds_has_the_noise_that_it_needs_and_a_margin() -> None:
     traded = MinSep(200, 10, 19)
 
     def simulate(devices: int, hours: float, goal: int, rounds: int, _: bool) -> SimpleNamespace:
-        is_half = (devices, hours, goal, rounds) == (1000, 24.0, 200, 200)
-        return proposal(False, 2.0, traded if is_half else near.planned_limits)
+        is_half = (devices, hours, rounds) == (1000, 24.0, 200)
+        limits = {100: MinSep(200, 20, 10), 200: traded}[goal] if is_half else near.planned_limits
+        return proposal(False, goal / 100, limits)
 
     found = remedies(near, 1000, lambda limits: limits.max_participations**0.5, simulate)
     by_key = {each.key: each for each in found}
@@ -1285,3 +1286,14 @@ def test_a_plan_in_which_nobody_came_twice_says_that_timers_do_not_differ(
     # Six rounds are 2 apart among 12.
     said = "for one participation of each" if most == 1 else "min-sep 2 and at most 6"
     assert said in plan_sentences(plan)[0]
+
+
+def test_a_default_noise_is_not_the_file_s(small, tmp_path: Path) -> None:
+    """Nor is the goal of such a file more than a placeholder."""
+    file = tmp_path / "us.toml"
+    file.write_text(
+        "[population]\ndevices = 5_000\n[rounds]\ncount = 20\nreport_goal = 50\n[training]\nenabled = false\n"
+    )
+    assert planning.stated_noise(Scenario.from_toml(file)) is None
+    stated = Scenario.from_toml(file, ["privacy.noise_multiplier=5"])
+    assert planning.stated_noise(stated) == 0.1

@@ -175,9 +175,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "z": lambda each: up(each.noise_multiplier),
         "epsilon": lambda each: _bounded(each, each.epsilons[1], 4),
         "epsilon 95 %": lambda each: _bounded(each, each.epsilons[2], 4),
-        "observed epsilon": lambda each: (
-            "-" if each.observed_epsilon is None else up(each.observed_epsilon)
-        ),
+        "observed epsilon": lambda each: _bounded(each, each.observed_epsilon, 4),
         "needed z": lambda each: _at_needed(each, each.noise_multiplier),
         "RMS error at needed z": lambda each: _at_needed(each, each.rms_error),
         "RMS error": lambda each: significant(each.rms_error),
@@ -193,7 +191,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         f"Set: {', '.join(result.overrides)}." if result.overrides else "",
         _rests_on(result),
         f"{COLUMNS} exceed, runs that spend more than the target; {LEGEND}; *, recommended. "
-        "Epsilons and needed z are medians over the runs, costs means.",
+        "Epsilons and needed z are medians over the runs, excess and regret means.",
         "* recommended: the least excess of the estimates with which at most 5 % of the runs "
         "exceed the target; never one above the least min-sep that the rules enforced, nor above "
         f"that of every run. If no run of {runs:,} exceeds it, the chance is below "

@@ -309,7 +309,7 @@ def test_clients_on_several_devices_are_told_with_the_figure_of_all_their_device
     # A bound: no round need have 28 reports. What one device attains is attained.
     assert not of_client.sensitivity.is_exact
     assert of_client.sensitivity.lower_bound == enforced.sensitivity.lower_bound
-    told = f"on up to 28 devices each; for a client with all of these, epsilon is at most {up(of_client.epsilon)} (enforced), or with 28 times the noise that of a device. An epsilon above 20 protects"
+    told = f"on up to 28 devices each; for a client with all of these, epsilon is at most {up(of_client.epsilon)} (enforced), which 28 times the noise would lower to the enforced one of a device. An epsilon above 20 protects"
     assert f"36 clients of the data are {told}" in audit.verdict
     assert audit.to_json()["clients"]["most_devices"] == 28
     # Beside the device's epsilon in every place: run's page, train with its page, and the audit of it.
