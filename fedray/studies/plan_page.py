@@ -526,7 +526,7 @@ def _trade_figure(plan: Plan) -> Iterable[Figure]:
         title="What would do: noise on the mean over report goal",
         note="Noise as a multiple of the nearest miss's; each point meets the target.",
         x=Axis("report goal", is_log=True, starts_at_zero=False),
-        y=Axis("times the noise on the mean", is_log=True, decimals=2),
+        y=Axis("times the noise", is_log=True, decimals=2),
         series=tuple(shown),
     )
 
