@@ -516,11 +516,8 @@ def _trade_figure(plan: Plan) -> Iterable[Figure]:
         name = "fewer rounds, no more device updates" if is_same else _remedy_words(plan, each)
         point = each.report_goal or near.report_goal, float(_times_the_noise(near, each))
         lines.setdefault(name, []).append(point)
-    names = {"line": [each for each in lines if len(lines[each]) > 1]}
-    names["points"] = [each for each in lines if each not in names["line"]]
-    shown = [
-        one for kind, of in names.items() for each in of for one in _series(each, kind, lines[each])
-    ]
+    kinds = {name: "line" if len(points) > 1 else "points" for name, points in lines.items()}
+    shown = [one for name, kind in kinds.items() for one in _series(name, kind, lines[name])]
     yield Figure(
         name="noise",
         title="What would do: noise on the mean over report goal",

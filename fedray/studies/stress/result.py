@@ -228,10 +228,9 @@ class StressResult(DrawnResult):
         bound = "at most " * any(not each.is_exact for each in short)
         factors = _span([each.noise_factors[2] for each in short], lambda each: up(each, 2))
         well = "".join(f"; {each.mechanism} keeps it" for each in nearest if not risk(each))
-        every = " with every mechanism" if well else ""
         return (
-            f"No given estimate keeps epsilon {target}{every}: the nearest, "
-            f"{self._made_for(nearest[0])}, needs {bound}{factors} times the noise "
+            f"No given estimate keeps epsilon {target}{' with every mechanism' * bool(well)}: the "
+            f"nearest, {self._made_for(nearest[0])}, needs {bound}{factors} times the noise "
             f"(95 % quantile{well}). "
         )
 

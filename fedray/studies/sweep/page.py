@@ -257,7 +257,7 @@ def _cells_table(result: SweepResult) -> Table:
     heads = COLUMNS | {y: f"observed {COLUMNS[y]}" for y in OBSERVED if result.sweep.scenario}
     cells |= {heads[name]: lambda row, name=name: _cell(row, name) for name in shown}
     brief = _BRIEF if result.sweep.target_epsilon is None else _BRIEF_AT_A_TARGET
-    # The means have the answer; a wide table would be rows of records.
+    # Means have the answer, and a wide table prints records.
     brief = ("min_sep", "max_participations") if result.sweep.has_means else brief
     brief += (result.sweep.y, "note")
     details = tuple(heads[name] for name in shown if name not in brief)
