@@ -114,7 +114,6 @@ def run_jobs(
         # may do while the probe waits.
         others = max(0.0, _cluster_cpus() - cpus)
         remote: Any = ray.remote(_work)
-        kind = getattr(work, "__qualname__", "job")
         full: set[str] = set()
         probe: Any = ray.remote(check_source).options(num_cpus=1)
         probed = probe.remote(source_digest())
@@ -126,7 +125,7 @@ def run_jobs(
         def begin(place: int) -> None:
             elsewhere = {"ray.io/node-id": f"!in({','.join(sorted(full))})"} if full else None
             named = remote.options(
-                name=names[place] if names else kind,
+                name=names[place] if names else getattr(work, "__qualname__", "job"),
                 label_selector=elsewhere,
                 num_cpus=1,
                 # Ray would repeat a lost task by itself, without a message.
@@ -149,6 +148,7 @@ def run_jobs(
                 ready, _ = ray.wait(list(under_way), num_returns=1, timeout=GROWTH_SECONDS)
                 if not ready:
                     fill()
+                    report(len(under_way))
                     continue
                 place = under_way.pop(ready[0])
                 try:
