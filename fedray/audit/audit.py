@@ -546,11 +546,11 @@ class Audit(DrawnResult):
         if found.epsilon is None:
             return None
         broken = counted(self.devices - rest.device_ids.size, "breaking device")
+        limits = found.limits if rest.min_sep else "repeated rounds"
         said = (
-            f"Without {broken}: {found.limits if rest.min_sep else 'repeated rounds'}; the other "
+            f"Without {broken}: {limits}; the other devices spent epsilon {up(found.epsilon)}. "
+            "That is no guarantee of this run, whose models have their updates."
         )
-        said += f"devices spent epsilon {up(found.epsilon)}. That is no guarantee of this run, "
-        said += "whose models have their updates."
         if self.joined is not None:
             said += " Ids that differ only in writing count as distinct devices here."
         return replace(found, name="without breakers", reason=said)

@@ -395,7 +395,8 @@ def _guessed(columns: Sequence[_Column], given: Mapping[str, list[str]]) -> dict
             each.name for word in WORDS[role] for each in columns if word in _words_of(each.name)
         ]
         if role == "round":
-            named.sort(key=[each.name for each in columns if not each.is_whole].count)
+            whole = {each.name for each in columns if each.is_whole}
+            named.sort(key=lambda name: name not in whole)
         if role == "time":
             only = free if len(free) == 1 else []
             named = [*(name for name in named if name in timed), *only, *named]

@@ -22,6 +22,11 @@ show min-sep and max participations."""
 
 COLORS = ["#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b", "#747a80", "#0e8f9e"]
 DASHES = ("solid", "dash", "dot", "dashdot")
+MARKERS = {
+    **{"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"},
+    **{"v": "triangle-down", "P": "cross", "X": "x", "p": "pentagon"},
+}
+"""Shapes of points by place, by their names in matplotlib, with those in plotly.js."""
 KINDS = {
     **{"blt": 0, "banded-toeplitz": 1, "toeplitz": 1, "banded": 2, "tree": 3, "tree-full": 3},
     **{"band-fhu": 4, "bisr": 5, "identity": 6, "dense": 7, "matrix": 7},

@@ -17,6 +17,7 @@ from fedray.base.storage import local_path
 from fedray.report.figure import (
     BAND_OPACITY,
     GREY,
+    MARKERS,
     RED,
     ZONE_OPACITY,
     Axis,
@@ -38,7 +39,7 @@ FORMATS = {
 }
 """Formats of files, with what is left out so that the same figure has the same bytes."""
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-_MARKERS = "os^DvPXp"
+_MARKERS = [*MARKERS]
 _AROUND = np.array([(0, 1), (1, 0), (-1, 0), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
 """Sides of a point where its label may stand, right and above."""
 _Label = tuple[Any, Sequence[tuple[float, float]]]

@@ -13,6 +13,7 @@ from fedray.base.parsing import finite_or_none
 from fedray.report.figure import (
     BAND_OPACITY,
     GREY,
+    MARKERS,
     RED,
     ZONE_OPACITY,
     Axis,
@@ -35,7 +36,7 @@ HOVER = "%{hovertext}<extra></extra>"
 NAMED_HOVER = f"%{{fullData.name}}<br>{HOVER}"
 """Text beside a point. plotly.js would write the name in the line's colour, which is too bright for
 text."""
-_SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon"]
+_SYMBOLS = [*MARKERS.values()]
 _SILENT = {"hoverinfo": "skip", "showlegend": False}
 """Keys of lines that carry no data."""
 

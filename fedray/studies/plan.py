@@ -270,6 +270,11 @@ class Plan(DrawnResult):
     they were not given."""
 
     @property
+    def found(self) -> list[Remedy]:
+        """The remedies that would do."""
+        return [each for each in self.remedies if each.is_found]
+
+    @property
     def nearest(self) -> Candidate | None:
         """The candidate that misses the target by about the least; see `nearest_of`."""
         return nearest_of(self.candidates, self.own)
@@ -682,8 +687,8 @@ class _Planner:
             other = replace(self, scenario=scenario, candidates=[])
             return other._tried(goal, hours, scale, f"runs for proposal {next(number)}")
 
-        timers = {each.timer_hours for each in self.candidates}
-        longer = [max(timers)] if timers and max(timers) > near.timer_hours else []
+        longest = max(each.timer_hours for each in self.candidates)
+        longer = [longest] if longest > near.timer_hours else []
         return remedies(near, devices, self._sensitivity_of, simulate, longer)
 
     def _sensitivity_of(self, limits: MinSep) -> float:

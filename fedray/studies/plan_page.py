@@ -75,7 +75,7 @@ def _nothing_found(plan: Plan) -> list[str]:
     said += f": {goal}timer {near.timer_hours:g} h has {up(near.epsilon)}"
     least = min(each.epsilon for each in plan.candidates if each.epsilon and not each.meets_target)
     said += f", and none tried has less than {up(least)}." if least < near.epsilon else "."
-    found = {each.key: each for each in plan.remedies if each.is_found}
+    found = {each.key: each for each in plan.found}
     if more := found.get(NOISE):
         said += f" It would be met with {_times_the_noise(near, more)} times the noise on the mean"
         trade = found.get(TRADE)
@@ -104,7 +104,7 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
     }
     return Table.of(
         "What would do, each by itself",
-        [each for each in plan.remedies if each.is_found],
+        plan.found,
         cells,
         *_would_not_do(plan),
         f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more, with "
@@ -273,7 +273,7 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
     note += f" {made}{f': {command}' if command else ''}."
     tables = plan_tables(plan)[plan.best is not None :]
     if again:
-        words = [_remedy_words(plan, each) for each in plan.remedies if each.is_found]
+        words = [_remedy_words(plan, each) for each in plan.found]
         rows = list(zip(words, again, strict=True))
         tables.insert(1, Table.facts("Commands that plan these changes", rows))
     near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
@@ -507,7 +507,7 @@ def plan_figures(plan: Plan) -> list[Figure]:
 
 def _trade_figure(plan: Plan) -> Iterable[Figure]:
     """Yields the noise on the mean over the report goals of remedies, if it can be traded."""
-    near, found = plan.nearest, [each for each in plan.remedies if each.is_found]
+    near, found = plan.nearest, plan.found
     if near is None or not {HALF_TRADE, TRADE}.intersection(each.key for each in found):
         return
     lines: dict[str, list[tuple[int, float]]] = {}

@@ -111,6 +111,7 @@ def enforced_in(
 
 
 INTERRUPTED = "interrupted; what was simulated is kept, run it again to continue"
+"""Message of an interrupted study."""
 
 
 class StudyCache:

@@ -55,12 +55,6 @@ HERE = Placement(backend="in-process")
 
 
 @pytest.fixture(autouse=True)
-def cache_of_its_own(monkeypatch, tmp_path_factory) -> None:
-    """Made-up outcomes of runs are kept for no other test."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
-@pytest.fixture(autouse=True)
 def what_ifs_of_real_traces_only(request, monkeypatch) -> None:
     """Made-up outcomes of runs have no traces, which what-ifs need."""
     real = ("test_a_plan_is_the_cheapest", "test_a_planner_s_commands")
@@ -330,7 +324,7 @@ def test_a_rule_that_devices_may_forget_plans_nothing(small) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch, tmp_path) -> None:
+def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch, other_cache) -> None:
     """Runs of which only those with a round separation are slow: the plan tells the days, and warns; if they starve there is none."""
 
     def simulated(scenario: Scenario) -> Truth:
@@ -353,7 +347,7 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch, t
         plan_sentences(plan)
     )
     starves = True
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    other_cache()
     found = make_plan(small("rounds.count=100"), target, [6.0], 2, 0.5, HERE)
     assert found.best is None
     full = [each for each in found.candidates if each.is_full_size][-1]

@@ -127,8 +127,8 @@ def _refuse_planned(overrides: Mapping[str, str]) -> None:
 
 def _remedy_commands(plan: Any, command: str) -> list[str]:
     """Returns the commands that plan the remedies that were found, in place of a plan's."""
-    found = [each for each in plan.remedies if each.is_found]
-    return [_changed(command, _options(plan, each), place) for place, each in enumerate(found, 2)]
+    options = [_options(plan, each) for each in plan.found]
+    return [_changed(command, each, place) for place, each in enumerate(options, 2)]
 
 
 def _changed(command: str, options: Mapping[str, str], place: int) -> str:
