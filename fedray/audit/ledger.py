@@ -69,7 +69,7 @@ from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of, zcdp_epsilon
 from fedray.scenario import Scenario
-from fedray.trace.imported import ImportedTrace, digest_of_any_ids
+from fedray.trace.imported import ImportedTrace
 from fedray.trace.partial import Lock
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -478,9 +478,7 @@ class Ledger(Result):
             start: day on which the run started.
             promised: worst cases of the run's reservation by window, which bound what it enforces.
         """
-        # Units are devices, so ids that may be one device are, until they are settled.
-        charged = audit.joined or audit
-        used = charged.mechanisms[0] if charged.mechanisms else None
+        used = audit.mechanisms[0] if audit.mechanisms else None
         if audit.answers is not None:
             raise InputError(
                 f"trace {str(audit.path)!r} has a question or a private vocabulary, and a ledger "
@@ -504,7 +502,7 @@ class Ledger(Result):
         if self.unit == "person" and used.person is None:
             raise InputError(
                 f"trace {str(audit.path)!r} does not say who owns its devices, but the budget is "
-                "of persons; import the log with owners and settled ids, or set population.owners"
+                "of persons; import the log with owners, or set population.owners"
             )
         ensured = [each.rho for each in used.resting(self.unit)]
         ensured += [each.rho for each in promised.values()]
@@ -514,7 +512,7 @@ class Ledger(Result):
         windows, rho_of_one = {}, rho_of(released(used.noise, 1.0))
         for window in sorted(set(of_rounds)):
             is_inside = np.array([each == window for each in of_rounds])
-            inside = _restricted(charged.patterns, is_inside[charged.patterns.rounds])
+            inside = _restricted(audit.patterns, is_inside[audit.patterns.rounds])
             if inside.device_ids.size:
                 if self.unit == "person":
                     inside = joined_by_owner(inside)
@@ -605,10 +603,9 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
     parts: list[Any] = [run, audit.digest, trace.run["rounds_digest"]]
     if isinstance(trace, ImportedTrace):
         parts.append(trace.run["devices_digest"])
-        # Ids that are stated to be distinct have figures of their own. Those of unsettled ones are
-        # of the joined log, and so depend on its repeats.
-        if "doubtful_ids" in trace.run or "joined_ids" in trace.run:
-            parts.append(trace.run.get("joined_ids", trace.repeats))
+        # Ids that are stated to be distinct have figures of their own.
+        if "joined_ids" in trace.run:
+            parts.append(trace.run["joined_ids"])
         if (times := trace.round_times()) is not None:
             origin, start = trace.run["times"]["origin"], None
             edges = [origin + float(times[0].min()), origin + float(times[1].max())]
@@ -622,7 +619,7 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
         noise = noise_of(audit.scenario, str(kinds.get("aggregator_device", "cpu")))
         parts += [noise, kinds.get("aggregator_device"), kinds.get("trainer_device")]
     identity = hashlib.sha256(repr([*parts, start, *edges]).encode()).hexdigest()
-    of_line: Any = {"run": run, "trace": digest_of_any_ids(trace), "identity": identity}
+    of_line: Any = {"run": run, "trace": trace.digest, "identity": identity}
     of_line |= {
         "name": identity[:12],
         "first": edges[0],
