@@ -39,11 +39,11 @@ def private_surroundings() -> Iterator[Path]:
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
         with environment(token):
-            _read_again()
+            read_again()
             # Ray lets all users write in its folder, so that lies in one that they cannot enter.
             yield folder / "r"
     finally:
-        _read_again()
+        read_again()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -66,7 +66,7 @@ def _set(values: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _read_again() -> None:
+def read_again() -> None:
     """Makes Ray forget the mode and the token that it has read in this process."""
     compiled: Any = import_module("ray._raylet")
     compiled.Config.initialize("")
