@@ -1,5 +1,5 @@
-"""Compiled functions: `njit` of numba, and where compiled code is kept: it is run when it is found
-again, so no other user may be able to write there."""
+"""Compiled functions: `njit` of numba, and the folders of compiled code. It is run whenever it is
+found, so they are folders in which only this user can write."""
 
 import os
 from typing import Any
@@ -16,7 +16,7 @@ try:
 except ValueError as error:  # of a variable, such as NUMBA_NUM_THREADS=0
     raise InputError(f"numba cannot start ({error}); unset its variables") from None
 
-__all__ = ["compiled_folder", "njit"]
+__all__ = ["HAS_TORCH_FOLDER", "TORCH_FOLDER", "compiled_folder", "njit"]
 
 
 def compiled_folder(name: str, variable: str) -> str:
@@ -47,3 +47,12 @@ if not can_write(_given) and not can_write(_beside):
     os.environ["NUMBA_CACHE_DIR"] = compiled_folder("numba", "NUMBA_CACHE_DIR")
     # A program may have imported numba before.
     _settings.reload_config()
+
+TORCH_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+"""Environment variable with the folder of torch's compiled code."""
+# Set here, since torch reads it at its first derivative. Its default is a name in /tmp, which
+# another user can take first.
+_folder = str(cache_folder("torch"))
+if can_write(_folder):
+    os.environ.setdefault(TORCH_FOLDER, _folder)
+HAS_TORCH_FOLDER = TORCH_FOLDER in os.environ

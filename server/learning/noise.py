@@ -14,7 +14,6 @@ it once, near the memory's bandwidth. tests/server/test_noise.py and tests/stati
 statistics and recurrences with mechanisms/reference.py.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -26,7 +25,7 @@ from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.base.compiled import compiled_folder, njit
+from fedray.base.compiled import HAS_TORCH_FOLDER, TORCH_FOLDER, compiled_folder, njit
 from fedray.base.errors import InputError
 from fedray.base.rng import Stream
 from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
@@ -34,8 +33,6 @@ from fedray.mechanisms.strategy import Strategy
 from .draws import VIRTUAL, NormalDraws
 
 R = TypeVar("R", bound=Restarting)
-TORCH_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-"""Environment variable with the folder of torch's compiled code."""
 
 
 class NoiseStream(ABC, Generic[R]):
@@ -172,9 +169,9 @@ class BuffersNoise(NoiseStream[Buffers]):
 
     @cached_property
     def _fused(self) -> Callable[..., None]:
-        # By default torch keeps code in /tmp, under a name that another user can take first.
-        if TORCH_FOLDER not in os.environ:
-            os.environ[TORCH_FOLDER] = compiled_folder("torch", TORCH_FOLDER)
+        if not HAS_TORCH_FOLDER:
+            # It says which variable to set, since torch's own folder could be another user's.
+            compiled_folder("torch", TORCH_FOLDER)
         # One kernel: every buffer is read and written once.
         return torch.compile(buffered_step, dynamic=False)
 

@@ -234,3 +234,31 @@ def test_a_configuration_of_numba_in_the_working_directory_is_refused(tmp_path: 
     )  # fmt: skip
     assert "has a .numba_config.yaml" in done.stderr
     assert not (tmp_path / "theirs").exists()
+
+
+FUSED = """
+import torch
+from fedray.base import compiled
+# A training on the CPU comes first, which makes torch choose a folder.
+torch.func.grad(torch.sin)(torch.ones(()))
+from fedray.mechanisms.named import named_mechanism
+from fedray.server.learning.noise import noise_stream
+noise_stream(named_mechanism("blt-100"), 3, 64, torch.device("cpu"), 100)._fused
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+print(cache_dir())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["", "own"])
+def test_torch_keeps_compiled_code_where_only_this_user_writes(given: str, tmp_path: Path) -> None:
+    """And not in the folder for temporary files, where another user can take its name first."""
+    temporary, home = tmp_path / "tmp", tmp_path / "home"
+    temporary.mkdir()
+    (home / ".cache").mkdir(parents=True)
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / given)} if given else {}
+    done = python("-c", FUSED, folder=tmp_path, HOME=str(home), TMPDIR=str(temporary), **own)
+    assert done.returncode == 0, done.stderr[-2000:]
+    place = tmp_path / given if given else home / ".cache" / "fedray" / "torch"
+    assert (Path(done.stdout.strip()), place.is_dir()) == (place, True)
+    assert list(temporary.iterdir()) == []
