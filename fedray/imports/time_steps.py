@@ -1,0 +1,69 @@
+"""The step of a column of times: times that are rounded to it may hide as much of a broken timer.
+
+A type that rounds (float32), a spreadsheet's digits, and queries that cut times to hours leave all
+times multiples of a step. Waits between them are then known only to that step.
+"""
+
+import math
+
+import numpy as np
+
+from fedray.base.arrays import Int64Array
+
+SECOND = 1_000_000_000
+_DAY = 86_400 * SECOND
+_MANY = 20
+"""Distinct times after which any common step is no chance, wherever the times begin."""
+_CHANCE = 1e6
+"""Odds against a step that is no rounding, from which on it counts as one."""
+
+
+class Steps:
+    """Finds the step of which all times are multiples, batch by batch."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        """Whether further times may matter: the step may still be above a second."""
+        self._apart = self._from_zero = 0
+        """Common divisors of the times since the first, and since 0, nanoseconds."""
+        self._distinct: set[int] = set()
+        """The first _MANY distinct times."""
+        self._first = 0
+
+    def add(self, ticks: Int64Array, per_second: float) -> None:
+        """Adds times [N], counted in ticks, of which a second has the given number."""
+        if not self.is_open or not ticks.size:
+            return
+        scale = round(SECOND / per_second)
+        # Numbers that count from another moment may be beyond every date.
+        if max(-int(ticks.min()), int(ticks.max())) > 2**62 // scale:
+            self.is_open = False
+            return
+        moments = ticks * scale
+        if not self._distinct:
+            self._first = int(moments[0])
+        apart = int(np.gcd.reduce(moments - self._first))
+        self._apart = math.gcd(self._apart, apart)
+        self._from_zero = math.gcd(self._from_zero, self._first, self._apart)
+        if len(self._distinct) < _MANY:
+            self._distinct.update(np.unique(moments)[:_MANY].tolist())
+        self.is_open = not 0 < self._apart <= SECOND
+
+    def close(self) -> None:
+        """Says that times are finer than a second."""
+        self.is_open = False
+
+    @property
+    def seconds(self) -> float:
+        """The step in seconds, if it is above a second and hardly a chance; else 0.
+
+        Few times have a large common divisor however they are rounded, so that for them only parts
+        of a day count as steps: N times that are whole seconds are multiples of q seconds by chance
+        once in q^N.
+        """
+        if not self.is_open or not self._apart:
+            return 0.0
+        count = len(self._distinct)
+        step = self._apart if count >= _MANY else math.gcd(self._from_zero, _DAY)
+        seconds = step / SECOND
+        return seconds if seconds > 1 and seconds**count >= _CHANCE else 0.0
