@@ -106,19 +106,20 @@ class TimeReader:
 
     @property
     def step(self) -> float:
-        """Step in seconds of which all times so far are multiples, if it is above a second and no
-        chance; else 0."""
-        return self._steps.seconds
+        """Step in seconds to which the times are rounded, as far as they show; 0 if they are exact
+        to a second, or so few that a step may be chance."""
+        return self._steps.seconds if self._steps.is_sure else 0.0
 
     @property
     def doubts(self) -> list[str]:
         """Sentences on what the times may hide, or mean beside what was read."""
         found = [each.doubt for each in self._parsers if each.doubt]
-        if step := self.step:
-            found.append(
-                f"All times are multiples of {step:,g} s, so they may be rounded: waits between "
-                f"participations count as {step:,g} s shorter than the times say."
-            )
+        if seconds := self._steps.seconds:
+            so = "if they were rounded, waits between participations may be"
+            if self._steps.is_sure:
+                so = "they are taken as rounded, so that waits between participations count as"
+            step = f"{seconds:,g} s"
+            found.append(f"All times are multiples of {step}: {so} {step} shorter than they say.")
         return found
 
     def seconds(
@@ -309,8 +310,9 @@ class TimeReader:
             some = values[part]
             # Parts of a second or less, and numbers beyond integers, are of no rounded time.
             if (some != np.trunc(some)).any() or (np.abs(some) > 2.0**62).any():
-                self._steps.close()
-            self._steps.add(some.astype(np.int64), UNITS[self._unit])
+                self._steps.is_open = False
+            else:
+                self._steps.add(some.astype(np.int64), UNITS[self._unit])
         return seconds
 
     def _some(self, values: pa.Array, is_wrong: pa.Array | NDArray) -> str:

@@ -13,7 +13,7 @@ from fedray.base.arrays import Int64Array
 SECOND = 1_000_000_000
 _DAY = 86_400 * SECOND
 _MANY = 20
-"""Distinct times after which any common step is no chance, wherever the times begin."""
+"""Distinct times from which on any common step is that of a rounding, wherever they begin."""
 _CHANCE = 1e6
 """Odds against a step that is no rounding, from which on it counts as one."""
 
@@ -23,7 +23,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.is_open = True
-        """Whether further times may matter: the step may still be above a second."""
+        """Whether further times may matter: False once some are finer than a second."""
         self._apart = self._from_zero = 0
         """Common divisors of the times since the first, and since 0, nanoseconds."""
         self._distinct: set[int] = set()
@@ -49,9 +49,10 @@ class Steps:
             self._distinct.update(np.unique(moments)[:_MANY].tolist())
         self.is_open = not 0 < self._apart <= SECOND
 
-    def close(self) -> None:
-        """Says that times are finer than a second."""
-        self.is_open = False
+    @property
+    def is_sure(self) -> bool:
+        """Whether there are so many times that their step is no chance, nor chosen by hand."""
+        return len(self._distinct) >= _MANY
 
     @property
     def seconds(self) -> float:
@@ -63,7 +64,6 @@ class Steps:
         """
         if not self.is_open or not self._apart:
             return 0.0
-        count = len(self._distinct)
-        step = self._apart if count >= _MANY else math.gcd(self._from_zero, _DAY)
+        step = self._apart if self.is_sure else math.gcd(self._from_zero, _DAY)
         seconds = step / SECOND
-        return seconds if seconds > 1 and seconds**count >= _CHANCE else 0.0
+        return seconds if seconds > 1 and seconds ** len(self._distinct) >= _CHANCE else 0.0
