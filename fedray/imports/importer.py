@@ -348,18 +348,16 @@ def _times(source: Log, origin: float) -> dict[str, Any] | None:
     form = source.times.form if source.times is not None else None
     if form is None and listed_form is None:
         return None
-    doubts = [
-        *(source.times.doubts if source.times else ()),
-        *(released.doubts if released else ()),
-    ]
-    steps = [source.times.step if source.times else 0.0, released.step if released else 0.0]
+    # Listed times only widen those that the log has.
+    read = source.times or released
+    step, doubts = (read.step, [*read.doubts]) if read else (0.0, [])
     return {
         "column": source.layout.time,
         "form": form,
         "rounds_file_form": listed_form,
         "origin": origin,
-        **({"step": max(steps)} if any(steps) else {}),
-        **({"doubts": [*dict.fromkeys(doubts)]} if doubts else {}),
+        **({"step": step} if step else {}),
+        **({"doubts": doubts} if doubts else {}),
     }
 
 

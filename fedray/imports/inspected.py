@@ -41,7 +41,6 @@ from fedray.imports.log import (
 )
 from fedray.imports.log_files import LogFiles, shown_path
 from fedray.imports.log_rounds import (
-    REMEDY,
     Numbering,
     check_new_list,
     listed,
@@ -74,6 +73,7 @@ LOGGED = "logged"
 """Word of `--rounds` for all rounds that occur in the log."""
 ALL_ROUNDS: Mapping[str, Any] = {"rounds": None, "renumber": True}
 """Arguments of an import that say so."""
+LISTED = "give --rounds logged or a list, as such rows are participations too"
 FEW = 8
 """Most values of a column that may be outcomes."""
 MANY = 10_000
@@ -197,7 +197,7 @@ def inspect_log(
                 else:
                     remedy = "leave them out by --leave-out-invalid"
                     remedy = NO_TIMES if each.reason == UNTIMED else remedy
-                    remedy = REMEDY if each.reason == found.source.beyond else remedy
+                    remedy = LISTED if each.reason == found.source.beyond else remedy
                     problems.append(f"{text}; correct them, or {remedy}")
             problems += found.problems
             notes += found.notes

@@ -62,11 +62,10 @@ class LogLayout:
         # A device that persons share may be named by the owner too: a unit per person.
         owner = None if self.owner in self.devices else self.owner
         if self.periods and (self.time is None or not self.device_columns):
-            missing = "device" if self.time else "time"
-            rule = f"names a device by the time of its participation too, and needs a {missing}"
-            raise InputError.of(
-                "device_column", self.devices, rule, f"give `{missing}_column=NAME`"
-            )
+            needed = "device" if self.time else "time"
+            rule = f"is a period of the time, which needs a column of the {needed} beside it"
+            remedy = f"give `{needed}_column=NAME`"
+            raise InputError.of("device_column", PERIOD + self.periods[0], rule, remedy)
         if unknown := [each for each in self.periods if each not in PERIODS]:
             rule = f"is not one of {', '.join(PERIODS)}"
             raise InputError.of("device_column", PERIOD + unknown[0], rule, "give one of these")
@@ -282,6 +281,7 @@ class Log:
         whole = _whole_numbers(rounds)
         numbers = np.asarray(whole.fill_null(0))
         limit = self.numbering.limit
+        is_rounded = np.asarray(_COMPUTE.and_(rounds.is_valid(), exact_floats(rounds).is_null()))
         staged = self.numbering.staged(numbers)
         times = None if self.times is None else batch.column(self.layout.time)
         untimed = np.zeros(len(devices), bool) if times is None else _is_untimed(times)
@@ -290,6 +290,7 @@ class Log:
             "without a device": _is_missing(devices),
             "without an owner": _is_missing(owners[0]) if owners else np.zeros(len(devices), bool),
             "without a round": np.asarray(rounds.is_null()),
+            f"with a round that {rounds.type} does not hold exactly": is_rounded,
             "with a round that is not an integer": np.asarray(whole.is_null()),
             "with a negative round": numbers < 0,
             self.beyond: numbers >= limit,

@@ -244,7 +244,12 @@ def _whole(column: pa.Array, file: Path) -> Int64Array:
         # A cast refuses spaces, which lists made by hand have.
         if pa.types.is_string(column.type):
             column = pc.utf8_trim_whitespace(column)  # pyright: ignore[reportAttributeAccessIssue]
-        numbers = exact_floats(column).cast(pa.int64())
+        exact = exact_floats(column)
+        if exact.null_count > column.null_count:
+            raise _refused(
+                file, f"has rounds that {column.type} does not hold exactly", "correct them"
+            )
+        numbers = exact.cast(pa.int64())
     except pa.ArrowException as error:
         rule = f"has rounds that are not integers ({first_line(error)})"
         raise _refused(file, rule, "correct them") from None

@@ -12,8 +12,9 @@ from fedray.base.arrays import Int64Array
 
 SECOND = 1_000_000_000
 _DAY = 86_400 * SECOND
+_QUARTER = 900 * SECOND
 _MANY = 20
-"""Distinct times from which on any common step is that of a rounding, wherever they begin."""
+"""Distinct times from which on a common step is that of a rounding."""
 _CHANCE = 1e6
 """Odds against a step that is no rounding, from which on it counts as one."""
 
@@ -58,12 +59,23 @@ class Steps:
     def seconds(self) -> float:
         """The step in seconds, if it is above a second and hardly a chance; else 0.
 
-        Few times have a large common divisor however they are rounded, so that for them only parts
-        of a day count as steps: N times that are whole seconds are multiples of q seconds by chance
-        once in q^N.
+        N times that are whole seconds are multiples of q seconds by chance once in q^N.
         """
         if not self.is_open or not self._apart:
             return 0.0
-        step = self._apart if self.is_sure else math.gcd(self._from_zero, _DAY)
-        seconds = step / SECOND
+        divisor = self._from_zero
+        # Clocks of other zones are quarters of an hour away.
+        if self.is_sure and self._first % math.gcd(self._apart, _QUARTER) == 0:
+            divisor = self._apart
+        # Times are rounded to parts of a day, or by binary or decimal digits.
+        seconds = max(math.gcd(divisor, _DAY), _of_digits(divisor)) / SECOND
         return seconds if seconds > 1 and seconds ** len(self._distinct) >= _CHANCE else 0.0
+
+
+def _of_digits(number: int) -> int:
+    """Returns the largest divisor of a number whose only prime factors are 2 and 5."""
+    rest = number
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return number // rest
