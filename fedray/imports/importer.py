@@ -246,7 +246,7 @@ def checked_numbering(
     renumber: bool = False,
     rounds_file: str | Path | None = None,
 ) -> Numbering:
-    """Checks what an import is told beside the log, and returns the relation of its rounds.
+    """Checks arguments of an import before its log is read, and returns the numbering of rounds.
 
     Args:
         layout: format and columns of the log.

@@ -230,10 +230,10 @@ def inspect_log(
     timed = [each.name for each in unused if each.is_time]
     if "time" not in roles and timed:
         notes.append(f"{' and '.join(timed)} look like times; give --column time=NAME")
-    told = str(rounds.get("rounds_file") or rounds.get("rounds") or LOGGED)
+    listed_in = str(rounds.get("rounds_file") or rounds.get("rounds") or LOGGED)
     if propose_rounds is not None and found is not None and not problems:
         notes.append(found.propose(propose_rounds))
-        told = str(propose_rounds)
+        listed_in = str(propose_rounds)
     elif propose_rounds is not None:
         notes.append(f"{shown_path(propose_rounds)} is written once the problems are corrected")
     elif rounds == ALL_ROUNDS:
@@ -253,7 +253,7 @@ def inspect_log(
             command += [word for each in values for word in (f"--{option}", each)]
     command += ["--leave-out-invalid"] * leave_out_invalid
     command += ["--repeats", repeats] * (repeats != "refuse")
-    command += ["--rounds", told, f"--out={out or f'{log.stem}-trace'}"]
+    command += ["--rounds", listed_in, f"--out={out or f'{log.stem}-trace'}"]
     command += [] if join_ids is None else ["--join-ids" if join_ids else "--no-join-ids"]
     cells = tuple((*each.cells, role_of.get(each.name, "")) for each in described)
     return Inspection(cells, tuple(problems), tuple(notes), tuple(command))

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from fedray.base.arrays import BoolArray
 
-OFFSET = r"([ T]\d.*?)(Z|[+-]\d\d(:?\d\d)?)$"
-"""Time of day and offset from UTC of text that was read. The date's own hyphens come before."""
+OFFSET = r"(Z|[+-]\d\d(:?\d\d)?)$"
+"""Offset from UTC at the end of text that was read, which has a time of day before it."""
 BEGINNING = r"^\d{4}(-\d\d-\d\d|\d{4})[ Tt]\d"
 """Beginning of a date with a time of day."""
 NO_ISO = "not ISO 8601 with a time of day"

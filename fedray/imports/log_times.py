@@ -34,7 +34,7 @@ from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, shown
 from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
-from fedray.imports.iso_text import OFFSET, in_plain_form, reason, reason_of_cast
+from fedray.imports.iso_text import BEGINNING, OFFSET, in_plain_form, reason, reason_of_cast
 from fedray.imports.time_steps import Steps
 from fedray.trace.files import first_line
 
@@ -166,14 +166,14 @@ class TimeReader:
         return [_iso(each) for each in seconds.tolist()]
 
     def _of_text(self, text: pa.Array) -> Floats:
-        plain, is_read, is_next_day = in_plain_form(text)
-        may_be = not self.form and not _are_most(is_read)
+        may_be = not self.form and not _are_most(_COMPUTE.match_substring_regex(text, BEGINNING))
         are_numbers = may_be and any(_is_number(text[place].as_py()) for place in (0, -1))
         if are_numbers or self.form.startswith(_NUMBERS):
             seconds = self._of_numbers(self._cast(text, pa.float64(), text))
             if are_numbers:
                 self._check_digits(text)
             return seconds
+        plain, is_read, is_next_day = in_plain_form(text)
         if some := self._some(text, _COMPUTE.invert(is_read)):
             wrong = text[int(np.flatnonzero(~np.asarray(is_read))[0])].as_py()
             raise self._doubt(f"{some}, which is {reason(wrong)}")
@@ -192,7 +192,7 @@ class TimeReader:
 
         def clock(part: slice) -> pa.Array:
             # Clocks show rounded times, which offsets of other zones hide.
-            shown = _COMPUTE.replace_substring_regex(plain[part], OFFSET, r"\1")
+            shown = _COMPUTE.replace_substring_regex(plain[part], OFFSET, "")
             return shown.cast(_WITHOUT)
 
         return self._of_timestamps(found, text, "ISO 8601", clock)
@@ -248,9 +248,7 @@ class TimeReader:
     ) -> Floats:
         """Returns the seconds of timestamps [N], whose values in the log are `given` [N], and whose
         clocks showed `clock` of some of the rows, by default those of the timestamps' zone."""
-        shown_clock = column
-        if clock is None and column.type.tz:
-            shown_clock = _COMPUTE.local_timestamp(column)
+        local = column
         if self._zone is not None:
             if column.type.tz:
                 raise self._without_zone(f"{what} with an offset from UTC")
@@ -266,8 +264,10 @@ class TimeReader:
             if self._parsers:
                 remedy = "; use %y for years of two digits, and %Y for four"
             raise self._error(f"{some}, which is before 2000 or after 2100{remedy}")
-        for part in _PARTS if self._steps.is_open else ():
-            moments = shown_clock[part] if clock is None else clock(part)
+        for part in filter(self._is_needed, _PARTS):
+            moments = local[part] if clock is None else clock(part)
+            if moments.type.tz:
+                moments = _COMPUTE.local_timestamp(moments)
             ticks = moments.cast(pa.int64()).to_numpy()
             self._steps.add(ticks, _TICKS[moments.type.unit])
         return seconds
@@ -306,7 +306,7 @@ class TimeReader:
         self._other = self._other or self._some(column, is_other)
         if self._has_unix and self._other:
             raise self._doubt(f"{self._other} among Unix {self._unit}; correct it")
-        for part in _PARTS if self._steps.is_open else ():
+        for part in filter(self._is_needed, _PARTS):
             some = values[part]
             # Parts of a second or less, and numbers beyond integers, are of no rounded time.
             if (some != np.trunc(some)).any() or (np.abs(some) > 2.0**62).any():
@@ -314,6 +314,11 @@ class TimeReader:
             else:
                 self._steps.add(some.astype(np.int64), UNITS[self._unit])
         return seconds
+
+    def _is_needed(self, part: slice) -> bool:
+        """Returns whether a part of a batch may change the step; the first one mostly settles
+        it."""
+        return self._steps.is_open
 
     def _some(self, values: pa.Array, is_wrong: pa.Array | NDArray) -> str:
         """Returns the number of wrong values, and the first with its row; "" if all are right."""
@@ -391,8 +396,8 @@ class _TextParser:
             return ""
         return (
             f"No day of the times that {self.text_format!r} reads is above 12, so that "
-            f"{self._swapped!r} reads them all too, as other days: which is the day was told, not "
-            "seen."
+            f"{self._swapped!r} reads them all too, as other days: the log does not show which "
+            "number is the day."
         )
 
     def _queried(self, expression: str, values: pa.Array, text_format: str = "") -> pa.Array:

@@ -88,7 +88,7 @@ COPIED = "equal to another row in every column"
 """Reason for which copies are left out."""
 _IDS = "found by the import, in the ids of the log"
 _ROWS = "found by the import, in the rows of the log's rounds"
-_TIMES = "found by the import, in the times of the log"
+_TIMES = "found by the import, in the values of the log's times"
 _REPEATS = "told to the import: what repeated rows are; it counted them"
 NOTICED = (_IDS, _ROWS, _TIMES, _REPEATS)
 """Sources of assumptions that every summary of an audit shows."""
@@ -355,7 +355,7 @@ class ImportedTrace(OpenedTrace):
                 "numbered just before them began, so the order of numbers may not be that of "
                 "release."
             )
-            found.append(Assumption(text, _TIMES))
+            found.append(Assumption(text, "found by the import, in the times of the log"))
         if run["where"]:
             text = f"Only rows with {' and '.join(run['where'])} are participations; rows without: "
             source = "told to the import: the conditions; it counted the rows"

@@ -440,7 +440,9 @@ def test_counts_are_those_of_the_import_under_the_same_options(
                 assert shlex.split(said.splitlines()[-1])[-3] == rounds
                 of_repeats[repeats, rounds, join] = run["rows"], run["devices"], run["rounds"]
     assert len({*of_repeats.values()}) == 7
-    code, said, _ = fedray_command("import", *given, "--inspect", "--rounds=3")
+    before = sorted(tmp_path.iterdir())
+    code, said, _ = fedray_command("import", *given, "--inspect", "--rounds=3", "--out=new/t")
+    assert sorted(tmp_path.iterdir()) == before
     text = " ".join(said.split())
     assert code == 2
     assert (
@@ -532,8 +534,9 @@ def test_periods_that_cannot_be_are_refused(
     (problem,) = inspect_log(log, {"device": ["user", "time:month"]}).problems
     assert problem == "no column looks like the time; give --column time=NAME"
     log.write_text("user,round,at\na,0,5\na,1,7\n")
+    unit = form.get("time_unit")
     with pytest.raises(InputError, match=expected):
-        import_log(log, devices, "round", 2, tmp_path / "t", time_column="at", **form)
+        import_log(log, devices, "round", 2, tmp_path / "t", time_column="at", time_unit=unit)
 
 
 def abandoned(at: str = "{:%Y-%m-%dT%H:%M:%SZ}", shift: int = 0) -> str:
