@@ -348,7 +348,7 @@ def _times(source: Log, origin: float) -> dict[str, Any] | None:
     form = source.times.form if source.times is not None else None
     if form is None and listed_form is None:
         return None
-    # Listed times only widen those that the log has.
+    # Listed times only widen the log's own.
     read = source.times or released
     step, doubts = (read.step, [*read.doubts]) if read else (0.0, [])
     return {

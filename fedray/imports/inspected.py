@@ -39,7 +39,7 @@ from fedray.imports.log import (
     is_text,
     shown_value,
 )
-from fedray.imports.log_files import LogFiles, shown_path
+from fedray.imports.log_files import LogFiles, separator_of, shown_path
 from fedray.imports.log_rounds import (
     Numbering,
     check_new_list,
@@ -134,7 +134,7 @@ def inspect_log(
         join_ids: whether ids that differ only in writing are one device, as the import takes it.
         rounds: arguments of the import that say which rounds released a model.
         out: directory for the trace; None for a name like the log's.
-        propose_rounds: new file for a list of the rounds without those that look abandoned.
+        propose_rounds: new file for a list of the rounds that do not look abandoned.
         form: further fields of LogLayout.
 
     Raises:
@@ -456,7 +456,7 @@ class _Rows:
         return log_rounds, repeats, devices
 
     def propose(self, file: Path) -> str:
-        """Writes a list of the rounds without those that look abandoned, and returns a note on it.
+        """Writes a list of the rounds that do not look abandoned, and returns a note on it.
 
         Raises:
             InputError: no round looks abandoned, or the file cannot be written.
@@ -475,7 +475,8 @@ class _Rows:
         # A list is in order of release, which the last times contradict if rounds overlap.
         if self.source.times is not None and not (np.diff(times) < 0).any():
             texts, without = self.source.times.texts(times), ""
-        write_rounds_file(file, numbers, texts)
+        separator = separator_of(self.source.layout.delimiter)
+        write_rounds_file(file, separator, numbers, texts)
         return (
             f"{shown_path(file)} lists {counted(numbers.size, 'round')}{without}; it leaves out "
             f"{listed(few, few.size)}, which look abandoned. If one of them released a model, add "

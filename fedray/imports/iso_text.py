@@ -94,12 +94,12 @@ def in_plain_form(text: pa.Array) -> tuple[pa.Array, pa.Array, BoolArray]:
 
 
 def reason(value: str) -> str:
-    """Returns what a text is, if it was not read; NO_ISO if no reason is known."""
+    """Returns the reason for which a text is not read, after "which is"; NO_ISO if unknown."""
     return next((text for pattern, text in _REASONS if re.match(pattern, value)), NO_ISO)
 
 
 def reason_of_cast(value: str, plain: str) -> str:
-    """Returns what a text is that has the form of a time, but is no time that pyarrow reads.
+    """Returns the reason for which pyarrow refuses a text in the form of a time.
 
     Args:
         value: the text in the log.

@@ -5,6 +5,8 @@ often have gaps, from abandoned attempts or restarted runs. Min-sep counts relea
 that is mistaken for a release makes participations look further apart than they were.
 """
 
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +49,7 @@ class ReleasedRounds:
     step: float = 0.0
     """Step in seconds to which the times are rounded; 0 if it is a second or less, or unknown."""
     doubts: tuple[str, ...] = ()
-    """Sentences on what the times may hide."""
+    """Sentences on the rounding of the times, and on another reading of them."""
 
 
 class Numbering:
@@ -129,8 +131,8 @@ class Numbering:
 
 
 def exact_floats(rounds: pa.Array) -> pa.Array:
-    """Returns rounds [N], with null for those that their type may have rounded: larger integers are
-    not exact as floats, so that two rounds may have one number."""
+    """Returns rounds [N], with null if the type may have rounded one: larger integers are not exact
+    as floats, so that two rounds may have one number."""
     if rounds.type not in _EXACT:
         return rounds
     values = rounds.cast(pa.float64())
@@ -181,7 +183,7 @@ def read_rounds_file(
     seconds = None
     if len(chosen) > 1:
         column = table.column(chosen[1]).combine_chunks()
-        # Times with an offset are certain, whatever form those of the log have.
+        # Times with an offset are certain, whatever form the log's own times have.
         times = TimeReader(times.where) if are_moments(column) else times
         seconds = times.seconds(column)
     _check_order(numbers, seconds, file)
@@ -198,22 +200,27 @@ def check_new_list(file: Path) -> None:
         raise InputError.of("propose_rounds", str(file), rule, "name it .csv")
 
 
-def write_rounds_file(file: Path, numbers: Int64Array, times: Sequence[str]) -> None:
+def write_rounds_file(
+    file: Path, separator: str, numbers: Int64Array, times: Sequence[str]
+) -> None:
     """Writes a list of rounds as CSV, which `read_rounds_file` reads.
 
     Args:
         file: path of the file.
+        separator: character between columns.
         numbers: numbers of the rounds in the log, in order of release, [n].
         times: text of the time of each round, [n]; empty for a list without.
 
     Raises:
         InputError: the file cannot be written.
     """
-    lines = ["round,time" if times else "round"]
-    of_rounds = map(str, numbers.tolist())
-    lines += map(",".join, zip(of_rounds, times, strict=True)) if times else of_rounds
-    content = "\n".join([*lines, ""]).encode()
-    write_whole(file, content, f"propose_rounds={str(file)!r}", InputError)
+    columns = (numbers.tolist(), times) if times else (numbers.tolist(),)
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    writer.writerow(("round", "time")[: len(columns)])
+    writer.writerows(zip(*columns, strict=True))
+    what = f"propose_rounds={str(file)!r}"
+    write_whole(file, text.getvalue().encode(), what, InputError)
 
 
 def _table(file: Path, separator: str, round_column: str) -> pa.Table:

@@ -112,7 +112,7 @@ class TimeReader:
 
     @property
     def doubts(self) -> list[str]:
-        """Sentences on what the times may hide, or mean beside what was read."""
+        """Sentences on the rounding of the times, and on another reading of them."""
         found = [each.doubt for each in self._parsers if each.doubt]
         if seconds := self._steps.seconds:
             so = "if they were rounded, waits between participations may be"

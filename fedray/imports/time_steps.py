@@ -16,7 +16,7 @@ _QUARTER = 900 * SECOND
 _MANY = 20
 """Distinct times from which on a common step is that of a rounding."""
 _CHANCE = 1e6
-"""Odds against a step that is no rounding, from which on it counts as one."""
+"""Odds against chance from which on a step counts as a rounding."""
 
 
 class Steps:
@@ -52,7 +52,7 @@ class Steps:
 
     @property
     def is_sure(self) -> bool:
-        """Whether there are so many times that their step is no chance, nor chosen by hand."""
+        """Whether the times are too many to have been chosen by hand."""
         return len(self._distinct) >= _MANY
 
     @property

@@ -127,7 +127,7 @@ class ImportedTimes(TypedDict):
     step: NotRequired[float]
     """Step in seconds of which all times are multiples; absent if they are not rounded."""
     doubts: NotRequired[list[str]]
-    """Sentences on what the times may hide, or mean beside what was read; absent without."""
+    """Sentences on the rounding of the times, and on another reading of them; absent without."""
 
 
 class ImportDocument(TypedDict):

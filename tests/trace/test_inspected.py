@@ -598,6 +598,22 @@ def test_a_list_without_abandoned_rounds_is_proposed_and_taken(
     assert "exists already; name a new file" in err
 
 
+@pytest.mark.parametrize("given", [[], ["--delimiter=;"]])
+def test_a_proposed_list_has_the_delimiter_of_the_log(
+    fedray_command, tmp_path: Path, monkeypatch, given: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text(abandoned().replace(",", ";"))
+    code, said, _ = fedray_command(
+        "import", "log.csv", "--inspect", "--propose-rounds=r.csv", *given
+    )
+    assert code == 0
+    assert Path("r.csv").read_text().startswith("round;time\n0;2026-01-30T")
+    command = shlex.split(said.splitlines()[-1].removeprefix("next "))
+    code, _, err = fedray_command(*command[1:])
+    assert code == 0, err
+
+
 def test_a_proposed_list_has_no_times_that_contradict_its_order(
     fedray_command, tmp_path: Path, monkeypatch
 ) -> None:
