@@ -56,6 +56,8 @@ class TimerStatement(Statement):
         text = "no device took part again sooner"
         if broken:
             text = f"{counted(broken, 'consecutive pair')} had less time between them"
+            if isinstance(subject.trace, ImportedTrace) and (step := subject.trace.time_step):
+                text += f", or may have had, as times are multiples of {step:,g} s"
         hours = shortest[0][0] / 3600.0
         # Rounded down, so that a claim of the advised figure holds.
         should_say = f"timer_hours = {down(hours)}"
