@@ -28,8 +28,8 @@ from fedray.imports.importer import (
     check_owners,
     queried,
 )
-from fedray.imports.log import NO_TIMES, UNTIMED, Log, LogLayout, is_text, shown_value
-from fedray.imports.log_files import LogFiles
+from fedray.imports.log import NO_TIMES, UNTIMED, Log, LogLayout, shown_value
+from fedray.imports.log_files import LogFiles, is_text
 from fedray.imports.log_rounds import Numbering
 from fedray.imports.log_times import EARLIEST, ISO_8601, LATEST, UNITS
 from fedray.imports.repeats import Repeats
@@ -115,7 +115,8 @@ def inspect_log(
         InputError: the log cannot be read at all, or an argument is wrong.
         RunFailed: the disk is full or fails, or there is too little memory.
     """
-    names = _files(log, form).names
+    files = _files(log, form)
+    names = files.names
     if len(names) == 1 and not form.get("delimiter"):
         form["delimiter"] = next((each for each in ";\t|" if each in names[0]), None)
         names = _files(log, form).names
@@ -136,7 +137,7 @@ def inspect_log(
     where = where or _outcomes(unused)
     missing = [role for role in ("device", "round") if role not in roles]
     problems = [f"no column looks like the {each}; give --column {each}=NAME" for each in missing]
-    notes: list[str] = []
+    notes = [f"the log is {files.found}"]
     of_times = 0
     if not problems:
         layout = LogLayout(
