@@ -73,7 +73,7 @@ def input_files(path: Path, *, stays_inside: bool = False) -> InputFiles:
         folder, above = pending.pop()
         for entry in _entries(folder, path):
             name = str(Path(entry.path).relative_to(path))
-            with _naming(name):
+            with naming(name):
                 is_folder = entry.is_dir()
                 if _is_mark(entry.name, is_folder):
                     marks.append(name)
@@ -97,6 +97,15 @@ def input_files(path: Path, *, stays_inside: bool = False) -> InputFiles:
     return InputFiles(tuple(files), tuple(sorted(marks)))
 
 
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Adds the `name` of a file to the message of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{name!r}: {error.strerror or error}") from None
+
+
 def files_text(sizes: Sequence[int], marks: Sequence[str]) -> str:
     """Returns a phrase on files that were found: `2 files, 61 MB`, and the first skipped marks.
 
@@ -114,7 +123,7 @@ def _marks_text(marks: Sequence[str]) -> str:
 
 
 def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
-    with _naming(str(folder.relative_to(root))), os.scandir(folder) as found:
+    with naming(str(folder.relative_to(root))), os.scandir(folder) as found:
         entries = list(found)
         # Before marks are skipped, as the files that say which rows were removed are marks.
         kind = _table_kind(entries)
@@ -124,17 +133,18 @@ def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
 
 
 def _table_kind(entries: Sequence[os.DirEntry[str]]) -> str:
-    """Returns the format of the table whose folder has these entries; empty if it is no table."""
-    names = {entry.name for entry in entries}
-    if "_delta_log" in names:
-        return "Delta"
-    # Each partition of a Hudi table has a file `.hoodie_partition_metadata`.
-    if any(name.startswith(".hoodie") for name in names):
-        return "Hudi"
-    metadata = next((each for each in entries if each.name == "metadata" and each.is_dir()), None)
-    if metadata is not None:
-        is_iceberg = any(".metadata.json" in name for name in os.listdir(metadata))
-        return "Iceberg" * is_iceberg
+    """Returns the format of the table whose folder has these entries, and the entry that shows it;
+    empty if it is no table."""
+    for entry in entries:
+        if entry.name == "_delta_log":
+            return "a Delta table ('_delta_log')"
+        # Each partition of a Hudi table has a file `.hoodie_partition_metadata`.
+        if entry.name.startswith(".hoodie"):
+            return f"a Hudi table ({entry.name!r})"
+        if entry.name == "metadata" and entry.is_dir():
+            for name in os.listdir(entry):
+                if ".metadata.json" in name:
+                    return f"an Iceberg table ('metadata/{name}')"
     return ""
 
 
@@ -142,16 +152,18 @@ def _refuse_part_of_table(folder: Path) -> None:
     """Raises OSError if a folder is a partition, or the folder of data, of a table."""
     while "=" in folder.name or folder.name == "data":
         folder = folder.parent
+        kind = ""
+        # A folder above may be closed to this user.
         with contextlib.suppress(OSError), os.scandir(folder) as found:
             kind = _table_kind(list(found))
-            if kind:
-                raise _table(kind, folder) from None
+        if kind:
+            raise _table(kind, folder)
 
 
 def _table(kind: str, folder: Path) -> OSError:
     return OSError(
         errno.EINVAL,
-        f"{str(folder)!r} is a {kind} table, whose files may hold removed rows; export the present "
+        f"{str(folder)!r} is {kind}, whose files may hold removed rows; export the present "
         "state of the table first",
     )
 
@@ -182,7 +194,7 @@ def _refuse_copies(files: Sequence[InputFile]) -> None:
     for file, size in zip(files, sizes, strict=True):
         if counts[size] == 1:
             continue
-        with _naming(file.name):
+        with naming(file.name):
             with file.path.open("rb") as stream:
                 beginning = hashlib.blake2b(stream.read(_BEGINNING_BYTES)).digest()
             others = alike[size, beginning]
@@ -194,12 +206,3 @@ def _refuse_copies(files: Sequence[InputFile]) -> None:
                 "same content; remove one of them",
             )
         others.append(file)
-
-
-@contextlib.contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Adds the name of a file to the message of an OSError."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, f"{name!r}: {error.strerror or error}") from None

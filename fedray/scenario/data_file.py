@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from fedray.base.errors import InputError, shown
-from fedray.base.input_files import input_files
+from fedray.base.input_files import input_files, naming
 from fedray.base.kept import cache_folder, keep, read_kept
 from fedray.base.regular_file import open_regular_file
 from fedray.base.table import Table
@@ -135,11 +135,11 @@ def content_digest(path: Path, *, stays_inside: bool = False) -> str:
     """
     if not path.is_dir():
         return _file_digest(path)
-    # Names are relative, so the digest stays when the folder is moved.
-    lines = (
-        f"{_file_digest(file)}  {name}\n"
-        for file, name in input_files(path, stays_inside=stays_inside).files
-    )
+    lines = []
+    for file, name in input_files(path, stays_inside=stays_inside).files:
+        with naming(name):
+            # Names are relative, so the digest stays when the folder is moved.
+            lines.append(f"{_file_digest(file)}  {name}\n")
     return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 

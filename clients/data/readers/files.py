@@ -37,9 +37,7 @@ def split_files(path: Path, split: str, held_out_split: str) -> dict[str, list[P
         with damage(f"{path.name}: {file.name!r}", OSError, EOFError, LZMAError):
             form = form_of(file.path)
             if form.content != "Parquet":
-                raise Damaged(
-                    f"{path.name}: {file.name!r} is {form.content}, not Parquet; convert it"
-                )
+                raise Damaged(f"{path.name}: {file.name!r} is not Parquet; convert or remove it")
     given = {split, held_out_split} - {""}
     known = given or {"train", "test"}
     splits = {file: _split_of(Path(file.name), known) for file in files}
