@@ -101,7 +101,7 @@ def inspect_log(
     """Describes a log, and checks it as the import would. Leaves nothing behind.
 
     Args:
-        log: file or directory of CSV or Parquet files.
+        log: file or directory, as `import_log` reads it.
         columns: known columns by role; the others are guessed from their names.
         where: conditions "COLUMN=VALUE" for rows that are participations; guessed if empty.
         repeats: further rows of a device in a round, as the import takes them.

@@ -142,7 +142,7 @@ def listed(some: Int64Array, count: int) -> str:
 def read_rounds_file(
     file: Path, separator: str, round_column: str, time_column: str | None, times: TimeReader
 ) -> ReleasedRounds:
-    """Reads a list of rounds in order of release: one per line, or a CSV or Parquet file.
+    """Reads a list of rounds in order of release: one per line, or a file of a log's formats.
 
     Args:
         file: path of the file. Rounds are in `round_column` or `round`, and times, if any, in
