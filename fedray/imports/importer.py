@@ -108,7 +108,7 @@ def import_log(
     One of three arguments states which rounds released a model; a log that contradicts it is
     refused. rounds: all of the log's rounds 0 .. rounds-1; each must occur. renumber: all rounds
     that occur in the log, in order of their numbers, and no others. rounds_file: those in a list in
-    order of release (a number per line, or a format of logs, optionally with a column of times); rows
+    order of release (a number per line, or a format of logs, perhaps with a column of times); rows
     in other rounds are left out and reported.
 
     Args:

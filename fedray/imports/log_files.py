@@ -108,8 +108,7 @@ class LogFiles:
                     f"{shown_path(each.path)}); keep only those of one format"
                 )
             self._check_names(each)
-        self._is_csv = first.form.content == "CSV"
-        if delimiter is not None and not self._is_csv:
+        if delimiter is not None and first.form.content != "CSV":
             rule = f"is for CSV, but log {shown_path(path)} is {first.form.content}"
             raise InputError.of("delimiter", delimiter, rule, "leave it out")
         self.names = first.names
@@ -126,18 +125,18 @@ class LogFiles:
             with _readable(file.path):
                 # Rows are counted by any column, if folders have all that is wanted.
                 for batch in self._own_batches(file, own or file.schema.names):
-                    rows = batch if own else batch.select([])
-                    texts = (pa.scalar(file.levels[name], pa.string()) for name in added)
+                    names = [*(batch.schema.names if own else ()), *added]
                     columns = [
-                        *map(_decoded, rows.columns),
-                        *(pa.repeat(text, batch.num_rows) for text in texts),
+                        _decoded(column) for column in batch.columns[: len(names) - len(added)]
                     ]
-                    names = [*rows.schema.names, *added]
+                    for name in added:
+                        text = pa.scalar(file.levels[name], pa.string())
+                        columns.append(pa.repeat(text, batch.num_rows))
                     # Each file may have other types of the same values.
-                    columns = [
-                        column.cast(self.types.get(name, column.type))
-                        for name, column in zip(names, columns, strict=True)
-                    ]
+                    for place, name in enumerate(names):
+                        kind = self.types.get(name, columns[place].type)
+                        if columns[place].type != kind:
+                            columns[place] = columns[place].cast(kind)
                     found = pa.record_batch(columns, names)
                     self._check_levels(file, found)
                     yield found

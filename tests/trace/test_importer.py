@@ -328,7 +328,7 @@ def test_a_directory_of_files_is_one_log(tmp_path: Path) -> None:
         "b": [1, 3],
     }
     write_log(folder / "three", ["c"], [0], "csv")
-    with pytest.raises(InputError, match="both CSV and Parquet"):
+    with pytest.raises(InputError, match="both Parquet and CSV files .*one.parquet.*three.csv"):
         import_log(folder, "dev", "round", 5, tmp_path / "u")
 
 

@@ -993,7 +993,7 @@ def test_an_import_of_another_version_is_refused(log) -> None:
     trace = log("dev,round\na,0\nb,1\n", 2)
     document = {**trace.run, "version": 2}
     (trace.path / "run.json").write_text(json.dumps(document))
-    with pytest.raises(TraceVersion, match="version=2, this release reads 3; import the log again"):
+    with pytest.raises(TraceVersion, match="version=2, this release reads 4; import the log again"):
         open_trace(trace.path)
 
 
