@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedray import InputError
-from .reproduction import decode_text, read_regular_file
+from .reproduction import decode_text, input_files, read_regular_file
 
 MOST_BYTES = 1 << 26
 """Most bytes of a play."""
@@ -30,18 +30,24 @@ _SPEECH = re.compile(r"([A-Z][^a-z\t]*[^a-z\t\s.])(?:\t+|\.(?:\s+|$))(.*)")
 
 
 def roles_of(folder: Path) -> dict[str, str]:
-    """Returns the text of every role of the plays (*.txt) in a folder, by "play_ROLE".
+    """Returns the text of every role of the plays in a folder, by "play_ROLE".
 
     Raises:
-        InputError: a file cannot be read, or there is no role.
+        InputError: a file cannot be read or has no role.
     """
-    files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
-    if not files:
-        raise InputError(f"{str(folder)!r} is no folder with plays (*.txt); name one")
+    try:
+        files = input_files(folder).files
+    except OSError as error:
+        raise InputError(
+            f"{str(folder)!r} is no folder with plays ({error.strerror or error}); name one"
+        ) from None
     roles: dict[str, list[str]] = {}
     for file in files:
-        for role, line in _lines_of(_content(file)):
-            roles.setdefault(f"{file.stem}_{role}", []).append(line)
+        lines = list(_lines_of(_content(file.path)))
+        if not lines:
+            raise InputError(f"play {str(file.path)!r} has no role; keep only plays in the folder")
+        for role, line in lines:
+            roles.setdefault(f"{file.path.stem}_{role}", []).append(line)
     return {role: "\n".join(lines) for role, lines in roles.items()}
 
 

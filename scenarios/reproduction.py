@@ -15,6 +15,7 @@ import numpy as np
 from fedray.base.document import Document as Document
 from fedray.base.document import InJson as InJson
 from fedray.base.errors import CheckpointError as CheckpointError
+from fedray.base.input_files import input_files as input_files
 from fedray.base.parsing import decode_text as decode_text
 from fedray.base.part_done import PartDone as PartDone
 from fedray.base.regular_file import read_regular_file as read_regular_file

@@ -50,6 +50,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
+def bytes_text(size: int) -> str:
+    """Returns a size in bytes as text, in powers of 1,000: `61 MB`."""
+    if size < 1000:
+        return counted(size, "byte")
+    units, number = iter(("kB", "MB", "GB", "TB")), size / 1000
+    unit = next(units)
+    # 999,999 bytes are 1.0 MB, not 1000 kB.
+    while number >= 999.5 and (larger := next(units, None)):
+        number, unit = number / 1000, larger
+    return f"{number:.1f} {unit}" if number < 9.95 else f"{number:,.0f} {unit}"
+
+
 def number_text(value: float, decimals: int = 4) -> str:
     """Returns a measured figure, rounded to `decimals`; a dash if it is not finite."""
     return f"{value:.{decimals}f}" if math.isfinite(value) else "-"

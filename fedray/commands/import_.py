@@ -44,8 +44,8 @@ def import_(
     have figures per person too. Several device columns protect each combination, such as a device
     in a month: time:month (or day, week, quarter, year; UTC) is that of the column of times. Values
     of one --where column are alternatives; all columns must match. A file of rounds has one per
-    line, or CSV or Parquet with a column round, and perhaps time; rows in other rounds are left
-    out.
+    line, or the log's format with a column round, and perhaps time; rows in other rounds are left
+    out. All files of a directory are read or refused; folders `day=1` are columns.
 
     Example: fedray import log.csv --column device=id --column round=attempt --rounds released.csv
     --where outcome=accepted --out trace

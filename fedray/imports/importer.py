@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array
 from fedray.base.errors import InputError, RunFailed
+from fedray.base.file_digests import FileDigests, ReadFile
 from fedray.base.part_done import PartDone
 from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
@@ -47,6 +49,7 @@ from fedray.trace.imported import (
     ImportedTrace,
     LeftOut,
     file_digest,
+    hashed_name,
     imported_digest,
 )
 from fedray.trace.provenance import package_versions
@@ -102,16 +105,17 @@ def import_log(
     memory_mebibytes: int = USUAL_MEMORY,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> ImportedTrace:
-    """Imports a CSV or Parquet file, or a directory of them, as the trace `out`.
+    """Imports a CSV, JSON Lines or Parquet file, or a directory of them, as the trace `out`.
 
     One of three arguments states which rounds released a model; a log that contradicts it is
     refused. rounds: all of the log's rounds 0 .. rounds-1; each must occur. renumber: all rounds
     that occur in the log, in order of their numbers, and no others. rounds_file: those in a list in
-    order of release (a number per line, or CSV or Parquet, optionally with a column of times); rows
+    order of release (a number per line, or a format of logs, perhaps with a column of times); rows
     in other rounds are left out and reported.
 
     Args:
-        log: the file or directory.
+        log: the file or directory. All files in a directory are read but for known marks
+            (`input_files.py`), and folders `round=3` are columns of strings.
         device_column: column of integers, strings or bytes (strings in CSV); with several columns,
             each combination is a device.
         round_column: column of integers.
@@ -162,7 +166,7 @@ def import_log(
     with TraceWriter(out) as writer, _writing(Path(out)):
         # The file is in the partial directory, so that a failure removes it too.
         staged = writer.partial / "staged.parquet"
-        source.stage(staged)
+        read_files = _staged(source, staged)
         check_staged(source, leave_out_invalid)
 
         def asked(query: str, views: Mapping[str, Path]) -> Iterator[pa.RecordBatch]:
@@ -221,6 +225,13 @@ def import_log(
             "devices_digest": devices_digest,
             "rounds_digest": log_rounds.write(writer.partial / LOG_ROUNDS_FILE),
             "log": str(log),
+            "files": [
+                {**each, "name": _name_without_units(each["name"], layout, devices_digest)}
+                for each in read_files
+            ],
+            "skipped_files": [
+                _name_without_units(each, layout, devices_digest) for each in source.found.marks
+            ],
             "device_columns": list(layout.devices),
             "round_column": round_column,
             "where": list(layout.where),
@@ -299,6 +310,28 @@ def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
     times = layout.time_reader(f"times of rounds_file={str(file)!r}")
     separator = separator_of(layout.delimiter)
     return read_rounds_file(file, separator, layout.round, layout.time, times)
+
+
+def _staged(source: Log, staged: Path) -> list[ReadFile]:
+    """Stages the rows of a log, and returns the files that had them."""
+    with FileDigests(source.found.files) as digests:
+        source.stage(staged)
+        try:
+            return digests.read()
+        except OSError as error:
+            problem = error.strerror or error
+            raise InputError(f"log {shown_path(source.path)} cannot be read: {problem}") from None
+
+
+def _name_without_units(name: str, layout: LogLayout, devices_digest: str) -> str:
+    """Returns the name of a file with hashes of devices and owners in the names of its folders."""
+    parts = []
+    for part in name.split("/"):
+        key, _, value = part.partition("=")
+        is_unit = unquote(key) in (*layout.devices, layout.owner) and value
+        hashed = f"{key}={hashed_name(unquote(value), devices_digest)}"
+        parts.append(hashed if is_unit else part)
+    return "/".join(parts)
 
 
 def check_staged(source: Log, leave_out_invalid: bool) -> None:

@@ -31,16 +31,8 @@ from fedray.imports.importer import (
     rounds_query,
 )
 from fedray.imports.iso_text import BEGINNING
-from fedray.imports.log import (
-    NO_TIMES,
-    UNRELEASED,
-    UNTIMED,
-    Log,
-    LogLayout,
-    is_text,
-    shown_value,
-)
-from fedray.imports.log_files import LogFiles, separator_of, shown_path
+from fedray.imports.log import NO_TIMES, UNRELEASED, UNTIMED, Log, LogLayout, shown_value
+from fedray.imports.log_files import LogFiles, is_text, separator_of, shown_path
 from fedray.imports.log_rounds import (
     Numbering,
     check_new_list,
@@ -128,7 +120,7 @@ def inspect_log(
     but the list of rounds that it is to propose.
 
     Args:
-        log: file or directory of CSV or Parquet files.
+        log: file or directory, as `import_log` reads it.
         columns: known columns by role; the others are guessed from their names.
         where: conditions "COLUMN=VALUE" for rows that are participations; guessed if empty.
         repeats: further rows of a device in a round, as the import takes them.
@@ -152,7 +144,8 @@ def inspect_log(
         if rounds != ALL_ROUNDS:
             rule = "lists rounds of the log, but others are given"
             raise InputError.of("propose_rounds", str(propose_rounds), rule, "leave out --rounds")
-    names = _files(log, form).names
+    files = _files(log, form)
+    names = files.names
     if len(names) == 1 and not form.get("delimiter"):
         form["delimiter"] = next((each for each in ";\t|" if each in names[0]), None)
         names = _files(log, form).names
@@ -175,7 +168,7 @@ def inspect_log(
     needed = ("device", "round", "time") if has_period else ("device", "round")
     missing = [role for role in needed if role not in roles]
     problems = [f"no column looks like the {each}; give --column {each}=NAME" for each in missing]
-    notes: list[str] = []
+    notes = [f"the log is {files.found}"]
     of_times, leaves_times, found = 0, False, None
     if not problems:
         layout = LogLayout(

@@ -15,8 +15,15 @@ import pyarrow.parquet as pq
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError, shown
 from fedray.base.periods import PERIODS
-from fedray.imports.log_files import LogFiles, row_hashes, shown_path
-from fedray.imports.log_rounds import Numbering, exact_floats
+from fedray.imports.log_files import (
+    WHOLE,
+    LogFiles,
+    is_text,
+    is_whole,
+    row_hashes,
+    shown_path,
+)
+from fedray.imports.log_rounds import Numbering, exact_floats, whole_numbers
 from fedray.imports.log_times import EARLIEST, LATEST, Formats, TimeReader
 from fedray.trace.files import first_line
 from fedray.trace.ids import combined
@@ -194,6 +201,8 @@ class Log:
         self._files = LogFiles(
             path, layout.columns, layout.delimiter, is_whole=layout.time is not None
         )
+        self.found = self._files.found
+        """The files of the log, and the marks that are skipped."""
         self._types = self._files.types
         _check_round_type(layout.round, self._types[layout.round])
         self._met: dict[str, dict[str, None]] = {column: {} for column in layout.conditions}
@@ -280,7 +289,7 @@ class Log:
         devices = self._devices(batch)
         owners = self._owners(batch)
         rounds = batch.column(self.layout.round)
-        whole = _whole_numbers(rounds)
+        whole = whole_numbers(rounds)
         numbers = np.asarray(whole.fill_null(0))
         limit = self.numbering.limit
         is_rounded = np.asarray(_COMPUTE.and_(rounds.is_valid(), exact_floats(rounds).is_null()))
@@ -393,8 +402,8 @@ def _name_kind(name: str, kind: pa.DataType, argument: str, named: str) -> pa.Da
         return pa.uint64()
     if pa.types.is_signed_integer(kind):
         return pa.int64()
-    if is_text(kind):
-        return pa.string()
+    if kind == WHOLE or is_text(kind):
+        return kind
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     if is_bytes or pa.types.is_fixed_size_binary(kind):
         return pa.binary()
@@ -403,29 +412,9 @@ def _name_kind(name: str, kind: pa.DataType, argument: str, named: str) -> pa.Da
 
 
 def _check_round_type(name: str, kind: pa.DataType) -> None:
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    is_number = is_whole(kind) or pa.types.is_floating(kind)
     if not is_number and not is_text(kind):
         raise InputError.of("round_column", name, f"is of type {kind}", "rounds must be integers")
-
-
-def _whole_numbers(rounds: pa.Array) -> pa.Array:
-    """Returns rounds [N] as int64, at most 2^62; null if a value is not an integer."""
-    kind = rounds.type
-    nothing = pa.scalar(None, kind)
-    if is_text(kind):
-        trimmed = _COMPUTE.utf8_trim_whitespace(rounds)
-        # 18 digits always fit int64.
-        is_whole = _COMPUTE.match_substring_regex(trimmed, r"^-?[0-9]{1,18}$")
-        return _COMPUTE.if_else(is_whole, trimmed, nothing).cast(pa.int64())
-    if pa.types.is_floating(kind):
-        values = exact_floats(rounds)
-        is_whole = _COMPUTE.equal(values, _COMPUTE.trunc(values))
-        return _COMPUTE.if_else(is_whole, values, None).cast(pa.int64())
-    # Numbers above 2^62 are far beyond any round; without the cap they would not fit int64.
-    if pa.types.is_uint64(kind):
-        cap = pa.scalar(2**62, kind)
-        rounds = _COMPUTE.min_element_wise(rounds, cap, skip_nulls=False)
-    return rounds.cast(pa.int64())
 
 
 def row_text(device: pa.Scalar, round_text: str) -> str:
@@ -447,11 +436,6 @@ def shown_value(value: pa.Scalar) -> str:
     return (repr(plain) if isinstance(plain, str | list | dict) else str(plain))[:60]
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Returns whether a type is text."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
 def _is_untimed(times: pa.Array) -> BoolArray:
     """Returns whether times [N] are null, or words that stand for a missing value."""
     if not is_text(times.type):
@@ -467,7 +451,7 @@ def _taken(column: pa.Array, places: Int64Array) -> pa.Array:
 
 def _is_missing(column: pa.Array) -> BoolArray:
     """Returns whether values [N] are null or empty."""
-    if pa.types.is_integer(column.type):
+    if is_whole(column.type):
         return np.asarray(column.is_null())
     # An empty name would merge all devices without a name into one.
     is_empty = _COMPUTE.equal(_COMPUTE.binary_length(column), 0)

@@ -1,19 +1,29 @@
-"""Reads the files of a log, CSV or Parquet, batch by batch.
+"""Reads the files of a log, CSV, JSON Lines or Parquet, batch by batch.
 
-CSV is read as text. Only an empty cell is missing, since a device may be called NA or null.
+CSV is read as text. Only an empty cell is missing, since a device may be called NA or null. Of JSON
+Lines, text stays text and whole numbers stay whole: the id "0012" is not the number 12. The folders
+`round=3` of a partitioned log are columns of text.
 """
 
 import contextlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import errno
+import lzma
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
+import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from fedray.base.arrays import Int64Array
 from fedray.base.errors import InputError
+from fedray.base.file_form import FileForm, form_of, unpacked
+from fedray.base.input_files import InputFiles, input_files
 from fedray.base.parsing import decode_text
 from fedray.base.quiet_duckdb import connected
 from fedray.trace.files import first_line
@@ -22,21 +32,46 @@ BATCH_ROWS = 1 << 20
 BATCH_BYTES = 64 << 20
 """Most bytes of Parquet, before compression, that are read at once."""
 BLOCK_BYTES = 16 << 20
-"""Number of bytes of CSV that are read at once; no value may be longer."""
-DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError)
-"""Errors that pyarrow raises for files that cannot be read."""
-# pyarrow decompresses CSV according to the suffix.
-_FORMATS = {
-    ".csv": "csv",
-    ".gz": "csv",
-    ".bz2": "csv",
-    ".zst": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
+"""Number of bytes of CSV or JSON Lines that are read at once; no value may be longer."""
+DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError, EOFError, lzma.LZMAError)
+"""Errors that pyarrow and decompression raise for files that cannot be read."""
+WHOLE = pa.decimal128(38, 0)
+"""Type of whole numbers that neither int64 nor uint64 holds all."""
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""Value of a folder of a partitioned log for rows without one."""
+_VIEWS = {
+    pa.string_view(): pa.string(),
+    pa.large_string(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.large_binary(): pa.binary(),
 }
-_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_TICKS = ("s", "ms", "us", "ns")
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 _SEPARATORS = (";", "\t", ",", "|")
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
+
+
+@dataclass(frozen=True, slots=True)
+class _LogFile:
+    """A file of a log.
+
+    path: path by which it is opened.
+    form: what it is.
+    schema: its own columns.
+    levels: values of the folders `NAME=VALUE` above it, by name; None for no value.
+    """
+
+    path: Path
+    form: FileForm
+    schema: pa.Schema
+    levels: Mapping[str, str | None]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all columns, those of folders last."""
+        own = self.schema.names
+        return [*own, *(name for name in self.levels if name not in own)]
 
 
 class LogFiles:
@@ -59,79 +94,125 @@ class LogFiles:
         delimiter: str | None,
         is_whole: bool = False,
     ) -> None:
-        self._shown = f"log {shown_path(path)}"
-        self._files = _files_of(path)
         self._separator = separator_of(delimiter)
-        with self._readable():
-            self._is_csv = _format_of(self._files[0]) == "csv"
-        if delimiter is not None and not self._is_csv:
-            raise InputError.of(
-                "delimiter", delimiter, f"is for CSV, but {self._shown} is Parquet", "leave it out"
-            )
-        with self._readable():
-            schema = self._schema(self._files[0])
-            self._check_names(schema.names, columns)
-        self.names = schema.names
-        """Names of all columns of the first file."""
-        self.types = _types(schema, columns)
-        """Types of the columns in all files, as `_plain` has them."""
         self._is_whole, self._columns = is_whole, columns
+        self.found = _found(path)
+        """The files that are read, and the marks that are skipped."""
+        self._files = [self._opened(path, name) for path, name in self.found.files]
+        first = self._files[0]
+        for each in self._files:
+            if each.form.content != first.form.content:
+                raise InputError(
+                    f"log {shown_path(path)} has both {first.form.content} and "
+                    f"{each.form.content} files ({shown_path(first.path)}, "
+                    f"{shown_path(each.path)}); keep only those of one format"
+                )
+            self._check_names(each)
+        if delimiter is not None and first.form.content != "CSV":
+            rule = f"is for CSV, but log {shown_path(path)} is {first.form.content}"
+            raise InputError.of("delimiter", delimiter, rule, "leave it out")
+        self.names = first.names
+        """Names of all columns of the first file."""
+        self.types = {name: self._common_type(name) for name in columns}
+        """Types of the columns in all batches."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in order. Raises InputError for damaged files and for differing types."""
+        """Yields the rows in order. Raises InputError for damaged files."""
         for file in self._files:
-            with self._readable():
-                if self._is_csv:
-                    names = csv_names(file, self._separator) if self._is_whole else self.types
-                    self._check_names(list(names), self._columns)
-                    yield from open_csv(file, list(names), self._separator)
-                    continue
-                with open_parquet(file) as parquet:
-                    self._check_types(file, parquet.schema_arrow)
-                    names = None if self._is_whole else list(self.types)
-                    for batch in parquet.iter_batches(_batch_rows(parquet), columns=names):
-                        # Each file may have another order of columns.
-                        yield pa.record_batch(
-                            [_decoded(each) for each in batch], batch.schema.names
-                        )
+            wanted = file.names if self._is_whole else list(self.types)
+            added = [name for name in wanted if name not in file.schema.names]
+            own = [name for name in wanted if name not in added]
+            with _readable(file.path):
+                # Rows are counted by any column, if folders have all that is wanted.
+                for batch in self._own_batches(file, own or file.schema.names):
+                    names = [*(batch.schema.names if own else ()), *added]
+                    columns = [
+                        _decoded(column) for column in batch.columns[: len(names) - len(added)]
+                    ]
+                    for name in added:
+                        text = pa.scalar(file.levels[name], pa.string())
+                        columns.append(pa.repeat(text, batch.num_rows))
+                    # Each file may have other types of the same values.
+                    for place, name in enumerate(names):
+                        kind = self.types.get(name, columns[place].type)
+                        if columns[place].type != kind:
+                            columns[place] = columns[place].cast(kind)
+                    found = pa.record_batch(columns, names)
+                    self._check_levels(file, found)
+                    yield found
 
-    def _schema(self, file: Path) -> pa.Schema:
-        if not self._is_csv:
-            with open_parquet(file) as parquet:
-                return parquet.schema_arrow
-        names = csv_names(file, self._separator)
-        return pa.schema([pa.field(name, pa.string()) for name in names])
+    def _own_batches(self, file: _LogFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if file.form.content == "CSV":
+            yield from open_csv(file.path, file.form, names, self._separator)
+        elif file.form.content == "Parquet":
+            with open_parquet(file.path) as parquet:
+                yield from parquet.iter_batches(_batch_rows(parquet), columns=names)
+        else:
+            schema = pa.schema([file.schema.field(name) for name in names])
+            # Rows are compared by all of their values, so none may be passed over.
+            unknown = "error" if self._is_whole else "ignore"
+            for batch in _open_json(file.path, file.form.packing, schema, unknown):
+                yield batch.select(names)
 
-    def _check_names(self, names: Sequence[str], columns: Mapping[str, str]) -> None:
-        for column, argument in columns.items():
-            count = names.count(column)
+    def _opened(self, path: Path, name: str) -> _LogFile:
+        with _readable(path):
+            form = form_of(path)
+            if form.content == "CSV":
+                names = csv_names(path, form, self._separator)
+                schema = pa.schema([pa.field(each, pa.string()) for each in names])
+            elif form.content == "Parquet":
+                with open_parquet(path) as parquet:
+                    schema = parquet.schema_arrow
+            else:
+                schema = _json_schema(path, form.packing)
+            return _LogFile(path, form, schema, _levels(name))
+
+    def _check_names(self, file: _LogFile) -> None:
+        for column, argument in self._columns.items():
+            count = file.names.count(column)
             if count > 1:
-                rule = f"is the name of {count} columns of {self._shown}"
+                rule = f"is the name of {count} columns of log {shown_path(file.path)}"
                 raise InputError.of(argument, column, rule, "rename one of them")
             if not count:
                 # The usual cause is another separator, with which all columns appear as one.
-                hint = _separator_hint(self._files[0], self._separator) if self._is_csv else ""
-                remedy = f"it has {', '.join(names[:20])[:400]}{hint}"
-                rule = f"is not a column of {self._shown}"
+                is_csv = file.form.content == "CSV"
+                hint = _separator_hint(file.path, file.form, self._separator) if is_csv else ""
+                remedy = f"it has {', '.join(file.names[:20])[:400]}{hint}"
+                rule = f"is not a column of log {shown_path(file.path)}"
                 raise InputError.of(argument, column, rule, remedy)
 
-    def _check_types(self, file: Path, schema: pa.Schema) -> None:
-        # The string "0012" and the number 12 would be two devices.
-        found = _types(schema, self.types)
-        if found != self.types:
-            first = shown_path(self._files[0])
-            raise InputError(
-                f"log {shown_path(file)} has the columns {_shown_types(found)}, but {first} has "
-                f"{_shown_types(self.types)}; convert all files to the same types"
-            )
+    def _check_levels(self, file: _LogFile, batch: pa.RecordBatch) -> None:
+        """Raises InputError if a file contradicts the name of its folder."""
+        for name in file.levels.keys() & self.types.keys() & set(file.schema.names):
+            texts = batch.column(name).cast(pa.string()).fill_null(_NO_VALUE)
+            value = file.levels[name]
+            if not _COMPUTE.all(_COMPUTE.equal(texts, value or _NO_VALUE)).as_py():
+                raise InputError(
+                    f"log {shown_path(file.path)} has values in the column {name!r} other than "
+                    f"{value!r}, the value in the name of its folder; correct one of them"
+                )
 
-    @contextlib.contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except DAMAGE as error:
-            problem = first_line(error)
-            raise InputError(f"{self._shown} cannot be read ({problem}); correct it") from None
+    def _common_type(self, name: str) -> pa.DataType:
+        """Returns the type of a column in all files: one that holds the values of each exactly."""
+        first: tuple[Path, pa.DataType] | None = None
+        found = pa.null()
+        for file in self._files:
+            is_own = name in file.schema.names
+            kind = _plain(file.schema.field(name).type) if is_own else pa.string()
+            # A column without any value has no type.
+            if pa.types.is_null(kind):
+                continue
+            first = first or (file.path, kind)
+            common = _common(found, kind)
+            # The string "0012" and the number 12 would be two devices.
+            if common is None:
+                raise InputError(
+                    f"log {shown_path(file.path)} has the column {name} ({kind}), but "
+                    f"{shown_path(first[0])} has {name} ({first[1]}); convert all files to the "
+                    "same types"
+                )
+            found = common
+        return found
 
 
 def row_hashes(batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
@@ -159,12 +240,13 @@ def row_hashes(batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
 
 
 def open_csv(
-    file: Path, columns: Sequence[str], separator: str, header: Sequence[str] = ()
+    file: Path, form: FileForm, columns: Sequence[str], separator: str, header: Sequence[str] = ()
 ) -> arrow_csv.CSVStreamingReader:
-    """Opens a CSV file, compressed according to its suffix, for reading block by block.
+    """Opens a CSV file for reading block by block.
 
     Args:
         file: path of the file.
+        form: its form, which has the compression.
         columns: names of the columns to read, as text; if empty, all are read with guessed types.
         separator: character between columns.
         header: names of all columns, if the first line does not have them.
@@ -174,7 +256,7 @@ def open_csv(
     """
     try:
         return arrow_csv.open_csv(
-            file,
+            unpacked(file, form.packing),
             read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES, column_names=header),
             # Quoted text may contain line breaks.
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
@@ -187,22 +269,19 @@ def open_csv(
             ),
         )
     except DAMAGE as error:
-        hint = _separator_hint(file, separator)
+        hint = _separator_hint(file, form, separator)
         raise InputError(
             f"{shown_path(file)} cannot be read as CSV ({first_line(error)}{hint}); correct it"
         ) from None
 
 
-def csv_names(file: Path, separator: str) -> list[str]:
+def csv_names(file: Path, form: FileForm, separator: str) -> list[str]:
     """Returns the names in the first line of a CSV file. Raises InputError."""
     # Without column names pyarrow reads one block and guesses types, which are not used.
-    schema = open_csv(file, [], separator).schema
+    schema = open_csv(file, form, [], separator).schema
     try:
         # pyarrow decodes the names only here.
-        names = schema.names
-        if "\0" in "".join(names):
-            raise UnicodeError("it has null bytes, as in UTF-16")
-        return names
+        return schema.names
     except UnicodeError as error:
         raise InputError(
             f"{shown_path(file)} cannot be read: its first line is not UTF-8 "
@@ -235,9 +314,91 @@ def shown_path(path: Path) -> str:
     return repr(str(path))
 
 
-def _types(schema: pa.Schema, names: Iterable[str]) -> dict[str, pa.DataType]:
-    """Returns the plain types of the named columns in a schema."""
-    return {name: _plain(schema.field(name).type) for name in names if name in schema.names}
+@contextlib.contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except DAMAGE as error:
+        problem = getattr(error, "strerror", None) or first_line(error)
+        raise InputError(f"log {shown_path(file)} cannot be read ({problem}); correct it") from None
+
+
+def _found(path: Path) -> InputFiles:
+    try:
+        return input_files(path)
+    except FileNotFoundError as error:
+        # A folder may be without data.
+        if path.exists():
+            raise _not_read(path, error) from None
+        raise InputError(
+            f"log {shown_path(path)} does not exist; give a CSV, JSON Lines or Parquet file, or a "
+            "directory"
+        ) from None
+    except OSError as error:
+        raise _not_read(path, error) from None
+
+
+def _not_read(path: Path, error: OSError) -> InputError:
+    return InputError(f"log {shown_path(path)} cannot be read: {error.strerror or error}")
+
+
+def _levels(name: str) -> dict[str, str | None]:
+    """Returns the columns in the folders of a file's name, such as `round=3/part.csv`."""
+    found: dict[str, str | None] = {}
+    for part in Path(name).parts[:-1]:
+        key, equals, value = part.partition("=")
+        if not key or not equals:
+            continue
+        column = unquote(key, errors="strict")
+        if column in found:
+            raise OSError(errno.EINVAL, f"two folders of its path name the column {column!r}")
+        found[column] = None if value == _NO_VALUE else unquote(value, errors="strict")
+    return found
+
+
+def _open_json(
+    file: Path, packing: str, schema: pa.Schema | None, unknown: str = "infer"
+) -> pa.RecordBatchReader:
+    """Opens JSON Lines for reading block by block.
+
+    Args:
+        file: path of the file.
+        packing: its compression.
+        schema: columns with their types; None for all of the first block, with guessed types.
+        unknown: whether other columns are an "error", or to "ignore".
+    """
+    return arrow_json.open_json(
+        unpacked(file, packing),
+        arrow_json.ReadOptions(block_size=BLOCK_BYTES),
+        arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown),
+    )
+
+
+def _json_schema(file: Path, packing: str) -> pa.Schema:
+    """Returns the columns of the first block, with types that keep what is written."""
+    guessed = _open_json(file, packing, None).schema
+    return pa.schema([pa.field(each.name, _json_type(each, file, packing)) for each in guessed])
+
+
+def _json_type(field: pa.Field, file: Path, packing: str) -> pa.DataType:
+    if pa.types.is_floating(field.type):
+        # Whole numbers from 2^63 on are guessed to be reals.
+        whole = pa.schema([pa.field(field.name, pa.uint64())])
+        with contextlib.suppress(pa.ArrowException):
+            _open_json(file, packing, whole, "ignore")
+            return pa.uint64()
+    return _untimed(field.type)
+
+
+def _untimed(kind: pa.DataType) -> pa.DataType:
+    """Returns a type in which text that looks like a time is text."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_untimed(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _untimed(each.type)) for each in kind])
+    return kind
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -246,11 +407,38 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return _plain(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(kind.storage_type)
+    if pa.types.is_decimal(kind) and not kind.scale and kind.precision <= WHOLE.precision:
+        return WHOLE
     return _VIEWS.get(kind, kind)
 
 
-def _shown_types(types: Mapping[str, pa.DataType]) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in types.items())
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Returns the type that holds the values of two plain types exactly; None if their values are
+    of different kinds."""
+    if one in (other, pa.null()):
+        return other
+    if is_whole(one) and is_whole(other):
+        if pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other):
+            return pa.int64()
+        are_unsigned = pa.types.is_unsigned_integer(one) and pa.types.is_unsigned_integer(other)
+        return pa.uint64() if are_unsigned else WHOLE
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
+        finest = max(one.unit, other.unit, key=_TICKS.index)
+        return pa.timestamp(finest, one.tz) if bool(one.tz) == bool(other.tz) else None
+    is_bytes = [
+        pa.types.is_binary(each) or pa.types.is_fixed_size_binary(each) for each in (one, other)
+    ]
+    return pa.binary() if all(is_bytes) else None
+
+
+def is_whole(kind: pa.DataType) -> bool:
+    """Returns whether all values of a plain type are whole numbers."""
+    return pa.types.is_integer(kind) or kind == WHOLE
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Returns whether a type is text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -268,49 +456,15 @@ def _batch_rows(parquet: pq.ParquetFile) -> int:
     return min(BATCH_ROWS, max(1, BATCH_BYTES * parquet.metadata.num_rows // max(1, size)))
 
 
-def _separator_hint(file: Path, separator: str) -> str:
-    """Returns a hint if a CSV file is UTF-16, or only another separator is in its first line."""
+def _separator_hint(file: Path, form: FileForm, separator: str) -> str:
+    """Returns a hint if only another separator is in the first line of a CSV file."""
     try:
-        with pa.input_stream(str(file)) as stream:
+        with unpacked(file, form.packing) as stream:
             first = decode_text(stream.read(1 << 12).split(b"\n")[0])
-    except DAMAGE:
+    except (*DAMAGE, ValueError):
         return ""
-    except ValueError as error:
-        return f"; {error}"
     found = max(_SEPARATORS, key=first.count)
     if separator in first or found not in first:
         return ""
     name = "tab" if found == "\t" else found
     return f"; its first line has no {separator!r}, but delimiter={name!r} would split it"
-
-
-def _files_of(path: Path) -> list[Path]:
-    shown = f"log {shown_path(path)}"
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise InputError(f"{shown} does not exist; give a CSV or Parquet file, or a directory")
-    # Other files are ignored, such as marks of a complete export.
-    named = [file for file in path.rglob("*") if file.suffix.lower() in _FORMATS]
-    # Only regular files count, because reading a pipe would wait for a writer.
-    found = sorted(file for file in named if file.is_file())
-    formats = Counter(_FORMATS[file.suffix.lower()] for file in found)
-    if not found:
-        raise InputError(f"{shown} has no .csv or .parquet file; give another directory")
-    if len(formats) > 1:
-        raise InputError(f"{shown} has both CSV and Parquet files; keep only those of one format")
-    return found
-
-
-def _format_of(file: Path) -> str:
-    if (known := _FORMATS.get(file.suffix.lower())) is not None:
-        return known
-    with file.open("rb") as opened:
-        head = opened.read(4096)
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if b"\0" in head:
-        raise InputError(
-            f"log {shown_path(file)} is neither Parquet nor text; unpack or convert it"
-        )
-    return "csv"

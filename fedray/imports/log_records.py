@@ -1,4 +1,4 @@
-"""Reads a whole log of the times at which devices were eligible or active, as CSV or Parquet."""
+"""Reads a whole log of the times at which devices were eligible or active."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +63,7 @@ class LogRecords(NamedTuple):
 
 
 def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
-    """Reads a CSV or Parquet file, or a directory of files of one format.
+    """Reads a CSV, JSON Lines or Parquet file, or a directory of files of one format.
 
     Args:
         path: the file or directory.

@@ -10,6 +10,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,14 @@ import pyarrow.compute as pc
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError, shown
-from fedray.imports.log_files import DAMAGE, csv_names, open_csv, open_parquet
+from fedray.base.file_form import form_of
+from fedray.imports.log_files import (
+    DAMAGE,
+    WHOLE,
+    LogFiles,
+    is_text,
+    open_csv,
+)
 from fedray.imports.log_times import TimeReader, are_moments
 from fedray.trace.files import first_line
 from fedray.trace.imported import AS_THEY_ARE, BY_LIST, BY_RANK
@@ -26,14 +34,19 @@ from fedray.trace.imported import AS_THEY_ARE, BY_LIST, BY_RANK
 MOST_ROUNDS = 2**32 - 1
 LARGEST_NUMBER = 10**18
 """Upper limit of round numbers in a log."""
+LONGEST_EXACT = 2**53
+"""Larger integers are not exact as float64."""
+TOO_LARGE = 2**62
+"""Stands for every larger number; int64 and float64 hold it exactly."""
 MOST_SHOWN = 5
 _EXACT = {pa.float16(): 2.0**11, pa.float32(): 2.0**24, pa.float64(): 2.0**53}
 """Integer by type below which all are exact, and no other is rounded to them."""
-_PARQUET = (".parquet", ".pq")
 REMEDY = (
     "number the rounds that occur with `renumber=True`, or list the rounds that released a model "
     "with `rounds_file='released.csv'`"
 )
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +149,9 @@ def exact_floats(rounds: pa.Array) -> pa.Array:
     if rounds.type not in _EXACT:
         return rounds
     values = rounds.cast(pa.float64())
-    is_exact = np.abs(np.nan_to_num(values.to_numpy(zero_copy_only=False))) < _EXACT[rounds.type]
+    sizes = np.abs(np.nan_to_num(values.to_numpy(zero_copy_only=False)))
+    # Numbers beyond all rounds are refused for their size.
+    is_exact = (sizes < _EXACT[rounds.type]) | (sizes >= LARGEST_NUMBER)
     return pc.if_else(pa.array(is_exact), values, None)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -149,7 +164,7 @@ def listed(some: Int64Array, count: int) -> str:
 def read_rounds_file(
     file: Path, separator: str, round_column: str, time_column: str | None, times: TimeReader
 ) -> ReleasedRounds:
-    """Reads a list of rounds in order of release: one per line, or a CSV or Parquet file.
+    """Reads a list of rounds in order of release: one per line, or a file of a log's formats.
 
     Args:
         file: path of the file. Rounds are in `round_column` or `round`, and times, if any, in
@@ -195,9 +210,6 @@ def check_new_list(file: Path) -> None:
     if file.is_file():
         remedy = "name a new file, or remove it first"
         raise InputError.of("propose_rounds", str(file), "exists already", remedy)
-    if file.suffix.lower() in _PARQUET:
-        rule = "would be read as Parquet, but the list is CSV"
-        raise InputError.of("propose_rounds", str(file), rule, "name it .csv")
 
 
 def write_rounds_file(
@@ -223,52 +235,70 @@ def write_rounds_file(
     write_whole(file, text.getvalue().encode(), what, InputError)
 
 
+def whole_numbers(rounds: pa.Array) -> pa.Array:
+    """Returns rounds [N] as int64, beyond 10^18 perhaps as TOO_LARGE; null if a value is not an
+    integer."""
+    kind = rounds.type
+    if is_text(kind):
+        digits = _COMPUTE.utf8_trim_whitespace(rounds)
+        digits = _COMPUTE.replace_substring_regex(digits, r"^(-?)0+([0-9])", r"\1\2")
+        # 18 digits always fit int64.
+        is_large = _COMPUTE.match_substring_regex(digits, r"^[0-9]{19,}$")
+        digits = _COMPUTE.if_else(is_large, str(TOO_LARGE), digits)
+        is_short = _COMPUTE.match_substring_regex(digits, r"^-?[0-9]{1,18}$")
+        is_integer = _COMPUTE.or_(is_large, is_short)
+        return _COMPUTE.if_else(is_integer, digits, pa.scalar(None, kind)).cast(pa.int64())
+    if pa.types.is_floating(kind):
+        values = exact_floats(rounds)
+        is_large = _COMPUTE.greater_equal(values, float(LARGEST_NUMBER))
+        is_exact = _COMPUTE.less_equal(_COMPUTE.abs(values), float(LONGEST_EXACT))
+        is_integer = _COMPUTE.and_(is_exact, _COMPUTE.equal(values, _COMPUTE.trunc(values)))
+        values = _COMPUTE.if_else(is_integer, values, None).cast(pa.int64())
+        return _COMPUTE.if_else(is_large, pa.scalar(TOO_LARGE), values)
+    if kind == WHOLE:
+        least = pa.scalar(-1).cast(kind)
+        rounds = _COMPUTE.max_element_wise(rounds, least, skip_nulls=False)
+    if kind == WHOLE or pa.types.is_uint64(kind):
+        largest = pa.scalar(TOO_LARGE).cast(kind)
+        rounds = _COMPUTE.min_element_wise(rounds, largest, skip_nulls=False)
+    return rounds.cast(pa.int64())
+
+
 def _table(file: Path, separator: str, round_column: str) -> pa.Table:
-    if file.suffix.lower() in _PARQUET:
-        with open_parquet(file) as parquet:
-            _check_distinct(parquet.schema_arrow.names, file)
-            return parquet.read()
-    names = csv_names(file, separator)
+    form = form_of(file)
+    delimiter = separator if form.content == "CSV" else None
+    names = LogFiles(file, {}, delimiter).names
     # A first line that is neither digits nor names may or may not be a round.
-    if len(names) == 1 and names[0].strip().removeprefix("-").isdigit():
+    is_list = delimiter is not None and len(names) == 1
+    if is_list and names[0].strip().removeprefix("-").isdigit():
         if names[0] == round_column:
             raise _refused(
                 file, f"begins with {names[0]!r}, a round or a name", "rename the column"
             )
-        return open_csv(file, ["round"], separator, header=["round"]).read_all()
-    _check_distinct(names, file)
-    # Columns are read as text, because pyarrow would guess types and lose the offsets of times.
-    return open_csv(file, names, separator).read_all()
-
-
-def _check_distinct(names: list[str], file: Path) -> None:
+        return open_csv(file, form, ["round"], separator, header=["round"]).read_all()
     if len(set(names)) < len(names):
         raise _refused(file, "has two columns with the same name", "rename one of them")
+    files = LogFiles(file, dict.fromkeys(names, "rounds_file"), delimiter)
+    return pa.Table.from_batches(files.batches(), pa.schema(files.types))
 
 
 def _whole(column: pa.Array, file: Path) -> Int64Array:
-    try:
-        # A cast refuses spaces, which lists made by hand have.
-        if pa.types.is_string(column.type):
-            column = pc.utf8_trim_whitespace(column)  # pyright: ignore[reportAttributeAccessIssue]
-        exact = exact_floats(column)
-        if exact.null_count > column.null_count:
-            raise _refused(
-                file, f"has rounds that {column.type} does not hold exactly", "correct them"
-            )
-        numbers = exact.cast(pa.int64())
-    except pa.ArrowException as error:
-        rule = f"has rounds that are not integers ({first_line(error)})"
-        raise _refused(file, rule, "correct them") from None
-    if not len(numbers):
+    if exact_floats(column).null_count > column.null_count:
+        rule = f"has rounds that {column.type} does not hold exactly"
+        raise _refused(file, rule, "correct them")
+    if not len(column):
         raise _refused(file, "lists no round", "list the rounds that released a model")
+    if column.null_count:
+        raise _refused(file, f"has {column.null_count:,} lines without a round", "correct them")
+    numbers = whole_numbers(column)
     if numbers.null_count:
-        raise _refused(file, f"has {numbers.null_count:,} lines without a round", "correct them")
+        first = column[int(np.flatnonzero(numbers.is_null())[0])]
+        raise _refused(file, f"has rounds that are not integers ({first})", "correct them")
     found = np.asarray(numbers)
-    wrong = found[(found < 0) | (found >= LARGEST_NUMBER)]
+    wrong = np.flatnonzero((found < 0) | (found >= LARGEST_NUMBER))
     if wrong.size:
         remedy = "rounds must be from 0 to 10^18; correct it"
-        raise _refused(file, f"has round {wrong[0]}", remedy)
+        raise _refused(file, f"has round {column[int(wrong[0])]}", remedy)
     return found
 
 

@@ -9,11 +9,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from fedray.base.errors import InputError, shown
+from fedray.base.input_files import input_files, naming
 from fedray.base.kept import cache_folder, keep, read_kept
-from fedray.base.regular_file import check_regular_file, open_regular_file
+from fedray.base.regular_file import open_regular_file
 from fedray.base.table import Table
 
 MOST_DATA_BYTES = 1 << 40
@@ -38,6 +39,9 @@ class NamesDataFiles(Table):
     """Name of the table in a scenario, for messages."""
     digest_keys: ClassVar[dict[str, str]]
     """Maps each key that holds a path ("" for no file) to the key that holds the file's digest."""
+    _named: set[str] = PrivateAttr(default_factory=set)
+    """Paths that the user named. Links in other folders may not lead out of them, because a folder
+    that came with a stranger's trace could make any file of this machine data."""
 
     @model_validator(mode="after")
     def _identify_files(self, info: ValidationInfo) -> Self:
@@ -50,8 +54,10 @@ class NamesDataFiles(Table):
                 continue
             path = Path(os.path.realpath(Path(context.get("directory", ".")) / file))
             given: str = getattr(self, digest_key)
+            # A copy of a trace's table has that table's digest.
+            is_foreign = bool(given) and file in context.get("foreign", ())
             try:
-                digest = content_digest(path)
+                digest = content_digest(path, stays_inside=is_foreign)
             except OSError as error:
                 if given:  # such as that of a trace which is read again elsewhere
                     continue
@@ -68,7 +74,14 @@ class NamesDataFiles(Table):
             # frozen, and not yet handed out
             object.__setattr__(self, path_key, str(path))
             object.__setattr__(self, digest_key, digest)
+            if not is_foreign:
+                self._named.add(str(path))
         return self
+
+    @property
+    def foreign_places(self) -> set[str]:
+        """Paths in this table that came with a trace or run."""
+        return {getattr(self, key) for key in self.digest_keys} - self._named
 
     def checked_path(self, path_key: str) -> Path:
         """Returns the path of a file after checking that it has the recorded content.
@@ -83,7 +96,7 @@ class NamesDataFiles(Table):
         wanted = getattr(self, digest_key)
         try:
             # The file may have changed since the table was read, or be another one on this machine.
-            digest = content_digest(path)
+            digest = content_digest(path, stays_inside=str(path) not in self._named)
         except OSError as error:
             raise InputError(
                 f"{self.table}.{path_key}={shown(str(path))} cannot be read "
@@ -106,41 +119,28 @@ class NamesDataFiles(Table):
         return hash(tuple(getattr(self, key) for key in self.digest_keys.values()))
 
 
-def content_digest(path: Path) -> str:
-    """Returns the SHA-256 of a file, or of the digests and names of all files in a folder.
+def content_digest(path: Path, *, stays_inside: bool = False) -> str:
+    """Returns the SHA-256 of a file, or of the digests and names of the files in a folder that are
+    read (`input_files`).
 
     A file is read once: the cache holds its digest with its size and the times of its last changes,
     and the file is read again if one of them differs.
 
     Args:
         path: a file or a folder.
+        stays_inside: whether a folder may not have links that lead out of it.
 
     Raises:
-        OSError: a file cannot be read, is not a regular file, or is outside the folder.
+        OSError: a file cannot be read, or its folder is refused by `input_files`.
     """
     if not path.is_dir():
         return _file_digest(path)
     lines = []
-    for file in files_below(path):
-        try:
-            check_regular_file(file, inside=path)
-        except OSError as error:
-            raise OSError(error.errno, f"{file.name}: {error.strerror}") from None
-        # Names are relative, so the digest stays when the folder is moved.
-        lines.append(f"{_file_digest(file)}  {file.relative_to(path)}\n")
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def files_below(folder: Path) -> list[Path]:
-    """Returns all files below a folder, sorted by path, without hidden ones."""
-    # File systems list files in any order.
-    files = (file for file in folder.rglob("*") if file.is_file())
-    shown_ones = (
-        file
-        for file in files
-        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
-    )
-    return sorted(shown_ones)
+    for file, name in input_files(path, stays_inside=stays_inside).files:
+        with naming(name):
+            # Names are relative, so the digest stays when the folder is moved.
+            lines.append(f"{_file_digest(file)}  {name}\n")
+    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
 def without_places(table: Table) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from fedray.scenario.analytics import (
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, FormedData, LanguageData
-from fedray.scenario.data_file import PLACES
+from fedray.scenario.data_file import PLACES, NamesDataFiles
 from fedray.scenario.latency import Latency
 from fedray.scenario.overrides import apply_override, in_order, merged, naming_overrides
 from fedray.scenario.participation import Participation
@@ -654,7 +654,9 @@ class Scenario(Table):
         # Contents in memory are reused, so that a copy does not read the files again.
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         contents = {table.sha256: table for table in self.content_files}
-        return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
+        foreign = self.data.foreign_places if isinstance(self.data, NamesDataFiles) else set()
+        context = {"matrices": known, "contents": contents, "foreign": foreign}
+        return self._validated(tables, "scenario", context)
 
     @property
     def digest(self) -> str:

@@ -37,6 +37,8 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, shown
+from fedray.base.file_digests import ReadFile
+from fedray.base.input_files import files_text
 from fedray.base.rounding import counted
 from fedray.base.storage import fetched
 from fedray.base.threads import in_order
@@ -142,7 +144,12 @@ class ImportDocument(TypedDict):
     rounds_digest: str
     """Digest of the file of the log's rounds."""
     log: str
-    """The log that was read."""
+    """The log that was read: a file, or a directory of files."""
+    files: list[ReadFile]
+    """Files that were read, in this order, with sizes and digests. Devices and owners in the names
+    of folders are hashed."""
+    skipped_files: list[str]
+    """Files and folders of the log's directory that were skipped, as marks of other programs."""
     device_columns: list[str]
     """Columns of the log that name a device."""
     round_column: str
@@ -250,7 +257,8 @@ class ImportedTrace(OpenedTrace):
         directory = Path(path)
         run = read_document(directory)
         _FORM.check(run, directory, verify)
-        _check_left_out(run["left_out"], directory)
+        _check_entries(run["left_out"], LeftOut, "left_out", directory)
+        _check_entries(run["files"], ReadFile, "files", directory)
         _check_values(run, directory)
         check_parts(run["parts"], directory)
         if verify:
@@ -342,6 +350,9 @@ class ImportedTrace(OpenedTrace):
                 "(group privacy)."
             )
             found.append(Assumption(text, UNIT_SOURCE))
+        text = files_text([each["bytes"] for each in run["files"]], run["skipped_files"])
+        source = "told to the import: the log; it read all files but marks"
+        found.append(Assumption(f"The log is complete: {text}.", source))
         found.append(Assumption(self._numbering_assumption(), self.rounds_source))
         if sparse := run.get("sparse_rounds"):
             found.append(Assumption(sparse, _ROWS))
@@ -542,7 +553,8 @@ class ImportedTrace(OpenedTrace):
     def device_names(self) -> pa.ChunkedArray:
         """Names of all devices in the log, in order of their ids; integers as text."""
         names = pq.read_table(self._names_file)["device"]
-        return names.cast(pa.string()) if pa.types.is_integer(names.type) else names
+        is_number = pa.types.is_integer(names.type) or pa.types.is_decimal(names.type)
+        return names.cast(pa.string()) if is_number else names
 
     def verify(self) -> None:
         """Recomputes every digest. Raises TraceCorrupt at the first difference."""
@@ -578,12 +590,13 @@ def _changed(place: object) -> TraceCorrupt:
     return _corrupt(place, f"does not have the digest that {RUN_FILE} records, so it was changed")
 
 
-def _check_left_out(entries: list[Any], directory: Path) -> None:
-    kinds = get_type_hints(LeftOut)
+def _check_entries(entries: list[Any], kind: type, key: str, directory: Path) -> None:
+    """Raises TraceCorrupt unless all entries of a list in run.json have the keys of a class."""
+    kinds = get_type_hints(kind)
     for entry in entries:
         # `type` is compared, because isinstance accepts True as an int.
         if not isinstance(entry, dict) or {k: type(v) for k, v in entry.items()} != kinds:
-            raise _corrupt(directory / RUN_FILE, "has a malformed entry in left_out")
+            raise _corrupt(directory / RUN_FILE, f"has a malformed entry in {key}")
 
 
 def _check_digest(run: dict[str, Any], directory: Path) -> None:
@@ -603,7 +616,7 @@ def _check_totals(run: dict[str, Any], directory: Path) -> None:
 def _check_values(run: dict[str, Any], directory: Path) -> None:
     """Raises TraceCorrupt unless lists and tables in run.json have the types that the properties
     rely on."""
-    names = [*run["device_columns"], *run["where"]]
+    names = [*run["device_columns"], *run["where"], *run["skipped_files"]]
     times = run.get("times")
     are_as_written = (
         len(run["device_columns"]) > 0

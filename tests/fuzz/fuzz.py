@@ -33,6 +33,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from drawn_folders import (
+    PACKINGS,
+    Folder,
+    data_rows,
+    drawn_data,
+    drawn_log,
+    log_rows,
+    packed,
+)
 from valid_inputs import Finding, run_command, valid_targets
 
 from fedray.audit.audit import audit_trace
@@ -53,7 +62,7 @@ from fedray.scenarios.gboard_rows import published_runs, select
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.ids import key_of, means_no_id
-from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.imported import ImportedTrace, name_text, open_trace
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TASKS_FILE, TasksRun
 from fedray.trace.trained import TRAINING, TrainedRunWriter
@@ -550,6 +559,155 @@ class Logs:
         return False
 
 
+class Folders:
+    """A folder of a log, or of training data, of which one file is damaged, lost, linked or renamed.
+
+    Undamaged, it is read as pyarrow reads each file, or refused by name (`drawn_folders.py`); damaged, it is refused, or read as the twin
+    reads what is there: a damaged file of text may be another log, so only what is compressed or Parquet is asked to be the same.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def case(self, rng: random.Random) -> bool:
+        place = self._folder / "case"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        before = os.environ.get("XDG_CACHE_HOME")
+        os.environ["XDG_CACHE_HOME"] = str(place / "cache")
+        try:
+            return self._log(place, rng) if rng.random() < 0.7 else self._data(place, rng)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+            os.environ.pop("XDG_CACHE_HOME")
+            if before is not None:
+                os.environ["XDG_CACHE_HOME"] = before
+
+    def _log(self, place: Path, rng: random.Random) -> bool:
+        folder = drawn_log(place, rng)
+        wanted, is_damaged = log_rows(folder), rng.random() < 0.5
+        if is_damaged:
+            damage_file(folder, rng)
+        out, given = place / "out", {"where": folder.where}
+        try:
+            trace = import_log(folder.path, "device", "round", None, out, renumber=True, **given)
+        except InputError as error:
+            if not is_damaged and wanted:
+                self._check_refused(folder, error)
+            if out.exists() or (place / "out.partial").exists():
+                raise Finding("something was left behind") from None
+            return True
+        if not is_damaged and folder.refusals:
+            raise Finding(f"read in spite of {folder.refusals}")
+        rows = {(name, int(trace.round_label(number))) for name, number in _imported_rows(trace)}
+        if not is_damaged and rows != wanted:
+            raise Finding(f"{len(rows)} rows of {len(wanted)} were read")
+        inspect_log(folder.path, {"device": ["device"], "round": ["round"]}, folder.where)
+        return False
+
+    def _data(self, place: Path, rng: random.Random) -> bool:
+        folder = drawn_data(place, rng)
+        wanted, is_damaged = data_rows(folder), rng.random() < 0.5
+        if is_damaged:
+            damage_file(folder, rng)
+        keys = {"kind": "parquet", "file": str(folder.path), "client": "user", "inputs": "x", "targets": "y"}  # fmt: skip
+        try:
+            source = source_of(Scenario.from_tables({**SCENARIO, "data": keys}))
+        except InputError as error:
+            if not is_damaged:
+                self._check_refused(folder, error)
+            return True
+        if is_damaged:
+            return False
+        if folder.refusals:
+            raise Finding(f"read in spite of {folder.refusals}")
+        test = sum(split == "test" for split, _ in wanted) or source.held_out_devices
+        if source.people(Scenario.from_tables({**SCENARIO, "data": keys}))["clients"] + test != len(wanted):  # fmt: skip
+            raise Finding("some clients were not read")
+        return False
+
+    def _check_refused(self, folder: Folder, error: InputError) -> None:
+        if not folder.refusals and not folder.doubts:
+            raise Finding(f"refused: {error}") from None
+        if not any(name in str(error) for name in folder.names):
+            raise Finding(f"refused without a name: {error}") from None
+
+
+def _imported_rows(trace: ImportedTrace) -> Iterator[tuple[str, int]]:
+    for part in trace.accepted():
+        names = trace.names_of(part.device_ids.tolist())
+        yield from zip(names, part.rounds.tolist(), strict=True)
+
+
+def damage_file(folder: Folder, rng: random.Random) -> None:
+    """Changes the bytes of a data file, or replaces it by a pipe, a link or nothing, or gives it another name."""
+    file = rng.choice(folder.files).path
+    kind = rng.random()
+    if kind < 0.6:
+        file.write_bytes(changed_bytes(file.read_bytes(), rng))
+        return
+    if kind < 0.7:
+        file.rename(file.with_name(rng.choice(["x", "=", "_x", ".x", "a=b", "é\udcff", "x" * 200])))
+        return
+    file.unlink()
+    if kind < 0.8:
+        os.mkfifo(file)
+    elif kind < 0.9:
+        file.symlink_to(rng.choice([folder.path, file, "/nowhere", folder.files[0].path]))
+
+
+class JsonLines:
+    """JSON Lines whose values are of any type: a device or round that is read is the one that is written, to the letter."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def case(self, rng: random.Random) -> bool:
+        # A key with values of several types is refused.
+        mixed = [*JSON_TEXTS, *JSON_WHOLES, *JSON_OTHERS] if rng.random() < 0.1 else []
+        least = rng.choice([0, -(2**63)])
+        wholes = [each for each in JSON_WHOLES if each >= least and (each < 2**63 or not least)]
+        devices = mixed or rng.choice([JSON_TEXTS, wholes])
+        extras = mixed or rng.choice([["x", "2026-03-01", None], [1, 2.5], [{"a": ["2026-03-01"]}]])
+        is_text = rng.random() < 0.3
+        rows = [
+            {"device": rng.choice(devices), "round": str(number) if is_text else number, "extra": rng.choice(extras)}
+            for number in rng.choices([*range(9), 10**18 - 1, 2**53 + 1], k=rng.randint(1, 12))
+        ]  # fmt: skip
+        for row in rows:
+            if rng.random() < 0.1:
+                del row[rng.choice(list(row))]
+        text = rng.choice(["", " ", "\ufeff"]) + "".join(
+            json.dumps(row, ensure_ascii=rng.random() < 0.5) + rng.choice(["\n", "\r\n", "\n\n"])
+            for row in rows
+        )
+        content = text.encode(errors="surrogatepass")
+        is_damaged = rng.random() < 0.4
+        content = changed_bytes(content, rng) if is_damaged else content
+        log, out = self._folder / "log", self._folder / "out"
+        log.write_bytes(packed(content, rng.choice(["", "", *PACKINGS])))
+        options = {"repeats": "once", "leave_out_invalid": rng.random() < 0.5}
+        try:
+            trace = import_log(log, "device", "round", None, out, renumber=True, **options)
+            found = {(name, trace.round_label(number)) for name, number in _imported_rows(trace)}
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+        lost = sum(each.rows for each in trace.left_out)
+        wanted = {
+            (name_text(str(row["device"])), str(int(row["round"])))
+            for row in rows
+            if row.get("device") not in (None, "") and row.get("round") is not None
+        }
+        if not is_damaged and not (found <= wanted and (found == wanted or lost)):
+            raise Finding(f"{sorted(found - wanted)[:3]} for {sorted(wanted - found)[:3]}")
+        return False
+
+
+JSON_TEXTS = ["0012", "12", "2026-03-01", "2026-03-01T00:00:00Z", "1e3", "true", "null", "", "é", "a|b", "\x00x", "{", "[]"]  # fmt: skip
+JSON_WHOLES = [0, 12, 7, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -3, -(2**63)]
+JSON_OTHERS: list[Any] = [1.5, 1e300, True, False, None, [1], {"a": 1}, [{"a": ["2026-03-01"]}], 2**64, 10**30]  # fmt: skip
+
+
 class OddLogs:
     """Logs with copies, retries, rows of other outcomes, columns of every type, ids that mean nothing, ids in several spellings, and
     encodings of every kind.
@@ -999,6 +1157,8 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
             "matrices",
             "logs",
             "odd",
+            "folders",
+            "lines",
             "pipes",
             "data",
             "sessions",
@@ -1052,6 +1212,8 @@ def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
     yield "odd log", 0.025, OddLogs(places["odd"])
+    yield "folder", 0.02, Folders(places["folders"])
+    yield "JSON Lines", 0.01, JsonLines(places["lines"])
     yield "pipe", 0.001, Pipes(places["pipes"])
     yield "data", 0.02, DataFiles(places["data"])
     yield "sessions", 0.03, Sessions(places["sessions"])

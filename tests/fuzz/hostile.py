@@ -37,6 +37,7 @@ from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
 from fedray.clients.python_file import function_in
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
+from fedray.scenario.data_file import content_digest
 
 SECONDS = 60
 MEMORY = 4 << 30
@@ -158,12 +159,6 @@ def endless_memory(file: Path, write: Callable[[Path], None]) -> None:
     file.symlink_to("/proc/self/mem")
 
 
-def folder_with_a_way_out(file: Path, write: Callable[[Path], None]) -> None:
-    file.mkdir()
-    write(file.parent.parent / "outside" / f"secret{file.suffix}")
-    (file / f"in{file.suffix}").symlink_to(file.parent.parent / "outside" / f"secret{file.suffix}")
-
-
 BROKEN = {
     "pipe": pipe, "socket": unix_socket, "device": endless_device, "directory": directory, "circle of links": circle,
     "empty": empty, "sparse": sparse, "cut": cut, "noise": noise, "memory of the process": endless_memory,
@@ -184,17 +179,84 @@ def add_broken(
 for _kind in WRITERS:
     for _what, _break in BROKEN.items():
         add_broken(_kind, _what, _break)
-    if _kind == "parquet":
-        add_broken(_kind, "link out of the folder", folder_with_a_way_out)
 
 
-@case("any: link in a folder to a device")
+def folder_case(name: str) -> Callable[[Callable[[Path, Path], None]], None]:
+    """A folder of data with a good file, to which a function adds another; it is given that file and the folder outside."""
+
+    def add(make: Callable[[Path, Path], None]) -> None:
+        @case(f"folder: {name}")
+        def made(folder: Path) -> Table:
+            parquet_file(folder / "a.parquet")
+            make(folder / "b.parquet", folder.parent / "outside")
+            return {"kind": "parquet", "file": "."}
+
+    return add
+
+
+for _what, _break in {**BROKEN, "link to itself": circle}.items():
+    if _what != "directory":
+
+        def _add(file: Path, outside: Path, break_: Any = _break) -> None:
+            break_(file, lambda new: parquet_file(new, client=["c", "c", "d", "d"]))
+
+        folder_case(_what)(_add)
+
+
+@folder_case("link to a text outside")
+def _(file: Path, outside: Path) -> None:
+    file.symlink_to("/etc/passwd")
+
+
+@folder_case("link to the folder itself")
+def _(file: Path, outside: Path) -> None:
+    (file.parent / "sub").mkdir()
+    (file.parent / "sub" / "back").symlink_to(file.parent)
+
+
+@folder_case("links between two folders")
+def _(file: Path, outside: Path) -> None:
+    for name, other in (("x", "y"), ("y", "x")):
+        (file.parent / name).mkdir()
+        (file.parent / name / "to").symlink_to(file.parent / other)
+
+
+@folder_case("a file deeper than a path may be long")
+def _(file: Path, outside: Path) -> None:
+    here = os.open(file.parent, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=here)
+        below = os.open("d" * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("b.parquet", os.O_CREAT, dir_fd=here))
+
+
+for _name in ("text", "text.xz", "data.tar.gz", "data.zip", "data.sqlite"):
+
+    def _other(file: Path, outside: Path, name: str = _name) -> None:
+        starts = {"text": b"client,inputs", "text.xz": b"\xfd7zXZ\0", "data.tar.gz": b"\x1f\x8b", "data.zip": b"PK\3\4", "data.sqlite": b"SQLite format 3\0"}  # fmt: skip
+        (file.parent / name).write_bytes(starts[name] + b"\n1,2\n" * 99)
+
+    folder_case(_name)(_other)
+
+
+@case("folder: link of a stranger's folder that leads out")
 def _(folder: Path) -> Table:
-    parquet_file(folder / "a.parquet")
-    (folder / "b.parquet").symlink_to("/dev/zero")
-    (folder / "sub").mkdir()
-    (folder / "sub" / "c.parquet").symlink_to("/etc/passwd")
-    return {"kind": "parquet", "file": "."}
+    """The digest is right, so only its place forbids the file."""
+    (folder / "data").mkdir()
+    outside = folder.parent / "outside" / "secret.parquet"
+    parquet_file(outside, inputs=[[float(SECRET)]] * 4)
+    (folder / "data" / "in.parquet").symlink_to(outside)
+    return {"kind": "parquet", "file": str(folder / "data"), "sha256": content_digest(folder / "data"), "is_recorded": True}  # fmt: skip
+
+
+@case("folder: linked folder of a stranger's folder that leads out")
+def _(folder: Path) -> Table:
+    (folder / "data").mkdir()
+    parquet_file(folder.parent / "outside" / "secret.parquet", inputs=[[float(SECRET)]] * 4)
+    (folder / "data" / "in").symlink_to(folder.parent / "outside")
+    return {"kind": "parquet", "file": str(folder / "data"), "sha256": content_digest(folder / "data"), "is_recorded": True}  # fmt: skip
 
 
 # SQLite.
@@ -630,7 +692,8 @@ class Finding(AssertionError):
 def read(tables: Table, folder: Path) -> None:
     """Reads everything that a scenario with these tables names."""
     others = {key: value for key, value in tables.items() if key in ("availability", "privacy")}
-    data = {} if others else {"data": tables}
+    own = {key: value for key, value in tables.items() if key != "is_recorded"}
+    data = {} if others else {"data": own}
     together = {
         "seed": 3,
         "population": {"devices": 1000},

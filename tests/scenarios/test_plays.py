@@ -85,6 +85,13 @@ def test_a_role_has_every_line_that_it_says_and_no_heading_or_direction(plays: P
     }
 
 
+def test_plays_are_read_whatever_their_files_are_called(plays: Path) -> None:
+    found = roles_of(plays)
+    (plays / "garden.txt").rename(plays / "garden.TXT")
+    (plays / "kettle.txt").rename(plays / "kettle")
+    assert roles_of(plays) == found
+
+
 def test_a_role_of_one_example_is_left_out(plays: Path) -> None:
     (plays / "long.txt").write_text(f"ACT I\n\nANNA\t{'tea ' * 60}\n\nBEN\tNo.\n")
     examples = examples_of(plays)
@@ -96,7 +103,8 @@ def test_a_role_of_one_example_is_left_out(plays: Path) -> None:
 @pytest.mark.parametrize("text", ["", "no roles at all\n", "ACT I\n\nANNA\tToo short.\n"])
 def test_a_folder_without_roles_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "play.txt").write_text(text)
-    with pytest.raises(InputError, match="no role of 160 characters"):
+    says = "no role of 160 characters" if text.startswith("ACT") else r"play\.txt' has no role"
+    with pytest.raises(InputError, match=says):
         examples_of(tmp_path)
     with pytest.raises(InputError, match="no folder with plays"):
         roles_of(tmp_path / "missing")

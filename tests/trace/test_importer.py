@@ -204,7 +204,7 @@ MALFORMED = {
     ),
     "huge round": (
         "dev,round\nx,99999999999999999999\n",
-        "1 row with a round that is not an integer",
+        "1 row with a round beyond rounds-1=4",
     ),
     "mixed types": (
         "dev,round\nx,1\ny,one\nz,2.5\n",
@@ -219,7 +219,7 @@ MALFORMED = {
         "1 row without a round (such as device 'x', round missing)",
     ),
     "no rows": ("dev,round\n", "has no participation (0 rows"),
-    "empty file": ("", "Empty CSV file"),
+    "empty file": ("", "it is empty; remove it"),
     "two columns with the same name": (
         "dev,dev,round\nx,y,1\n",
         "--column device='dev' is the name of 2 columns",
@@ -328,7 +328,7 @@ def test_a_directory_of_files_is_one_log(tmp_path: Path) -> None:
         "b": [1, 3],
     }
     write_log(folder / "three", ["c"], [0], "csv")
-    with pytest.raises(InputError, match="both CSV and Parquet"):
+    with pytest.raises(InputError, match="both Parquet and CSV files .*one.parquet.*three.csv"):
         import_log(folder, "dev", "round", 5, tmp_path / "u")
 
 

@@ -2,31 +2,57 @@
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection
+from lzma import LZMAError
 from pathlib import Path
 
-from fedray.scenario.data_file import files_below
-from .reader import Damaged
+from fedray.base.file_form import form_of
+from fedray.base.input_files import input_files
+from .reader import Damaged, damage
 
-_OF_HUGGING_FACE = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}")
+_OF_HUGGING_FACE = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}(\..*)?")
 
 
-def split_files(path: Path, suffixes: Sequence[str]) -> list[tuple[str, Path]]:
-    """Returns (split, file) of every file with one of the suffixes, in order of their names.
+def split_files(path: Path, split: str, held_out_split: str) -> dict[str, list[Path]]:
+    """Returns the files of each split in order of their names; all files of a folder are in one.
 
     In a folder, a file `<split>-00000-of-00002.<suffix>` belongs to that split, as for Hugging
-    Face. A file in a subfolder belongs to the split of that name (`train/part_0.parquet`). Others,
-    and a single file, belong to the split "".
+    Face. A file in a subfolder belongs to the split of that name (`train/part_0.parquet`). If the
+    table names no split and none is called `train` or `test`, all files and a single file belong
+    to the split "".
+
+    Args:
+        path: a file or a folder.
+        split, held_out_split: splits that the table names, or "".
 
     Raises:
-        Damaged: the folder has no such file.
+        Damaged: the folder is refused by `input_files`, has a file that is not Parquet, or one
+            that is in no split beside others that are.
     """
     if not path.is_dir():
-        return [("", path)]
-    files = [file for file in files_below(path) if file.suffix.lower() in suffixes]
-    if not files:
-        raise Damaged(f"{path.name}: the folder has no file {' or '.join(suffixes)}")
-    return [(_split_of(file, path), file) for file in files]
+        return {"": [path]}
+    with damage(path.name, OSError):
+        files = input_files(path).files
+    for file in files:
+        with damage(f"{path.name}: {file.name!r}", OSError, EOFError, LZMAError):
+            form = form_of(file.path)
+            if form.content != "Parquet":
+                raise Damaged(f"{path.name}: {file.name!r} is not Parquet; convert or remove it")
+    given = {split, held_out_split} - {""}
+    known = given or {"train", "test"}
+    splits = {file: _split_of(Path(file.name), known) for file in files}
+    # Folders of other names only store the parts of one split.
+    if not given and known.isdisjoint(splits.values()):
+        return {"": [file.path for file in files]}
+    found: dict[str, list[Path]] = {}
+    for file, of_file in splits.items():
+        if not of_file:
+            raise Damaged(
+                f"{path.name}: {file.name!r} is in no split, but other files are; move it into "
+                "the folder of a split"
+            )
+        found.setdefault(of_file, []).append(file.path)
+    return found
 
 
 def read_only_sqlite(path: Path, table: str) -> sqlite3.Connection:
@@ -51,8 +77,10 @@ def read_only_sqlite(path: Path, table: str) -> sqlite3.Connection:
     return connection
 
 
-def _split_of(file: Path, folder: Path) -> str:
-    named = _OF_HUGGING_FACE.fullmatch(file.stem)
+def _split_of(name: Path, known: Collection[str]) -> str:
+    """Returns the split of a file by its name in a folder; empty for none."""
+    named = _OF_HUGGING_FACE.fullmatch(name.name)
     if named is not None:
         return named["split"]
-    return file.parent.name if file.parent != folder else ""
+    # A split may have folders of its own: `train/2026-09/part_0.parquet`.
+    return next((part for part in name.parts[:-1] if part in known), name.parent.name)

@@ -26,7 +26,6 @@ from .reader import (
     damage,
 )
 
-SUFFIXES = (".parquet",)
 MOST_GROUP_BYTES = (1 << 31) - 1
 """Largest size of the columns of a row group in memory, bytes. Parquet stores equal values once, so
 a small file can expand beyond the memory."""
@@ -66,10 +65,7 @@ class ParquetFiles(ClientFile):
     def of(cls, table: ParquetData) -> "ParquetFiles":
         """Opens the files of a table."""
         path = Path(table.file)
-        files: dict[str, list[Path]] = {}
-        for split, file in split_files(path, SUFFIXES):
-            files.setdefault(split, []).append(file)
-        return cls(path, files, table.client)
+        return cls(path, split_files(path, table.split, table.held_out_split), table.client)
 
     def clients(self) -> Iterator[Client]:
         for split, rows in self._splits.items():

@@ -73,4 +73,6 @@ def damage(subject: str, *kinds: type[Exception]) -> Iterator[None]:
     except Damaged:
         raise
     except kinds as error:
-        raise Damaged(one_line(f"{subject}: {error}")) from None
+        # The text of an error of the system would repeat its number and the path.
+        reason = getattr(error, "strerror", None) or error
+        raise Damaged(one_line(f"{subject}: {reason}")) from None

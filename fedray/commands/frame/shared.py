@@ -7,7 +7,7 @@ Args:
     delimiter (C): character between columns of CSV, or tab; default: a comma
     figures (DIR): folder for every figure, and its data as CSV
     is_fixed_order: rounds of a device are exactly min-sep apart, as in passes in one order
-    log: CSV or Parquet file, or a directory of them
+    log: CSV, JSON Lines or Parquet file, or a directory of them
     max_participations (K): max participations k: most rounds of a device
     min_sep (B): min-sep b: least difference of two rounds of a device
     overrides (KEY=VALUE): key of the scenario to set, such as seed=7; repeatable

@@ -29,7 +29,7 @@ def read_observed_log(
     """Reads a log, and cuts it to the whole days between its first and its last start.
 
     Args:
-        path: a CSV or Parquet file, or a directory of them.
+        path: a CSV, JSON Lines or Parquet file, or a directory of them.
         columns: roles of its columns.
         utc_offset_hours: local time minus the log's clock.
         timer_hours: hours that a device keeps away after a participation; None if moments are

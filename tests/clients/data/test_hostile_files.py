@@ -1,5 +1,6 @@
 """Data that leads out of its file, or is not in order. `tests/fuzz/hostile.py` has many more."""
 
+import pickle
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.base.errors import InputError
+from fedray.clients.data.factory import source_of
+from fedray.scenario import Scenario
 
 
 def write_sqlite(folder: Path) -> dict:
@@ -37,12 +40,28 @@ def test_rows_of_a_client_that_lie_apart_are_refused(
         source(write(tmp_path))
 
 
-def test_a_folder_of_data_with_a_link_that_leads_out_is_refused(tmp_path: Path, source) -> None:
-    write_parquet(tmp_path)
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "a.parquet").symlink_to("../d.parquet")
-    with pytest.raises(InputError, match=r"a\.parquet: it leads out of"):
-        source({"kind": "parquet", "file": "folder"})
+@pytest.mark.parametrize("linked", ["a file", "a folder"])
+def test_links_lead_out_of_a_users_own_folder_and_of_no_trace_s(
+    linked: str, tmp_path: Path, scenario_of
+) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "folder"
+    for place in (outside, folder):
+        place.mkdir()
+    rows = {"client": ["a", "a", "b", "b"], "inputs": [1.0, 2.0, 3.0, 4.0]}
+    pq.write_table(pa.table(rows), outside / "d.parquet")
+    (folder / "in").symlink_to(outside / "d.parquet" if linked == "a file" else outside)
+    table = {"kind": "parquet", "file": "folder", "targets": ""}
+    own = scenario_of(table)
+    for scenario in (own, own.with_overrides("rounds.count=3"), pickle.loads(pickle.dumps(own))):
+        assert source_of(scenario).held_out_devices == 1
+    tables = own.to_tables()
+    recorded = Scenario.from_tables(tables, directory=tmp_path, is_recorded=True)
+    # An override makes the rest of a trace's tables no more the user's own than before.
+    for scenario in (recorded, recorded.with_overrides("rounds.count=3")):
+        with pytest.raises(InputError, match="'in': it leads out of"):
+            source_of(scenario)
+    named = recorded.with_overrides(f"data.file={folder}")
+    assert source_of(named).held_out_devices == 1
 
 
 def test_a_view_for_a_table_is_not_computed(tmp_path: Path, source) -> None:

@@ -220,7 +220,7 @@ def test_texts_may_be_whole_numbers_characters_or_of_a_given_vocabulary(
     tmp_path: Path, source
 ) -> None:
     whole = {"a": {"x": [[5, 9], [1, 2, 3, 4]]}, "b": {"x": [[7]]}}
-    write_parquet(tmp_path / "d", {"train": whole, "test": whole})
+    write_parquet(tmp_path / "d", {"train": whole, "test": {"c": whole["a"], "d": whole["b"]}})
     table = {"kind": "parquet", "file": "d", "tokens": "x", "length": 2}
     opened = source(table)
     field = opened.fields["tokens"]
@@ -231,7 +231,9 @@ def test_texts_may_be_whole_numbers_characters_or_of_a_given_vocabulary(
     assert source({**table, "values": 50}).fields["tokens"].values == 50
 
     letters = {"a": {"x": ["ab a"]}, "b": {"x": ["ba"]}}
-    write_parquet(tmp_path / "e", {"train": letters, "test": letters})
+    write_parquet(
+        tmp_path / "e", {"train": letters, "test": {"c": letters["a"], "d": letters["b"]}}
+    )
     (tmp_path / "words.txt").write_text("b\na\n")
     given = {"kind": "parquet", "file": "e", "tokens": "x", "unit": "character", "length": 5,
              "vocabulary_file": "words.txt"}  # fmt: skip

@@ -1,0 +1,208 @@
+"""Finds the files that a path gives: each one is listed, is a known mark, or is refused by name.
+
+Whoever names a folder means all data in it, so a file is never passed over for its suffix or for a
+link on the way. Marks, which other programs leave beside data, are files and folders whose name
+begins with `.` or `_`, and checksums. Every refusal is an OSError, as in `regular_file.py`.
+"""
+
+import contextlib
+import errno
+import filecmp
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedray.base.regular_file import check_regular_file
+from fedray.base.rounding import bytes_text, counted
+
+_CHECKSUMS = (".crc", ".md5")
+_MOST_SHOWN = 5
+_BEGINNING_BYTES = 1 << 16
+
+
+class InputFile(NamedTuple):
+    """A file to read.
+
+    path: path by which it is opened.
+    name: path relative to the folder, or the name of a single file.
+    """
+
+    path: Path
+    name: str
+
+
+class InputFiles(NamedTuple):
+    """The files of a path, in order of their names.
+
+    files: files to read.
+    marks: names of skipped files and folders, relative to the folder.
+    """
+
+    files: tuple[InputFile, ...]
+    marks: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Returns the files and marks as a phrase."""
+        return files_text([file.path.stat().st_size for file in self.files], self.marks)
+
+
+def input_files(path: Path, *, stays_inside: bool = False) -> InputFiles:
+    """Returns all files at a path. Linked folders and files are followed.
+
+    Args:
+        path: a file or a folder.
+        stays_inside: whether links that lead out of the folder are refused, as for a folder that a
+            stranger may have made.
+
+    Raises:
+        OSError: the path has no files, is part of a table that may hold removed rows, or has a
+            file twice, or one that cannot be read; `strerror` names the file and a remedy.
+    """
+    if not path.is_dir():
+        check_regular_file(path)
+        return InputFiles((InputFile(path, path.name),), ())
+    _refuse_part_of_table(Path(os.path.abspath(path)))
+    files, marks = [], []
+    inside = path if stays_inside else None
+    # Each folder with the identities of all folders on the way to it.
+    pending: list[tuple[Path, tuple[tuple[int, int], ...]]] = [(path, ())]
+    while pending:
+        folder, above = pending.pop()
+        for entry in _entries(folder, path):
+            name = str(Path(entry.path).relative_to(path))
+            with naming(name):
+                is_folder = entry.is_dir()
+                if _is_mark(entry.name, is_folder):
+                    marks.append(name)
+                    continue
+                if inside is not None and not _is_inside(entry.path, inside):
+                    raise OSError(errno.EPERM, f"it leads out of {str(path)!r}")
+                if not is_folder:
+                    check_regular_file(Path(entry.path))
+                    files.append(InputFile(Path(entry.path), name))
+                    continue
+                around = (*above, _identity(folder))
+                if _identity(entry.path) in around:
+                    raise OSError(errno.ELOOP, "it links to a folder around it; remove the link")
+                pending.append((Path(entry.path), around))
+    if not files:
+        skipped = f" but {_marks_text(marks)}" if marks else ""
+        raise OSError(errno.ENOENT, f"the folder has no files{skipped}; name one with data")
+    # Parts of names are compared, so that the files of a folder follow one another.
+    files.sort(key=lambda file: Path(file.name).parts)
+    _refuse_copies(files)
+    return InputFiles(tuple(files), tuple(sorted(marks)))
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Adds the `name` of a file to the message of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{name!r}: {error.strerror or error}") from None
+
+
+def files_text(sizes: Sequence[int], marks: Sequence[str]) -> str:
+    """Returns a phrase on files that were found: `2 files, 61 MB`, and the first skipped marks.
+
+    Args:
+        sizes: sizes of the files in bytes.
+        marks: names of the marks.
+    """
+    text = f"{counted(len(sizes), 'file')}, {bytes_text(sum(sizes))}"
+    return f"{text}; {_marks_text(marks)}" if marks else text
+
+
+def _marks_text(marks: Sequence[str]) -> str:
+    some = ", ".join(map(repr, marks[:_MOST_SHOWN]))
+    return f"{counted(len(marks), 'skipped mark')} ({some}{', ...' * (len(marks) > _MOST_SHOWN)})"
+
+
+def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
+    with naming(str(folder.relative_to(root))), os.scandir(folder) as found:
+        entries = list(found)
+        # Before marks are skipped, as the files that say which rows were removed are marks.
+        kind = _table_kind(entries)
+    if kind:
+        raise _table(kind, folder)
+    return entries
+
+
+def _table_kind(entries: Sequence[os.DirEntry[str]]) -> str:
+    """Returns the format of the table whose folder has these entries, and the entry that shows it;
+    empty if it is no table."""
+    for entry in entries:
+        if entry.name == "_delta_log":
+            return "a Delta table ('_delta_log')"
+        # Each partition of a Hudi table has a file `.hoodie_partition_metadata`.
+        if entry.name.startswith(".hoodie"):
+            return f"a Hudi table ({entry.name!r})"
+        if entry.name == "metadata" and entry.is_dir():
+            for name in os.listdir(entry):
+                if ".metadata.json" in name:
+                    return f"an Iceberg table ('metadata/{name}')"
+    return ""
+
+
+def _refuse_part_of_table(folder: Path) -> None:
+    """Raises OSError if a folder is a partition, or the folder of data, of a table."""
+    while "=" in folder.name or folder.name == "data":
+        folder = folder.parent
+        kind = ""
+        # A folder above may be closed to this user.
+        with contextlib.suppress(OSError), os.scandir(folder) as found:
+            kind = _table_kind(list(found))
+        if kind:
+            raise _table(kind, folder)
+
+
+def _table(kind: str, folder: Path) -> OSError:
+    return OSError(
+        errno.EINVAL,
+        f"{str(folder)!r} is {kind}, whose files may hold removed rows; export the present "
+        "state of the table first",
+    )
+
+
+def _is_mark(name: str, is_folder: bool) -> bool:
+    # A level of a partitioned folder is named after any column: `_day=2026-09-01`.
+    is_level = is_folder and "=" in name
+    is_checksum = not is_folder and name.lower().endswith(_CHECKSUMS)
+    return name.startswith(".") or (name.startswith("_") and not is_level) or is_checksum
+
+
+def _is_inside(path: str, folder: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def _identity(path: str | Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def _refuse_copies(files: Sequence[InputFile]) -> None:
+    """Raises OSError if two files have the same content, as whoever copies a file by mistake would
+    count its rows twice."""
+    sizes = [file.path.stat().st_size for file in files]
+    counts = Counter(sizes)
+    # Parts of one export may all have one size, and then differ in their beginnings.
+    alike: dict[tuple[int, bytes], list[InputFile]] = defaultdict(list)
+    for file, size in zip(files, sizes, strict=True):
+        if counts[size] == 1:
+            continue
+        with naming(file.name):
+            with file.path.open("rb") as stream:
+                beginning = hashlib.blake2b(stream.read(_BEGINNING_BYTES)).digest()
+            others = alike[size, beginning]
+            copied = [each for each in others if filecmp.cmp(file.path, each.path, shallow=False)]
+        if copied:
+            raise OSError(
+                errno.EEXIST,
+                f"the folder holds a file twice: {copied[0].name!r} and {file.name!r} have the "
+                "same content; remove one of them",
+            )
+        others.append(file)
