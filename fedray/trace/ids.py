@@ -100,3 +100,19 @@ def first_alike(names: pa.ChunkedArray) -> Int64Array:
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def keys_of(ids):  # TEMPORARY until main has it
+    import re
+    import unicodedata
+
+    def key(text):
+        t = unicodedata.normalize("NFKC", text).casefold()
+        t = re.sub(r"^urn:uuid:", "", t.strip("\"'{} "))
+        return re.sub(r"[^\w|]", "", t) or text
+
+    if pa.types.is_binary(ids.type):
+        return pa.chunked_array([pa.array([e.hex() for e in ids.to_pylist()], pa.string())])
+    if not pa.types.is_string(ids.type):
+        return ids.cast(pa.string())
+    return pa.chunked_array([pa.array([key(e) for e in ids.to_pylist()], pa.string())])

@@ -523,6 +523,11 @@ class ImportedTrace(OpenedTrace):
         except DAMAGE as error:
             raise _corrupt(file, f"is missing or damaged ({first_line(error)})") from None
 
+    def ids_of(self, role: str) -> pa.ChunkedArray:
+        """Returns the ids in the log of every device, or of its owner (`role`), in order of the
+        devices of the trace."""
+        return pq.read_table(self._names_file, columns=[role])[role]
+
     @property
     def device_names(self) -> pa.ChunkedArray:
         """Names of all devices in the log, in order of their ids; integers as text."""
