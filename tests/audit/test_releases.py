@@ -514,7 +514,9 @@ def test_lines_with_right_digests_and_wrong_values_are_refused_without_a_traceba
     ledger = Ledger.create(tmp_path / "ledger", 90.0, 1e-6, "quarter")
     ledger = charge_run(ledger.path, run, OCTOBER)
     for seed in ("1", "2"):
-        ledger = ledger.reserve(seed * 64, [Promise(amount=0.1)], OCTOBER, 100.0, [f"{seed}00 on cpu"])
+        ledger = ledger.reserve(
+            seed * 64, [Promise(amount=0.1)], OCTOBER, 100.0, [f"{seed}00 on cpu"]
+        )
     ledger = ledger.cancel(3)
     file = ledger.path / CHAIN_FILE
     whole = file.read_bytes()
@@ -550,7 +552,7 @@ def test_lines_with_right_digests_and_wrong_values_are_refused_without_a_traceba
         {"device": [1], "rho": [0.1], "key": [1]},
         {"device": [1], "rho": [0.1], "key": ["1"], "more": [1]},
         {"device": [1], "answers": [1.0]},
-        {"device": [b"one"], "rho": [0.1]},
+        {"device": [b"\xff"], "rho": [0.1]},
         None,
     ],
 )
