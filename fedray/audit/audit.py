@@ -38,7 +38,6 @@ from fedray.audit.findings import (
     Verdict,
     broken_noise,
     claim_passes,
-    clauses,
     standing,
     verdict_sentences,
 )
@@ -64,7 +63,7 @@ from fedray.audit.noise import (
     released,
 )
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
-from fedray.audit.participation import ALIKE, Patterns, read_patterns
+from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.persons import Clients, PersonAudit, Persons, audited_person, owner_text
 from fedray.audit.questions import (
     OF_A_MODEL,
@@ -84,7 +83,7 @@ from fedray.audit.statements.statement import Breaches, Subject
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import counted, given, given_delta, shown_min_sep, up
+from fedray.base.rounding import counted, given, given_delta, up
 from fedray.encoding.tables import AnyEncoding
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Event
@@ -101,14 +100,12 @@ from fedray.mechanisms.triangular import TriangularStrategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.files import check_scenario_digest
-from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, joined_log, open_trace
+from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
-_OF_JOINED = "joined_devices=devices joined_epsilon=supported_epsilon joined_min_sep=min_sep "
-_OF_JOINED += "joined_claim_holds=claim_holds joined_max_participations=max_participations"
 DEFAULT_DELTA = 1e-10
 """Delta for logs, unless another is given."""
 
@@ -304,8 +301,6 @@ class Audit(DrawnResult):
     """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
     rests_on: NotInJson[tuple[Assumption, ...]]
     """Assumptions behind the figures, each with its source."""
-    joined: Annotated["Audit | None", Keys(_OF_JOINED)]
-    """The same if ids that differ only in writing are one device; None without such ids."""
     classes: tuple[ClassShare, ...]
     """Participation of the devices of each class, as the run recorded it; empty without classes,
     and for a log."""
@@ -348,14 +343,13 @@ class Audit(DrawnResult):
     @property
     def claim_holds(self) -> InJson[bool | None]:
         """Whether the claim passes: at least one statement could be checked, and every statement
-        that could be checked holds, also with ids that differ only in writing as one device. None
-        without a claim."""
-        return claim_passes(self.findings) and not self.is_doubted if self.findings else None
+        that could be checked holds. None without a claim."""
+        return claim_passes(self.findings) if self.findings else None
 
     @property
     def joined_ids(self) -> IfAny[int | None]:
         """Number of ids in the log before those that differ only in writing were joined; 0 if they
-        were stated to be distinct devices. Absent otherwise."""
+        were stated to be distinct devices. Absent if the import was not asked."""
         return self.trace.run.get("joined_ids")
 
     @property
@@ -369,7 +363,7 @@ class Audit(DrawnResult):
         """The guarantee of a claim about a log, with broken limits replaced by the trace's own.
         None without a broken limit or a known sensitivity, and for a run, whose rules are known.
         """
-        found = self.supported.corrected
+        found = self.corrected
         if self.scenario is not None or found is None or found.name != "corrected":
             return None
         return found if found.is_known else None
@@ -391,8 +385,8 @@ class Audit(DrawnResult):
     def verdict(self) -> InJson[str]:
         """The answer in a sentence: whether the claim holds and which figures would; without a
         claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
-        several devices, and that an epsilon is weak, if one is; and the same for ids that differ
-        only in writing as one device."""
+        several devices, that an epsilon is weak, if one is, and how ids that differ only in writing
+        were taken."""
         target = {None: "", True: "meets", False: "misses"}[self.meets_target]
         if target and self.scenario is not None:
             wanted = given(self.scenario.privacy.wanted_epsilon or 0.0)
@@ -431,7 +425,7 @@ class Audit(DrawnResult):
     def whose(self) -> str:
         """Sentences on people with several devices, on weak epsilons, and on ids that differ only
         in writing."""
-        said = (self.clients and self.clients.text, weak_text(*self.named_epsilons), self.of_joined)
+        said = (self.clients and self.clients.text, weak_text(*self.named_epsilons), self.spellings)
         return " ".join(filter(None, said))
 
     @property
@@ -442,34 +436,14 @@ class Audit(DrawnResult):
         return [each.epsilon for each in found if each and each.epsilon is not None]
 
     @property
-    def of_joined(self) -> str:
-        """A sentence that ids that differ only in writing were taken as one device or distinct
-        ones, or on the figures if they are one; else empty."""
-        if (ids := self.joined_ids) is not None:
-            said = "one device" if ids else "distinct devices"
-            said += f": {ids or self.devices:,} ids, {counted(self.devices, 'device')}"
-            return f"Ids that differ only in writing were taken as {said}."
-        if (one := self.joined) is None:
+    def spellings(self) -> str:
+        """A sentence that ids that differ only in writing were taken as one device or as distinct
+        ones; empty if the import was not asked."""
+        if (ids := self.joined_ids) is None:
             return ""
-        (own, said), (worse, then) = self._in_short, one._in_short
-        changed = [f"epsilon is {worse}, not {own}"] * (worse != own)
-        changed += [each for each in then if each not in said]
-        changed += ["its timer is unchecked"] * self._claims_timer
-        ids = f"{ALIKE} ({self.devices:,} ids of {counted(one.devices, 'device')})"
-        return f"If {ids}, {'; '.join(changed)}." if changed else f"The same holds if {ids}."
-
-    @property
-    def _in_short(self) -> tuple[str, list[str]]:
-        """Epsilon for the ids of this audit, and the clauses on what a claim fails in or, without
-        one, the limits."""
-        if self.findings:
-            found, said = self._own_basis.guarantee, clauses(self.findings)
-        else:
-            found = self.mechanisms[0].observed if self.mechanisms else None
-            most = counted(self.max_participations, "participation")
-            said = [f"min-sep is {shown_min_sep(self.min_sep)}, with at most {most} of a device"]
-        epsilon = None if found is None else found.epsilon
-        return "unknown" if epsilon is None else up(epsilon), said
+        said = "one device" if ids else "distinct devices"
+        said += f": {ids or self.devices:,} ids, {counted(self.devices, 'device')}"
+        return f"Ids that differ only in writing were taken as {said}."
 
     @property
     def standing(self) -> str:
@@ -478,19 +452,7 @@ class Audit(DrawnResult):
         if not self.findings:
             met = {None: "", True: "holds", False: "broken"}[self.meets_target]
             return "open" if self.scenario is None else met
-        is_read_off = self.reads_off and self.claim_holds
-        return "open" if is_read_off or self.is_doubted else standing(self.findings)
-
-    @property
-    def is_doubted(self) -> bool:
-        """Whether the claim passes, but not if ids that differ only in writing are one device."""
-        one = self.joined
-        holds = one is None or (one.claim_holds and not self._claims_timer)
-        return not holds and claim_passes(self.findings)
-
-    @property
-    def _claims_timer(self) -> bool:
-        return self.claim is not None and self.claim.timer_hours is not None
+        return "open" if self.reads_off and self.claim_holds else standing(self.findings)
 
     @cached_property
     def reads_off(self) -> str:
@@ -551,14 +513,12 @@ class Audit(DrawnResult):
             f"Without {broken}: {limits}; the other devices spent epsilon {up(found.epsilon)}. "
             "That is no guarantee of this run, whose models have their updates."
         )
-        if self.joined is not None:
-            said += " Ids that differ only in writing count as distinct devices here."
         return replace(found, name="without breakers", reason=said)
 
     @property
     def _verdict(self) -> str:
         if self.findings:
-            return verdict_sentences(self.findings, self.is_doubted)
+            return verdict_sentences(self.findings)
         basis, found = self.basis, self.basis.guarantee
         if self.no_guarantee and found is None:
             said = self.no_guarantee.removeprefix("no guarantee: ")
@@ -612,19 +572,8 @@ class Audit(DrawnResult):
         return strongest(self.mechanisms[0].resting("person") if self.mechanisms else [])
 
     @cached_property
-    def supported(self) -> "Audit":
-        """The audit whose figures are supported: while ids that differ only in writing are
-        unsettled, that of joined ids if it is worse."""
-        one = self.joined
-        return self if one is None or one.basis.epsilons <= self._own_basis.epsilons else one
-
-    @property
     def basis(self) -> Basis:
         """The guarantee on which the verdict rests, and its conditions."""
-        return self.supported._own_basis
-
-    @cached_property
-    def _own_basis(self) -> Basis:
         # A model without noise has no privacy, whatever its question has.
         answers = () if self.no_guarantee == NO_GUARANTEE else self.answers or ()
         guarantees = (
@@ -651,9 +600,6 @@ class Audit(DrawnResult):
     def supported_by(self) -> InJson[str]:
         """Limits behind the epsilon of a claim that may be published, with their condition, or the
         reason why none may be; empty without a claim."""
-        if self.supported is not self:
-            one = "ids that differ only in writing are counted as one device"
-            return f"{self.supported.supported_by}; {one}"
         if self.corrected is None:
             return ""
         if noise := broken_noise(self.findings):
@@ -670,8 +616,6 @@ class Audit(DrawnResult):
     def would_do(self) -> IfAny[str]:
         """A claim of limits that gives a smaller epsilon than may be published, or one where none
         may be, in a sentence; absent without one, and for a run, whose rules are known."""
-        if self.supported is not self:
-            return self.supported.would_do
         if self.corrected is None or self.scenario is not None or broken_noise(self.findings):
             return None
         used, most, pairs = self.mechanisms[0], self.supported_epsilon, frontier_of(self.patterns)
@@ -843,12 +787,12 @@ class Audit(DrawnResult):
         """Releases of every mechanism under each of its guarantees; empty without noise."""
         named = [
             (mechanism, name, guarantee)
-            for mechanism in self.supported.mechanisms
+            for mechanism in self.mechanisms
             for name, guarantee in mechanism.named
         ]
         named += [
             (mechanism, f"{each.name}, per person", each)
-            for mechanism in self.supported.mechanisms
+            for mechanism in self.mechanisms
             if mechanism.person is not None
             for each in mechanism.person.guarantees
         ]
@@ -996,7 +940,6 @@ def audit_trace(
         TraceError: the trace cannot be read.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
-    options = (noise_multiplier, delta, mechanism, claim, show_devices, scenario, trained)
     of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
     scenario = scenario or of_run
     asks = scenario is not None and scenario.analytics is not None
@@ -1030,8 +973,6 @@ def audit_trace(
             f"{patterns.committed_rounds:,} rounds, so there is no participation to audit; {remedy}"
         )
     names = DeviceNames(opened, show_devices)
-    one_spelling = joined_log(opened)
-    joined = None if one_spelling is None else audit_trace(one_spelling, *options)
     imported = opened if isinstance(opened, ImportedTrace) else None
     try:
         # Limits do not depend on the mechanism, so they are found once for all.
@@ -1146,7 +1087,6 @@ def audit_trace(
             *other_tasks(opened),
             *(() if persons is None else (persons.assumption,)),
         ),
-        joined=joined,
         classes=() if run is None else tuple(run.run.get("classes", ())),
     )
 

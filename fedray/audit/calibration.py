@@ -148,7 +148,6 @@ def calibrate_trace(
             "noise was needed; take a trace that has some"
         )
     audit = audit_trace(opened, delta=delta, mechanism=mechanism, claim=claim)
-    audit = audit.joined or audit
     if (released := scenario or audit.scenario) is not None:
         check_only_models(released, "epsilon" if rho is None else "rho")
     _check(audit)
@@ -236,7 +235,7 @@ def _check(audit: Audit) -> None:
 def _notes(audit: Audit) -> list[str]:
     notes = [AT_OTHER_TIMES] if audit.mechanisms[0].enforced.sensitivity is not None else []
     notes += [
-        each for each in (audit.short_run_note, audit.incompleteness, audit.of_joined) if each
+        each for each in (audit.short_run_note, audit.incompleteness, audit.spellings) if each
     ]
     scenario = audit.scenario
     if scenario is None:

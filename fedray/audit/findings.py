@@ -153,13 +153,11 @@ def standing(findings: Sequence[Finding]) -> Literal["holds", "broken", "open"]:
     return "broken" if any(each.verdict is Verdict.BROKEN for each in findings) else "open"
 
 
-def headline(findings: Sequence[Finding], is_doubted: bool = False) -> str:
-    """Returns whether a claim holds, as a clause, or on what it depends if it is doubted."""
+def headline(findings: Sequence[Finding]) -> str:
+    """Returns whether a claim holds, as a clause."""
     is_failing = any(each.verdict in FAILING for each in findings)
     is_open = "is not supported" if is_failing else "cannot be checked"
     heads = {"holds": "holds", "broken": "does not hold", "open": is_open}
-    if is_doubted:
-        return "The claim is shown to hold only if ids that differ in writing are distinct devices"
     return f"The claim {heads[standing(findings)]}"
 
 
@@ -178,10 +176,10 @@ def clauses(findings: Sequence[Finding]) -> list[str]:
     return [_clause(each, has_noise) for each in failing]
 
 
-def verdict_sentences(findings: Sequence[Finding], is_doubted: bool) -> str:
+def verdict_sentences(findings: Sequence[Finding]) -> str:
     """Returns the verdict on a claim in sentences."""
     unchecked = [each.name for each in findings if each.verdict is Verdict.UNCHECKED]
-    said = (headline(findings, is_doubted), "; ".join(clauses(findings)))
+    said = (headline(findings), "; ".join(clauses(findings)))
     sentences = [": ".join(filter(None, said))]
     if unchecked:
         sentences.append(f"Not checked: {', '.join(unchecked)}")

@@ -93,6 +93,8 @@ ROUNDING = 1e-9
 """Relative error of sums of rho that does not count as exceeding the budget."""
 LOCK_SECONDS = 10.0
 """Longest wait for another process that writes the ledger."""
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
 
 
 class WindowSpent(NamedTuple):
@@ -250,7 +252,7 @@ class Ledger(Result):
             for part in each
             if part.enforced is not None
         ]
-        used: Sequence[Release] = [part.release for each in parts for part in each]
+        used = [part.release for each in parts for part in each]
         others = [release for release, _ in (*promises, *words.values())]
         components = components_of([*used, *others])
         found, enforced, reserved = (
@@ -538,13 +540,14 @@ class Ledger(Result):
             if self.unit == "person":
                 inside = joined_by_owner(inside)
             ids = pa.array(inside.device_ids)
-            units = {self.unit: ids if names is None else names.take(ids)}
-            own_keys = None if keys is None else keys.take(ids)
+            units = ids if names is None else names.take(ids)
+            own_keys = units if keys is None else keys.take(ids)
             found = []
             for part in parts:
-                table = pa.table({**units, _column_of(part.release): part.amounts_of(inside)})
+                amounts = part.amounts_of(inside)
+                table = pa.table({self.unit: units, _column_of(part.release): amounts})
                 # Keys that are the names need no room.
-                if own_keys is not None and not own_keys.equals(table[0]):
+                if not own_keys.equals(units):
                     table = table.append_column("key", own_keys)
                 bounds = [e.amount for e in promised.get(window, ()) if e.release == part.release]
                 bounds = [math.fsum(bounds)] * bool(bounds) + part.enforced
@@ -774,24 +777,26 @@ def _digest_of(audit: Audit) -> str:
     taken, and whether ids that share a key are one device."""
     if isinstance(audit.trace, Trace):
         return audit.digest
-    keys: Any = pc
-    ranks = keys.rank(_units_of(audit.trace, "device")[1], tiebreaker="dense").to_numpy()
+    ranks = _COMPUTE.rank(_units_of(audit.trace, "device")[1], tiebreaker="dense").to_numpy()
     found = audit.patterns
     devices = np.repeat(ranks[found.device_ids], found.counts).astype(np.uint64)
     rows = np.unique(devices << np.uint64(32) | found.rounds)
     return imported_digest(rows >> np.uint64(32), rows.astype(np.uint32))
 
 
-def _units_of(
-    trace: Trace | ImportedTrace, unit: str
-) -> tuple[pa.ChunkedArray | None, pa.ChunkedArray | None]:
+def _units_of(trace: Trace | ImportedTrace, unit: str) -> tuple[pa.Array | None, pa.Array | None]:
     """Returns names and keys of the units of a log as text, by their ids; None for a simulated run,
     whose ids are numbers."""
     if isinstance(trace, Trace):
         return None, None
-    ids = trace.ids_of("owner" if unit == "person" else "device")
-    keys = keys_of(ids)
-    return (keys if pa.types.is_binary(ids.type) else ids.cast(pa.string())), keys
+    role = "owner" if unit == "person" else "device"
+    ids = trace.ids_of(role)
+    # Another log may have integers and bytes as text, so they have the keys of their texts.
+    if pa.types.is_binary(ids.type):
+        names = pa.array([each.hex() for each in ids.to_pylist()], pa.string())
+    else:
+        names = pa.concat_arrays(ids.cast(pa.string()).chunks)
+    return names, keys_of(names, role == "device" and len(trace.device_columns) > 1)
 
 
 def _column_of(release: Release) -> str:

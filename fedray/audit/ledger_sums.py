@@ -153,7 +153,7 @@ def _epsilon(unit: _Candidate, delta: float) -> float:
         return math.inf
 
 
-def components_of(releases: Iterable[Release]) -> tuple[_Component, ...]:
+def components_of(releases: Iterable[str | dict[str, Any]]) -> tuple[_Component, ...]:
     """Returns the components of releases: both kinds of rho, then the stated guarantees."""
     found = {each for release in releases for each in _weights(release)}
     return ("gaussian", "zcdp", *sorted(each for each in found if not isinstance(each, str)))
@@ -168,7 +168,7 @@ def total_of(
     return np.array([math.fsum(a * w.get(each, 0.0) for w, a in known) for each in components])
 
 
-def _weights(release: Release) -> dict[_Component, float]:
+def _weights(release: str | dict[str, Any]) -> dict[_Component, float]:
     """Returns the spending of one unit of amount."""
     if isinstance(release, str):
         return {release: 1.0}

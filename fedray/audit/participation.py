@@ -14,7 +14,6 @@ from fedray.scenario.buffer import Buffer, PolynomialWeighting
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
-ALIKE = "ids that differ only in case, spaces or the like are one device"
 CHUNK = 1 << 16
 """Number of devices processed together, which bounds memory and gives threads parts to share; fewer
 if each took part more than 32 times."""

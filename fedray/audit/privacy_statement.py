@@ -106,7 +106,6 @@ def privacy_statement(audit: Audit) -> Statement:
             added, the log is not complete and no limits are claimed, or the claim has another
             mechanism or more noise than the run had.
     """
-    audit = audit.supported
     trace, stated = audit.trace, audit.basis.stated
     if stated is None:
         why = audit.no_guarantee or "no mechanism with a noise multiplier is known"
@@ -389,7 +388,7 @@ def _claim(audit: Audit) -> list[Line]:
     return [
         Line(
             "The claim",
-            headline(audit.findings, audit.is_doubted),
+            headline(audit.findings),
             "the statements below, one by one",
         ),
         *(

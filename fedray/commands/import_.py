@@ -8,7 +8,6 @@ from typing import Any
 import typer
 
 from fedray.base.errors import InputError
-from fedray.commands.frame.auditing import SETTLE
 from fedray.commands.frame.log_options import columns_of, time_form
 from fedray.commands.frame.numbers import WRITTEN_NUMBER, whole_number_rule
 from fedray.commands.frame.output import print_json, print_line, print_pieces
@@ -30,6 +29,7 @@ def import_(
     repeats: str = "refuse",
     leave_out_invalid: bool = False,
     join_ids: bool | None = None,
+    keep_id: list[str] | None = None,
     time_format: list[str] | None = None,
     time_zone: str | None = None,
     delimiter: str | None = None,
@@ -58,7 +58,8 @@ def import_(
     Rows that are participations:
         where (COLUMN=VALUE): only rows with this value; repeatable
         repeats (refuse|once|each): a device again in a round: one contribution, or more
-        join_ids: whether ids that differ only in case, spaces and the like are one device
+        join_ids: whether ids that differ only in writing (case, hyphens, spaces) are one device
+        keep_id (ID): an id that looks missing, such as NULL, and is none; repeatable
         leave_out_invalid: leave out rows without device or round; claims are then unchecked
     Form of the log:
         time_zone (ZONE): zone of times without an offset; default: UTC
@@ -71,7 +72,7 @@ def import_(
         roles = columns_of(column, ("device", "round", "owner", "time"))
         form = {"delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
-        options = (where or (), repeats, leave_out_invalid, join_ids, rounds, out)
+        options = (where or (), repeats, leave_out_invalid, join_ids, keep_id or (), rounds, out)
         found = inspect_log(log, roles, *options, **form)
         if as_json:
             print_json({**asdict(found), "is_importable": found.is_importable})
@@ -102,6 +103,7 @@ def import_(
             delimiter=delimiter,
             leave_out_invalid=leave_out_invalid,
             join_ids=join_ids,
+            keep_ids=keep_id or (),
             on_progress=show,
             **_released(rounds),
             **time_form(time_format),
@@ -111,8 +113,6 @@ def import_(
         print_json({name: value for name, value in trace.run.items() if name != "parts"})
         return
     print_pieces(trace.tables())
-    if join_ids is None and any("differ" in each for each in trace.run.get("doubtful_ids", ())):
-        print_line(SETTLE)
 
 
 def _released(rounds: str) -> dict[str, Any]:

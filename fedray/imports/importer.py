@@ -12,8 +12,9 @@ import datetime
 import glob
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ from fedray.imports.log import NO_TIMES, UNRELEASED, UNTIMED, Log, LogLayout, Un
 from fedray.imports.log_files import BATCH_ROWS, separator_of, shown_path
 from fedray.imports.log_rounds import REMEDY, Numbering, ReleasedRounds, listed, read_rounds_file
 from fedray.imports.repeats import REPEATED, Repeats
+from fedray.imports.spellings import NO_ID, Spellings, check_spellings
 from fedray.trace.files import check_name, first_line
-from fedray.trace.ids import doubtful_ids, joined_rows
 from fedray.trace.imported import (
     DEVICES_FILE,
     IMPORT_FORMAT,
@@ -74,6 +75,7 @@ _OWNERS = (
 )
 # Rows that are equal in all columns are interchangeable, so the log's order does not matter.
 SORTED = "FROM staged ORDER BY ALL"
+DISTINCT = "SELECT DISTINCT {role} FROM staged"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -97,6 +99,7 @@ def import_log(
     delimiter: str | None = None,
     leave_out_invalid: bool = False,
     join_ids: bool | None = None,
+    keep_ids: Sequence[str] = (),
     memory_mebibytes: int = USUAL_MEMORY,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> ImportedTrace:
@@ -127,9 +130,10 @@ def import_log(
         delimiter: character between columns of CSV; a comma if None.
         leave_out_invalid: whether to leave out and report rows without a device or a round, instead
             of refusing the log. Claims are then unchecked, because such rows may be participations.
-        join_ids: whether ids that differ only in case, spaces and the like are one device (or
-            owner), under the first of its spellings; None if unsettled, so that audits count them
-            as one where that is worse.
+        join_ids: whether ids that differ only in writing (`fedray.trace.ids`) are one device, or
+            owner, under the first of its spellings. With None, a log with such ids is refused.
+        keep_ids: texts that name a device, or an owner, though they look like a missing id, such as
+            "NULL". Rows with other such ids have no device.
         memory_mebibytes: memory of the sort; beyond that it uses the disk.
         on_progress: receives lines of progress.
 
@@ -173,14 +177,23 @@ def import_log(
         staged = writer.partial / "staged.parquet"
         source.stage(staged)
         check_staged(source, leave_out_invalid)
-        rows = "staged"
+        ids = Spellings(
+            source,
+            partial(queried, memory_mebibytes=memory_mebibytes),
+            writer.partial,
+            keep_ids,
+            join_ids,
+        )
+        # Two answers change rows, and owners are compared; else the sorted devices do.
+        is_early = join_ids or leave_out_invalid or owner_column is not None
+        if is_early:
+            ids.read(DISTINCT, {"staged": staged})
+            _settle(ids, source, staged, leave_out_invalid)
+        rows, views = ids.rows(staged)
 
         def of_rows(query: str) -> Iterator[pa.RecordBatch]:
-            return queried(query.replace("staged", rows), staged, memory_mebibytes)
+            return queried(query.replace("staged", rows), views, memory_mebibytes)
 
-        joined, ids = (rows, 0) if join_ids is None else joined_rows(of_rows, source.schema)
-        stated = {} if joined == rows else {"joined_ids": ids if join_ids else 0}
-        rows = joined if join_ids else rows
         if owner_column is not None:
             check_owners(of_rows)
         # DuckDB may need all the memory that reading used.
@@ -195,10 +208,14 @@ def import_log(
             parts.add(batch)
             line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
             on_progress(PartDone(line, parts.rows, source.staged_rows))
-        # Neither is part of the trace, and both may be as large as the log.
-        staged.unlink()
-        shutil.rmtree(writer.partial / _SORTING, ignore_errors=True)
         entries = parts.finish()
+        if not is_early:
+            ids.read(DISTINCT, {"staged": writer.partial / DEVICES_FILE})
+            _settle(ids, source, staged, leave_out_invalid)
+        # None is part of the trace, and all may be as large as the log.
+        staged.unlink()
+        ids.remove()
+        shutil.rmtree(writer.partial / _SORTING, ignore_errors=True)
         # Only the sort brings repeated rows together, so this cannot be refused earlier.
         repeated = parts.repeats.repeated
         if repeated.rows and repeats == "refuse":
@@ -213,11 +230,8 @@ def import_log(
         of_repeated = repeated.recorded(devices_digest, may_be_participation=False)
         left_out = _left_out(source, parts.repeats.copied, devices_digest)
         left_out += [of_repeated] if repeated.rows and repeats == "once" else []
-        names = writer.partial / DEVICES_FILE
-        doubts = doubtful_ids(
-            lambda query: queried(query, names, memory_mebibytes), source.schema, has_examples=False
-        )
         n = log_rounds.numbers.size
+        joined_ids = ids.ids_of_devices or parts.devices
         # A list says which rounds released a model, however few rows they have.
         sparse = log_rounds.sparse if released is None else ""
         document = {
@@ -244,8 +258,7 @@ def import_log(
             "rows": sum(entry["rows"] for entry in entries),
             "devices": parts.devices,
             **({} if owner_column is None else {"owner_column": owner_column}),
-            **({"doubtful_ids": doubts} if doubts else {}),
-            **stated,
+            **({} if join_ids is None else {"joined_ids": joined_ids if join_ids else 0}),
             **({"sparse_rounds": sparse} if sparse else {}),
             "left_out": [asdict(each) for each in left_out],
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -253,6 +266,13 @@ def import_log(
             "parts": entries,
         }
         return ImportedTrace.open(writer.publish(document))
+
+
+def _settle(ids: Spellings, source: Log, staged: Path, leave_out_invalid: bool) -> None:
+    """Raises InputError if ids may be one device, or mean none, and the caller has not said so."""
+    check_spellings(ids, str(source.path))
+    ids.count_missing(staged)
+    check_staged(source, leave_out_invalid)
 
 
 def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
@@ -277,6 +297,8 @@ def check_staged(source: Log, leave_out_invalid: bool) -> None:
             "correct the log; or leave them out with `leave_out_invalid=True`, but then no claim "
             "can be checked, because they may be participations"
         )
+        if any(each.endswith(NO_ID) for each in source.left_out):
+            remedy += "; `keep_ids=NULL` says that NULL names one"
         if UNTIMED in source.left_out:
             remedy = f"correct the log; or {NO_TIMES}"
         if source.out_of_range:
@@ -345,12 +367,14 @@ def _writing(directory: Path) -> Iterator[None]:
         ) from None
 
 
-def queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.RecordBatch]:
-    """Yields DuckDB's answer to a query of the view `staged`; excess rows go to disk.
+def queried(
+    query: str, views: Mapping[str, Path], memory_mebibytes: int
+) -> Iterator[pa.RecordBatch]:
+    """Yields DuckDB's answer to a query of Parquet files; excess rows go to disk.
 
     Args:
         query: query in SQL.
-        staged: Parquet file of the view, in a directory where files may be written.
+        views: files by the names of their views, in directories where files may be written.
         memory_mebibytes: memory of the query.
 
     Raises RunFailed.
@@ -358,7 +382,7 @@ def queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.Reco
     # The import takes a tenth of a second.
     import duckdb
 
-    folder = staged.with_name(_SORTING)
+    folder = next(iter(views.values())).with_name(_SORTING)
     most_threads = memory_mebibytes // MEMORY_PER_THREAD
     settings: dict[str, Any] = {
         "memory_limit": f"{memory_mebibytes}MiB",
@@ -368,7 +392,8 @@ def queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.Reco
     try:
         with connected(settings) as connection:
             # DuckDB would read file names as patterns.
-            connection.read_parquet(glob.escape(str(staged))).create_view("staged")
+            for name, file in views.items():
+                connection.read_parquet(glob.escape(str(file))).create_view(name)
             yield from connection.sql(query).to_arrow_reader(BATCH_ROWS)
     except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
         # DuckDB turns the user's Ctrl-C into its own error.

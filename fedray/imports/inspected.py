@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.imports.importer import (
+    DISTINCT,
     ROUNDS,
     SORTED,
     USUAL_MEMORY,
@@ -33,7 +34,7 @@ from fedray.imports.log_files import LogFiles
 from fedray.imports.log_rounds import Numbering
 from fedray.imports.log_times import EARLIEST, ISO_8601, LATEST, UNITS
 from fedray.imports.repeats import Repeats
-from fedray.trace.ids import doubtful_ids
+from fedray.imports.spellings import NO_ID, Spellings
 
 WORDS = {
     "time": ("timestamp", "datetime", "time", "date", "ts", "at", "when"),
@@ -94,6 +95,7 @@ def inspect_log(
     repeats: str = "refuse",
     leave_out_invalid: bool = False,
     join_ids: bool | None = None,
+    keep_ids: Sequence[str] = (),
     rounds: str | None = None,
     out: Path | None = None,
     **form: Any,
@@ -107,6 +109,7 @@ def inspect_log(
         repeats: further rows of a device in a round, as the import takes them.
         leave_out_invalid: whether the import leaves out incomplete rows.
         join_ids: whether ids that differ only in writing are one device, as the import takes it.
+        keep_ids: texts that name a device though they look like a missing id.
         rounds: rounds that released a model, as the command has them; None for all in the log.
         out: directory for the trace; None for a name like the log's.
         form: further fields of LogLayout.
@@ -148,18 +151,21 @@ def inspect_log(
             **form,
         )
         try:
-            found = _Rows(log, layout, batches)
+            found = _Rows(log, layout, batches, keep_ids, join_ids)
         except InputError as error:
             problems.append(str(error))
         else:
             for each in found.source.left_out.values():
-                text = f"{counted(each.rows, 'row')} {each.reason} (first: row {each.row})"
+                first = f"first: row {each.row}" if each.row else f"such as {each}"
+                text = f"{counted(each.rows, 'row')} {each.reason} ({first})"
                 # A round beyond all numbers is refused in any case.
                 if leave_out_invalid and not found.source.out_of_range:
                     notes.append(f"{text}, left out; claims are then unchecked")
                 else:
                     remedy = "leave them out by --leave-out-invalid"
                     remedy = NO_TIMES if each.reason == UNTIMED else remedy
+                    if each.reason.endswith(NO_ID):
+                        remedy += ", or say by --keep-id NULL that NULL names a device"
                     problems.append(f"{text}; correct them, or {remedy}")
             problems += found.problems
             notes += found.notes
@@ -209,6 +215,7 @@ def inspect_log(
     command += ["--leave-out-invalid"] * leave_out_invalid
     command += ["--repeats", repeats] * (repeats != "refuse")
     command += ["--rounds", rounds or "logged", f"--out={out or f'{log.stem}-trace'}"]
+    command += [word for each in keep_ids for word in ("--keep-id", each)]
     command += [] if join_ids is None else ["--join-ids" if join_ids else "--no-join-ids"]
     cells = tuple((*each.cells, role_of.get(each.name, "")) for each in described)
     return Inspection(cells, tuple(problems), tuple(notes), tuple(command))
@@ -330,7 +337,14 @@ class _Rows:
     Raises InputError for a log that the import refuses before it reads the first row.
     """
 
-    def __init__(self, log: Path, layout: LogLayout, batches: Iterable[pa.RecordBatch]) -> None:
+    def __init__(
+        self,
+        log: Path,
+        layout: LogLayout,
+        batches: Iterable[pa.RecordBatch],
+        keep_ids: Sequence[str],
+        join_ids: bool | None,
+    ) -> None:
         self.source = Log(log, layout, Numbering(None, True, None), lambda text: None)
         self.notes: list[str] = []
         self.is_repeated = False
@@ -344,14 +358,27 @@ class _Rows:
                 self.notes.append(f"times: {form}{doubt}")
             try:
                 self.source.check_conditions()
-                self._check_staged(staged)
+                self._check_staged(staged, keep_ids, join_ids)
             except InputError as error:
                 self.problems.append(str(error))
 
-    def _check_staged(self, staged: Path) -> None:
+    def _check_staged(self, staged: Path, keep_ids: Sequence[str], join_ids: bool | None) -> None:
+        queries = partial(queried, memory_mebibytes=USUAL_MEMORY)
+        ids = Spellings(self.source, queries, staged.parent, keep_ids, join_ids)
+        if self.source.staged_rows:
+            ids.read(DISTINCT, {"staged": staged})
+            ids.count_missing(staged)
+            self.problems += [
+                f"{each}; answer --join-ids if each group is one device, or --no-join-ids if not"
+                for each in ids.questions
+            ]
         if not self.source.staged_rows:
             raise InputError("no row is a participation")
-        of_staged = partial(queried, staged=staged, memory_mebibytes=USUAL_MEMORY)
+        usable, views = ids.rows(staged)
+
+        def of_staged(query: str) -> Iterator[pa.RecordBatch]:
+            return queries(query.replace("staged", usable), views)
+
         time = "NULL::DOUBLE" if self.source.times is None else "time"
         rounds = of_staged(ROUNDS.format(time=time, own="true"))
         log_rounds = LogRounds(pa.Table.from_batches(rounds), self.source)
@@ -368,7 +395,6 @@ class _Rows:
             if each.rows:
                 self.notes.append(f"{counted(each.rows, 'row')} {each.reason} (such as {each})")
         self.is_repeated = bool(repeats.repeated.rows)
-        self.notes += doubtful_ids(of_staged, self.source.schema, has_examples=True)
         self.notes += [log_rounds.sparse] if log_rounds.sparse else []
         if gaps := int(numbers[-1] - numbers[0]) + 1 - numbers.size:
             text = f"{counted(gaps, 'round number')} missing between the first and the last"

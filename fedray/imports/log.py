@@ -17,7 +17,7 @@ from fedray.imports.log_files import LogFiles, row_hashes, shown_path
 from fedray.imports.log_rounds import Numbering
 from fedray.imports.log_times import Formats, TimeReader
 from fedray.trace.files import first_line
-from fedray.trace.ids import MISSING
+from fedray.trace.ids import combined
 from fedray.trace.imported import AS_THEY_ARE, LeftOut, hashed_name
 
 MOST_MET = 5
@@ -30,6 +30,8 @@ same one with probability 2^-64."""
 UNRELEASED = "in rounds that released nothing, by the rounds file"
 UNTIMED = "without a time"
 """Reason for which rows cannot be used in a log with times."""
+UNTIMED_WORDS = ("", "nan", "none", "null", "nil", "na", "n/a", "#n/a", "<na>", "-", "?", "unknown")
+"""Texts in a column of times that stand for a missing time, in lower case."""
 NO_TIMES = (
     "leave out the column of times: min-sep and participations need none, but timers are then "
     "unchecked, and copies count as repeats"
@@ -322,8 +324,7 @@ class Log:
         return [found]
 
     def _devices(self, batch: pa.RecordBatch) -> pa.Array:
-        """Returns each row's device: a value, or several joined by "|" and escaped by a
-        backslash."""
+        """Returns each row's device: a value, or several combined."""
         kind = self.schema.field("device").type
         found = [batch.column(name).cast(kind) for name in self.layout.devices]
         for each in found:
@@ -331,15 +332,9 @@ class Log:
             each.validate(full=True)
         if len(found) == 1:
             return found[0]
-        # Escapes keep ("a|b", "c") and ("a", "b|c") apart; with a missing part the device is
-        # missing.
-        escaped = []
+        # With a missing part the device is missing.
         missing = pa.scalar(None, kind)
-        for each in found:
-            part = _COMPUTE.if_else(_is_missing(each), missing, each)
-            part = _COMPUTE.replace_substring(part, "\\", "\\\\")
-            escaped.append(_COMPUTE.replace_substring(part, "|", "\\|"))
-        return _COMPUTE.binary_join_element_wise(*escaped, "|")
+        return combined([_COMPUTE.if_else(_is_missing(each), missing, each) for each in found])
 
     def _device_type(self) -> pa.DataType:
         names = self.layout.devices
@@ -423,7 +418,7 @@ def _is_untimed(times: pa.Array) -> BoolArray:
     if not is_text(times.type):
         return np.asarray(times.is_null())
     words = _COMPUTE.utf8_lower(_COMPUTE.utf8_trim_whitespace(times)).fill_null("")
-    return np.asarray(_COMPUTE.is_in(words, pa.array(MISSING)))
+    return np.asarray(_COMPUTE.is_in(words, pa.array(UNTIMED_WORDS)))
 
 
 def _taken(column: pa.Array, places: Int64Array) -> pa.Array:

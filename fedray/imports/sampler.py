@@ -64,6 +64,9 @@ def record_sampler(name: str, rounds: int, folder: Path) -> ImportedTrace:
         folder / "trace",
         rounds_file=folder / "rounds.txt",
         repeats="each",
+        # Ids are values of a program, which are equal or distinct as they are.
+        join_ids=False,
+        keep_ids=[each for each in set(ids) if isinstance(each, str)],
     )
 
 

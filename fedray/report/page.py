@@ -96,7 +96,7 @@ def audit_page(audit: Audit) -> str:
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
         verdict_style=audit.standing,
-        headline=(head := headline(audit.findings, audit.is_doubted)),
+        headline=(head := headline(audit.findings)),
         reasons=audit.verdict.removeprefix(head).lstrip(":. "),
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),

@@ -1,118 +1,269 @@
-"""Ids of a log that may name the same device, or none: the import keeps them apart and says so."""
+"""Ids of devices and owners in logs: a key that all spellings of one id share, and texts that mean
+no id.
 
-from collections.abc import Callable, Iterable
+Integers and bytes are written in one way. A text has a key, made in this order: Unicode's form NFKC
+and case folded; percent escapes decoded; `b'...'`, `urn:uuid:`, `0x` and the `.0` of a number
+removed; of a UUID or a MAC address the hexadecimal digits, of another text its letters and digits,
+with a hyphen where other characters stood between two digits (1-23 and 12-3 are two ids); zeros
+before a number removed. A text without letters and digits is its own key. `key_of` defines the key,
+and `keys_of` computes it for columns.
+
+Two ids may share a key and still be two devices, so an import asks (`fedray.imports.spellings`).
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from fedray.base.arrays import Int64Array
-from fedray.base.rounding import counted
+from fedray.base.arrays import BoolArray, Int64Array
 
-MISSING = (
-    *("", "nan", "none", "null", "nil", "na", "n/a", "#n/a", "<na>", "-", "?", "undefined"),
-    *("unknown", "missing", "anonymous", "00000000-0000-0000-0000-000000000000", "0" * 32),
+NO_IDS = (
+    *("nan", "none", "null", "nil", "na", "undefined", "unknown", "missing", "anonymous"),
+    "0" * 32,
 )
-"""Texts that mean a missing value, as `_KEYS` writes them."""
+"""Keys of texts that mean no id; the last is that of the UUID of zeros."""
+_PREFIXES = (
+    re.compile(r"[\W_]*b['\"]"),
+    re.compile(r"[\W_]*urn:uuid:"),
+    re.compile(r"[\W_]*0x(?=[0-9a-f]+[\W_]*$)"),
+)
+_DECIMAL = re.compile(r"[\W_]*([0-9]+)\.0+[\W_]*")
+_MAC = re.compile(
+    r"[\W_]*(?:[0-9a-f]{2}(?:[\W_][0-9a-f]{2}){5}|[0-9a-f]{4}(?:[\W_][0-9a-f]{4}){2})[\W_]*"
+)
+SLICE = 1 << 14
+"""Number of ids whose keys are computed together."""
+_UUID_DIGITS, _MAC_DIGITS = 32, 12
+_LOWER = np.arange(128, dtype=np.uint8)
+_LOWER[ord("A") : ord("Z") + 1] += ord("a") - ord("A")
+_KEPT, _DIGIT, _HEXADECIMAL, _RARE = 1, 2, 4, 8
+_ESCAPES = np.frombuffer(b"%'\"", np.uint8)
+_TRAITS = np.array(
+    [
+        _KEPT * each.isalnum()
+        + _DIGIT * each.isdigit()
+        + _HEXADECIMAL * (each in "0123456789abcdef")
+        + _RARE * (each in "%'\"x.:")
+        for each in map(chr, range(128))
+    ],
+    np.uint8,
+)
+"""Traits of the ASCII characters."""
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
-# Characters that are spaces or not shown in any script, braces and quotes; then zeros of numbers.
-_MARKS = r"[\s\p{Z}\p{C}{}()\"''`]"
-_NUMBER = r"^0*(\d+?)(\.0+)?$"
-_KEYS = {
-    pa.string(): f"regexp_replace(lower(nfc_normalize(regexp_replace(id, '{_MARKS}', '', 'g'))),"
-    rf" '{_NUMBER}', '\1')",
-    pa.binary(): "lower(hex(id))",
-}
-"""SQL that makes ids equal that are written differently, by type; integers are written one way."""
-_KEYED = "(SELECT id, {key} AS key FROM (SELECT DISTINCT {role} AS id FROM staged))"
-_ALIKE = (
-    "SELECT count(*), sum(ids)::BIGINT, arg_min(first, first), arg_min(last, first) FROM (SELECT"
-    " count(*) AS ids, min(id) AS first, max(id) AS last FROM {keyed} GROUP BY key) WHERE ids > 1"
-)
-_COUNTS = "SELECT count(id), count(DISTINCT key) FROM {keyed}"
-_JOINED = (
-    "(SELECT * EXCLUDE (one) REPLACE (one AS {role}) FROM {rows} LEFT JOIN (SELECT id AS {role},"
-    " min(id) OVER (PARTITION BY key) AS one FROM {keyed}) USING ({role}))"
-)
-_NO_IDS = "SELECT id, key FROM {keyed} WHERE list_contains({missing}, key) ORDER BY id"
 
 
-def doubtful_ids(
-    queried: Callable[[str], Iterable[pa.RecordBatch]], schema: pa.Schema, has_examples: bool
-) -> list[str]:
-    """Returns notes on ids of devices and owners that look alike, or like a missing value.
+def key_of(text: str) -> str:
+    """Returns the key of a text id, as the module defines it."""
+    bare = _folded(text)
+    if "%" in bare:
+        bare = _decoded(bare)
+    for prefix in _PREFIXES:
+        bare = prefix.sub("", bare, count=1) if prefix.match(bare) else bare
+    if found := _DECIMAL.fullmatch(bare):
+        bare = found[1]
+    kept, is_apart = [""], False
+    for each in bare:
+        if not _is_kept(each):
+            is_apart = True
+            continue
+        if is_apart and kept[-1].isdigit() and each.isdigit():
+            kept.append("-")
+        kept.append(each)
+        is_apart = False
+    key = "".join(kept)
+    digits = key.replace("-", "")
+    is_uuid = re.fullmatch(f"[0-9a-f]{{{_UUID_DIGITS}}}", digits) is not None
+    if is_uuid or _MAC.fullmatch(bare):
+        key = digits
+    if key.isdigit() and not is_uuid:
+        key = key.lstrip("0") or "0"
+    return key or text
+
+
+def means_no_id(text: str) -> bool:
+    """Returns whether a text stands for a missing id: a word such as NULL, the UUID of zeros, or
+    spaces and punctuation only."""
+    key = key_of(text)
+    return key in NO_IDS or all(_is_blank(each) for each in key)
+
+
+def keys_of(ids: pa.Array | pa.ChunkedArray, is_combined: bool = False) -> pa.Array:
+    """Returns the keys [N] of ids [N] as text; the ids themselves if they are integers or bytes.
 
     Args:
-        queried: function that answers a query of the view `staged`.
-        schema: columns of the log; device and perhaps owner are in the view.
-        has_examples: whether notes have some of the ids as the log has them.
+        ids: ids without missing ones.
+        is_combined: whether an id combines values of several columns (`combined`), whose keys it
+            then combines.
     """
-    found = []
-    for role in ("device", "owner"):
-        key = _KEYS.get(schema.field(role).type) if role in schema.names else None
-        if key is None:
-            continue
-        keyed = _KEYED.format(key=key, role=role)
-        ((groups, ids, first, last),) = _rows(queried(_ALIKE.format(keyed=keyed)))
-        if groups:
-            text = (
-                f"{ids:,} ids of {role}s, in {counted(groups, 'group')}, differ only in case, "
-                "spaces, quotes, braces, leading zeros or Unicode form"
-            )
-            found.append((text, [first, last]))
-        if rows := _rows(queried(_NO_IDS.format(keyed=keyed, missing=[*MISSING]))):
-            keys = ", ".join(sorted({repr(key) for _, key in rows}))
-            text = f"{counted(len(rows), 'id')} of {role}s may mean a missing value ({keys})"
-            found.append((text, [each for each, _ in rows[:5]]))
-    return [
-        text
-        + (f", such as {', '.join(f'{each!r:.60}' for each in some)}." if has_examples else ".")
-        for text, some in found
-    ]
-
-
-def joined_rows(
-    queried: Callable[[str], Iterable[pa.RecordBatch]], schema: pa.Schema
-) -> tuple[str, int]:
-    """Returns SQL of the view's rows with one spelling of ids that differ only in writing, and the
-    number of ids of devices before; the view without such ids."""
-    rows, counts = "staged", []
-    for role in (each for each in ("device", "owner") if each in schema.names):
-        keyed = _KEYED.format(key=_KEYS.get(schema.field(role).type, "id"), role=role)
-        counts += _rows(queried(_COUNTS.format(keyed=keyed)))
-        if len({*counts[-1]}) > 1:
-            rows = _JOINED.format(rows=rows, role=role, keyed=keyed)
-    return rows, counts[0][0]
-
-
-def first_alike(names: pa.ChunkedArray) -> Int64Array:
-    """Returns for each device, given by its id [D], the first whose id differs only in writing."""
-    keys: Any = names
-    if pa.types.is_string(names.type):
-        keys = _COMPUTE.replace_substring_regex(names, _MARKS, "")
-        keys = _COMPUTE.utf8_lower(_COMPUTE.utf8_normalize(keys, "NFC"))
-        keys = _COMPUTE.replace_substring_regex(keys, _NUMBER, r"\1")
-    codes = keys.combine_chunks().dictionary_encode().indices.to_numpy()
-    return np.unique(codes, return_index=True)[1][codes]
-
-
-def _rows(batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-
-
-def keys_of(ids):  # TEMPORARY until main has it
-    import re
-    import unicodedata
-
-    def key(text):
-        t = unicodedata.normalize("NFKC", text).casefold()
-        t = re.sub(r"^urn:uuid:", "", t.strip("\"'{} "))
-        return re.sub(r"[^\w|]", "", t) or text
-
-    if pa.types.is_binary(ids.type):
-        return pa.chunked_array([pa.array([e.hex() for e in ids.to_pylist()], pa.string())])
     if not pa.types.is_string(ids.type):
-        return ids.cast(pa.string())
-    return pa.chunked_array([pa.array([key(e) for e in ids.to_pylist()], pa.string())])
+        return ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+    chunks = ids.chunks if isinstance(ids, pa.ChunkedArray) else [ids]
+    made = _combined_keys if is_combined else _keys
+    # Arrays of a slice fit in the processor's cache, which is three times as fast.
+    slices = (each.slice(at, SLICE) for each in chunks for at in range(0, len(each), SLICE))
+    return pa.concat_arrays([pa.array([], pa.string()), *map(made, slices)])
+
+
+def are_missing(
+    ids: pa.Array, keys: pa.Array, is_combined: bool, kept: Collection[str]
+) -> BoolArray:
+    """Returns which ids [N] mean no id; a combined one does if any of its parts does.
+
+    Args:
+        ids: text ids.
+        keys: their keys [N].
+        is_combined: as in `keys_of`.
+        kept: texts, as the log has them, that name a device all the same.
+    """
+    # Keys without a letter or digit are few, and the words are short: most keys end here.
+    edge = r"(?:^|\|)", r"(?:$|\|)"
+    words = rf"{edge[0]}(?:{'|'.join(NO_IDS)}|[^\pL\pM\pN|]*){edge[1]}"
+    found = np.asarray(_COMPUTE.match_substring_regex(keys, words))
+    for place in np.flatnonzero(found).tolist():
+        text = ids[place].as_py()
+        parts = parts_of(text) if is_combined else [text]
+        found[place] = any(means_no_id(each) and each not in kept for each in parts)
+    return found
+
+
+def combined(columns: list[pa.Array]) -> pa.Array:
+    """Returns text ids [N] that combine the values of several text columns [N]: joined by "|", with
+    "|" and a backslash in a value escaped by a backslash; null where a value is."""
+    # Escapes keep ("a|b", "c") and ("a", "b|c") apart.
+    escaped = []
+    for each in columns:
+        part = _COMPUTE.replace_substring(each, "\\", "\\\\")
+        escaped.append(_COMPUTE.replace_substring(part, "|", "\\|"))
+    return _COMPUTE.binary_join_element_wise(*escaped, "|")
+
+
+def parts_of(text: str) -> list[str]:
+    """Returns the values that `combined` joined."""
+    parts = [""]
+    for each in re.findall(r"\\.|.", text, re.DOTALL):
+        if each == "|":
+            parts.append("")
+        else:
+            parts[-1] += each[-1]
+    return parts
+
+
+def _combined_keys(ids: pa.Array) -> pa.Array:
+    has_escapes = _COMPUTE.any(_COMPUTE.match_substring(ids, "\\")).as_py()
+    if has_escapes or not len(ids):
+        columns = list(zip(*(parts_of(each) for each in ids.to_pylist()), strict=True))
+        return (
+            combined([_keys(pa.array(each, pa.string())) for each in columns]) if columns else ids
+        )
+    parts = _COMPUTE.split_pattern(ids, "|")
+    count = len(parts[0])
+    flat = parts.flatten()
+    places = (pa.array(np.arange(each, len(flat), count)) for each in range(count))
+    return combined([_keys(flat.take(each)) for each in places])
+
+
+def _keys(ids: pa.Array) -> pa.Array:
+    """Returns the keys of text ids [N], most of them by `_plain_keys`."""
+    keys, is_plain = _plain_keys(ids)
+    if is_plain.all():
+        return keys
+    others = pa.array(~is_plain)
+    slow = pa.array([key_of(each) for each in ids.filter(others).to_pylist()], pa.string())
+    return _COMPUTE.replace_with_mask(keys, others, slow)
+
+
+def _plain_keys(ids: pa.Array) -> tuple[pa.Array, BoolArray]:
+    """Returns keys [N] of text ids [N], and for which of them they are right: ASCII texts that need
+    no more than lower case, and characters removed."""
+    starts, content = _text_of(ids)
+    is_plain = np.array(_COMPUTE.string_is_ascii(ids))
+    content = _LOWER[content & 127]
+    traits = _TRAITS[content]
+    is_other = (traits & _KEPT) == 0
+
+    def counted(trait: int) -> Int64Array:
+        sums = np.zeros(content.size + 1, np.int32)
+        np.cumsum((traits & trait) > 0, out=sums[1:])
+        return np.diff(sums[starts])
+
+    def owners(places: Int64Array) -> Int64Array:
+        return np.searchsorted(starts, places, side="right") - 1
+
+    # Escapes, quotes, 0x, the .0 of a number and urn: are rare.
+    rare = np.flatnonzero(traits & _RARE)
+    before = np.where(rare > 0, content[rare - 1], 0)
+    after = np.where(rare + 1 < content.size, content[(rare + 1) % max(1, content.size)], 0)
+    is_prefix = (before == ord("0")) | (before == ord("n")) | (after == ord("0"))
+    is_plain[owners(rare[is_prefix | np.isin(content[rare], _ESCAPES)])] = False
+    # A hyphen stands where others stood between two digits of an id.
+    edges = np.flatnonzero(np.diff(is_other, prepend=False, append=False))
+    first, end = edges[::2], edges[1::2]
+    is_inside = (first > 0) & (end < content.size)
+    first, end = first[is_inside], end[is_inside]
+    is_mark = (traits[first - 1] & traits[end] & _DIGIT) > 0
+    first, end = first[is_mark], end[is_mark]
+    first = first[owners(first - 1) == owners(end)]
+    kept, digits, hexadecimal = (counted(each) for each in (_KEPT, _DIGIT, _HEXADECIMAL))
+    is_uuid = (kept == _UUID_DIGITS) & (hexadecimal == kept)
+    first = first[~is_uuid[owners(first)]]
+    # Separators decide about a MAC address, and a number has no zeros before it.
+    is_plain &= (kept > 0) & ~(
+        (kept == _MAC_DIGITS) & (hexadecimal == kept) & (np.diff(starts) > kept)
+    )
+    is_number = np.flatnonzero((digits == kept) & (kept > 0) & ~is_uuid & is_plain)
+    begins = content[starts[is_number]]
+    is_plain[is_number[(begins == ord("0")) | ((_TRAITS[begins] & _KEPT) == 0)]] = False
+    content[first] = ord("-")
+    is_other[first] = False
+    ends = np.zeros(content.size + 1, np.int32)
+    np.cumsum(~is_other, out=ends[1:])
+    buffers = [
+        None,
+        pa.py_buffer(ends[starts]),
+        pa.py_buffer(content[~is_other]),
+    ]
+    return pa.Array.from_buffers(pa.string(), len(ids), buffers), is_plain
+
+
+def _text_of(ids: pa.Array) -> tuple[Int64Array, NDArray[np.uint8]]:
+    """Returns the places [N + 1] of texts [N] in their bytes, and the bytes."""
+    _, ends, content = ids.buffers()
+    offsets = np.frombuffer(ends, np.int32)[ids.offset : ids.offset + len(ids) + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    found = np.frombuffer(content, np.uint8)[first:last] if last else np.zeros(0, np.uint8)
+    return offsets.astype(np.int64) - first, found
+
+
+def _folded(text: str) -> str:
+    normal = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    # Phones write numbers in digits of their language, and Turkish ones I in lower case without a
+    # dot.
+    normal = normal.replace("i\u0307", "i").replace("\u0131", "i")
+    return "".join(str(unicodedata.decimal(each, each)) for each in normal)
+
+
+def _decoded(text: str) -> str:
+    """Returns a text with its percent escapes decoded; as it is if they are not UTF-8."""
+    try:
+        return _folded(unquote(text, errors="strict"))
+    except UnicodeDecodeError:
+        return text
+
+
+def _is_kept(character: str) -> bool:
+    # Variation selectors are marks, but only choose between two pictures of a sign.
+    return unicodedata.category(character)[0] in "LMN" and not "\ufe00" <= character <= "\ufe0f"
+
+
+def _is_blank(character: str) -> bool:
+    return not _is_kept(character) and (
+        character.isascii() or unicodedata.category(character)[0] in "PZC"
+    )

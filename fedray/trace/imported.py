@@ -41,7 +41,6 @@ from fedray.base.rounding import counted
 from fedray.base.storage import fetched
 from fedray.base.threads import in_order
 from fedray.trace.files import DAMAGE, DocumentForm, check_file, first_line, read_columns
-from fedray.trace.ids import first_alike
 from fedray.trace.invariants import check_accepted
 from fedray.trace.reader import (
     COPY_AGAIN,
@@ -56,7 +55,7 @@ from fedray.trace.schema import FORMAT, RUN_FILE, columns_digest, run_digest
 from fedray.trace.several_tasks import is_of_tasks
 
 IMPORT_FORMAT = "fedray-import"
-IMPORT_VERSION = 3
+IMPORT_VERSION = 4
 DEVICES_FILE = "devices.parquet"
 NAMES_PER_GROUP = 1 << 18
 """Rows per row group of devices.parquet, so that a name is found without reading the others."""
@@ -86,10 +85,9 @@ REPEATED_SCHEMA = TIMED_SCHEMA.append(pa.field("last_time", pa.float64(), nullab
 
 COPIED = "equal to another row in every column"
 """Reason for which copies are left out."""
-_IDS = "found by the import, in the ids of the log"
 _ROWS = "found by the import, in the rows of the log's rounds"
 _REPEATS = "told to the import: what repeated rows are; it counted them"
-NOTICED = (_IDS, _ROWS, _REPEATS)
+NOTICED = (_ROWS, _REPEATS)
 """Sources of assumptions that every summary of an audit shows."""
 _ROUNDS_FILE = "told to the import: the rounds file"
 UNIT_SOURCE = "told to the import: the columns that name a device"
@@ -172,14 +170,13 @@ class ImportDocument(TypedDict):
     """Number of devices that took part at least once."""
     owner_column: NotRequired[str]
     """Column of the log that names the owner of a device; absent if owners are unknown."""
-    doubtful_ids: NotRequired[list[str]]
-    """Sentences on ids that may name the same device or none; absent without such ids."""
     sparse_rounds: NotRequired[str]
     """Sentence on rounds that may have been abandoned, as they have few rows; absent without such
     rounds, and with a file of rounds."""
     joined_ids: NotRequired[int]
-    """Number of ids of devices before ids that differ only in writing were joined; 0 if they are
-    distinct, as stated to the import; absent if unsettled, or without such ids."""
+    """Number of ids of devices before ids that differ only in writing were joined, or 0 if such ids
+    are distinct devices, as stated to the import; absent if it was not asked, so that no two ids of
+    the log differ only in writing."""
     left_out: list[LeftOut]
     """Rows that are not participations."""
     written: str
@@ -334,7 +331,6 @@ class ImportedTrace(OpenedTrace):
         found.append(Assumption(self._numbering_assumption(), self.rounds_source))
         if sparse := run.get("sparse_rounds"):
             found.append(Assumption(sparse, _ROWS))
-        found += [Assumption(each, _IDS) for each in run.get("doubtful_ids", ())]
         if run["rounds_out_of_order"]:
             text = (
                 f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
@@ -560,39 +556,6 @@ class ImportedTrace(OpenedTrace):
         return columns
 
 
-def joined_log(log: Trace | ImportedTrace) -> ImportedTrace | None:
-    """Returns a log with ids that differ only in writing as one device, hence without times; None
-    without such ids, or if the import settled them."""
-    if isinstance(log, Trace) or "doubtful_ids" not in log.run or "joined_ids" in log.run:
-        return None
-    ids = log.run["devices"]
-    run = {**log.run, "times": None, "joined_ids": ids}
-    is_alike = np.unique(first_alike(log.device_names)).size < ids
-    return _JoinedLog(log.path, run, log._verify) if is_alike else None
-
-
-class _JoinedLog(ImportedTrace):
-    def accepted(self) -> Iterator[AcceptedPart]:
-        devices = first_alike(self.device_names).astype(np.uint64)
-        parts = (devices[e.device_ids] << np.uint64(32) | e.rounds for e in super().accepted())
-        rows = np.concatenate([*parts])
-        # Otherwise records of a device and round are contributions of their own.
-        rows = np.unique(rows) if self.repeats == "once" else np.sort(rows)
-        yield AcceptedPart(rows >> np.uint64(32), rows.astype(np.uint32))
-
-
-def digest_of_any_ids(trace: Trace | ImportedTrace) -> str:
-    """Returns the digest of a trace; of a log with ids that differ only in writing, the same
-    whether these are joined, distinct or unsettled, and however repeats are taken."""
-    if isinstance(trace, Trace) or not {"doubtful_ids", "joined_ids"} & trace.run.keys():
-        return trace.digest
-    (part,) = _JoinedLog(trace.path, trace.run, trace._verify).accepted()
-    rows = np.unique(part.device_ids << np.uint64(32) | part.rounds)
-    # Positions of the devices, because ids depend on the number of spellings.
-    devices = np.unique(rows >> np.uint64(32), return_inverse=True)[1].astype(np.uint64)
-    return imported_digest(devices, rows.astype(np.uint32))
-
-
 def _corrupt(place: object, problem: str) -> TraceCorrupt:
     return TraceCorrupt.at(place, problem, "import the log again")
 
@@ -628,11 +591,8 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
     rely on."""
     names = [*run["device_columns"], *run["where"]]
     times = run.get("times")
-    notes = run.get("doubtful_ids", [])
     are_as_written = (
-        isinstance(notes, list)
-        and all(isinstance(each, str) for each in notes)
-        and len(run["device_columns"]) > 0
+        len(run["device_columns"]) > 0
         and all(isinstance(name, str) for name in names)
         and type(run.get("joined_ids", 0)) is int
         and isinstance(run.get("sparse_rounds", ""), str)

@@ -12,15 +12,11 @@ import numpy as np
 import pytest
 
 import fedray
-from fedray.audit.participation import ALIKE
 from fedray.base.errors import InputError
-from fedray.base.rounding import up
-from fedray.imports.importer import import_log
 from fedray.mechanisms import BLT
 from fedray.mechanisms.named import PARAMETERS
 from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import Tree
 from fedray.report.files import drawn_figure
 from fedray.report.plotly_json import plotly_figure
 from fedray.scenario import Scenario
@@ -873,27 +869,6 @@ def test_a_truth_of_runs_with_rules_and_one_of_runs_without_are_named_apart() ->
         "Rules enforce min-sep 8 (k 5) at the times of their rounds in 4 of 8 runs; observed was 9. "
         "It was min-sep 2 (k 5) in 4 of 8 runs without such rules."
     )
-
-
-@pytest.mark.parametrize("repeats", ["once", "each"])
-def test_ids_that_differ_only_in_writing_are_a_truth_too(tmp_path: Path, repeats) -> None:
-    (tmp_path / "log.csv").write_text("device,round\na,0\nA,1\nb,1\nb,4\nA,4\na,4\nc,2\nd,3\n")
-    trace = import_log(tmp_path / "log.csv", "device", "round", 5, tmp_path / "t", repeats=repeats)
-    result = stress(trace, estimated=[3], mechanisms=["tree"])
-    own, joined = result.rows
-    assert (own.what_if, own.min_sep) == (None, 3)
-    told = f"If {ALIKE}, it spends "
-    # What is worse than the target stands first.
-    assert result.verdict.startswith(told)
-    if repeats == "each":
-        assert joined.epsilon is None
-        assert f"{told}unknown: a device contributed twice" in result.verdict
-    else:
-        noise = {"mechanism": Tree(), "noise_multiplier": own.noise_multiplier}
-        audited = fedray.audit_trace(trace, delta=result.delta, **noise).joined
-        assert joined.epsilon == audited.mechanisms[0].epsilon
-        assert f"{told}{up(joined.epsilon)} (tree)." in result.verdict
-    assert "(ids joined)" in str(result.tables()[0])
 
 
 def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds() -> None:

@@ -1,139 +1,317 @@
-"""Ids that look alike, or like a missing value, are kept apart and named in one line."""
+"""Ids that differ only in writing are settled by the import; ids that mean none name no device."""
 
+import csv
 import json
+import os
 import random
 import unicodedata
-from datetime import date
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from fedray.audit.audit import audit_trace
-from fedray.audit.calibration import calibrate_trace
-from fedray.audit.claims import Claim, read_claim
+from fedray.audit.claims import Claim
 from fedray.audit.findings import Verdict
-from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import privacy_statement
-from fedray.base.rounding import up
+from fedray.base.errors import InputError
 from fedray.imports.importer import import_log
 from fedray.imports.inspected import inspect_log
 from fedray.mechanisms.registry import Tree
+from fedray.trace.ids import are_missing, combined, key_of, keys_of, means_no_id, parts_of
 
 CAFE = "caf\u00e9"
+UUID = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
 ALIKE = {
-    "case": ("AB-12", "ab-12"),
+    "case": ("AB-12", "ab-12", "ab_12", "AB12"),
+    "sharp s": ("STRASSE", "stra\u00dfe"),
+    "dotless i": ("ID1", "\u0131d1", "\u0130d1"),
+    "full width": ("ab1", "\uff41\uff42\uff11"),
+    "digits of Arabic": ("u42", "u\u0664\u0662"),
     "spaces": ("x", " x\u00a0"),
     "a mark of the order of bytes": ("x", "\ufeffx"),
-    "quotes": ("x", "'x'"),
-    "braces": ("6f9619ff-8b86-d011-b42d-00cf4fc964ff", "{6F9619FF-8B86-D011-B42D-00CF4FC964FF}"),
+    "quotes": ("x", "'x'", '="x"', "b'x'"),
+    "UUID": (UUID, f"{{{UUID.upper()}}}", UUID.replace("-", ""), f"urn:uuid:{UUID}", f"%7B{UUID}%7D"),
+    "MAC address": ("00:1A:2b:3c:4d:5e", "00-1a-2b-3c-4d-5e", "001a.2b3c.4d5e", "001a2b3c4d5e"),
+    "hexadecimal": ("0xAB", "ab"),
     "Unicode form": (CAFE, unicodedata.normalize("NFD", CAFE)),
-    "zeros": ("007", "7", "7.0"),
-}
-MISSING = ("nan", "None", "NULL", "N/A", "(null)", "undefined", "unknown", "  ",
-           "00000000-0000-0000-0000-000000000000")  # fmt: skip
-
-
-def notes_of(folder: Path, ids: tuple[str, ...], role: str) -> tuple[list[str], list[str]]:
-    """Notes of an inspection, and assumptions of the audit of the import, about ids."""
-    other = {"device": "owner", "owner": "device"}[role]
-    lines = [f'"{each}","p{place}",{place}' for place, each in enumerate(ids)]
-    (folder / "log.csv").write_text("\n".join([f"{role},{other},round", *lines]) + "\n")
-    log = folder / "log.csv"
-    notes = [each for each in inspect_log(log, {}).notes if f"{role}s" in each]
-    trace = import_log(
-        log, "device", "round", len(ids), folder / "t", owner_column="owner", leave_out_invalid=True
-    )
-    assert trace.run["devices"] == len(ids)
-    audit = audit_trace(trace, 2.0, 1e-6, [Tree()])
-    said = [each for each in [it.text for it in trace.rests_on] if f" of {role}s" in each]
-    assert all(each in json.dumps(audit.to_json(), ensure_ascii=False) for each in said)
-    return [each for each in notes if " ids of " in each or " id of " in each], said
-
-
-@pytest.mark.parametrize(
-    ("kind", "role"), [*((kind, "device") for kind in ALIKE), (next(iter(ALIKE)), "owner")]
+    "zeros": ("007", "7", "7.0", "+7"),
+    "a mark between digits": ("1-23", "1.23", "1 23"),
+}  # fmt: skip
+DISTINCT = (
+    "a",
+    "b-1",
+    "10",
+    "1",
+    "0",
+    "\u00e9",
+    "e",
+    "1-23",
+    "12-3",
+    "123",
+    "\U0001f600",
+    "\U0001f601",
+    "nancy",
+    "null-7",
 )
-def test_ids_that_are_written_differently_are_named(tmp_path: Path, kind: str, role: str) -> None:
-    notes, said = notes_of(tmp_path, (*ALIKE[kind], "zebra", "10", "100"), role)
-    start = f"{len(ALIKE[kind])} ids of {role}s, in 1 group, differ only in case, spaces"
-    assert [each[: len(start)] for each in notes] == [start]
-    assert [each[: len(start)] for each in said] == [start]
-    assert repr(max(ALIKE[kind])) in notes[0]
-    assert "zebra" not in notes[0]
+MISSING = ("nan", "None", "NULL", "N/A", "(null)", "undefined", "unknown", "  ", "-", "?", "\u2014",
+           "00000000-0000-0000-0000-000000000000", "{" + 32 * "0" + "}")  # fmt: skip
+CLAIM = Claim(mechanism=Tree(), noise_multiplier=4.0, min_sep=2, max_participations=9)
+
+
+def written(file: Path, rows: list[tuple[object, ...]], header: str = "device,round") -> Path:
+    """A CSV file of rows."""
+    with file.open("w", newline="") as opened:
+        csv.writer(opened).writerows([header.split(","), *rows])
+    return file
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_spellings_of_one_id_have_one_key(kind: str) -> None:
+    assert len({key_of(each) for each in ALIKE[kind]}) == 1
+
+
+def test_distinct_ids_have_keys_of_their_own() -> None:
+    assert len({key_of(each) for each in DISTINCT}) == len(DISTINCT)
+    assert not any(map(means_no_id, DISTINCT))
+
+
+def test_ids_that_mean_none_are_known_in_every_writing() -> None:
+    assert all(map(means_no_id, MISSING))
+
+
+def drawn_id(drawn: random.Random) -> str:
+    """An id of letters, marks, wrappers and hexadecimal digits in any order."""
+    pieces = [*"abxnrABX0019-_:.|{}()'\"=% #\\", "urn:uuid:", "0x", ".0", "b'", "\ufeff", "\u00a0", "e\u0301", "\u00df",
+              "\u0130", "\u0663", "\uff11", "%7B", "%ff", "\U0001f600", "\ufe0f", "null", UUID]  # fmt: skip
+    if drawn.random() < 0.3:
+        digits = "".join(
+            drawn.choice("0123456789abcdefABCDEF") for _ in range(drawn.choice((11, 12, 31, 32)))
+        )
+        size, mark = drawn.choice((2, 4, 8)), drawn.choice("-:. ")
+        groups = mark.join(digits[each : each + size] for each in range(0, len(digits), size))
+        return drawn.choice((digits, groups, "{" + groups + "}"))
+    return "".join(drawn.choice(pieces) for _ in range(drawn.randrange(12)))
+
+
+def test_keys_of_columns_equal_the_definition() -> None:
+    drawn = random.Random(7)
+    texts = [drawn_id(drawn) for _ in range(4000)]
+    ids = pa.array(texts)
+    keys = [key_of(each) for each in texts]
+    assert keys_of(ids).to_pylist() == keys
+    assert keys_of(ids.slice(3, 9)).to_pylist() == keys[3:12]
+    assert (
+        keys_of(pa.chunked_array([ids.slice(9), ids.slice(0, 9)])).to_pylist()
+        == keys[9:] + keys[:9]
+    )
+    kept = {"null", texts[5]}
+    expected = [means_no_id(each) and each not in kept for each in texts]
+    assert are_missing(ids, keys_of(ids), False, kept).tolist() == expected
+    assert any(expected)
+    numbers = pa.array([7, 2**64 - 1], pa.uint64())
+    assert keys_of(numbers).equals(numbers)
+
+
+def test_ids_of_several_columns_are_keyed_column_by_column() -> None:
+    drawn = random.Random(8)
+    for has_escapes in (True, False):
+        texts = [(drawn_id(drawn), drawn_id(drawn), "7") for _ in range(1000)]
+        if not has_escapes:
+            texts = [
+                tuple(each.replace("|", "").replace("\\", "") for each in row) for row in texts
+            ]
+        ids = combined([pa.array(column) for column in zip(*texts, strict=True)])
+        assert [tuple(parts_of(each)) for each in ids.to_pylist()] == texts
+        keyed = combined([keys_of(pa.array(column)) for column in zip(*texts, strict=True)])
+        assert keys_of(ids, is_combined=True).equals(keyed)
+        expected = [any(map(means_no_id, row)) for row in texts]
+        assert are_missing(ids, keyed, True, ()).tolist() == expected
+        assert True in expected
+        assert False in expected
 
 
 @pytest.mark.parametrize("role", ["device", "owner"])
-def test_ids_that_may_mean_a_missing_value_are_named(tmp_path: Path, role: str) -> None:
-    notes, said = notes_of(tmp_path, (*MISSING, "nancy", "null-7"), role)
-    assert sum(f"9 ids of {role}s may mean a missing value" in each for each in notes) == 1
-    assert sum(f"9 ids of {role}s may mean a missing value" in each for each in said) == 1
+def test_an_import_asks_once_about_ids_that_share_a_key(tmp_path: Path, role: str) -> None:
+    ids = (*ALIKE["UUID"], *ALIKE["case"], "zebra")
+    other = {"device": "owner", "owner": "device"}[role]
+    rows = [(each, f"p{place * (role == 'owner')}", place) for place, each in enumerate(ids)]
+    log = written(tmp_path / "log.csv", rows, f"{role},{other},round")
+    question = (
+        rf"9 ids of {role}s differ only in writing within 2 groups \(such as .*'AB-12' and 'ab_12'.*\): is each group "
+        r"one device, or are they distinct\? Answer `join_ids=True` for one, or `join_ids=False`"
+    )
+    options = ("device", "round", len(ids))
+    with pytest.raises(InputError, match=question) as refused:
+        import_log(log, *options, tmp_path / "t", owner_column="owner")
+    assert "zebra" not in str(refused.value)
+    assert [each.name for each in tmp_path.iterdir()] == ["log.csv"]
+    (problem,) = inspect_log(log, {}).problems
+    assert f"9 ids of {role}s differ only in writing within 2 groups" in problem
+    for join, distinct in ((True, 3), (False, len(ids))):
+        found = inspect_log(log, {}, join_ids=join)
+        assert found.is_importable
+        assert ("--join-ids" if join else "--no-join-ids") in found.command
+        trace = import_log(
+            log, *options, tmp_path / f"t{join}", owner_column="owner", join_ids=join
+        )
+        count = (
+            trace.run["devices"] if role == "device" else len({*trace.owner_names(range(len(ids)))})
+        )
+        assert count == distinct
+        assert trace.run["joined_ids"] == (len(ids) if join else 0)
 
 
-@pytest.mark.parametrize("role", ["device", "owner"])
-def test_distinct_ids_have_no_note(tmp_path: Path, role: str) -> None:
-    assert notes_of(tmp_path, ("a", "b-1", "b1", "10", "1", "0", "é", "e"), role) == ([], [])
+def test_an_import_without_alike_ids_does_not_ask(tmp_path: Path) -> None:
+    log = written(tmp_path / "log.csv", [(each, place) for place, each in enumerate(DISTINCT)])
+    trace = import_log(log, "device", "round", len(DISTINCT), tmp_path / "t")
+    assert "joined_ids" not in trace.run
+    assert trace.run["devices"] == len(DISTINCT)
+
+
+@pytest.mark.parametrize("columns", [("device",), ("device", "month")])
+def test_rows_whose_id_means_none_are_no_participations(
+    tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    ids = (*MISSING, "nancy")
+    rows = [(each, f"m{place}", place) for place, each in enumerate(ids)]
+    log = written(tmp_path / "log.csv", rows, "device,month,round")
+    options = (list(columns), "round", len(ids))
+    said = f"{len(MISSING)} rows whose device means no id"
+    with pytest.raises(InputError, match=said):
+        import_log(log, *options, tmp_path / "t")
+    assert [each.name for each in tmp_path.iterdir()] == ["log.csv"]
+    (problem,) = inspect_log(log, {"device": list(columns)}).problems
+    assert said in problem
+    assert "--keep-id" in problem
+    (tmp_path / "all.txt").write_text("\n".join(map(str, range(len(ids)))))
+    of_list = (list(columns), "round", None, tmp_path / "left")
+    trace = import_log(log, *of_list, rounds_file=tmp_path / "all.txt", leave_out_invalid=True)
+    assert trace.run["devices"] == 1
+    assert said in trace.incompleteness
+    assert not audit_trace(trace, claim=CLAIM).claim_holds
+    # A device may be called so.
+    trace = import_log(log, *options, tmp_path / "kept", keep_ids=MISSING, join_ids=False)
+    assert trace.run["devices"] == len(ids)
+    assert inspect_log(
+        log, {"device": list(columns)}, keep_ids=MISSING, join_ids=False
+    ).is_importable
 
 
 @pytest.mark.parametrize("repeats", ["once", "each"])
-def test_an_audit_has_the_figures_of_joined_ids_as_of_a_log_with_one_spelling(
+def test_joined_ids_have_the_figures_of_a_log_with_one_spelling(
     tmp_path: Path, repeats: str
 ) -> None:
     drawn = random.Random(5)
     rows = [(f"D{drawn.randrange(9)}", number) for number in range(12) for _ in range(4)]
     spelled = (str.lower, " {} ".format, "'{}'".format, str)
-    written = {"clean": rows, "dirty": [(drawn.choice(spelled)(name), i) for name, i in rows]}
-    claim = Claim(mechanism=Tree(), noise_multiplier=4.0, min_sep=2, max_participations=9)
-    traces = {}
-    for name, lines in written.items():
-        log = tmp_path / f"{name}.csv"
-        log.write_text("device,round\n" + "".join(f'"{d}",{i}\n' for d, i in lines))
-        options = ("device", "round", 12), {"repeats": repeats}
-        traces[name] = import_log(log, *options[0], tmp_path / name, **options[1])
-        if name == "dirty":
-            at_import = import_log(
-                log, *options[0], tmp_path / "joined", join_ids=True, **options[1]
-            )
-    clean, dirty = (audit_trace(each, claim=claim) for each in traces.values())
-    joined = audit_trace(at_import, claim=claim)
-    assert clean.joined is joined.joined is None
-    assert dirty.devices > 9
-    for each in (dirty.joined, joined):
-        assert each is not None
-        assert (each.devices, each.min_sep, each.max_participations, each.supported_epsilon) == (
-            *(clean.devices, clean.min_sep, clean.max_participations, clean.supported_epsilon),
-        )
-        assert each.mechanisms[0].epsilon == clean.mechanisms[0].epsilon
-        assert each.claim_holds is clean.claim_holds
-    document = dirty.to_json()
-    assert document["joined_epsilon"] == clean.supported_epsilon
-    assert document["joined_min_sep"] == clean.min_sep
-    ids = f"are one device ({dirty.devices} ids of 9 devices), "
-    assert ids in dirty.verdict
-    assert ids in json.dumps(document)
-    taken = "Ids that differ only in writing were taken as one device: "
-    taken += f"{dirty.devices} ids, 9 devices."
-    says = privacy_statement(joined).to_markdown() if repeats == "once" else joined.verdict
-    assert all(taken in text for text in (joined.verdict, json.dumps(joined.to_json()), says))
-    assert taken in joined.page()
-    assert any("once ids that differ in writing are joined." in a for a in joined.assumptions)
-    assert all(taken not in each.verdict for each in (clean, dirty))
-
-
-def test_ids_that_change_nothing_as_one_device_do_not_repeat_the_verdict(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("device,round\na,0\nb,0\nb,1\nc,2\nA,3\n")
-    trace = import_log(tmp_path / "log.csv", "device", "round", 4, tmp_path / "t")
-    claim = Claim(mechanism=Tree(), noise_multiplier=4.0, min_sep=2, max_participations=2)
-    audit = audit_trace(trace, claim=claim)
-    assert (
-        audit.verdict.count("The claim does not hold") == audit.verdict.count("min-sep is 1") == 1
+    options = ("device", "round", 12), {"repeats": repeats}
+    clean = import_log(
+        written(tmp_path / "clean.csv", rows), *options[0], tmp_path / "clean", **options[1]
     )
-    assert "The same holds if ids that differ only in case" in audit.verdict
-    assert "The same holds if ids that differ only in case" in audit_trace(trace).verdict
+    dirty = written(tmp_path / "dirty.csv", [(drawn.choice(spelled)(name), i) for name, i in rows])
+    joined = import_log(dirty, *options[0], tmp_path / "joined", join_ids=True, **options[1])
+    distinct = import_log(dirty, *options[0], tmp_path / "distinct", join_ids=False, **options[1])
+    one, other = audit_trace(clean, claim=CLAIM), audit_trace(joined, claim=CLAIM)
+    assert (other.devices, other.min_sep, other.max_participations) == (
+        9,
+        one.min_sep,
+        one.max_participations,
+    )
+    assert other.supported_epsilon == one.supported_epsilon
+    assert other.claim_holds is one.claim_holds
+    taken = f"Ids that differ only in writing were taken as one device: {joined.run['joined_ids']} ids, 9 devices."
+    says = privacy_statement(other).to_markdown() if repeats == "once" else other.verdict
+    assert all(
+        taken in text for text in (other.verdict, json.dumps(other.to_json()), says, other.page())
+    )
+    assert any("once ids that differ in writing are joined." in each for each in other.assumptions)
+    assert taken not in one.verdict
+    apart = audit_trace(distinct, claim=CLAIM)
+    assert f"distinct devices: {apart.devices} ids, {apart.devices} devices." in apart.verdict
+    assert apart.to_json()["joined_ids"] == 0
+    assert "joined_ids" not in one.to_json()
+
+
+def test_a_timer_is_checked_between_spellings_that_the_import_joined(tmp_path: Path) -> None:
+    at = "2026-03-0{}T12:00:00Z".format
+    rows = [("a", 0, at(1)), ("A", 1, at(2)), ("b", 1, at(2))]
+    log = written(tmp_path / "log.csv", rows, "device,round,time")
+    claim = Claim(mechanism=Tree(), noise_multiplier=4.0, timer_hours=48.0, epsilon=9.0)
+    verdicts = []
+    for join in (True, False):
+        trace = import_log(
+            log, "device", "round", 2, tmp_path / f"t{join}", time_column="time", join_ids=join
+        )
+        found = {each.statement: each.verdict for each in audit_trace(trace, claim=claim).findings}
+        verdicts.append(found["timer_hours"])
+    assert verdicts == [Verdict.BROKEN, Verdict.HOLDS]
+
+
+def test_a_uuid_with_and_without_hyphens_is_asked_about(
+    tmp_path: Path, fedray_command: Callable
+) -> None:
+    """20 devices that come every 10 rounds, under two spellings in turn."""
+    names = [uuid.UUID(f"3f2504e0-4f89-11d3-9a0c-0305e82c33{each:02d}") for each in range(20)]
+    pairs = [(each, number) for each in range(20) for number in range(each % 10, 40, 10)]
+    rows = [
+        ((names[each].hex, str(names[each]))[number // 10 % 2], number) for each, number in pairs
+    ]
+    log = str(written(tmp_path / "log.csv", rows))
+    (tmp_path / "claim.toml").write_text(
+        'mechanism = {kind="blt", theta=[0.95, 0.7], omega=[0.1, 0.2]}\nnoise_multiplier = 6.0\nrounds = 40\n'
+        "min_sep = 20\nmax_participations = 2\ndelta = 1e-8\n"
+    )
+    words = (
+        "import",
+        log,
+        "--column",
+        "device=device",
+        "--column",
+        "round=round",
+        "--rounds",
+        "40",
+        "--out",
+    )
+    code, _, stderr = fedray_command(*words, str(tmp_path / "t"))
+    assert code == 2
+    assert "`--join-ids` for one, or `--no-join-ids` for distinct ones" in stderr
+    assert fedray_command(*words, str(tmp_path / "t"), "--join-ids")[0] == 0
+    code, out, _ = fedray_command(
+        "audit", str(tmp_path / "t"), "--claim", str(tmp_path / "claim.toml"), "--json"
+    )
+    found = json.loads(out)
+    assert (code, found["claim_holds"], found["min_sep"], found["max_participations"]) == (
+        1,
+        False,
+        10,
+        4,
+    )
+    assert found["supported_epsilon"] == pytest.approx(2.2801, abs=1e-4)
+
+
+def test_owners_that_differ_only_in_writing_are_asked_about_before_they_contradict(
+    tmp_path: Path,
+) -> None:
+    log = written(tmp_path / "log.csv", [("d", "Ann", 0), ("d", "ann", 1)], "device,owner,round")
+    with pytest.raises(InputError, match="join_ids=True"):
+        import_log(log, "device", "round", 2, tmp_path / "t", owner_column="owner")
+    trace = import_log(
+        log, "device", "round", 2, tmp_path / "t", owner_column="owner", join_ids=True
+    )
+    assert trace.owner_names([0]) == ["Ann"]
+    with pytest.raises(InputError, match="owners 'Ann' and 'ann'"):
+        import_log(log, "device", "round", 2, tmp_path / "u", owner_column="owner", join_ids=False)
 
 
 def test_devices_of_rows_that_were_left_out_are_named_on_request(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("device,round\nzoe,0\nbob,0\nbob,0\nzoe,\n")
-    log, options = tmp_path / "log.csv", {"leave_out_invalid": True, "repeats": "each"}
+    rows = [("zoe", 0), ("bob", 0), ("bob", 0), ("zoe", "")]
+    log, options = (
+        written(tmp_path / "log.csv", rows),
+        {"leave_out_invalid": True, "repeats": "each"},
+    )
     trace = import_log(log, "device", "round", 1, tmp_path / "t", **options)
     hidden, shown = (audit_trace(trace, show_devices=each) for each in (False, True))
     text = json.dumps(shown.to_json())
@@ -143,90 +321,32 @@ def test_devices_of_rows_that_were_left_out_are_named_on_request(tmp_path: Path)
     assert not any(name in json.dumps(hidden.to_json()) for name in ("zoe", "bob"))
 
 
-def test_a_timer_is_checked_on_joined_ids_only_if_the_import_joined_them(tmp_path: Path) -> None:
-    at = "2026-03-0{}T12:00:00Z".format
-    rows = f"a,0,{at(1)}\nA,1,{at(2)}\nb,1,{at(2)}\n"
-    (tmp_path / "log.csv").write_text("device,round,time\n" + rows)
-    trace, one, distinct = (
-        import_log(
-            *(tmp_path / "log.csv", "device", "round", 2, tmp_path / f"t{join}"),
-            time_column="time",
-            join_ids=join,
-        )
-        for join in (None, True, False)
+@pytest.mark.parametrize("seed", range(200 if os.environ.get("FEDRAY_ALL_SEEDS") else 8))
+def test_any_spelling_of_a_log_has_the_figures_of_the_log(tmp_path: Path, seed: int) -> None:
+    drawn = random.Random(seed)
+    ways = (
+        str,
+        str.upper,
+        "{{{}}}".format,
+        " {}".format,
+        "urn:uuid:{}".format,
+        lambda each: each.replace("-", ""),
     )
-    claim = Claim(mechanism=Tree(), noise_multiplier=4.0, timer_hours=48.0, epsilon=9.0)
-    found, one, distinct = (audit_trace(each, claim=claim) for each in (trace, one, distinct))
-    assert found.joined is not None
-    verdicts = [
-        {each.statement: each.verdict for each in audit.findings}["timer_hours"]
-        for audit in (found, found.joined, one, distinct)
+    names = [str(uuid.UUID(int=drawn.getrandbits(128))) for _ in range(6)]
+    rows = sorted(
+        {(drawn.choice(names), drawn.randrange(8)) for _ in range(14)}
+        | {("x", each) for each in range(8)}
+    )
+    clean = import_log(
+        written(tmp_path / "clean.csv", rows), "device", "round", 8, tmp_path / "clean"
+    )
+    spelled = [(drawn.choice(ways)(name), number) for name, number in rows]
+    log = written(tmp_path / "log.csv", spelled)
+    trace = import_log(log, "device", "round", 8, tmp_path / "t", join_ids=True)
+    found = [[part.rounds.tolist() for part in each.accepted()] for each in (clean, trace)]
+    figures = [
+        (each.min_sep, each.max_participations, each.mechanisms[0].epsilon)
+        for each in (audit_trace(of, claim=CLAIM) for of in (clean, trace))
     ]
-    assert verdicts == [Verdict.HOLDS, Verdict.UNCHECKED, Verdict.BROKEN, Verdict.HOLDS]
-    # Without the timer a device may take part in both rounds.
-    assert found.supported_epsilon == found.joined.supported_epsilon
-    assert distinct.supported_epsilon is not None
-    assert found.supported_epsilon > distinct.supported_epsilon
-    assert (found.claim_holds, found.standing) == (False, "open")
-    assert "; its timer is unchecked." in found.verdict
-    assert (distinct.claim_holds, distinct.standing) == (True, "holds")
-
-
-def test_a_claim_that_holds_only_for_ids_as_written_fails_until_they_are_settled(
-    tmp_path: Path, fedray_command
-) -> None:
-    rows = "a,0\na,4\nA,5\nb,1\nb,5\n" + "".join(f"z{i},{i}\n" for i in range(6))
-    (tmp_path / "log.csv").write_text("device,round\n" + rows)
-    claim = 'mechanism = {kind = "tree"}\nnoise_multiplier = 4.0\nmin_sep = 3\n'
-    (tmp_path / "claim.toml").write_text(claim)
-    columns = ("--column", "device=device", "--column", "round=round", "--rounds", "6", "--out")
-    found = {}
-    for flags in ((), ("--join-ids",), ("--no-join-ids",)):
-        folder = str(tmp_path / f"t{''.join(flags)}")
-        code, out, _ = fedray_command("import", str(tmp_path / "log.csv"), *columns, folder, *flags)
-        assert (code, "as distinct ones" in out) == (0, not flags)
-        arguments = ("audit", folder, "--claim", str(tmp_path / "claim.toml"), "--json")
-        code, out, stderr = fedray_command(*arguments)
-        found[flags] = document = json.loads(out)
-        assert code == (0 if flags == ("--no-join-ids",) else 1), stderr
-        assert document["claim_holds"] is (code == 0)
-        assert (document["verdict"] in stderr) is (code == 1)
-    doubted, joined, distinct = found.values()
-    start = "The claim is shown to hold only if ids that differ in writing are distinct devices. "
-    assert doubted["verdict"].startswith(start)
-    assert (doubted["devices"], doubted["joined_devices"]) == (9, 8)
-    assert (joined["devices"], joined["joined_ids"]) == (8, 9)
-    assert (distinct["devices"], distinct["joined_ids"]) == (9, 0)
-    assert "taken as distinct devices: 9 ids, 9 devices." in distinct["verdict"]
-    assert "joined_ids" not in doubted
-    # One figure, the worse one, in verdict, statement, page and JSON.
-    assert doubted["supported_epsilon"] == joined["supported_epsilon"]
-    assert doubted["supported_epsilon"] > distinct["supported_epsilon"]
-    assert doubted["supported_by"].endswith("are counted as one device")
-    audit = audit_trace(tmp_path / "t", claim=read_claim(tmp_path / "claim.toml"))
-    epsilon = up(joined["supported_epsilon"])
-    assert f"epsilon is {epsilon}, not {up(distinct['supported_epsilon'])}; " in audit.verdict
-    assert f"({epsilon}, 1e-10)-differential" in privacy_statement(audit).to_markdown()
-    assert f"&epsilon; = {epsilon}" in audit.page()
-    noise, ledgers = [], []
-    for each in ("", "--join-ids"):
-        calibrated = calibrate_trace(tmp_path / f"t{each}", epsilon=5.0, claim=audit.claim)
-        noise.append([found.noise_multiplier for found in calibrated.guarantees])
-        ledger = Ledger.create(tmp_path / f"ledger{each}", 20.0, 1e-6, "year")
-        found = audit_trace(tmp_path / f"t{each}", claim=audit.claim)
-        ledgers.append(ledger.charge([found], date(2026, 1, 1)).windows)
-    assert noise[0] == noise[1]
-    assert ledgers[0] == ledgers[1]
-    page = audit_trace(tmp_path / "t", claim=read_claim(tmp_path / "claim.toml")).page()
-    assert start.strip(" .") in page
-
-
-def test_joined_ids_have_the_noise_of_a_scenario(small, tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("device,round\na,0\nA,2\nb,1\n")
-    log = import_log(tmp_path / "log.csv", "device", "round", 3, tmp_path / "t")
-    scenario = small("training.enabled=true", "privacy.mechanism={kind='tree'}")
-    audit = audit_trace(log, scenario=scenario)
-    assert audit.joined is not None
-    own, joined = (each.mechanisms[0].epsilon or 0.0 for each in (audit, audit.joined))
-    assert joined > own > 0
-    assert f"epsilon is {up(joined)}, not {up(own)}; " in audit.verdict
+    assert figures[0] == figures[1]
+    assert sorted(found[0][0]) == sorted(found[1][0])

@@ -58,17 +58,12 @@ def test_one_retry_among_copies_is_refused_and_listed(tmp_path: Path) -> None:
         assert ("Among them: device #" in said) == (trace is each)
 
 
-def test_the_audit_of_a_log_names_its_retries_and_doubtful_ids(
-    fedray_command, tmp_path: Path
-) -> None:
-    rows = ROWS + COPY + RETRY + "A,1,2026-03-02T10:00:00Z,1\nnan,1,2026-03-02T10:00:00Z,1\n"
-    trace = imported(tmp_path, HEADER + rows, repeats="each")
+def test_the_audit_of_a_log_names_its_retries(fedray_command, tmp_path: Path) -> None:
+    trace = imported(tmp_path, HEADER + ROWS + COPY + RETRY, repeats="each")
     given = ("--mechanism", "tree", "--noise-multiplier", "4")
     text = " ".join(fedray_command("audit", str(trace.path), *given)[1].split())
     assert "left out 1 row equal to another row in every column, such as device #" in text
     assert "note Rows that repeat another row's device and round: 1. Each is" in text
-    assert "note 2 ids of devices, in 1 group, differ only in case" in text
-    assert "note 1 id of devices may mean a missing value ('nan')" in text
 
 
 @pytest.mark.parametrize(

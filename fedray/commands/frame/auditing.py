@@ -11,7 +11,6 @@ import typer
 from fedray.base.errors import one_line
 from fedray.commands.frame.output import print_line, print_pieces
 
-SETTLE = "fedray import --join-ids takes such ids as one device, --no-join-ids as distinct ones"
 WHOLE = "--verbose and --page FILE give reasons, evidence, comparisons and assumptions"
 
 
@@ -100,8 +99,6 @@ def print_audit(
         print_pieces([*short_audit_text(audit), WHOLE])
     if not has_evidence and any(len(e.evidence) < e.broken_by for e in audit.findings):
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
-    if audit.joined is not None:
-        print_line("", SETTLE)
     if audit.needs_noise:
         command = shlex.join(["fedray", "calibrate", str(audit.path), "--claim", str(claim)])
         print_line("", f"{command} finds the noise that the claim needs")

@@ -9,6 +9,7 @@ from fedray.base.errors import FedrayError, shown
 
 OTHER_NAMES = {
     "is_resumed": "resume",
+    "keep_ids": "keep_id",
     "rounds_file": "rounds",
     "devices": "sample",
     "time_unit": "time_format",

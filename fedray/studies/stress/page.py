@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.audit.participation import ALIKE
 from fedray.base.rounding import counted, given, significant, up
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
@@ -83,7 +82,7 @@ def _rows_table(result: StressResult) -> Table:
         "estimate b, k": lambda row: _made_for(*estimate_of(row)),
         "truth b, k": lambda row: (
             f"{'none' if row.max_participations == 1 else format(row.min_sep or 0, ',')}, "
-            f"{row.max_participations or '-'}{' (ids joined)' * (row.what_if == ALIKE)}"
+            f"{row.max_participations or '-'}"
         ),
         "z": lambda row: "-" if row.noise_multiplier is None else up(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),

@@ -11,7 +11,6 @@ from typing import ClassVar, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from fedray.audit.participation import ALIKE
 from fedray.base.document import Document, IfAny, InJson, NotInJson, json_of
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, given, up
@@ -197,15 +196,7 @@ class StressResult(DrawnResult):
     def _said(self) -> str:
         best = min(self.recommended, key=lambda each: (risk(each), each.rms_error), default=None)
         if best is None:
-            own = [row for row in self.rows if row.what_if != ALIKE]
-            said = _sentence(_worst(own), self.epsilon, len(grouped(own, case_of)))
-            if joined := [row for row in self.rows if row.what_if == ALIKE]:
-                spent = _spent(_worst(joined)) or f"unknown: {joined[0].note}"
-                more = f"If {ALIKE}, it spends {spent}."
-                # What is worse than the target stands first.
-                worse = any((row.epsilon or math.inf) > self.epsilon for row in joined)
-                said = f"{more} As written: {said}" if worse else f"{said} {more}"
-            return said
+            return _sentence(_worst(self.rows), self.epsilon, len(grouped(self.rows, case_of)))
         which = f", best as {best.mechanism}" * (len(self.recommended) > 1)
         design = f"Design for {self._made_for(best)}{which}: {self._cost(best)}."
         return f"{self._of_given()}{design}{_truths(self.rows)}"

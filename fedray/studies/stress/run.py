@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedray.audit.participation import ALIKE, Patterns, read_patterns
+from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import InputError, Starved
 from fedray.base.kept import cache_folder
 from fedray.base.parsing import parse_toml
@@ -32,7 +32,7 @@ from fedray.studies.simulated import StudyCache, Truth, enforced_in, simulate_ru
 from fedray.studies.stress.judged import Judged, Stressed, made
 from fedray.studies.stress.result import PUBLISHED, StressResult, case_of, grouped
 from fedray.studies.sweep.sweep import shipped_sweeps
-from fedray.trace.imported import ImportedTrace, joined_log, open_trace
+from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 
 MECHANISMS = ("blt", "banded-toeplitz", "tree")
@@ -154,9 +154,6 @@ def stress(
         if truth.participation is None:
             raise InputError(f"trace {str(opened.path)!r}: {truth.note}")
         jobs = [replace(blank, truth=truth, estimates=estimates)]
-        if alike := joined_log(opened):
-            truth = _happened(alike, read_patterns(alike), rules)
-            jobs.append(replace(jobs[0], truth=truth, what_if=ALIKE))
     else:
         _refuse("settings", **simulations, **trainings)
         if any((rounds, *estimate, *settings.values())):

@@ -1,0 +1,164 @@
+"""Settles which ids of a log name one device or one owner, and which name none.
+
+Ids that share a key (`fedray.trace.ids`) are either spellings of one device, or distinct devices.
+Only the log's owner knows, so an import asks once, and every later figure has one answer. Ids that
+mean no id are rows without a device, unless the caller says that a device has that name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fedray.base.errors import InputError
+from fedray.base.rounding import counted
+from fedray.imports.log import Log, Unused, shown_value
+from fedray.trace.ids import are_missing, keys_of
+
+NO_ID = "means no id"
+"""End of the reason for which rows with words such as NULL are left out."""
+MOST_GROUPS = 3
+"""Largest number of groups of ids in a message."""
+_GROUPS = (
+    "SELECT min(id) AS first, max(id) AS last, count(*) AS ids FROM {role}_ids WHERE NOT is_missing"
+    " GROUP BY key HAVING count(*) > 1 ORDER BY first"
+)
+_COUNT = "SELECT count(*) AS ids FROM {role}_ids WHERE NOT is_missing"
+_WITHOUT = "(SELECT * FROM {rows} WHERE {role} NOT IN (SELECT id FROM {role}_ids WHERE is_missing))"
+_JOINED = (
+    "(SELECT * EXCLUDE (spelling) REPLACE (spelling AS {role}) FROM {rows} JOIN (SELECT id AS"
+    " {role}, min(id) OVER (PARTITION BY key) AS spelling FROM {role}_ids WHERE NOT is_missing)"
+    " USING ({role}))"
+)
+_OF_NO_ID = (
+    "SELECT {role}, round, count(*) OVER () AS rows FROM {rows} WHERE {role} IN (SELECT id FROM"
+    " {role}_ids WHERE is_missing) ORDER BY ALL LIMIT 1"
+)
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
+
+
+class Spellings:
+    """Text ids of the devices and owners of a staged log, with their keys.
+
+    Args:
+        source: the log, whose staged rows have been counted.
+        queried: function that answers a query of files, each a view by its name.
+        folder: directory for files of ids.
+        keep_ids: texts that name a device, or an owner, though they look like a missing id.
+        join_ids: whether ids that share a key are one device; None if the caller has not said.
+    """
+
+    def __init__(
+        self,
+        source: Log,
+        queried: Callable[[str, Mapping[str, Path]], Iterator[pa.RecordBatch]],
+        folder: Path,
+        keep_ids: Sequence[str],
+        join_ids: bool | None,
+    ) -> None:
+        self.questions: list[str] = []
+        """A sentence for each role whose ids share keys, until the caller says what they are."""
+        self.ids_of_devices = 0
+        """Number of ids of devices that were read; 0 if they are not text."""
+        self._source, self._queried, self._folder = source, queried, folder
+        self._kept, self._join = set(keep_ids), join_ids
+        self._views: dict[str, Path] = {}
+
+    def read(self, query: str, views: Mapping[str, Path]) -> None:
+        """Reads the distinct ids of each role.
+
+        Args:
+            query: query of the ids, with `{role}` for the column.
+            views: files that it reads, each a view by its name.
+        """
+        for role in ("device", "owner"):
+            if role not in self._source.schema.names:
+                continue
+            if not pa.types.is_string(self._source.schema.field(role).type):
+                continue
+            file = self._folder / f"{role}_ids.parquet"
+            is_combined = role == "device" and len(self._source.layout.devices) > 1
+            found = self._queried(query.format(role=role), views)
+            _write_keyed(file, found, is_combined, self._kept)
+            self._views[f"{role}_ids"] = file
+            self._ask(role)
+
+    def rows(self, staged: Path) -> tuple[str, dict[str, Path]]:
+        """Returns SQL of the rows whose ids name a device, with one spelling of ids that the caller
+        joins, and the views that it reads."""
+        rows, form = "staged", _JOINED if self._join else _WITHOUT
+        for each in self._views:
+            rows = form.format(role=each.removesuffix("_ids"), rows=rows)
+        return rows, {"staged": staged, **self._views}
+
+    def count_missing(self, staged: Path) -> None:
+        """Adds staged rows whose ids mean no id to the rows that the log leaves out."""
+        rows = "staged"
+        for each in self._views:
+            role = each.removesuffix("_ids")
+            query = _OF_NO_ID.format(role=role, rows=rows)
+            rows = _WITHOUT.format(role=role, rows=rows)
+            for batch in self._queried(query, {"staged": staged, **self._views}):
+                if not batch.num_rows:
+                    continue
+                text, number, count = (column[0] for column in batch.columns)
+                reason = f"whose {role} {NO_ID}"
+                found = Unused(reason, count.as_py(), [(text, str(number))])
+                self._source.left_out[reason] = found
+                self._source.staged_rows -= found.rows
+
+    def remove(self) -> None:
+        """Removes the files of ids."""
+        for each in self._views.values():
+            each.unlink()
+
+    def _ask(self, role: str) -> None:
+        view = {f"{role}_ids": self._views[f"{role}_ids"]}
+        if role == "device":
+            (count,) = self._queried(_COUNT.format(role=role), view)
+            self.ids_of_devices = count["ids"][0].as_py()
+        if self._join is not None:
+            return
+        groups = ids = 0
+        some: list[str] = []
+        for batch in self._queried(_GROUPS.format(role=role), view):
+            groups += batch.num_rows
+            ids += _COMPUTE.sum(batch["ids"]).as_py() or 0
+            few = batch.slice(0, MOST_GROUPS - len(some))
+            for first, last in zip(few["first"], few["last"], strict=True):
+                some.append(f"{shown_value(first)} and {shown_value(last)}")
+        if groups:
+            self.questions.append(
+                f"{ids:,} ids of {role}s differ only in writing within "
+                f"{counted(groups, 'group')} (such as {'; '.join(some)})"
+            )
+
+
+def check_spellings(spellings: Spellings, log: str) -> None:
+    """Raises InputError, a question, if ids share keys and the caller has not said what they are.
+
+    Args:
+        spellings: the ids, as read.
+        log: name of the log in messages.
+    """
+    if spellings.questions:
+        raise InputError(
+            f"log {log!r}: {'; '.join(spellings.questions)}: is each group one device, or are they "
+            "distinct? Answer `join_ids=True` for one, or `join_ids=False` for distinct ones"
+        )
+
+
+def _write_keyed(
+    file: Path, batches: Iterable[pa.RecordBatch], is_combined: bool, kept: set[str]
+) -> None:
+    schema = pa.schema({"id": pa.string(), "key": pa.string(), "is_missing": pa.bool_()})
+    with pq.ParquetWriter(file, schema, compression="lz4", use_dictionary=False) as writer:
+        for batch in batches:
+            ids = batch.column(0)
+            keys = keys_of(ids, is_combined)
+            missing = pa.array(are_missing(ids, keys, is_combined, kept))
+            writer.write_batch(pa.record_batch([ids, keys, missing], schema=schema))
