@@ -27,6 +27,7 @@ all, and charging again changes nothing.
 """
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -62,7 +63,7 @@ from fedray.audit.ledger_sums import Charge, Spending, components_of, summed, to
 from fedray.audit.noise import ServerNoise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import joined_by_owner
-from fedray.audit.questions import charged_plan, vocabulary_cost
+from fedray.audit.questions import ONLY_ANSWERS, charged_plan, vocabulary_cost
 from fedray.base.arrays import Float64Array
 from fedray.base.atomic import replace_file
 from fedray.base.chain import append_to_chain, read_chain
@@ -239,7 +240,7 @@ class Ledger(Result):
         ]
         # A vocabulary was released once, however many runs use it.
         words: dict[Any, tuple[Release, float]] = {
-            (each.sha256, str(each.event)): (each.event, 1.0)
+            (each.sha256, json.dumps(each.event, sort_keys=True)): (each.event, 1.0)
             for line in (*open_ones, *(each for versions in releases for each in versions))
             for each in line.vocabularies
         }
@@ -454,7 +455,7 @@ class Ledger(Result):
                 new = _charge_of(audit, start, trained)
                 name = now._name_of(new, release)
                 if name:
-                    windows = now._windows_of(audit, start, promised, trained is not None)
+                    windows = now._windows_of(audit, start, promised, trained)
                     closes = None if lines else line
                     of_line = {"name": name, "closes": closes, "windows": windows}
                     # Unlike a copy, the constructor checks the name.
@@ -517,7 +518,7 @@ class Ledger(Result):
         audit: Audit,
         start: date | None,
         promised: Mapping[str, Sequence[Promise]],
-        is_training: bool,
+        trained: TrainedRun | None,
     ) -> dict[str, tuple[Spent, ...]]:
         """Writes the units of a charge to files, and returns its windows.
 
@@ -525,9 +526,9 @@ class Ledger(Result):
             audit: audit of the charged trace.
             start: day on which the run started.
             promised: worst cases of the run's reservation by window, which bound what it enforces.
-            is_training: whether only the model is charged, since the run released the answers.
+            trained: training whose scenario the audit has; None for a run or log.
         """
-        parts = list(self._parts_of(audit, is_training))
+        parts = list(self._parts_of(audit, _is_training(audit, trained)))
         named = PERIODS[self.entries[0]["period"]]
         of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]
         names, keys = _units_of(audit.trace, self.unit)
@@ -565,7 +566,8 @@ class Ledger(Result):
                 f"{named} is a run, which is charged with its own noise only; leave out the claim, "
                 "mechanism and noise multiplier"
             )
-        if audit.answers is None and (used is None or used.noise is None):
+        # A model without noise has no figure, whatever the answers beside it have.
+        if (used is None or used.noise is None) and audit.no_guarantee != ONLY_ANSWERS:
             raise InputError(
                 f"{named} has no known mechanism and noise, so what it spent is unknown; give its "
                 "claim"
@@ -596,7 +598,17 @@ class Ledger(Result):
                 ensured,
             )
         scenario = audit.scenario
-        if scenario is not None and scenario.analytics is not None and not is_training:
+        if scenario is None or scenario.analytics is None:
+            return
+        if is_training:
+            # The run released the answers, so they are charged with it, once.
+            own = _scenario_of_run(audit.trace)
+            if not any(each.run == own for each in self.charges.values()):
+                raise InputError(
+                    f"{named} is of a run that released answers too, which the ledger does not "
+                    "have; charge the run first"
+                )
+        else:
             most = [
                 float(each.windows)
                 for each in audit.answers or ()
@@ -688,16 +700,24 @@ def vocabularies_of(scenario: Scenario | None) -> tuple[Vocabulary, ...]:
 
 def _run_of(audit: Audit) -> str:
     """Returns the digest of the scenario of a run or training, or of a log's claim."""
-    if isinstance(audit.trace, Trace):
-        assert audit.scenario is not None
-        document = audit.trace.run
+    if audit.scenario is not None:
         # A training has its own scenario on the trace of a run.
-        if audit.scenario.digest != document["scenario_digest"]:
-            return audit.scenario.digest
-        return document.get("task", document)["scenario_digest"]
+        is_own = not _is_training(audit, None)
+        return _scenario_of_run(audit.trace) if is_own else audit.scenario.digest
     claim = audit.claim
     text = claim.model_dump_json(include={"mechanism", "noise_multiplier"}) if claim else ""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_training(audit: Audit, trained: TrainedRun | None) -> bool:
+    """Whether a model was trained on the trace of a run, which is another release."""
+    own = audit.trace.run.get("scenario_digest")
+    return trained is not None or (audit.scenario is not None and audit.scenario.digest != own)
+
+
+def _scenario_of_run(trace: Trace | ImportedTrace) -> str:
+    """Returns the digest of the scenario of a run, of all its tasks."""
+    return trace.run.get("task", trace.run)["scenario_digest"]
 
 
 def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> Charged:
@@ -717,11 +737,8 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
         assert audit.scenario is not None
         model = trained or trace.trained
         kinds = {} if model is None else model.document
-        is_training = (
-            trained is not None or run != trace.run.get("task", trace.run)["scenario_digest"]
-        )
         device = str(kinds.get("aggregator_device", "cpu"))
-        noise = noise_of(audit.scenario, device, is_training=is_training)
+        noise = noise_of(audit.scenario, device, is_training=_is_training(audit, trained))
         parts += [noise, kinds.get("aggregator_device"), kinds.get("trainer_device")]
     identity = hashlib.sha256(repr([*parts, start, *edges]).encode()).hexdigest()
     of_line: Any = {"run": run, "trace": _digest_of(audit), "identity": identity}

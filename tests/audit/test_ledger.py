@@ -431,50 +431,6 @@ def test_a_budget_of_persons_charges_all_devices_of_each_together(tmp_path: Path
         Ledger.create(tmp_path / "other", 5.0, 1e-6, "quarter", "household")
 
 
-def test_unsettled_ids_of_which_repeats_count_are_another_version(tmp_path: Path) -> None:
-    """If x and X are one device, it took part in round 0 twice."""
-    file = tmp_path / "log.csv"
-    file.write_text("device,round\n" + "\n".join(["x,0", "X,0", "y,1"]) + "\n")
-    once, each = (
-        audit_trace(
-            import_log(file, "device", "round", 2, tmp_path / way, repeats=way), claim=CLAIM
-        )
-        for way in ("once", "each")
-    )
-    ledger = Ledger.create(tmp_path / "ledger", 50.0, 1e-6, "quarter").charge([once], OCTOBER)
-    with pytest.raises(InputError, match=f"release={ledger.entries[1]['name']}. makes this a"):
-        ledger.charge([each], OCTOBER)
-    larger = ledger.charge([each], OCTOBER, ledger.entries[1]["name"]).windows[0]
-    assert larger.recorded > ledger.windows[0].recorded
-
-
-@pytest.mark.parametrize("first", [None, True, False])
-def test_a_log_is_recognised_however_its_ids_were_settled(tmp_path: Path, first) -> None:
-    """A version of a release, of which a unit spent the largest rho; never a second release."""
-    file = tmp_path / "log.csv"
-    rows = ["x,0", "X,1", "y,2", "x,3", "z,3"]
-    file.write_text("device,round\n" + "\n".join(rows) + "\n")
-    ledger = Ledger.create(tmp_path / "ledger", 50.0, 1e-6, "quarter")
-    ways = [first, *({None, True, False} - {first})]
-    of_way = {}
-    for number, way in enumerate(ways):
-        out = tmp_path / str(way)
-        audit = audit_trace(import_log(file, "device", "round", 4, out, join_ids=way), claim=CLAIM)
-        of_way[way] = Ledger.create(tmp_path / f"of-{way}", 50.0, 1e-6, "quarter").charge(
-            [audit], OCTOBER
-        )
-        if not number:
-            ledger = ledger.charge([audit], OCTOBER)
-            continue
-        with pytest.raises(InputError, match=f"release={ledger.entries[1]['name']}. makes this a"):
-            ledger.charge([audit], OCTOBER)
-        ledger = ledger.charge([audit], OCTOBER, ledger.entries[1]["name"])
-    (window,) = ledger.windows
-    assert window.recorded == max(each.windows[0].recorded for each in of_way.values())
-    # Every spelling that may be a device of its own is a unit.
-    assert window.units == of_way[False].windows[0].units == 4
-
-
 TURNS = (
     "rounds.mode=upload-then-train",
     "rounds.count=8",
