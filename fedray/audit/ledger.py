@@ -289,7 +289,7 @@ class Ledger(Result):
             for number, part in enumerate(each.windows[window]):
                 yield Charge((place, number), part.release, *self._units(part), by_name)
 
-    def _units(self, spent: Spent) -> tuple[pa.ChunkedArray, pa.ChunkedArray, Float64Array]:
+    def _units(self, spent: Spent) -> tuple[pa.Array, pa.Array, Float64Array]:
         """Returns names, keys and amounts of the units of a charge. Raises InputError unless its
         file has its digest, and the columns and values of a charge."""
         file = self.path / f"{spent.file}.arrow"
@@ -298,13 +298,13 @@ class Ledger(Result):
                 content = stream.read()
             if hashlib.sha256(content).hexdigest() != spent.file:
                 raise ValueError("it has another digest")
-            table = pa.ipc.open_file(pa.BufferReader(content)).read_all()
+            table = pa.ipc.open_file(content).get_batch(0)
             table.validate(full=True)
             names, amounts = table[self.unit], table[_column_of(spent.release)].to_numpy()
             names = names if names.type == pa.string() else names.cast(pa.string())
             keys = table["key"] if table.num_columns == 3 else names
             # A missing number is NaN here, which no comparison accepts.
-            is_valid = bool(((amounts >= 0.0) & (amounts <= MOST_AMOUNT)).all())
+            is_valid = bool(amounts.min() >= 0.0) and bool(amounts.max() <= MOST_AMOUNT)
             is_valid &= not (names.null_count or keys.null_count) and table.num_columns <= 3
             if not (is_valid and amounts.dtype == np.float64 and keys.type == pa.string()):
                 raise ValueError("it has wrong values")
@@ -546,7 +546,7 @@ class Ledger(Result):
             found = []
             for part in parts:
                 amounts = part.amounts_of(inside)
-                table = pa.table({self.unit: units, _column_of(part.release): amounts})
+                table = pa.record_batch({self.unit: units, _column_of(part.release): amounts})
                 # Keys that are the names need no room.
                 if not own_keys.equals(units):
                     table = table.append_column("key", own_keys)
@@ -621,14 +621,14 @@ class Ledger(Result):
                 most,
             )
 
-    def _write(self, table: pa.Table) -> str:
+    def _write(self, table: pa.RecordBatch) -> str:
         # Small tables are read in a third of the time without compression.
         codec = "zstd" if table.nbytes > 1 << 16 else None
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(
             sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)
         ) as writer:
-            writer.write_table(table)
+            writer.write_batch(table)
         content = sink.getvalue().to_pybytes()
         digest = hashlib.sha256(content).hexdigest()
         replace_file(self.path / f"{digest}.arrow", content)

@@ -52,9 +52,9 @@ class Charge(NamedTuple):
     """Number of the release, and of the part in it; versions of a release share both."""
     release: Release
     """Meaning of the amounts."""
-    names: pa.ChunkedArray
+    names: pa.Array
     """Name of each unit, [U], as text."""
-    keys: pa.ChunkedArray
+    keys: pa.Array
     """Key of each unit, [U]; the same object if names are keys."""
     amounts: Float64Array
     """Amount of each unit, [U]."""
@@ -238,11 +238,10 @@ def summed(charges: Sequence[Charge], components: tuple[_Component, ...]) -> Spe
     return Spending(components, rows, count, int((is_one & (spelled > 1)).sum()))
 
 
-def _codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Int64Array, int]:
+def _codes(columns: Sequence[pa.Array]) -> tuple[Int64Array, int]:
     """Returns a number for each text, equal for equal ones, and the number of texts."""
-    chunks = [chunk for each in columns for chunk in each.chunks]
     # Offsets of the type string end at 2 GiB.
-    if sum(each.nbytes for each in chunks) >= 1 << 31:
-        chunks = [each.cast(pa.large_string()) for each in chunks]
-    found: Any = pa.concat_arrays(chunks).dictionary_encode()
+    if sum(each.nbytes for each in columns) >= 1 << 31:
+        columns = [each.cast(pa.large_string()) for each in columns]
+    found: Any = pa.concat_arrays(columns).dictionary_encode()
     return found.indices.to_numpy().astype(np.int64), len(found.dictionary)

@@ -45,10 +45,8 @@ def drawn(draw: random.Random) -> list[Charge]:
         for _ in range(draw.randint(1, 3)):
             names = draw.sample([f"{key}{i}" for key in "abcd" for i in range(2)], 5)
             amounts = np.array([float(draw.randint(0, 3)) for _ in names])
-            keys = pa.chunked_array([[each[0] for each in names]])
-            charges.append(
-                Charge((place, 0), release, pa.chunked_array([names]), keys, amounts, by_name)
-            )
+            keys = pa.array([each[0] for each in names])
+            charges.append(Charge((place, 0), release, pa.array(names), keys, amounts, by_name))
     return charges
 
 
