@@ -14,7 +14,7 @@ import typer
 from fedray import __version__, commands
 from fedray.base.storage import COPIES
 from fedray.commands.frame.declaring import declared
-from fedray.commands.frame.exit_codes import exit_code
+from fedray.commands.frame.exit_codes import exit_code, prepare_streams
 from fedray.commands.frame.group import Command, Commands
 from fedray.commands.frame.progress import IS_QUIET
 from fedray.commands.reproduce import Reproductions, list_reproductions
@@ -131,13 +131,7 @@ def main() -> None:
 def command() -> int:
     """Runs the command of `sys.argv`, turns errors into one line, and returns the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # closed by the caller
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        elif hasattr(stream, "reconfigure"):
-            # Names of files and devices need not be text.
-            stream.reconfigure(errors="backslashreplace")
+    prepare_streams()
     # In its standalone mode, click would print errors and end the process itself.
     return exit_code(one_session()(lambda: app(standalone_mode=False)))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedray.base.atomic import replace_file
+from fedray.base.atomic import write_beside, write_output
 from fedray.base.errors import InputError, shown
 from fedray.base.mistakes import classes_in, explain, nearest_first
 from fedray.base.parsing import read_document
@@ -116,23 +116,16 @@ def write_strategy(strategy: Strategy, file: str | Path, workload: Workload | No
     """
     path = Path(file)
     recorded = {} if workload is None else {WORKLOAD: str(workload)}
-    try:
-        write_json({**document_of(strategy, path), **recorded}, path)
-    except (OSError, ValueError) as error:
-        # ValueError: the path is not a valid file name, such as one with a zero byte.
-        raise InputError(
-            f"mechanism file {str(path)!r} cannot be written ({error}); name a writable file"
-        ) from None
+    write_json({**document_of(strategy, path), **recorded}, path, _what(path))
 
 
 def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
-    """Returns the JSON document for `path`, and writes the matrix next to it. Raises OSError."""
+    """Returns the JSON document for `path`, and writes the matrix next to it. Raises InputError."""
     document = strategy.model_dump(mode="json")
     if isinstance(strategy, MatrixFile):
         # The name contains the digest, so that an older JSON never finds a different matrix.
-        matrix_path = path.with_name(f"{path.stem}-{strategy.sha256[:16]}.npy")
-        replace_file(matrix_path, strategy.content)
-        document["file"] = matrix_path.name
+        document["file"] = f"{path.stem}-{strategy.sha256[:16]}.npy"
+        write_beside(path, lambda _: document["file"], strategy.content, _what(path))
     return document
 
 
@@ -142,8 +135,15 @@ def strategy_of(document: Any, directory: Path) -> Strategy:
     return _ADAPTER.validate_python(document, context={"directory": directory})
 
 
-def write_json(document: dict[str, Any], path: Path) -> None:
-    """Writes a document to a JSON file atomically. Raises OSError, and ValueError for a number that
-    is not finite."""
-    text = json.dumps(document, indent=1, allow_nan=False)
-    replace_file(path, (text + "\n").encode())
+def write_json(document: dict[str, Any], path: Path, what: str) -> None:
+    """Writes a document to an output as JSON. Raises InputError, also for a number that is not
+    finite, which JSON has not."""
+    try:
+        text = json.dumps(document, indent=1, allow_nan=False)
+    except ValueError as error:
+        raise InputError(f"{what} cannot be written ({error}); name a writable file") from None
+    write_output(path, f"{text}\n".encode(), what)
+
+
+def _what(path: Path) -> str:
+    return f"mechanism file {str(path)!r}"

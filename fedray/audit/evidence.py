@@ -15,6 +15,7 @@ from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.names import DeviceNames
 from fedray.audit.statements.statement import Breaches
 from fedray.base.arrays import UInt64Array
+from fedray.base.atomic import is_taken
 from fedray.base.errors import InputError
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -61,8 +62,7 @@ def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
             f"give a claim with one of {', '.join(statements)}",
         )
     form = row_form_of(path, "evidence")
-    # A link that leads nowhere would be replaced too.
-    if path.exists() or path.is_symlink():
+    if is_taken(path):
         raise InputError.of(
             "evidence", str(file), "exists already", "name a new file, or remove it first"
         )

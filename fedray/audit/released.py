@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedray.base.atomic import replace_file
+from fedray.base.atomic import write_beside
 from fedray.base.errors import InputError
 from fedray.base.parsing import read_document
 from fedray.base.rounding import given, up
@@ -103,15 +103,12 @@ def write_events(
         "trace_digest": digest,
         "events": [each.to_json() for each in events],
     }
-    try:
-        for strategy in strategies:
-            if isinstance(strategy, MatrixFile):
-                replace_file(path.with_name(strategy.content_name), strategy.content)
-        write_json(document, path)
-    except (OSError, ValueError) as error:  # ValueError: no name of a file
-        raise InputError(
-            f"events {str(path)!r} cannot be written ({error}); name a writable file"
-        ) from None
+    what = f"events {str(path)!r}"
+    for strategy in strategies:
+        if isinstance(strategy, MatrixFile):
+            name = strategy.content_name
+            write_beside(path, lambda _, name=name: name, strategy.content, what)
+    write_json(document, path, what)
     return path
 
 

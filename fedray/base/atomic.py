@@ -1,7 +1,14 @@
 """Files that exist whole or not at all, and that survive a power cut.
 
 A file is written under an unpredictable name beside its own, synced to the disk, and then renamed.
-A name that is a symbolic link is replaced; its target stays as it is.
+There are two kinds of names.
+
+* An *output* is a path that the user gave, such as `--page FILE`. `write_output` and `new_output`
+  write where the shell's `>` would: through links, and directly into a device, a pipe or an open
+  descriptor such as /dev/stdout, which cannot be replaced.
+* Every other name is fedray's own choice: a file of a trace, a ledger or a cache, report.html in a
+  trace, a figure in a folder. A stranger may have put a link or a pipe there, so `write_whole`,
+  `replace_file` and `whole_file` replace it, and its target stays as it is.
 """
 
 import contextlib
@@ -9,6 +16,9 @@ import errno
 import os
 import secrets
 import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -22,10 +32,137 @@ Content = bytes | Callable[[IO[bytes]], None]
 """Content of a file: its bytes, or a function that writes them to a stream."""
 
 
+MOST_LINKS = 40
+"""Longest chain of links that is followed, as in Linux."""
+
+
+def write_output(file: Path, content: bytes, what: str) -> None:
+    """Writes an output, a path that the user gave: a file whole or not at all, also at the end of a
+    link; anything else directly, as the shell's `>` does.
+
+    Args:
+        file: path; an existing file is replaced.
+        content: its content.
+        what: name of the output in messages.
+
+    Raises:
+        InputError: it cannot be written; a file is then as it was.
+        BrokenPipeError: the reader of a pipe has closed it.
+    """
+    with _refused(what, InputError):
+        path = _followed(file)[-1]
+        if not _is_direct(path):
+            replace_file(path, content)
+            return
+        with _opened(path) as stream:
+            stream.write(content)
+
+
+@contextlib.contextmanager
+def new_output(file: Path) -> Iterator[Path]:
+    """Yields a name to write an output under, for a library that wants a path and may seek in it.
+
+    The output gets the content when the block ends, and nothing if it fails. Raises OSError.
+    """
+    path = _followed(file)[-1]
+    if not _is_direct(path):
+        with whole_file(path) as new:
+            yield new
+        return
+    with tempfile.TemporaryDirectory(prefix="fedray-") as folder:
+        new = Path(folder, "output")
+        yield new
+        with new.open("rb") as found, _opened(path) as stream:
+            shutil.copyfileobj(found, stream, 1 << 22)
+
+
+def is_taken(file: Path) -> bool:
+    """Returns whether an output that must be new exists. A device or a pipe is not taken, because
+    writing to it loses nothing, and neither is a link to a missing file."""
+    try:
+        path = _followed(file)[-1]
+    except OSError:  # such as a loop of links
+        return True
+    return path.is_dir() or (path.exists() and not _is_direct(path))
+
+
+def write_beside(file: Path, name: Callable[[Path], str], content: bytes, what: str) -> None:
+    """Writes a file that belongs to an output, wherever a reader of the output looks for it: beside
+    the output and, for a link, beside each path to which it leads.
+
+    Args:
+        file: path of the output.
+        name: function that returns the file's name from a path of the output.
+        content: content of the file.
+        what: name of the output in messages.
+
+    Raises:
+        InputError: it cannot be written, or the output is a device or a pipe.
+    """
+    with _refused(what, InputError):
+        paths = _followed(file)
+        if _is_direct(paths[-1]):
+            raise OSError(errno.EINVAL, "another file must lie beside it, so it must be a file")
+        for path in paths:
+            replace_file(path.with_name(name(path)), content)
+
+
+def _followed(file: Path) -> list[Path]:
+    """Returns the path of an output, and all to which its links lead. Raises OSError."""
+    path, paths = local_path(file), []
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "its name has a zero byte")
+    for _ in range(MOST_LINKS):
+        path = Path(os.path.realpath(path.parent)) / path.name
+        paths.append(path)
+        if _is_descriptor(path) or not path.is_symlink():
+            if _is_direct(path):
+                _check_owner(path)
+            return paths
+        _check_owner(path)
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _is_direct(path: Path) -> bool:
+    """Whether a path of `_followed` is written to directly, since it cannot be replaced."""
+    return _is_descriptor(path) or (path.exists() and not path.is_file())
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether a path is a descriptor of this process: a link whose file may have lost its name."""
+    folders = {os.path.realpath(each) for each in ("/dev/fd", "/proc/self/fd")}
+    return str(path.parent) in folders and path.name.isdecimal()
+
+
+def _check_owner(path: Path) -> None:
+    """Raises OSError for a link or a pipe that another user put into a folder that all can write,
+    such as /tmp. Linux refuses to follow it there, but a rename at its target would not ask."""
+    folder, found = path.parent.stat(), path.lstat()
+    is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+    if is_shared and found.st_uid not in (os.geteuid(), folder.st_uid):
+        raise OSError(errno.EACCES, "another user put it into a folder that all users can write")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Opens a path of `_followed` that is written to directly. Raises OSError."""
+    if _is_descriptor(path):
+        # Lines that were printed before stand before the content.
+        for printed in (sys.stdout, sys.stderr):
+            printed.flush()
+        # A copy: to open the path again would overwrite a file from its start.
+        handle = os.dup(int(path.name))
+    elif path.is_socket():
+        raise OSError(errno.ENXIO, "it is a socket")
+    else:
+        handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY)
+    return open(handle, "wb")
+
+
 def write_whole(
     file: Path, content: Content, what: str, error: type[FedrayError] = RunFailed
 ) -> None:
-    """Writes a file whole or not at all.
+    """Writes a file whole or not at all. A link of this name is replaced, and not followed.
 
     Args:
         file: path; an existing file is replaced.
@@ -36,8 +173,18 @@ def write_whole(
     Raises:
         error: the file cannot be written; it is then as it was.
     """
-    try:
+    with _refused(what, error):
         replace_file(file, content)
+
+
+@contextlib.contextmanager
+def _refused(what: str, error: type[FedrayError]) -> Iterator[None]:
+    """Turns an OSError within the context into an `error` about `what`."""
+    try:
+        yield
+    # Not a failure: the command ends as others do whose reader has gone.
+    except BrokenPipeError:
+        raise
     except OSError as problem:
         remedy = "name a place that can be written"
         if problem.errno in FULL_DISK:
@@ -51,8 +198,7 @@ def replace_file(file: Path, content: Content) -> None:
     A reader at any moment, even after a power cut, finds all of the old content or all of the new.
     """
     file = local_path(file)
-    new = _new_name(file)
-    try:
+    with whole_file(file) as new:
         # O_EXCL and O_NOFOLLOW: a link planted under this name is never written through.
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with open(handle, "wb") as stream:
@@ -63,13 +209,7 @@ def replace_file(file: Path, content: Content) -> None:
             stream.flush()
             # Synced before the rename, or a power cut could leave the name with no content.
             os.fsync(handle)
-        new.replace(file)
-        sync_directory(file.parent)
-    # An interruption leaves nothing half-written either.
-    except BaseException:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
+    sync_directory(file.parent)
 
 
 @contextlib.contextmanager
@@ -84,8 +224,10 @@ def whole_file(file: Path) -> Iterator[Path]:
     try:
         yield new
         new.replace(file)
+    # An interruption leaves nothing half-written either.
     except BaseException:
-        new.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            new.unlink()
         raise
 
 

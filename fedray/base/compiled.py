@@ -1,4 +1,5 @@
-"""Compiled functions: `njit` of numba, which keeps them on disk where this user can write."""
+"""Compiled functions: `njit` of numba, and the folders of compiled code. It is run whenever it is
+found, so they are folders in which only this user can write."""
 
 import os
 from typing import Any
@@ -15,7 +16,27 @@ try:
 except ValueError as error:  # of a variable, such as NUMBA_NUM_THREADS=0
     raise InputError(f"numba cannot start ({error}); unset its variables") from None
 
-__all__ = ["njit"]
+__all__ = ["HAS_TORCH_FOLDER", "TORCH_FOLDER", "compiled_folder", "njit"]
+
+
+def compiled_folder(name: str, variable: str) -> str:
+    """Returns the private folder of a compiler.
+
+    Args:
+        name: name of the compiler.
+        variable: environment variable that gives it another folder.
+
+    Raises:
+        InputError: this user can keep files in no private folder.
+    """
+    folder = str(cache_folder(name))
+    if not can_write(folder):
+        raise InputError(
+            f"compiled code cannot be kept in {folder!r}; set {variable} to a folder that only you "
+            "can write"
+        )
+    return folder
+
 
 _settings: Any = config
 if _settings.DISABLE_JIT:
@@ -23,12 +44,15 @@ if _settings.DISABLE_JIT:
 _given = os.path.abspath(os.environ.get("NUMBA_CACHE_DIR") or os.devnull)
 _beside = os.path.join(os.path.dirname(__file__), "__pycache__")
 if not can_write(_given) and not can_write(_beside):
-    _folder = str(cache_folder("numba"))
-    if not can_write(_folder):
-        raise InputError(
-            f"compiled code can be kept neither beside fedray nor in {_folder!r}; set "
-            "NUMBA_CACHE_DIR to a folder that only you can write"
-        )
-    os.environ["NUMBA_CACHE_DIR"] = _folder
+    os.environ["NUMBA_CACHE_DIR"] = compiled_folder("numba", "NUMBA_CACHE_DIR")
     # A program may have imported numba before.
     _settings.reload_config()
+
+TORCH_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+"""Environment variable with the folder of torch's compiled code."""
+# Set here, since torch reads it at its first derivative. Its default is a name in /tmp, which
+# another user can take first.
+_folder = str(cache_folder("torch"))
+if can_write(_folder):
+    os.environ.setdefault(TORCH_FOLDER, _folder)
+HAS_TORCH_FOLDER = TORCH_FOLDER in os.environ

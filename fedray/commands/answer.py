@@ -4,7 +4,7 @@ from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
-from fedray.base.atomic import write_whole
+from fedray.base.atomic import write_output
 from fedray.base.errors import InputError
 from fedray.commands.frame.output import print_files, print_result, write_shown
 
@@ -52,7 +52,7 @@ def answer(
     if rows is not None:
         csv = BytesIO()
         write_csv(found.to_arrow(), csv)
-        write_whole(rows, csv.getvalue(), f"rows {str(rows)!r}", InputError)
+        write_output(rows, csv.getvalue(), f"rows {str(rows)!r}")
         written["rows"] = str(rows.absolute())
     if vocabulary is not None:
         written["vocabulary"] = str(found.write_vocabulary(vocabulary))

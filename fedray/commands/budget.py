@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from fedray.base.atomic import write_whole
+from fedray.base.atomic import write_output
 from fedray.base.errors import InputError, demanded
 from fedray.base.storage import fetched
 from fedray.commands.frame.output import print_result
@@ -86,8 +86,7 @@ def budget(
     if cancel is not None:
         found = found.cancel(cancel)
     if statement is not None:
-        content = found.statement().encode()
-        write_whole(statement, content, f"statement {str(statement)!r}", InputError)
+        write_output(statement, found.statement().encode(), f"statement {str(statement)!r}")
     print_result(found, as_json)
     if not all(each.is_within for each in found.windows):
         typer.echo("fedray: the budget of a window is exceeded", err=True)

@@ -20,16 +20,16 @@ def init(file: Path = Path("scenario.toml"), *, is_list: bool = False) -> None:
         file: new TOML file
         is_list: list the scenarios that ship, and write no file
     """
-    from fedray.base.atomic import write_whole
-    from fedray.base.errors import InputError
+    from fedray.base.atomic import is_taken, write_output
     from fedray.scenario.shipped import find_scenario, shipped_scenarios
 
     if is_list:
         for path, scenario in shipped_scenarios():
             print_line(f"{path.stem}  {path}  {scenario.description}")
         return
-    refuse_existing(file)
+    if is_taken(file):
+        refuse_existing(file)
     # Name and description of the shipped scenario do not fit the new file.
     own = find_scenario("small").read_text(encoding="utf-8").partition("\n\n")[2]
-    write_whole(file, f"{_HEAD}\n{own}".encode(), f"scenario {str(file)!r}", InputError)
+    write_output(file, f"{_HEAD}\n{own}".encode(), f"scenario {str(file)!r}")
     print_line(f"{file}  (`fedray run {file}` runs it)")

@@ -5,7 +5,7 @@ from pathlib import Path
 from fedray.base.errors import InputError
 from fedray.base.storage import fetched, is_of_bucket
 from fedray.commands.frame.auditing import open_checked, open_tasks
-from fedray.commands.frame.output import print_line, write_shown
+from fedray.commands.frame.output import TITLE, print_line, write_shown
 from fedray.commands.frame.progress import progress_line
 
 
@@ -25,6 +25,7 @@ def report(
         out (FILE): page to write; default: report.html in DIR
     """
     from fedray.audit.audit import audit_trace
+    from fedray.report.page import write_own_page
     from fedray.trace.learned_from import is_trained_run
     from fedray.trace.schema import REPORT_FILE
     from fedray.trace.several_tasks import is_of_tasks
@@ -41,6 +42,8 @@ def report(
         else:
             result = audit_trace(open_checked(directory, None))
         # The page lies where a browser finds it beside the files that it shows.
-        written = write_shown(result, out or directory / REPORT_FILE, figures)
-    for path in written.values():
+        file = directory / REPORT_FILE
+        own = [] if out else [write_own_page(result.page(), file, TITLE.get())]
+        written = write_shown(result, out, figures)
+    for path in (*own, *written.values()):
         print_line(str(path))

@@ -125,11 +125,11 @@ def reproduce(reproduction: Any, given: dict[str, Any]) -> None:
 
 
 def _write(result: Any, folder: Path) -> None:
-    from fedray.report.page import write_page, write_report
+    from fedray.report.page import write_own_page
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_report(result, folder / "report.html")
-    write_page(json.dumps(result.to_json(), indent=2) + "\n", folder / "results.json")
+    write_own_page(result.page(), folder / "report.html")
+    write_own_page(json.dumps(result.to_json(), indent=2) + "\n", folder / "results.json")
 
 
 def _print(result: Any, folder: Path | None) -> None:

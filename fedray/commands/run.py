@@ -175,7 +175,7 @@ def print_run(trace: Any, as_json: bool) -> None:
         Exit: the run starved.
     """
     from fedray.audit.audit import audit_trace
-    from fedray.report.page import write_report
+    from fedray.report.page import write_own_page
     from fedray.report.table import Paragraph
     from fedray.report.terminal import short_audit_text, training_text
     from fedray.runs.answers_page import tables_without_privacy, written_answers
@@ -184,7 +184,7 @@ def print_run(trace: Any, as_json: bool) -> None:
     audit = audit_trace(trace)
     report, problem = None, ""
     try:
-        report = str(write_report(audit, trace.path / REPORT_FILE))
+        report = str(write_own_page(audit.page(), trace.path / REPORT_FILE))
     except InputError as error:
         problem = _without_page(trace.path, error)
     trained, answers = trace.trained, None
@@ -248,12 +248,12 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
 
 def _pages_of_tasks(found: Any, audit: Any) -> Iterator[tuple[str, str]]:
     """Writes the page of each task, then that of the whole run; yields names and paths."""
-    from fedray.report.page import write_report
+    from fedray.report.page import write_own_page
     from fedray.trace.schema import REPORT_FILE
 
     for name, each in audit.audits.items():
-        yield name, str(write_report(each, each.path / REPORT_FILE))
-    yield "", str(write_report(audit, found.path / REPORT_FILE))
+        yield name, str(write_own_page(each.page(), each.path / REPORT_FILE))
+    yield "", str(write_own_page(audit.page(), found.path / REPORT_FILE))
 
 
 def _costs(run: Any) -> dict[str, Any]:

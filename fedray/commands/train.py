@@ -78,7 +78,7 @@ def train(
 def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> None:
     from fedray.audit.audit import audit_trace
     from fedray.report.audits import guarantees_table
-    from fedray.report.page import write_page
+    from fedray.report.page import write_own_page
     from fedray.report.table import Paragraph
     from fedray.report.terminal import end_of_run, training_text
     from fedray.report.trained_page import trained_page, trained_verdict
@@ -86,7 +86,7 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
 
     audit = audit_trace(trace, scenario=scenario, trained=trained)
     page = trained_page(trained, audit=audit)
-    report = str(write_page(page, trained.path / REPORT_FILE))
+    report = str(write_own_page(page, trained.path / REPORT_FILE))
     if as_json:
         print_json({**trained.to_json(), "audit": audit.to_json(), "report": report})
         return

@@ -14,7 +14,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,13 +176,11 @@ def import_log(
         staged = writer.partial / "staged.parquet"
         source.stage(staged)
         check_staged(source, leave_out_invalid)
-        ids = Spellings(
-            source,
-            partial(queried, memory_mebibytes=memory_mebibytes),
-            writer.partial,
-            keep_ids,
-            join_ids,
-        )
+
+        def asked(query: str, views: Mapping[str, Path]) -> Iterator[pa.RecordBatch]:
+            return queried(query, views, memory_mebibytes)
+
+        ids = Spellings(source, asked, writer.partial, keep_ids, join_ids)
         # Two answers change rows, and owners are compared; else the sorted devices do.
         is_early = join_ids or leave_out_invalid or owner_column is not None
         if is_early:
@@ -192,7 +189,7 @@ def import_log(
         rows, views = ids.rows(staged)
 
         def of_rows(query: str) -> Iterator[pa.RecordBatch]:
-            return queried(query.replace("staged", rows), views, memory_mebibytes)
+            return asked(query.replace("staged", rows), views)
 
         if owner_column is not None:
             check_owners(of_rows)

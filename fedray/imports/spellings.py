@@ -42,7 +42,7 @@ _COMPUTE: Any = pc
 
 
 class Spellings:
-    """Text ids of the devices and owners of a staged log, with their keys.
+    """Ids of the devices and owners of a staged log that are no integers, with their keys.
 
     Args:
         source: the log, whose staged rows have been counted.
@@ -63,7 +63,7 @@ class Spellings:
         self.questions: list[str] = []
         """A sentence for each role whose ids share keys, until the caller says what they are."""
         self.ids_of_devices = 0
-        """Number of ids of devices that were read; 0 if they are not text."""
+        """Number of ids of devices that were read; 0 if they are integers."""
         self._source, self._queried, self._folder = source, queried, folder
         self._kept, self._join = set(keep_ids), join_ids
         self._views: dict[str, Path] = {}
@@ -78,12 +78,14 @@ class Spellings:
         for role in ("device", "owner"):
             if role not in self._source.schema.names:
                 continue
-            if not pa.types.is_string(self._source.schema.field(role).type):
+            # Any integer is an id, and is written in one way.
+            if pa.types.is_integer(self._source.schema.field(role).type):
                 continue
             file = self._folder / f"{role}_ids.parquet"
             is_combined = role == "device" and len(self._source.layout.devices) > 1
             found = self._queried(query.format(role=role), views)
-            _write_keyed(file, found, is_combined, self._kept)
+            kind = self._source.schema.field(role).type
+            _write_keyed(file, kind, found, is_combined, self._kept)
             self._views[f"{role}_ids"] = file
             self._ask(role)
 
@@ -153,9 +155,13 @@ def check_spellings(spellings: Spellings, log: str) -> None:
 
 
 def _write_keyed(
-    file: Path, batches: Iterable[pa.RecordBatch], is_combined: bool, kept: set[str]
+    file: Path,
+    kind: pa.DataType,
+    batches: Iterable[pa.RecordBatch],
+    is_combined: bool,
+    kept: set[str],
 ) -> None:
-    schema = pa.schema({"id": pa.string(), "key": pa.string(), "is_missing": pa.bool_()})
+    schema = pa.schema({"id": kind, "key": kind, "is_missing": pa.bool_()})
     with pq.ParquetWriter(file, schema, compression="lz4", use_dictionary=False) as writer:
         for batch in batches:
             ids = batch.column(0)

@@ -1,5 +1,6 @@
 """Figures as files for papers and slides, and the data of each as CSV."""
 
+import contextlib
 import csv
 import io
 from collections.abc import Iterator, Sequence
@@ -155,10 +156,6 @@ def drawn_figure(figure: Figure, style: str = "wide") -> Any:
         figure: the figure.
         style: one of STYLES.
     """
-    # Only drawings need matplotlib, which may not be installed.
-    import matplotlib
-    from matplotlib.figure import Figure as Canvas
-
     width, height, size = STYLES[style]
     settings: dict[Any, Any] = {
         "font.family": ["STIXGeneral", "DejaVu Serif"],
@@ -172,7 +169,9 @@ def drawn_figure(figure: Figure, style: str = "wide") -> Any:
         "axes.spines.top": False,
         "axes.spines.right": False,
     }
-    with matplotlib.rc_context(settings):
+    with _settings(settings):
+        from matplotlib.figure import Figure as Canvas
+
         canvas = Canvas(figsize=(width, height), layout="constrained")
         axes = canvas.subplots()
         axes.set_xlabel(fill(_words(figure.x), int(110 * width / size)))
@@ -184,8 +183,6 @@ def drawn_figure(figure: Figure, style: str = "wide") -> Any:
 def saved(canvas: Any, form: str) -> bytes:
     """Returns a `matplotlib.figure.Figure` in a format of FORMATS: fonts are embedded in PDF, and
     words are text in SVG, so that they can be found and edited."""
-    import matplotlib
-
     settings: dict[Any, Any] = {
         "pdf.fonttype": 42,
         "svg.fonttype": "none",
@@ -193,9 +190,22 @@ def saved(canvas: Any, form: str) -> bytes:
         "svg.hashsalt": "fedray",
     }
     out = io.BytesIO()
-    with matplotlib.rc_context(settings):
+    with _settings(settings):
         canvas.savefig(out, format=form, dpi=300, metadata=FORMATS[form])
     return out.getvalue()
+
+
+@contextlib.contextmanager
+def _settings(values: dict[str, Any]) -> Iterator[None]:
+    """Within: matplotlib has its own defaults and these settings. A `matplotlibrc`, which may come
+    with files of a stranger, could start TeX, and would change figures from place to place."""
+    try:
+        from matplotlib import style
+    except ValueError as error:
+        remedy = "correct or move the file matplotlibrc"
+        raise InputError(f"matplotlib cannot start ({error}); {remedy}") from None
+    with style.context(["default", values]):
+        yield
 
 
 def _draw(canvas: Any, axes: Any, figure: Figure) -> None:

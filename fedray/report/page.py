@@ -4,7 +4,6 @@ and print."""
 import base64
 import gzip
 import json
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ import tomli_w
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
 from fedray.audit.findings import Verdict, headline
 from fedray.audit.privacy_statement import privacy_statement
-from fedray.base.atomic import write_whole
+from fedray.base.atomic import write_output, write_whole
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable_lines
 from fedray.base.result import DrawnResult
@@ -46,30 +45,42 @@ def write_report(result: DrawnResult, out: str | Path, title: str = "") -> Path:
     Args:
         result: an audit, a trained run, or a result of a study; a trace gets the page of its audit
             with its own mechanism.
-        out: path of the file, which is replaced if it exists.
+        out: path of the file, which is replaced if it exists; links are followed, and a device or
+            a pipe is written to.
         title: heading in place of the page's own.
 
     Returns:
         Absolute path of the file.
 
     Raises:
-        InputError: `out` is a directory or cannot be written.
+        InputError: `out` cannot be written, such as a directory.
     """
     return write_page(result.page(), out, title)
 
 
 def write_page(content: str, out: str | Path, title: str = "") -> Path:
     """Writes the HTML of a page, as `write_report` does."""
+    # An absolute path can be opened from anywhere once it is printed.
+    path = local_path(out).absolute()
+    write_output(path, _titled(content, title), f"report {str(out)!r}")
+    return path
+
+
+def write_own_page(content: str, file: Path, title: str = "") -> Path:
+    """Writes the HTML of a page under a name that no user gave, such as report.html of a trace: a
+    link that a stranger put there is replaced, and not followed. Otherwise as `write_report`."""
+    path = file.absolute()
+    write_whole(path, _titled(content, title), f"report {str(file)!r}", InputError)
+    return path
+
+
+def _titled(content: str, title: str) -> bytes:
+    """Returns a page with another title, unless that is empty."""
     if title:
         # The head has the title first, and the heading is the first of the body.
         named = _without_controls(escape(title))
         content = re.sub(r"(?<=<title>)[^<]*|(?<=<h1>)[^<]*", lambda _: named, content, count=2)
-    # An absolute path can be opened from anywhere once it is printed.
-    path = Path(os.path.abspath(local_path(out)))
-    if not path.name or path.is_dir():
-        raise InputError(f"report {str(out)!r} is a directory; name a file in it")
-    write_whole(path, content.encode(), f"report {str(out)!r}", InputError)
-    return path
+    return content.encode()
 
 
 def trace_page(trace: Trace) -> str:

@@ -21,7 +21,7 @@ from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.questions import AnswerPrivacy, privacy_of_answers
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
-from fedray.base.atomic import write_whole
+from fedray.base.atomic import write_beside, write_output, write_whole
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
@@ -224,7 +224,6 @@ class Answers(DrawnResult):
                 "its audit"
             )
         text = "".join(f"{word}\n" for word in first.labels)
-        write_whole(path, text.encode(), f"vocabulary {str(path)!r}", InputError)
         cost = {
             "trust": spent.trust,
             "mechanism": spent.mechanism,
@@ -240,7 +239,10 @@ class Answers(DrawnResult):
             "epsilon": spent.epsilon,
             "cost": cost,
         }
-        _write(path.with_name(f"{path.name}.json"), document)
+        what = f"vocabulary {str(path)!r}"
+        # The cost comes first: words without it would count as known for free.
+        write_beside(path, lambda each: f"{each.name}.json", _json(document), what)
+        write_output(path, text.encode(), what)
         return path
 
 
@@ -461,9 +463,12 @@ def _at(keys: Int64Array, values: Float64Array, wanted: Int64Array) -> Float64Ar
 
 
 def _write(file: Path, document: dict[str, Any]) -> Path:
-    text = json.dumps(document, indent=1, allow_nan=False)
-    write_whole(file, f"{text}\n".encode(), f"answer {str(file)!r}", InputError)
+    write_whole(file, _json(document), f"answer {str(file)!r}", InputError)
     return file
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return f"{json.dumps(document, indent=1, allow_nan=False)}\n".encode()
 
 
 def _root_mean_square(values: Float64Array) -> float:

@@ -10,7 +10,7 @@ from fedray.audit.several_tasks import TasksAudit
 from fedray.base.rounding import counted
 from fedray.report.audits import answers_table
 from fedray.report.figure import Axis, Figure, Series
-from fedray.report.page import render_study, write_report
+from fedray.report.page import render_study, write_own_page
 from fedray.report.table import Table
 from fedray.runs.answers import KNOWN_HERE, Answers, WindowAnswer, answers_of
 
@@ -23,7 +23,7 @@ def written_answers(audit: Audit) -> Answers:
     answers and their page to its directory."""
     answers = answers_of(audit, trust_code=True)
     answers.write()
-    write_report(answers, audit.path / "answer.html")
+    write_own_page(answers.page(), audit.path / "answer.html")
     return answers
 
 

@@ -1,8 +1,9 @@
 """The Ray session of a command, which all of its runs and tasks share.
 
 Only `session` connects to Ray: to the placement's address, else RAY_ADDRESS, else a local cluster
-that it starts, which listens only on the loopback interface and, by Ray's default, requires a token
-from every client. A process that is connected stays where it is; another address is refused.
+that it starts, which listens only on the loopback interface, requires a token of its own from every
+client, and keeps its files from other users. A process that is connected stays where it is; another
+address is refused.
 """
 
 import contextlib
@@ -17,12 +18,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 from fedray.base.atomic import FULL_DISK
 from fedray.base.errors import FedrayError, InputError, RunFailed
 from fedray.base.source import ROOT, source_digest
-from fedray.runtime.local_ray import prepare_surroundings
+from fedray.runtime.local_ray import environment, private_surroundings
 from fedray.runtime.placement import Placement
 
 SECONDS_OF_SILENCE = 10.0
@@ -90,22 +92,22 @@ def _connected(placement: Placement, about: Mapping[str, str] | None) -> Iterato
     address = placement.address or os.environ.get("RAY_ADDRESS") or "local"
     # Ray replaces this handler by its own, which may end the process before it has cleaned up.
     on_termination = signal.getsignal(signal.SIGTERM)
-    if address == "local":
-        _start(placement, about)
-    else:
-        _join(address, about)
-        _joined.add(address)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_termination)
-    try:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(private_surroundings()) if address == "local" else None
+        stack.callback(_joined.clear)
+        # Also of a cluster that has not quite started, which has processes too.
+        stack.callback(ray.shutdown)
+        if folder is not None:
+            _start(placement, about, folder)
+        else:
+            _join(address, about)
+            _joined.add(address)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_termination)
         yield
-    finally:
-        ray.shutdown()
-        _joined.clear()
 
 
-def _start(placement: Placement, about: Mapping[str, str] | None) -> None:
-    prepare_surroundings()
+def _start(placement: Placement, about: Mapping[str, str] | None, folder: Path) -> None:
     import ray
     from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
@@ -113,7 +115,7 @@ def _start(placement: Placement, about: Mapping[str, str] | None) -> None:
     # configuration of a submitted job belongs to the job's cluster.
     paths = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, sys.path)]))
     surroundings = {"PYTHONPATH": paths, RAY_JOB_CONFIG_JSON_ENV_VAR: None}
-    with _environment(surroundings), _loopback_only(), warnings.catch_warnings():
+    with environment(surroundings), _loopback_only(), warnings.catch_warnings():
         # Ray's processes call exec immediately, so the fork is safe.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         ray.init(
@@ -123,6 +125,7 @@ def _start(placement: Placement, about: Mapping[str, str] | None) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
             _node_ip_address="127.0.0.1",
+            _temp_dir=str(folder),
             object_store_memory=placement.object_store_megabytes * 1024 * 1024,
             _system_config=WITH_MESSAGES,
             job_config=_job(about),
@@ -227,25 +230,6 @@ def _loopback_only() -> Iterator[None]:
         yield
     finally:
         constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str | None]) -> Iterator[None]:
-    """Sets environment variables, or removes them if they are None, for a block."""
-    before = {name: os.environ.get(name) for name in values}
-    try:
-        _set(values)
-        yield
-    finally:
-        _set(before)
-
-
-def _set(values: dict[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def fetched(reference: Any, timeout: float | None = None) -> Any:

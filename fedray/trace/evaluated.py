@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.base.arrays import Float64Array, UInt64Array
+from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError, TraceCorrupt
 from fedray.trace.files import read_columns
 from fedray.trace.reader import Trace
-from fedray.trace.row_file import new_row_file
 
 EVALUATED_FILE = "evaluation.parquet"
 _SCHEMA = pa.schema(
@@ -62,9 +62,13 @@ def write_evaluated(directory: Path, rounds: Sequence[EvaluatedRound]) -> None:
         np.concatenate([each.device_ids for each in rounds]),
         pa.array(np.concatenate([each.values for each in rounds]), from_pandas=True),
     ]
-    with new_row_file(directory / EVALUATED_FILE, "trace") as file:
-        table = pa.Table.from_arrays([pa.array(each) for each in columns], schema=_SCHEMA)
-        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+    table = pa.Table.from_arrays([pa.array(each) for each in columns], schema=_SCHEMA)
+    write_whole(
+        directory / EVALUATED_FILE,
+        lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True),
+        f"{EVALUATED_FILE} of trace {str(directory)!r}",
+        InputError,
+    )
 
 
 def read_evaluated(trace: Trace) -> list[EvaluatedRound]:

@@ -118,11 +118,15 @@ def are_missing(
     """Returns which ids [N] mean no id; a combined one does if any of its parts does.
 
     Args:
-        ids: text ids.
+        ids: text or bytes.
         keys: their keys [N].
         is_combined: as in `keys_of`.
-        kept: texts, as the log has them, that name a device all the same.
+        kept: texts, as the log has them, or bytes in hexadecimal, that name a device all the same.
     """
+    if not pa.types.is_string(ids.type):
+        zeros = bytes(_UUID_DIGITS // 2)
+        is_zero = _COMPUTE.equal(ids, pa.scalar(zeros, ids.type))
+        return np.asarray(is_zero) & (zeros.hex() not in kept)
     # Keys without a letter or digit are few, and the words are short: most keys end here.
     edge = r"(?:^|\|)", r"(?:$|\|)"
     words = rf"{edge[0]}(?:{'|'.join(NO_IDS)}|[^\pL\pM\pN|]*){edge[1]}"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
-from fedray.base.atomic import whole_file
+from fedray.base.atomic import new_output
 from fedray.base.errors import InputError
 from fedray.trace.files import first_line
 
@@ -29,18 +29,20 @@ def row_form_of(file: Path, argument: str) -> RowForm:
 
 @contextlib.contextmanager
 def new_row_file(file: Path, argument: str) -> Iterator[Path]:
-    """Yields a temporary path to write to; when the block ends, the file is complete, or absent.
+    """Yields a temporary path to write to; when the block ends, the output is complete, or absent.
 
     Args:
-        file: path of the file; an existing file is replaced.
+        file: path that the user gave, as `write_output` has it.
         argument: name of the user's argument with the path.
 
     Raises:
         InputError: the file cannot be written.
     """
     try:
-        with whole_file(file) as new:
+        with new_output(file) as new:
             yield new
+    except BrokenPipeError:
+        raise
     except (OSError, pa.ArrowException) as error:
         raise InputError.of(
             argument,

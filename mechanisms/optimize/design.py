@@ -127,7 +127,7 @@ def cached_mechanism(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         keep(path, digest, json.dumps(document_of(strategy, path)).encode())
-    except OSError as error:
+    except (OSError, InputError) as error:
         if on_progress:
             on_progress(f"not cached: {error}")
     return strategy

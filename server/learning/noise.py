@@ -25,7 +25,7 @@ from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.base.compiled import njit
+from fedray.base.compiled import HAS_TORCH_FOLDER, TORCH_FOLDER, compiled_folder, njit
 from fedray.base.errors import InputError
 from fedray.base.rng import Stream
 from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
@@ -169,9 +169,11 @@ class BuffersNoise(NoiseStream[Buffers]):
 
     @cached_property
     def _fused(self) -> Callable[..., None]:
-        return torch.compile(
-            buffered_step, dynamic=False
-        )  # one kernel: every buffer is read and written once
+        if not HAS_TORCH_FOLDER:
+            # It says which variable to set, since torch's own folder could be another user's.
+            compiled_folder("torch", TORCH_FOLDER)
+        # One kernel: every buffer is read and written once.
+        return torch.compile(buffered_step, dynamic=False)
 
 
 CHUNK = 4096

@@ -17,7 +17,7 @@ from numba.core.caching import _CacheLocator
 from fedray.base.errors import InputError
 from fedray.base.kept import cache_folder
 from fedray.runs.simulation import simulate
-from fedray.runtime.local_ray import LONGEST, prepare_surroundings
+from fedray.runtime.local_ray import LONGEST, SOCKET, private_surroundings
 from fedray.runtime.placement import Placement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,26 +156,36 @@ def test_whoever_can_write_neither_the_installation_nor_a_home_simulates(small) 
 def test_a_folder_in_which_ray_cannot_start_is_named(name: str, folder: str, monkeypatch) -> None:
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv(name, folder)
-    with pytest.raises(InputError, match=f"^{name}=.* must be a folder .*; unset it") as error:
-        prepare_surroundings()
+    with (
+        pytest.raises(InputError, match=f"^{name}=.* must be a folder .*; unset it") as error,
+        private_surroundings(),
+    ):
+        pass
     assert "\n" not in str(error.value)
 
 
-def test_the_longest_folder_is_accepted_and_ray_gets_a_token_only_without_a_home(
+@pytest.mark.ray
+def test_the_longest_folder_is_accepted_and_has_a_private_one_for_as_long_as_the_cluster(
     monkeypatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("RAY_TMPDIR", "/tmp/" + "x" * (LONGEST - 5))
-    for variable in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    prepare_surroundings()
-    assert "RAY_AUTH_TOKEN" not in os.environ
-    monkeypatch.setenv("HOME", "/dev/null")
-    # Set by monkeypatch first, so that it is removed in the end.
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
-    del os.environ["RAY_AUTH_TOKEN"]
-    prepare_surroundings()
-    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "the user's")
+    parent = Path("/tmp/" + "x" * (LONGEST - 5))
+    monkeypatch.setenv("RAY_TMPDIR", str(parent))
+    try:
+        with private_surroundings() as folder:
+            assert len(f"{folder}{SOCKET.partition('/r')[2]}") == 107
+            (private,) = parent.iterdir()
+            assert stat.S_IMODE(private.stat().st_mode) == 0o700
+            assert folder.parent == private
+            token = os.environ["RAY_AUTH_TOKEN"]
+            assert (len(token), os.environ["RAY_AUTH_MODE"]) == (64, "token")
+        assert list(parent.iterdir()) == []
+        assert os.environ["RAY_AUTH_TOKEN"] == os.environ["RAY_AUTH_MODE"] == "the user's"
+        with private_surroundings():
+            assert os.environ["RAY_AUTH_TOKEN"] != token
+    finally:
+        shutil.rmtree(parent)
 
 
 @pytest.mark.slow
@@ -224,3 +234,31 @@ def test_a_configuration_of_numba_in_the_working_directory_is_refused(tmp_path: 
     )  # fmt: skip
     assert "has a .numba_config.yaml" in done.stderr
     assert not (tmp_path / "theirs").exists()
+
+
+FUSED = """
+import torch
+from fedray.base import compiled
+# A training on the CPU comes first, which makes torch choose a folder.
+torch.func.grad(torch.sin)(torch.ones(()))
+from fedray.mechanisms.named import named_mechanism
+from fedray.server.learning.noise import noise_stream
+noise_stream(named_mechanism("blt-100"), 3, 64, torch.device("cpu"), 100)._fused
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+print(cache_dir())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["", "own"])
+def test_torch_keeps_compiled_code_where_only_this_user_writes(given: str, tmp_path: Path) -> None:
+    """And not in the folder for temporary files, where another user can take its name first."""
+    temporary, home = tmp_path / "tmp", tmp_path / "home"
+    temporary.mkdir()
+    (home / ".cache").mkdir(parents=True)
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / given)} if given else {}
+    done = python("-c", FUSED, folder=tmp_path, HOME=str(home), TMPDIR=str(temporary), **own)
+    assert done.returncode == 0, done.stderr[-2000:]
+    place = tmp_path / given if given else home / ".cache" / "fedray" / "torch"
+    assert (Path(done.stdout.strip()), place.is_dir()) == (place, True)
+    assert list(temporary.iterdir()) == []

@@ -16,7 +16,8 @@ from fedray.audit.claims import read_claim
 from fedray.base.atomic import whole_directory
 from fedray.base.errors import InputError, ScenarioError, one_line, shown
 from fedray.base.parsing import parse_toml
-from fedray.mechanisms.files import read_strategy
+from fedray.mechanisms.files import read_strategy, write_strategy
+from fedray.mechanisms.matrix_files import Matrix
 from fedray.report.page import write_page
 from fedray.runs.simulation import check_memory
 from fedray.runtime.placement import Placement
@@ -277,7 +278,7 @@ def test_a_page_that_cannot_be_written_leaves_the_trace_and_its_figures(
         )
 
     run = simulation.simulate
-    monkeypatch.setattr("fedray.report.page.write_report", refuse)
+    monkeypatch.setattr("fedray.report.page.write_own_page", refuse)
     monkeypatch.setattr(
         simulation,
         "simulate",
@@ -290,27 +291,30 @@ def test_a_page_that_cannot_be_written_leaves_the_trace_and_its_figures(
     assert fedray_command("audit", str(scenario.parent / "t"))[0] == 0
 
 
-def test_a_link_for_a_page_is_replaced_and_not_followed(
+def test_a_link_in_a_trace_is_replaced_and_not_followed(
     trace_of, fedray_command, tmp_path: Path
 ) -> None:
+    """A trace may come from a stranger, and nobody has named its page."""
     trace = trace_of([[0, 3], [1], [2, 4]], 5)
     (tmp_path / "mine.txt").write_text("keep")
     (trace.path / "report.html").symlink_to(tmp_path / "mine.txt")
-    assert fedray_command("report", str(trace.path))[0] == 0
+    assert fedray_command("report", str(trace.path), "--title", "Ours")[0] == 0
     assert (tmp_path / "mine.txt").read_text() == "keep"
     assert not (trace.path / "report.html").is_symlink()
+    assert "<h1>Ours</h1>" in (trace.path / "report.html").read_text()
 
 
-def test_a_mechanism_does_not_follow_links_either(tmp_path: Path) -> None:
-    from fedray.mechanisms.files import read_strategy, write_strategy
-    from fedray.mechanisms.registry import Tree
-
+def test_names_beside_a_mechanism_follow_no_links(tmp_path: Path) -> None:
+    """The new file of a rename and a matrix have names of fedray's own."""
     (tmp_path / "mine.txt").write_text("keep")
-    for name in ("m.json", f"m.json.{os.getpid()}.new"):
+    matrix = Matrix.from_matrix(np.eye(3), "m.npy")
+    own = f"m-{matrix.sha256[:16]}.npy"
+    for name in (own, f"m.json.{os.getpid()}.new"):
         (tmp_path / name).symlink_to(tmp_path / "mine.txt")
-    write_strategy(Tree(), tmp_path / "m.json")
+    write_strategy(matrix, tmp_path / "m.json")
     assert (tmp_path / "mine.txt").read_text() == "keep"
-    assert read_strategy(tmp_path / "m.json") == Tree()
+    assert not (tmp_path / own).is_symlink()
+    assert read_strategy(tmp_path / "m.json") == matrix
 
 
 def test_a_new_directory_is_there_whole_or_not_and_removes_nothing_else(tmp_path: Path) -> None:
@@ -348,9 +352,6 @@ def test_four_audits_that_write_one_page_leave_one_whole_page(tmp_path: Path) ->
 
 
 def test_six_writers_of_one_mechanism_leave_a_whole_one(tmp_path: Path) -> None:
-    from fedray.mechanisms.files import read_strategy, write_strategy
-    from fedray.mechanisms.matrix_files import Matrix
-
     made = [Matrix.from_matrix(np.eye(50) * (number + 1), "m.npy") for number in range(6)]
 
     def work(number: int) -> None:

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import traceback
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenarios.gboard_rows import published_runs, select
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.sweep.sweep import Sweep
+from fedray.trace.ids import key_of, means_no_id
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TASKS_FILE, TasksRun
@@ -549,7 +551,8 @@ class Logs:
 
 
 class OddLogs:
-    """Logs with copies, retries, rows of other outcomes, columns of every type, ids that mean nothing, and encodings of every kind.
+    """Logs with copies, retries, rows of other outcomes, columns of every type, ids that mean nothing, ids in several spellings, and
+    encodings of every kind.
 
     The command that an inspection proposes runs, and counts what was drawn; or the log is refused.
     """
@@ -558,7 +561,15 @@ class OddLogs:
         self._folder = folder
 
     def case(self, rng: random.Random) -> bool:
-        names = [*rng.sample(SENTINELS, 4), "a", "A", "b", "phone 1"]
+        names = [
+            *rng.sample(SENTINELS, 4),
+            "a",
+            "A",
+            "b",
+            "phone 1",
+            rng.choice(SPELLINGS)("Phone 1"),
+        ]
+        joins, keeps = rng.random() < 0.5, rng.random() < 0.5
         unit, start = rng.choice([1, 10**3, 10**6, 10**9]), 1_772_366_400
         rows = [
             (device, number, (start + 3600 * number + place) * unit, "accepted", place)
@@ -582,7 +593,9 @@ class OddLogs:
         out = self._folder / "out"
         before = sorted(path.name for path in self._folder.iterdir())
         try:
-            found = inspect_log(log, {}, leave_out_invalid=True, out=out)
+            missing = [each for each in SENTINELS if means_no_id(each)]
+            of_ids = {"join_ids": joins, "keep_ids": missing if keeps else ()}
+            found = inspect_log(log, {}, leave_out_invalid=True, out=out, **of_ids)
             if not found.is_importable:
                 if is_plain:
                     raise Finding(f"not importable: {found.problems}")
@@ -593,9 +606,21 @@ class OddLogs:
             trace = ImportedTrace.open(out)
             if trace.run["rows"] + sum(each.rows for each in trace.left_out) + trace.filtered_rows != trace.run["rows_read"]:  # fmt: skip
                 raise Finding("rows do not add up")
-            wanted = (len(kept), len(lost), len(retries), len(everything))
+            usable = [
+                (key_of(row[0]) if joins else row[0], row[1])
+                for row in kept
+                if keeps or row[0] not in missing
+            ]
+            again, devices = len(usable) - len({*usable}), len({device for device, _ in usable})
+            wanted = (len(usable), len(lost), again, len(everything), devices)
             run = trace.run
-            counts = (run["rows"], run["filtered_rows"], run["repeated_rows"], run["rows_read"])
+            counts = (
+                run["rows"],
+                run["filtered_rows"],
+                run["repeated_rows"],
+                run["rows_read"],
+                run["devices"],
+            )
             if is_plain and counts != wanted:
                 raise Finding(f"counts {counts} instead of {wanted}")
             if not is_plain and counts[0] < wanted[0] and not trace.incompleteness:
@@ -639,6 +664,8 @@ class OddLogs:
 
 
 SENTINELS = ["nan", "None", "NULL", "N/A", "(null)", "undefined", "unknown", "00000000-0000-0000-0000-000000000000", " x", "x", "{x}", "caf\u00e9", "cafe\u0301", "007", "7", '"']  # fmt: skip
+SPELLINGS: list[Callable[[str], str]] = [str, str.upper, "{{{}}}".format, "b'{}'".format, lambda text: text.replace(" ", "-"),
+             lambda text: unicodedata.normalize("NFD", text), lambda text: text.translate({each: each + 0xFEE0 for each in range(33, 127)})]  # fmt: skip
 ODD_TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "uuid": (pa.uuid(), [b"x" * 16, bytes(16), None]),
     "list": (pa.list_(pa.int64()), [[1], [], None]),

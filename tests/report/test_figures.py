@@ -331,3 +331,17 @@ def test_what_breaks_a_claim_is_marked_and_what_keeps_it_is_not(trace_of, small)
     kept = marks(min_sep=3, max_participations=3)
     assert len(kept["gaps"]) == 1
     assert kept["participations"] == kept["privacy"] == []
+
+
+def test_figures_start_from_matplotlib_s_defaults() -> None:
+    """A `matplotlibrc` of the working directory could start TeX. The program's own settings come back."""
+    import matplotlib
+
+    points = np.arange(3.0)
+    figure = Figure("f", "", "", Axis("a"), Axis("b"), (Series("s", "line", points, points),))
+    before = saved(drawn_figure(figure), "svg")
+    with matplotlib.rc_context(
+        {"text.usetex": True, "savefig.facecolor": "red", "axes.grid": True}
+    ):
+        assert saved(drawn_figure(figure), "svg") == before
+        assert matplotlib.rcParams["text.usetex"]

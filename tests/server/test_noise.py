@@ -2,7 +2,7 @@
 
 import os
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from fedray.base.errors import CheckpointError, InputError
 from fedray.base.rng import Stream, stream_generator
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.mechanisms import tree_nodes
+from fedray.mechanisms.named import named_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.registry import (
@@ -318,3 +319,14 @@ def test_between_rounds_tree_noise_keeps_its_row_and_its_state_alone() -> None:
     stream.next()
     kept = [each.numel() for each in vars(stream).values() if isinstance(each, torch.Tensor)]
     assert sum(kept) == 50 + stream.state()["buffers"].size
+
+
+def test_without_a_private_folder_nothing_is_compiled_by_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own folder in /tmp has a name that another user can take first."""
+    monkeypatch.setattr("fedray.server.learning.noise.HAS_TORCH_FOLDER", False)
+    monkeypatch.setattr("fedray.base.compiled.can_write", lambda folder: False)
+    stream: Any = noise_stream(named_mechanism("blt-100"), 3, 8, CPU, 100)
+    with pytest.raises(InputError, match="set TORCHINDUCTOR_CACHE_DIR to a folder that only you"):
+        _ = stream._fused

@@ -116,7 +116,7 @@ print("connected")
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("token", ["own", "another", "none"])
 def test_a_client_without_the_token_is_refused(token: str) -> None:
-    """Ray refuses it by its own default; the loopback interface is every user's of this machine. With the token the same client connects."""
+    """The loopback interface is every user's of this machine. With the token the same client connects."""
     import ray
 
     environment = {
@@ -124,8 +124,8 @@ def test_a_client_without_the_token_is_refused(token: str) -> None:
     }
     if token != "none":
         environment["RAY_AUTH_MODE"] = "token"
-    if token == "another":
-        environment["RAY_AUTH_TOKEN"] = "0123456789abcdef0123456789abcdef"
+        own = os.environ["RAY_AUTH_TOKEN"]
+        environment["RAY_AUTH_TOKEN"] = own if token == "own" else own[::-1]
     address = ray.get_runtime_context().gcs_address
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, address],

@@ -878,7 +878,8 @@ def test_several_columns_name_a_device_without_confusion(log) -> None:
     """Values that hold the separator, or its escape, do not run together."""
     rows = [("a|b", "c"), ("a", "b|c"), ("a\\", "b|c"), ("a\\|b", "c"), ("a", "b|c")]
     lines = "".join(f"{first},{second},{place}\n" for place, (first, second) in enumerate(rows))
-    trace = log("dev,month,round\n" + lines, 5, device_column=["dev", "month"])
+    options = {"device_column": ["dev", "month"], "join_ids": False}
+    trace = log("dev,month,round\n" + lines, 5, **options)
     assert trace.run["devices"] == 4
     assert sorted(rows_of(trace)) == sorted(
         [("a\\|b|c", 0), ("a|b\\|c", 1), ("a\\\\|b\\|c", 2), ("a\\\\\\|b|c", 3), ("a|b\\|c", 4)]
@@ -995,7 +996,7 @@ def test_an_import_of_another_version_is_refused(log) -> None:
     trace = log("dev,round\na,0\nb,1\n", 2)
     document = {**trace.run, "version": 2}
     (trace.path / "run.json").write_text(json.dumps(document))
-    with pytest.raises(TraceVersion, match="version=2, this release reads 3; import the log again"):
+    with pytest.raises(TraceVersion, match="version=2, this release reads 4; import the log again"):
         open_trace(trace.path)
 
 

@@ -2,11 +2,12 @@
 reader of the output closed it."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 
@@ -21,12 +22,71 @@ INTERRUPTED = 130
 """Exit code after an interruption or a termination, as shells have it."""
 
 
+class _Messages(io.RawIOBase):
+    """Standard error without a full disk: a run of hours does not end because of a message that
+    cannot be written. A closed pipe ends it, as it ends every program.
+
+    raw: file of standard error.
+    """
+
+    lost: ClassVar[OSError | None] = None
+    """Error of the first message of the command that was lost."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
+    def isatty(self) -> bool:
+        return self._raw.isatty()
+
+    def write(self, content: Any) -> int | None:
+        try:
+            return self._raw.write(content)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _Messages.lost = _Messages.lost or error
+            return len(content)
+
+
+def prepare_streams() -> None:
+    """Makes standard output raise an error if the system does not take all of it, and standard
+    error go on without a message that is lost; `exit_code` then returns 1."""
+    _Messages.lost = None
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+            continue
+        if not isinstance(stream, io.TextIOWrapper):  # of a notebook or a test
+            continue
+        raw = getattr(stream.buffer, "raw", stream.buffer)
+        if isinstance(raw, io.FileIO):
+            # With PYTHONUNBUFFERED there is no buffer, without which Python drops the rest of a
+            # text of which the system takes only the beginning.
+            own = io.BufferedWriter(raw if name == "stdout" else _Messages(raw))
+            stream = io.TextIOWrapper(own, stream.encoding, line_buffering=True)
+            setattr(sys, name, stream)
+        # Names of files and devices need not be text.
+        stream.reconfigure(errors="backslashreplace")
+
+
 def exit_code(command: Callable[[], Any]) -> int:
     """Runs a command, prints its error in one line, and returns its exit code."""
+    code = _exit_code(command)
+    # What a command says beside its result may be that the result is incomplete.
+    return 1 if code == 0 and _Messages.lost is not None else code
+
+
+def _exit_code(command: Callable[[], Any]) -> int:
     try:
         code = command()
-        # A full disk or a closed pipe may show only now.
-        sys.stdout.flush()
+        _flush_output()
         # Typer returns the code of an interruption.
         if code == INTERRUPTED:
             return _interrupted()
@@ -110,6 +170,15 @@ def _fail(message: str, code: int) -> int:
     except OSError:
         _forget_output(sys.stderr)
     return code
+
+
+def _flush_output() -> None:
+    """Raises OSError if standard output is not whole: a full disk or a closed pipe may show only at
+    the end."""
+    sys.stdout.flush()
+    # The servers of network file systems are asked when a descriptor is closed.
+    with contextlib.suppress(io.UnsupportedOperation):  # a notebook or a test has none
+        os.close(os.dup(sys.stdout.fileno()))
 
 
 def _forget_output(stream: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from fedray.base.atomic import write_whole
+from fedray.base.atomic import write_output
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable
 from fedray.report.table import FORMS, Paragraph, Piece, Table
@@ -70,7 +70,7 @@ def _write_tables(path: Path) -> None:
     for number, table in enumerate(TABLES.get()):
         file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
         content = table.rendered(path.suffix[1:], file.stem).encode()
-        write_whole(file, content, f"table {str(file)!r}", InputError)
+        write_output(file, content, f"table {str(file)!r}")
         print_files({"table": str(file.absolute())})
 
 

@@ -56,7 +56,7 @@ def fit_log(
     """
     import tomli_w
 
-    from fedray.base.atomic import write_whole
+    from fedray.base.atomic import write_output
     from fedray.imports.log_records import RecordColumns
     from fedray.report.page import write_page
     from fedray.studies.habits.fit import fit_habits
@@ -78,7 +78,7 @@ def fit_log(
         fit = fit_habits(observed, base, seed=seed, fits_offset=is_fitted, on_progress=show)
     toml = tomli_w.dumps(fit.to_tables())
     if out is not None:
-        write_whole(out, toml.encode(), f"out={str(out)!r}", InputError)
+        write_output(out, toml.encode(), f"out={str(out)!r}")
     # The page says which command made it, so that it can be made again.
     command = shlex.join(["fedray", *sys.argv[1:]])
     if page is not None:
