@@ -41,6 +41,8 @@ from fedray.mechanisms.accounting.zcdp import rho_of, zcdp_epsilon
 MOST_CANDIDATES = 32
 """Largest number of units whose epsilon is computed; of more, none of which exceeds another in all
 components, a unit with the largest of each is taken, an upper bound."""
+MOST_COMPARED = 1 << 12
+"""Largest number of different units that are compared with each other."""
 _Component = str | tuple[float, float]
 """Kind of noise whose rho adds up, or the epsilon and delta of a stated guarantee."""
 
@@ -106,7 +108,7 @@ class Spending:
         kinds, rows = np.unique(counts, axis=0, return_inverse=True)
         total = np.zeros(len(kinds))
         np.maximum.at(total, rows.ravel(), gaussian + other)
-        if len(kinds) <= MOST_CANDIDATES**2:
+        if len(kinds) <= MOST_COMPARED:
             whole = np.column_stack([total, kinds])
             # Kinds differ, so no other row is equal.
             kept = (whole[:, None] <= whole).all(axis=-1).sum(axis=-1) == 1

@@ -524,12 +524,6 @@ class ImportedTrace(OpenedTrace):
         devices of the trace."""
         return pq.read_table(self._names_file, columns=[role])[role]
 
-    @property
-    def device_names(self) -> pa.ChunkedArray:
-        """Names of all devices in the log, in order of their ids; integers as text."""
-        names = pq.read_table(self._names_file)["device"]
-        return names.cast(pa.string()) if pa.types.is_integer(names.type) else names
-
     def verify(self) -> None:
         """Recomputes every digest. Raises TraceCorrupt at the first difference."""
         checked = ImportedTrace.open(self.path)

@@ -57,7 +57,7 @@ def ids_of(draw: random.Random, count: int) -> list[str]:
         "uuid": lambda i: str(uuid.UUID(int=draw.getrandbits(128), version=4)),
         "words": lambda i: f"caf\u00e9-{'abcdefghij'[i]}-{draw.choice(ENDINGS)}",
         "mac": lambda i: ":".join(f"{draw.randrange(256):02x}" for _ in range(5)) + f":{i:02x}",
-        "parts": lambda i: f"{i}-{draw.randrange(100)}",
+        "parts": lambda i: f"{i}-{draw.randrange(1, 100)}",
         "hashed": lambda i: f"{draw.getrandbits(64):016x}"[:15] + "abcdefghij"[i],
     }
     make = made[draw.choice(sorted(made))]
