@@ -568,7 +568,9 @@ def round_times(
     rounds.
     """
     if isinstance(trace, ImportedTrace):
-        return trace.round_times()
+        times = trace.round_times()
+        # Rounded times may be a step closer than the true ones.
+        return times and (times[0], times[1] + trace.time_step)
     if trace.stores_uploads:
         return None
     is_committed = trace.rounds["state"] == 0

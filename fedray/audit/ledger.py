@@ -31,7 +31,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -69,6 +69,7 @@ from fedray.base.atomic import replace_file
 from fedray.base.chain import append_to_chain, read_chain
 from fedray.base.document import InJson
 from fedray.base.errors import InputError, RunFailed
+from fedray.base.periods import PERIODS
 from fedray.base.regular_file import open_regular_file
 from fedray.base.result import Result
 from fedray.base.rounding import counted, given, up
@@ -82,14 +83,6 @@ from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
 CHAIN_FILE = "ledger.jsonl"
-PERIODS: Mapping[str, Callable[[date], str]] = {
-    "day": date.isoformat,
-    "week": lambda day: "{}-W{:02}".format(*day.isocalendar()),
-    "month": lambda day: f"{day:%Y-%m}",
-    "quarter": lambda day: f"{day.year}-Q{(day.month + 2) // 3}",
-    "year": lambda day: f"{day.year}",
-}
-"""Name of the window of a day (UTC), by the period of the budget."""
 ROUNDING = 1e-9
 """Relative error of sums of rho that does not count as exceeding the budget."""
 LOCK_SECONDS = 10.0

@@ -18,7 +18,7 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
     Each item is (seconds between [A], device ids [A], the two rounds [A, 2]). In a trace of ours
     the seconds are those from the accepted report to the next check-in, which a timer rules; rounds
     on the same upload have no wait between them. In a log they are those from the last recorded
-    time of a participation to the first of the next.
+    time of a participation to the first of the next, less the step to which times are rounded.
 
     Args:
         trace: the trace; memory is that of one part.
@@ -75,7 +75,10 @@ def _of_log(trace: ImportedTrace) -> Waits:
         times = trace.times(part)
         assert times is not None
         first, last = times
-        yield _same_device(first[1:] - last[:-1], accepted.device_ids, accepted.rounds)
+        waits = first[1:] - last[:-1]
+        # Rounded times may be a step further apart than the true ones.
+        waits = np.minimum(waits, np.maximum(waits - trace.time_step, 0.0))
+        yield _same_device(waits, accepted.device_ids, accepted.rounds)
 
 
 def _same_device(

@@ -1,6 +1,7 @@
 """`fedray import`: import the log of another system as a trace."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,6 @@ from fedray.commands.frame.output import print_json, print_line, print_pieces
 from fedray.commands.frame.progress import progress_line
 from fedray.report.table import Paragraph, Table
 
-LOGGED = "logged"
-"""Value of `--rounds` for all rounds that occur in the log."""
-
 
 def import_(
     log: Path,
@@ -25,6 +23,7 @@ def import_(
     rounds: str | None = None,
     out: Path | None = None,
     inspect: bool = False,
+    propose_rounds: Path | None = None,
     where: list[str] | None = None,
     repeats: str = "refuse",
     leave_out_invalid: bool = False,
@@ -42,10 +41,11 @@ def import_(
     round that was abandoned but is counted makes participations look further apart.
 
     Columns are device, round, owner and time. With an owner, the person who has the device, audits
-    have figures per person too. Several device columns protect each combination, such as a
-    device in a month. Values of one --where column are alternatives; all columns must match. A file
-    of rounds has one per line, or CSV or Parquet with a column round, and perhaps time; rows in
-    other rounds are left out.
+    have figures per person too. Several device columns protect each combination, such as a device
+    in a month: time:month (or day, week, quarter, year; UTC) is that of the column of times. Values
+    of one --where column are alternatives; all columns must match. A file of rounds has one per
+    line, or CSV or Parquet with a column round, and perhaps time; rows in other rounds are left
+    out.
 
     Example: fedray import log.csv --column device=id --column round=attempt --rounds released.csv
     --where outcome=accepted --out trace
@@ -55,6 +55,7 @@ def import_(
         rounds (N|logged|FILE): rounds that released a model: 0 to N-1, all in the log, or a list
         out (DIR): new directory for the trace
         inspect: describe columns, guess options, report all problems; exit code 2 if there are any
+        propose_rounds (FILE): with --inspect: list without rounds that look abandoned, for --rounds
     Rows that are participations:
         where (COLUMN=VALUE): only rows with this value; repeatable
         repeats (refuse|once|each): a device again in a round: one contribution, or more
@@ -66,14 +67,15 @@ def import_(
         delimiter (C): character between columns of CSV, or tab; default: a comma
     """
     from fedray.imports.importer import import_log
-    from fedray.imports.inspected import inspect_log
+    from fedray.imports.inspected import ALL_ROUNDS, inspect_log
 
     if inspect:
         roles = columns_of(column, ("device", "round", "owner", "time"))
         form = {"delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
-        options = (where or (), repeats, leave_out_invalid, join_ids, keep_id or (), rounds, out)
-        found = inspect_log(log, roles, *options, **form)
+        options = (where or (), repeats, leave_out_invalid, join_ids, keep_id or ())
+        released = ALL_ROUNDS if rounds is None else _released(rounds)
+        found = inspect_log(log, roles, *options, released, out, propose_rounds, **form)
         if as_json:
             print_json({**asdict(found), "is_importable": found.is_importable})
         else:
@@ -85,6 +87,9 @@ def import_(
         if found.is_importable:
             return
         raise typer.Exit(2)
+    if propose_rounds is not None:
+        rule = "is of --inspect, which lists the rounds of a log"
+        raise InputError.of("propose_rounds", str(propose_rounds), rule, "give it too")
     # Owners and times are optional: without times, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))
     if rounds is None or out is None:
@@ -115,11 +120,13 @@ def import_(
     print_pieces(trace.tables())
 
 
-def _released(rounds: str) -> dict[str, Any]:
+def _released(rounds: str) -> Mapping[str, Any]:
     """Arguments of the import that say which rounds released a model."""
+    from fedray.imports.inspected import ALL_ROUNDS, LOGGED
+
     # A file of this name is given as ./logged.
     if rounds == LOGGED:
-        return {"rounds": None, "renumber": True}
+        return ALL_ROUNDS
     try:
         return {"rounds": int(rounds)}
     except ValueError:
@@ -128,4 +135,5 @@ def _released(rounds: str) -> dict[str, Any]:
         is_number = WRITTEN_NUMBER.fullmatch(rounds)
         rule = whole_number_rule(rounds) if is_number else f"N, {LOGGED}, or a file that exists"
         raise InputError.of("rounds", rounds, f"must be {rule}") from None
-    return {"rounds": None, "rounds_file": file}
+    # The path as it was typed, which --inspect repeats.
+    return {"rounds": None, "rounds_file": rounds}

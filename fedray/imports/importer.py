@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedray.base.arrays import Int64Array, UInt32Array
+from fedray.base.arrays import Float64Array, Int64Array, UInt32Array
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.quiet_duckdb import connected
@@ -62,7 +62,7 @@ MEMORY_PER_THREAD = 128
 REPEATS = ("refuse", "once", "each")
 _SORTING = "sorting"
 """Directory for rows that do not fit in memory."""
-ROUNDS = (
+_ROUNDS = (
     "SELECT round, count(*) AS rows, min({time}) AS first, max({time}) AS last, {own} AS own"
     " FROM staged GROUP BY round ORDER BY round"
 )
@@ -146,17 +146,6 @@ def import_log(
     if not LEAST_MEMORY <= memory_mebibytes <= 1 << 20:
         rule = f"must be from {LEAST_MEMORY} to {1 << 20} MiB"
         raise InputError.of("memory_mebibytes", memory_mebibytes, rule, f"{USUAL_MEMORY} is usual")
-    if repeats not in REPEATS:
-        raise InputError.of("repeats", repeats, f"is none of {', '.join(REPEATS)}")
-    times = {"time_unit": time_unit, "time_format": time_format, "time_zone": time_zone}
-    stray = next((name for name, value in times.items() if value is not None), None)
-    # A rounds file may have times if the log has none.
-    if stray is not None and time_column is None and rounds_file is None:
-        rule = "describes times, but there are none"
-        remedy = "give their column as time_column, or leave it out"
-        raise InputError.of(stray, times[stray], rule, remedy)
-    # The name is checked before any work is done.
-    check_name(Path(out))
     layout = LogLayout(
         devices=(device_column,) if isinstance(device_column, str) else tuple(device_column),
         round=round_column,
@@ -168,8 +157,7 @@ def import_log(
         where=tuple(where),
         delimiter=delimiter,
     )
-    released = None if rounds_file is None else _released(Path(rounds_file), layout)
-    numbering = Numbering(rounds, renumber, released)
+    numbering = checked_numbering(layout, repeats, out, rounds, renumber, rounds_file)
     source = Log(Path(log), layout, numbering, on_progress)
     with TraceWriter(out) as writer, _writing(Path(out)):
         # The file is in the partial directory, so that a failure removes it too.
@@ -195,10 +183,7 @@ def import_log(
             check_owners(of_rows)
         # DuckDB may need all the memory that reading used.
         pa.default_memory_pool().release_unused()
-        time = "NULL::DOUBLE" if time_column is None else "time"
-        # Only with "each" does a copy that is none hide a contribution.
-        own = _OWN_TIMES.format(time=time) if repeats == "each" else "true"
-        seen = pa.Table.from_batches(of_rows(ROUNDS.format(time=time, own=own)))
+        seen = pa.Table.from_batches(of_rows(rounds_query(time_column is not None, repeats)))
         log_rounds = LogRounds(seen, source)
         parts = _Parts(writer, source.schema, log_rounds, repeats)
         for batch in of_rows(SORTED):
@@ -229,8 +214,6 @@ def import_log(
         left_out += [of_repeated] if repeated.rows and repeats == "once" else []
         n = log_rounds.numbers.size
         joined_ids = ids.ids_of_devices or parts.devices
-        # A list says which rounds released a model, however few rows they have.
-        sparse = log_rounds.sparse if released is None else ""
         document = {
             "format": IMPORT_FORMAT,
             "version": IMPORT_VERSION,
@@ -256,7 +239,7 @@ def import_log(
             "devices": parts.devices,
             **({} if owner_column is None else {"owner_column": owner_column}),
             **({} if join_ids is None else {"joined_ids": joined_ids if join_ids else 0}),
-            **({"sparse_rounds": sparse} if sparse else {}),
+            **({"sparse_rounds": log_rounds.sparse} if log_rounds.sparse else {}),
             "left_out": [asdict(each) for each in left_out],
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "packages": package_versions(),
@@ -270,6 +253,46 @@ def _settle(ids: Spellings, source: Log, staged: Path, leave_out_invalid: bool) 
     check_spellings(ids, str(source.path))
     ids.count_missing(staged)
     check_staged(source, leave_out_invalid)
+
+
+def checked_numbering(
+    layout: LogLayout,
+    repeats: str,
+    out: str | Path,
+    rounds: int | None = None,
+    renumber: bool = False,
+    rounds_file: str | Path | None = None,
+) -> Numbering:
+    """Checks arguments of an import before its log is read, and returns the numbering of rounds.
+
+    Args:
+        layout: format and columns of the log.
+        repeats, out, rounds, renumber, rounds_file: as `import_log` has them.
+
+    Raises:
+        InputError: an argument is wrong, or the rounds file cannot be read.
+    """
+    if repeats not in REPEATS:
+        raise InputError.of("repeats", repeats, f"is none of {', '.join(REPEATS)}")
+    names = ("time_unit", "time_format", "time_zone")
+    stray = next((name for name in names if getattr(layout, name) is not None), None)
+    # A rounds file may have times if the log has none.
+    if stray is not None and layout.time is None and rounds_file is None:
+        rule = "describes times, but there are none"
+        remedy = "give their column as time_column, or leave it out"
+        raise InputError.of(stray, getattr(layout, stray), rule, remedy)
+    # The name is checked before any work is done.
+    check_name(Path(out))
+    released = None if rounds_file is None else _released(Path(rounds_file), layout)
+    return Numbering(rounds, renumber, released)
+
+
+def rounds_query(has_times: bool, repeats: str) -> str:
+    """Returns the query of the rounds that occur, whose answer `LogRounds` takes."""
+    time = "time" if has_times else "NULL::DOUBLE"
+    # Only with "each" does a copy that is none hide a contribution.
+    own = _OWN_TIMES.format(time=time) if repeats == "each" else "true"
+    return _ROUNDS.format(time=time, own=own)
 
 
 def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
@@ -344,11 +367,16 @@ def _times(source: Log, origin: float) -> dict[str, Any] | None:
     form = source.times.form if source.times is not None else None
     if form is None and listed_form is None:
         return None
+    # Listed times only widen the log's own.
+    read = source.times or released
+    step, doubts = (read.step, [*read.doubts]) if read else (0.0, [])
     return {
         "column": source.layout.time,
         "form": form,
         "rounds_file_form": listed_form,
         "origin": origin,
+        **({"step": step} if step else {}),
+        **({"doubts": doubts} if doubts else {}),
     }
 
 
@@ -436,12 +464,19 @@ class LogRounds:
         self.is_timed_apart = first_times < last_times
         """Whether equal rows of a round are copies, since its rows have more than one time, [n]."""
         self.is_timed_apart[places] &= seen["own"].to_numpy()
+        # Rounded times may be equal for contributions of their own.
+        self.is_timed_apart &= source.times is None or not source.times.step
         rows = seen["rows"].to_numpy()
-        few = staged[10 * rows < np.median(rows)]
+        is_few = np.zeros(n, np.bool_)
+        is_few[places] = 10 * rows < np.median(rows)
+        self.is_few = is_few
+        """Whether a round has so few rows that it may have been abandoned, [n]."""
+        few = self.numbers[is_few]
         text = f"{counted(few.size, 'round')} with under a tenth of the median's rows ("
         text += f"{listed(few, few.size)}); if abandoned, list the others, which released a model."
-        self.sparse = text * bool(few.size)
-        """Note on rounds that may have been abandoned, since they have few rows; else empty."""
+        # A list says which rounds released a model, however few rows they have.
+        self.sparse = text * bool(few.size and released is None)
+        """Note on these rounds; empty without, and with a rounds file."""
         # Rounds without times have no place in the order.
         known = np.flatnonzero(~np.isnan(first_times))
         self.late = known[1:][last_times[known[1:]] < first_times[known[:-1]]]
@@ -452,6 +487,10 @@ class LogRounds:
         if self._has_places:
             return staged.astype(np.uint32)
         return np.searchsorted(self.numbers, staged).astype(np.uint32)
+
+    def release_times(self) -> Float64Array:
+        """Returns the last time of each round, in the log's seconds, [n]; NaN if unknown."""
+        return self.origin + self._times[1]
 
     def write(self, file: Path) -> str:
         """Writes the rounds to a file of the trace, and returns the digest of its columns."""

@@ -8,7 +8,7 @@ import itertools
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,19 +22,36 @@ from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.imports.importer import (
     DISTINCT,
-    ROUNDS,
     SORTED,
     USUAL_MEMORY,
     LogRounds,
     check_owners,
+    checked_numbering,
     queried,
+    rounds_query,
 )
-from fedray.imports.log import NO_TIMES, UNTIMED, Log, LogLayout, is_text, shown_value
-from fedray.imports.log_files import LogFiles
-from fedray.imports.log_rounds import Numbering
-from fedray.imports.log_times import EARLIEST, ISO_8601, LATEST, UNITS
+from fedray.imports.iso_text import BEGINNING
+from fedray.imports.log import (
+    NO_TIMES,
+    UNRELEASED,
+    UNTIMED,
+    Log,
+    LogLayout,
+    is_text,
+    shown_value,
+)
+from fedray.imports.log_files import LogFiles, separator_of, shown_path
+from fedray.imports.log_rounds import (
+    Numbering,
+    check_new_list,
+    listed,
+    write_rounds_file,
+)
+from fedray.imports.log_times import EARLIEST, LATEST, UNITS
 from fedray.imports.repeats import Repeats
 from fedray.imports.spellings import NO_ID, Spellings
+from fedray.trace.imported import PERIOD
+from fedray.trace.writer import TraceWriter
 
 WORDS = {
     "time": ("timestamp", "datetime", "time", "date", "ts", "at", "when"),
@@ -53,6 +70,11 @@ WORDS = {
     "owner": ("owner", "person"),
 }
 """Words in the names of columns by role, the most certain first."""
+LOGGED = "logged"
+"""Word of `--rounds` for all rounds that occur in the log."""
+ALL_ROUNDS: Mapping[str, Any] = {"rounds": None, "renumber": True}
+"""Arguments of an import that say so."""
+LISTED = "give --rounds logged or a list, as such rows are participations too"
 FEW = 8
 """Most values of a column that may be outcomes."""
 MANY = 10_000
@@ -64,6 +86,7 @@ TAKEN = {
 """Outcomes that mean a contribution; also names of columns of truth values."""
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +119,13 @@ def inspect_log(
     leave_out_invalid: bool = False,
     join_ids: bool | None = None,
     keep_ids: Sequence[str] = (),
-    rounds: str | None = None,
+    rounds: Mapping[str, Any] = ALL_ROUNDS,
     out: Path | None = None,
+    propose_rounds: Path | None = None,
     **form: Any,
 ) -> Inspection:
-    """Describes a log, and checks it as the import would. Leaves nothing behind.
+    """Describes a log, and checks it and the arguments as the import would. Leaves nothing behind
+    but the list of rounds that it is to propose.
 
     Args:
         log: file or directory of CSV or Parquet files.
@@ -110,14 +135,23 @@ def inspect_log(
         leave_out_invalid: whether the import leaves out incomplete rows.
         join_ids: whether ids that differ only in writing are one device, as the import takes it.
         keep_ids: texts that name a device though they look like a missing id.
-        rounds: rounds that released a model, as the command has them; None for all in the log.
+        rounds: arguments of the import that say which rounds released a model.
         out: directory for the trace; None for a name like the log's.
+        propose_rounds: new file for a list of the rounds that do not look abandoned.
         form: further fields of LogLayout.
 
     Raises:
         InputError: the log cannot be read at all, or an argument is wrong.
         RunFailed: the disk is full or fails, or there is too little memory.
     """
+    if out is not None:
+        with TraceWriter(out):
+            pass  # It refuses a name that the import cannot give to a trace.
+    if propose_rounds is not None:
+        check_new_list(propose_rounds)
+        if rounds != ALL_ROUNDS:
+            rule = "lists rounds of the log, but others are given"
+            raise InputError.of("propose_rounds", str(propose_rounds), rule, "leave out --rounds")
     names = _files(log, form).names
     if len(names) == 1 and not form.get("delimiter"):
         form["delimiter"] = next((each for each in ";\t|" if each in names[0]), None)
@@ -137,10 +171,12 @@ def inspect_log(
     unused = [each for each in described if each.name not in role_of]
     is_guess = not where
     where = where or _outcomes(unused)
-    missing = [role for role in ("device", "round") if role not in roles]
+    has_period = any(each.startswith(PERIOD) for each in roles.get("device", ()))
+    needed = ("device", "round", "time") if has_period else ("device", "round")
+    missing = [role for role in needed if role not in roles]
     problems = [f"no column looks like the {each}; give --column {each}=NAME" for each in missing]
     notes: list[str] = []
-    of_times = 0
+    of_times, leaves_times, found = 0, False, None
     if not problems:
         layout = LogLayout(
             devices=tuple(roles["device"]),
@@ -150,8 +186,9 @@ def inspect_log(
             where=tuple(where),
             **form,
         )
+        numbering = checked_numbering(layout, repeats, log if out is None else out, **rounds)
         try:
-            found = _Rows(log, layout, batches, keep_ids, join_ids)
+            found = _Rows(log, layout, numbering, repeats, keep_ids, join_ids, batches)
         except InputError as error:
             problems.append(str(error))
         else:
@@ -166,23 +203,25 @@ def inspect_log(
                     remedy = NO_TIMES if each.reason == UNTIMED else remedy
                     if each.reason.endswith(NO_ID):
                         remedy += ", or say by --keep-id NULL that NULL names a device"
+                    remedy = LISTED if each.reason == found.source.beyond else remedy
                     problems.append(f"{text}; correct them, or {remedy}")
             problems += found.problems
             notes += found.notes
             of_times = bool(found.source.time_problem)
             of_times += UNTIMED in found.source.left_out and not leave_out_invalid
-            if of_times:
+            leaves_times = bool(of_times) and not has_period
+            if leaves_times:
                 notes.append("the command leaves out the times; it may have them once corrected")
-            # Rows without a time, copies, and rows of joined ids may be repeats then.
-            if (found.is_repeated or of_times or join_ids) and repeats == "refuse":
+            # Rows without a time, and copies, may be repeats then.
+            if (found.is_repeated or leaves_times) and repeats == "refuse":
                 repeats = "each"
-                copies = "" if layout.time is None or of_times else " but copies"
+                copies = "" if layout.time is None or leaves_times else " but copies"
                 notes.append(
                     f"--repeats each counts all rows of a device in a round{copies}, the safe "
                     "reading; give once if they are records of one contribution"
                     + ("" if layout.time else ", or --column time=NAME, by which copies are found")
                 )
-    if len(problems) > of_times + len(missing):
+    if len(problems) > leaves_times * of_times + len(missing):
         notes.append("the command is for the corrected log")
     # After a problem above, the rows are described all the same.
     for _ in batches:
@@ -197,24 +236,30 @@ def inspect_log(
     timed = [each.name for each in unused if each.is_time]
     if "time" not in roles and timed:
         notes.append(f"{' and '.join(timed)} look like times; give --column time=NAME")
-    if rounds is None:
+    listed_in = str(rounds.get("rounds_file") or rounds.get("rounds") or LOGGED)
+    if propose_rounds is not None and found is not None and not problems:
+        notes.append(found.propose(propose_rounds))
+        listed_in = str(propose_rounds)
+    elif propose_rounds is not None:
+        notes.append(f"{shown_path(propose_rounds)} is written once the problems are corrected")
+    elif rounds == ALL_ROUNDS:
         notes.append(
             "--rounds logged says that every round in the log released a model; else list them"
         )
     # A leading "-" would make an option of the file.
     command = ["fedray", "import", f"./{log}" if str(log).startswith("-") else str(log)]
-    used = {name: role for name, role in role_of.items() if role != "time" or not of_times}
+    used = {name: role for name, role in role_of.items() if role != "time" or not leaves_times}
     command += [word for name, role in used.items() for word in ("--column", f"{role}={name}")]
     command += [word for each in missing for word in ("--column", f"{each}=NAME")]
     command += [word for each in where for word in ("--where", each)]
     for name, value in form.items():
-        if value and not (of_times and name.startswith("time_")):
+        if value and not (leaves_times and name.startswith("time_")):
             option = name.replace("time_unit", "time_format").replace("_", "-")
             values = [value] if isinstance(value, str) else value
             command += [word for each in values for word in (f"--{option}", each)]
     command += ["--leave-out-invalid"] * leave_out_invalid
     command += ["--repeats", repeats] * (repeats != "refuse")
-    command += ["--rounds", rounds or "logged", f"--out={out or f'{log.stem}-trace'}"]
+    command += ["--rounds", listed_in, f"--out={out or f'{log.stem}-trace'}"]
     command += [word for each in keep_ids for word in ("--keep-id", each)]
     command += [] if join_ids is None else ["--join-ids" if join_ids else "--no-join-ids"]
     cells = tuple((*each.cells, role_of.get(each.name, "")) for each in described)
@@ -307,11 +352,11 @@ def _forms(values: pa.Array) -> set[str]:
     """Returns forms of all values [N], N > 0, beyond their type."""
     found = set()
     if is_text(values.type):
-        if _COMPUTE.all(_COMPUTE.match_substring_regex(values, ISO_8601)).as_py():
+        if _COMPUTE.all(_COMPUTE.match_substring_regex(values, BEGINNING)).as_py():
             return {"ISO 8601"}
         if _COMPUTE.all(_COMPUTE.match_substring_regex(values, r"^-?[0-9]+$")).as_py():
             found.add("whole numbers")
-    elif not pa.types.is_integer(values.type) and not pa.types.is_floating(values.type):
+    elif not any(each(values.type) for each in _NUMBERS):
         return found
     try:
         numbers = np.asarray(values.cast(pa.float64(), safe=False))
@@ -341,13 +386,17 @@ class _Rows:
         self,
         log: Path,
         layout: LogLayout,
-        batches: Iterable[pa.RecordBatch],
+        numbering: Numbering,
+        repeats: str,
         keep_ids: Sequence[str],
         join_ids: bool | None,
+        batches: Iterable[pa.RecordBatch],
     ) -> None:
-        self.source = Log(log, layout, Numbering(None, True, None), lambda text: None)
+        self.source = Log(log, layout, numbering, lambda text: None)
         self.notes: list[str] = []
         self.is_repeated = False
+        self._repeats = repeats
+        self._log_rounds: LogRounds | None = None
         with tempfile.TemporaryDirectory(prefix="fedray-inspect-") as folder:
             staged = Path(folder) / "staged.parquet"
             self.source.stage(staged, batches)
@@ -356,6 +405,7 @@ class _Rows:
             if form and not self.problems:
                 doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in form else ""
                 self.notes.append(f"times: {form}{doubt}")
+                self.notes += self.source.times.doubts if self.source.times else ()
             try:
                 self.source.check_conditions()
                 self._check_staged(staged, keep_ids, join_ids)
@@ -376,21 +426,22 @@ class _Rows:
             raise InputError("no row is a participation")
         usable, views = ids.rows(staged)
 
-        def of_staged(query: str) -> Iterator[pa.RecordBatch]:
+        def of_rows(query: str) -> Iterator[pa.RecordBatch]:
             return queries(query.replace("staged", usable), views)
 
-        time = "NULL::DOUBLE" if self.source.times is None else "time"
-        rounds = of_staged(ROUNDS.format(time=time, own="true"))
-        log_rounds = LogRounds(pa.Table.from_batches(rounds), self.source)
-        repeats, devices = Repeats(log_rounds.numbers, log_rounds.is_timed_apart), 0
-        for batch in filter(len, of_staged(SORTED)):
-            places = log_rounds.places(batch.column("round").to_numpy())
-            devices += int(repeats.found(batch, places)[0].sum())
+        log_rounds, repeats, devices = self._sorted(of_rows, self._repeats)
+        if repeats.repeated.rows and self._repeats == "refuse":
+            # The import refuses such rows, so they count as the proposed command counts them.
+            log_rounds, repeats, devices = self._sorted(of_rows, "each")
+        self._log_rounds = log_rounds
         numbers, rows = log_rounds.numbers, self.source.staged_rows - repeats.copied.rows
+        rows -= repeats.repeated.rows * (self._repeats == "once")
         self.notes.append(
             f"{counted(rows, 'row')} of {counted(devices, 'device')} in "
             f"{counted(numbers.size, 'round')} count"
         )
+        if unreleased := self.source.unreleased_rows:
+            self.notes.append(f"{counted(unreleased, 'row')} {UNRELEASED}, left out")
         for each in (repeats.copied, repeats.repeated):
             if each.rows:
                 self.notes.append(f"{counted(each.rows, 'row')} {each.reason} (such as {each})")
@@ -404,7 +455,48 @@ class _Rows:
             first = numbers[log_rounds.late[0]]
             self.notes.append(f"{text} began (first: round {first}); is the order right?")
         if self.source.layout.owner is not None:
-            check_owners(of_staged)
+            check_owners(of_rows)
+
+    def _sorted(
+        self, of_rows: Callable[[str], Iterator[pa.RecordBatch]], meaning: str
+    ) -> tuple[LogRounds, Repeats, int]:
+        """Returns the rounds, the repeats and the number of devices of the rows as the import sorts
+        them, if further rows of a device in a round have a `meaning`, one of REPEATS."""
+        query = rounds_query(self.source.times is not None, meaning)
+        log_rounds = LogRounds(pa.Table.from_batches(of_rows(query)), self.source)
+        repeats, devices = Repeats(log_rounds.numbers, log_rounds.is_timed_apart), 0
+        for batch in filter(len, of_rows(SORTED)):
+            places = log_rounds.places(batch.column("round").to_numpy())
+            devices += int(repeats.found(batch, places)[0].sum())
+        return log_rounds, repeats, devices
+
+    def propose(self, file: Path) -> str:
+        """Writes a list of the rounds that do not look abandoned, and returns a note on it.
+
+        Raises:
+            InputError: no round looks abandoned, or the file cannot be written.
+        """
+        log_rounds = self._log_rounds
+        assert log_rounds is not None
+        few = log_rounds.numbers[log_rounds.is_few]
+        if not few.size:
+            rule = "has nothing to list: no round has under a tenth of the median's rows"
+            raise InputError.of("propose_rounds", str(file), rule, "leave it out")
+        numbers = log_rounds.numbers[~log_rounds.is_few]
+        times, without = log_rounds.release_times()[~log_rounds.is_few], ""
+        texts = []
+        if self.source.times is not None:
+            without = ", without times, by which their order would be another"
+        # A list is in order of release, which the last times contradict if rounds overlap.
+        if self.source.times is not None and not (np.diff(times) < 0).any():
+            texts, without = self.source.times.texts(times), ""
+        separator = separator_of(self.source.layout.delimiter)
+        write_rounds_file(file, separator, numbers, texts)
+        return (
+            f"{shown_path(file)} lists {counted(numbers.size, 'round')}{without}; it leaves out "
+            f"{listed(few, few.size)}, which look abandoned. If one of them released a model, add "
+            "it: that is your decision, which min-sep rests on"
+        )
 
 
 def _guessed(columns: Sequence[_Column], given: Mapping[str, list[str]]) -> dict[str, str]:

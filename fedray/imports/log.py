@@ -1,5 +1,6 @@
 """Reads a log of participations batch by batch: checks rows, names devices and converts times."""
 
+import datetime
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,19 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedray.base.arrays import BoolArray, Int64Array
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError, shown
+from fedray.base.periods import PERIODS
 from fedray.imports.log_files import LogFiles, row_hashes, shown_path
-from fedray.imports.log_rounds import Numbering
-from fedray.imports.log_times import Formats, TimeReader
+from fedray.imports.log_rounds import Numbering, exact_floats
+from fedray.imports.log_times import EARLIEST, LATEST, Formats, TimeReader
 from fedray.trace.files import first_line
 from fedray.trace.ids import combined
-from fedray.trace.imported import AS_THEY_ARE, LeftOut, hashed_name
+from fedray.trace.imported import AS_THEY_ARE, PERIOD, LeftOut, hashed_name
 
 MOST_MET = 5
 """Largest number of values of a condition's column in a message."""
-LONGEST_EXACT = 2**53
-"""Larger integers are not exact as float64."""
 ROW_HASH = "row_hash"
 """Staged column: the hash of a row's values in all columns of the log. Rows that differ have the
 same one with probability 2^-64."""
@@ -63,6 +63,14 @@ class LogLayout:
             raise InputError.of("device_column", (), "names no column", remedy)
         # A device that persons share may be named by the owner too: a unit per person.
         owner = None if self.owner in self.devices else self.owner
+        if self.periods and (self.time is None or not self.device_columns):
+            needed = "device" if self.time else "time"
+            rule = f"is a period of the time, which needs a column of the {needed} beside it"
+            remedy = f"give `{needed}_column=NAME`"
+            raise InputError.of("device_column", PERIOD + self.periods[0], rule, remedy)
+        if unknown := [each for each in self.periods if each not in PERIODS]:
+            rule = f"is not one of {', '.join(PERIODS)}"
+            raise InputError.of("device_column", PERIOD + unknown[0], rule, "give one of these")
         chosen = (*self.devices, self.round, owner, self.time)
         for column, count in Counter(chosen).items():
             # Columns that are not given do not count.
@@ -75,6 +83,16 @@ class LogLayout:
             column, equals, _ = each.partition("=")
             if not equals or not column:
                 raise InputError.of("where", each, "must be COLUMN=VALUE, such as outcome=accepted")
+
+    @property
+    def device_columns(self) -> tuple[str, ...]:
+        """Columns of the log that name a device."""
+        return tuple(each for each in self.devices if not each.startswith(PERIOD))
+
+    @property
+    def periods(self) -> tuple[str, ...]:
+        """Kinds of calendar periods of the time that name a device too, such as month."""
+        return tuple(e.removeprefix(PERIOD) for e in self.devices if e.startswith(PERIOD))
 
     @property
     def conditions(self) -> dict[str, list[str]]:
@@ -95,9 +113,9 @@ class LogLayout:
         if self.owner is not None:
             named[self.owner] = "owner_column"
         named[self.round] = "round_column"
-        named |= dict.fromkeys(self.devices, "device_column")
+        named |= dict.fromkeys(self.device_columns, "device_column")
         # A missing device column is reported before the others.
-        return {column: named[column] for column in (*self.devices, *named)}
+        return {column: named[column] for column in (*self.device_columns, *named)}
 
     def time_reader(self, where: str) -> TimeReader:
         """Returns a reader of a column of times, which messages call `where`. Raises InputError."""
@@ -155,6 +173,10 @@ class Log:
         self.rows = self.filtered_rows = self.staged_rows = 0
         self._places = np.empty(0, np.int64)
         """Positions in the log of the rows of the last batch."""
+        self.beyond = "with a round beyond 10^18"
+        """Reason for which rows in rounds above the largest valid one cannot be used."""
+        if numbering.how == AS_THEY_ARE:
+            self.beyond = f"with a round beyond rounds-1={numbering.limit - 1}"
         self.time_problem = ""
         """First error for times that cannot be read."""
         self.left_out: dict[str, Unused] = {}
@@ -261,9 +283,7 @@ class Log:
         whole = _whole_numbers(rounds)
         numbers = np.asarray(whole.fill_null(0))
         limit = self.numbering.limit
-        beyond = "with a round beyond 10^18"
-        if self.numbering.how == AS_THEY_ARE:
-            beyond = f"with a round beyond rounds-1={limit - 1}"
+        is_rounded = np.asarray(_COMPUTE.and_(rounds.is_valid(), exact_floats(rounds).is_null()))
         staged = self.numbering.staged(numbers)
         times = None if self.times is None else batch.column(self.layout.time)
         untimed = np.zeros(len(devices), bool) if times is None else _is_untimed(times)
@@ -272,9 +292,10 @@ class Log:
             "without a device": _is_missing(devices),
             "without an owner": _is_missing(owners[0]) if owners else np.zeros(len(devices), bool),
             "without a round": np.asarray(rounds.is_null()),
+            f"with a round that {rounds.type} does not hold exactly": is_rounded,
             "with a round that is not an integer": np.asarray(whole.is_null()),
             "with a negative round": numbers < 0,
-            beyond: numbers >= limit,
+            self.beyond: numbers >= limit,
             UNTIMED: untimed & (staged >= 0),
         }
         is_left = np.ones(batch.num_rows, np.bool_)
@@ -287,7 +308,7 @@ class Log:
             example = [(devices[first], shown_value(rounds[first]))]
             found = Unused(reason, 0, example, int(self._places[first]) + 1)
             self.left_out.setdefault(reason, found).rows += places.size
-            self.out_of_range += places.size if reason == beyond else 0
+            self.out_of_range += places.size if reason == self.beyond else 0
         # Rows in these rounds are counted separately, because the log may have them.
         is_unreleased = is_left & (staged < 0)
         if is_unreleased.any():
@@ -311,6 +332,7 @@ class Log:
                 self.time_problem = self.time_problem or str(error)
                 seconds = np.full(places.size, np.nan)
             columns.append(pa.array(seconds, from_pandas=True))
+            columns[0] = self._in_periods(columns[0], seconds)
             hashes = row_hashes(batch, self._places)
             columns.append(_taken(hashes, places))
         return pa.record_batch(columns, schema=self.schema)
@@ -326,20 +348,39 @@ class Log:
     def _devices(self, batch: pa.RecordBatch) -> pa.Array:
         """Returns each row's device: a value, or several combined."""
         kind = self.schema.field("device").type
-        found = [batch.column(name).cast(kind) for name in self.layout.devices]
+        found = [batch.column(name).cast(kind) for name in self.layout.device_columns]
         for each in found:
             # Text that is not UTF-8 would be sorted wrongly, which could split a device in two.
             each.validate(full=True)
-        if len(found) == 1:
+        if len(found) == 1 and not self.layout.periods:
             return found[0]
         # With a missing part the device is missing.
         missing = pa.scalar(None, kind)
         return combined([_COMPUTE.if_else(_is_missing(each), missing, each) for each in found])
 
+    def _in_periods(self, devices: pa.Array, seconds: Float64Array) -> pa.Array:
+        """Returns devices [N], each combined with the periods of its time [N seconds]."""
+        # The log is refused for times that cannot be read.
+        if not self.layout.periods or not seconds.size or np.isnan(seconds).any():
+            return devices
+        days, places = np.unique(seconds // 86_400.0, return_inverse=True)
+        if days[0] < EARLIEST / 86_400.0 - 1 or days[-1] > LATEST / 86_400.0:
+            self.time_problem = (
+                f"{PERIOD}{self.layout.periods[0]} needs times with a date, but those of log "
+                f"{shown_path(self.path)} count from another moment; leave it out"
+            )
+            return devices
+        dates = [datetime.date(1970, 1, 1) + datetime.timedelta(day) for day in days.tolist()]
+        for each in self.layout.periods:
+            names = pa.array([PERIODS[each](date) for date in dates])
+            named = names.take(pa.array(places))
+            devices = _COMPUTE.binary_join_element_wise(devices, named, "|")
+        return devices
+
     def _device_type(self) -> pa.DataType:
-        names = self.layout.devices
+        names = self.layout.device_columns
         kinds = [_name_kind(name, self._types[name], "device_column", "devices") for name in names]
-        if len(kinds) == 1:
+        if len(kinds) == 1 and not self.layout.periods:
             return kinds[0]
         if pa.binary() in kinds:
             rule = "combines several columns, which must be integers or strings, not bytes"
@@ -377,10 +418,8 @@ def _whole_numbers(rounds: pa.Array) -> pa.Array:
         is_whole = _COMPUTE.match_substring_regex(trimmed, r"^-?[0-9]{1,18}$")
         return _COMPUTE.if_else(is_whole, trimmed, nothing).cast(pa.int64())
     if pa.types.is_floating(kind):
-        values = rounds.cast(pa.float64())
-        is_exact = _COMPUTE.less_equal(_COMPUTE.abs(values), float(LONGEST_EXACT))
+        values = exact_floats(rounds)
         is_whole = _COMPUTE.equal(values, _COMPUTE.trunc(values))
-        is_whole = _COMPUTE.and_(is_exact, is_whole)
         return _COMPUTE.if_else(is_whole, values, None).cast(pa.int64())
     # Numbers above 2^62 are far beyond any round; without the cap they would not fit int64.
     if pa.types.is_uint64(kind):

@@ -5,6 +5,9 @@ often have gaps, from abandoned attempts or restarted runs. Min-sep counts relea
 that is mistaken for a release makes participations look further apart than they were.
 """
 
+import csv
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError, shown
 from fedray.imports.log_files import DAMAGE, csv_names, open_csv, open_parquet
-from fedray.imports.log_times import TimeReader
+from fedray.imports.log_times import TimeReader, are_moments
 from fedray.trace.files import first_line
 from fedray.trace.imported import AS_THEY_ARE, BY_LIST, BY_RANK
 
@@ -23,6 +27,9 @@ MOST_ROUNDS = 2**32 - 1
 LARGEST_NUMBER = 10**18
 """Upper limit of round numbers in a log."""
 MOST_SHOWN = 5
+_EXACT = {pa.float16(): 2.0**11, pa.float32(): 2.0**24, pa.float64(): 2.0**53}
+"""Integer by type below which all are exact, and no other is rounded to them."""
+_PARQUET = (".parquet", ".pq")
 REMEDY = (
     "number the rounds that occur with `renumber=True`, or list the rounds that released a model "
     "with `rounds_file='released.csv'`"
@@ -39,6 +46,10 @@ class ReleasedRounds:
     """Time of each release, [n], not decreasing; None if the file has no times."""
     form: str
     """Form of the times, in words."""
+    step: float = 0.0
+    """Step in seconds to which the times are rounded; 0 if it is a second or less, or unknown."""
+    doubts: tuple[str, ...] = ()
+    """Sentences on the rounding of the times, and on another reading of them."""
 
 
 class Numbering:
@@ -119,6 +130,16 @@ class Numbering:
         return seen
 
 
+def exact_floats(rounds: pa.Array) -> pa.Array:
+    """Returns rounds [N], with null if the type may have rounded one: larger integers are not exact
+    as floats, so that two rounds may have one number."""
+    if rounds.type not in _EXACT:
+        return rounds
+    values = rounds.cast(pa.float64())
+    is_exact = np.abs(np.nan_to_num(values.to_numpy(zero_copy_only=False))) < _EXACT[rounds.type]
+    return pc.if_else(pa.array(is_exact), values, None)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def listed(some: Int64Array, count: int) -> str:
     """Returns the first few of some numbers, for messages, and their total if there are more."""
     shown = ", ".join(map(str, some[:MOST_SHOWN].tolist()))
@@ -161,13 +182,49 @@ def read_rounds_file(
         raise _refused(file, f"{rule}, but may only have rounds and their times", remedy)
     seconds = None
     if len(chosen) > 1:
-        seconds = times.seconds(table.column(chosen[1]).combine_chunks())
+        column = table.column(chosen[1]).combine_chunks()
+        # Times with an offset are certain, whatever form the log's own times have.
+        times = TimeReader(times.where) if are_moments(column) else times
+        seconds = times.seconds(column)
     _check_order(numbers, seconds, file)
-    return ReleasedRounds(numbers, seconds, times.form)
+    return ReleasedRounds(numbers, seconds, times.form, times.step, tuple(times.doubts))
+
+
+def check_new_list(file: Path) -> None:
+    """Raises InputError if a list of rounds cannot be written to a file without a loss."""
+    if file.is_file():
+        remedy = "name a new file, or remove it first"
+        raise InputError.of("propose_rounds", str(file), "exists already", remedy)
+    if file.suffix.lower() in _PARQUET:
+        rule = "would be read as Parquet, but the list is CSV"
+        raise InputError.of("propose_rounds", str(file), rule, "name it .csv")
+
+
+def write_rounds_file(
+    file: Path, separator: str, numbers: Int64Array, times: Sequence[str]
+) -> None:
+    """Writes a list of rounds as CSV, which `read_rounds_file` reads.
+
+    Args:
+        file: path of the file.
+        separator: character between columns.
+        numbers: numbers of the rounds in the log, in order of release, [n].
+        times: text of the time of each round, [n]; empty for a list without.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    columns = (numbers.tolist(), times) if times else (numbers.tolist(),)
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    writer.writerow(("round", "time")[: len(columns)])
+    writer.writerows(zip(*columns, strict=True))
+    what = f"propose_rounds={str(file)!r}"
+    write_whole(file, text.getvalue().encode(), what, InputError)
 
 
 def _table(file: Path, separator: str, round_column: str) -> pa.Table:
-    if file.suffix.lower() in (".parquet", ".pq"):
+    if file.suffix.lower() in _PARQUET:
         with open_parquet(file) as parquet:
             _check_distinct(parquet.schema_arrow.names, file)
             return parquet.read()
@@ -194,7 +251,12 @@ def _whole(column: pa.Array, file: Path) -> Int64Array:
         # A cast refuses spaces, which lists made by hand have.
         if pa.types.is_string(column.type):
             column = pc.utf8_trim_whitespace(column)  # pyright: ignore[reportAttributeAccessIssue]
-        numbers = column.cast(pa.int64())
+        exact = exact_floats(column)
+        if exact.null_count > column.null_count:
+            raise _refused(
+                file, f"has rounds that {column.type} does not hold exactly", "correct them"
+            )
+        numbers = exact.cast(pa.int64())
     except pa.ArrowException as error:
         rule = f"has rounds that are not integers ({first_line(error)})"
         raise _refused(file, rule, "correct them") from None

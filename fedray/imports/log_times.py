@@ -2,8 +2,8 @@
 
 The first rows with a time determine the form, which all other rows must have. Nothing is guessed:
 
-* Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01
-  12:00:00 UTC", "2026-03-01 12:00:00 +0200") is exact.
+* Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00 +0200", and the others
+  of `iso_text.py`) is exact.
 * Text without an offset, and timestamps without a zone, are local times of the given time zone, or
   of UTC by default, which the trace records. A local time that occurs twice, or never,
   because clocks were changed is refused.
@@ -13,12 +13,16 @@ The first rows with a time determine the form, which all other rows must have. N
 * Other text needs its format, or several, with the date and the time of day.
 * Dates without a time of day, text with an offset in some rows only, and times before 2000 or after
   2100, which stand for missing ones, are refused in every form.
+* A type that holds no seconds (float32), and numbers of too few digits, are refused. Other times
+  that are all multiples of a step are read, and `TimeReader.step` says so.
 """
 
 import bisect
 import contextlib
 import datetime
+import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -30,6 +34,8 @@ from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, shown
 from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
+from fedray.imports.iso_text import BEGINNING, OFFSET, in_plain_form, reason, reason_of_cast
+from fedray.imports.time_steps import Steps
 from fedray.trace.files import first_line
 
 Floats = Float64Array
@@ -44,10 +50,13 @@ ACCEPTED = (
     "1772366400, or text of any forms, each with its format, such as "
     "`time_format='%d.%m.%Y %H:%M'`; numbers and text cannot be mixed"
 )
-ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
+_SAMPLE = 1000
+_PARTS = (slice(_SAMPLE), slice(_SAMPLE, None))
+"""Parts of a batch, of which the small first one mostly settles a doubt about all rows."""
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _NUMBERS = "numbers"
 _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
+_DAY_OR_MONTH = re.compile("(?<!%)%-?[dm]")
 _FORMAT_EXAMPLE = "an example is '%d.%m.%Y %H:%M:%S'"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
@@ -69,7 +78,7 @@ class TimeReader:
     def __init__(
         self,
         where: str,
-        unit: str | None,
+        unit: str | None = None,
         text_format: Formats = None,
         zone: str | None = None,
     ) -> None:
@@ -80,7 +89,7 @@ class TimeReader:
         if unit is not None and formats:
             rule = f"is for numbers, but {self._given} is for text"
             raise InputError.of("time_unit", unit, rule, "leave one out")
-        self._where = where
+        self.where = where
         self._parsers = [_TextParser(each) for each in formats]
         self._zone = zone
         if zone is not None:
@@ -91,8 +100,27 @@ class TimeReader:
         self._has_unix, self._other = False, ""
         """Whether a number was a Unix time, and the first numbers that were not, for messages."""
         self._row_name: RowName = str
+        self._steps = Steps()
         self.form = ""
         """Form of the times, in words; empty before the first row."""
+
+    @property
+    def step(self) -> float:
+        """Step in seconds to which the times are rounded, as far as they show; 0 if they are exact
+        to a second, or so few that a step may be chance."""
+        return self._steps.seconds if self._steps.is_sure else 0.0
+
+    @property
+    def doubts(self) -> list[str]:
+        """Sentences on the rounding of the times, and on another reading of them."""
+        found = [each.doubt for each in self._parsers if each.doubt]
+        if seconds := self._steps.seconds:
+            so = "if they were rounded, waits between participations may be"
+            if self._steps.is_sure:
+                so = "they are taken as rounded, so that waits between participations count as"
+            step = f"{seconds:,g} s"
+            found.append(f"All times are multiples of {step}: {so} {step} shorter than they say.")
+        return found
 
     def seconds(
         self, column: pa.Array, row_name: RowName = lambda place: f"row {place + 1}"
@@ -115,33 +143,41 @@ class TimeReader:
         kind = column.type
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         if self._parsers and not is_text:
-            raise InputError(
-                f"{self._where} is {kind}, but {self._given} is for text; leave it out"
-            )
+            raise InputError(f"{self.where} is {kind}, but {self._given} is for text; leave it out")
         if self._parsers:
             return self._of_format(column)
         if pa.types.is_timestamp(kind):
             return self._of_timestamps(column, column, "timestamps")
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        if kind in (pa.float16(), pa.float32()):
+            raise InputError(
+                f"{self.where} is of type {kind}, which holds times of today only to a minute or "
+                "two; write them again from their source, as timestamps, integers or doubles"
+            )
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             return self._of_numbers(column)
         if is_text:
             return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
-        raise InputError(f"{self._where} is of type {kind}, which is not a time. {ACCEPTED}")
+        raise InputError(f"{self.where} is of type {kind}, which is not a time. {ACCEPTED}")
+
+    def texts(self, seconds: Floats) -> list[str]:
+        """Returns times [N] of `seconds` as text that a list of rounds may have."""
+        if self.form.startswith(_NUMBERS) and not self._has_unix:
+            return [repr(each) for each in (seconds * UNITS[self._unit or "seconds"]).tolist()]
+        return [_iso(each) for each in seconds.tolist()]
 
     def _of_text(self, text: pa.Array) -> Floats:
-        # pyarrow does not know the word UTC, nor a space before the offset.
-        known = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
-        known = _COMPUTE.replace_substring_regex(known, r" (Z|[+-]\d\d:?\d\d)$", r"\1")
-        is_iso = _COMPUTE.match_substring_regex(known, ISO_8601)
-        may_be = not self.form and not _are_most(is_iso)
+        may_be = not self.form and not _are_most(_COMPUTE.match_substring_regex(text, BEGINNING))
         are_numbers = may_be and any(_is_number(text[place].as_py()) for place in (0, -1))
         if are_numbers or self.form.startswith(_NUMBERS):
-            return self._of_numbers(self._cast(text, pa.float64(), "a number"))
-        # pyarrow would read a date as its midnight, up to a day away from the truth.
-        if some := self._some(text, _COMPUTE.invert(is_iso)):
-            raise self._doubt(f"{some}, which is not ISO 8601 with a time of day")
-        # The date's own hyphens come before a time of day.
-        has_offset = _COMPUTE.match_substring_regex(known, r"[ T]\d.*(Z|[+-]\d\d(:?\d\d)?)$")
+            seconds = self._of_numbers(self._cast(text, pa.float64(), text))
+            if are_numbers:
+                self._check_digits(text)
+            return seconds
+        plain, is_read, is_next_day = in_plain_form(text)
+        if some := self._some(text, _COMPUTE.invert(is_read)):
+            wrong = text[int(np.flatnonzero(~np.asarray(is_read))[0])].as_py()
+            raise self._doubt(f"{some}, which is {reason(wrong)}")
+        has_offset = _COMPUTE.match_substring_regex(plain, OFFSET)
         # After the first rows, all others must have an offset too, or must not.
         if self._text_type is None:
             self._text_type = _WITH_OFFSET if _are_most(has_offset) else _WITHOUT
@@ -149,8 +185,17 @@ class TimeReader:
         if some := self._some(text, has_offset if is_bare else _COMPUTE.invert(has_offset)):
             has = "with" if is_bare else "without"
             raise self._doubt(f"{some} {has} an offset from UTC, unlike others")
-        found = self._cast(known, self._text_type, "a time from 2000 to 2100")
-        return self._of_timestamps(found, text, "ISO 8601")
+        found = self._cast(plain, self._text_type, text)
+        if is_next_day.any():
+            days = pa.array(86_400_000_000_000 * is_next_day, pa.duration("ns"))
+            found = _COMPUTE.add(found, days)
+
+        def clock(part: slice) -> pa.Array:
+            # Clocks show rounded times, which offsets of other zones hide.
+            shown = _COMPUTE.replace_substring_regex(plain[part], OFFSET, "")
+            return shown.cast(_WITHOUT)
+
+        return self._of_timestamps(found, text, "ISO 8601", clock)
 
     def _of_format(self, text: pa.Array) -> Floats:
         found, *others = (each.parsed(text) for each in self._parsers)
@@ -165,8 +210,9 @@ class TimeReader:
         form = " or ".join(repr(each.text_format) for each in self._parsers)
         return self._of_timestamps(found, text, f"text of the form {form}")
 
-    def _cast(self, text: pa.Array, kind: pa.DataType, noun: str) -> pa.Array:
-        """Converts text [N], or raises InputError about the first value that is not of the kind."""
+    def _cast(self, text: pa.Array, kind: pa.DataType, given: pa.Array) -> pa.Array:
+        """Converts text [N], or raises InputError about the first of the `given` values [N] that is
+        not of the kind."""
 
         def converted(count: int) -> pa.Array | None:
             with contextlib.suppress(pa.ArrowException):
@@ -177,17 +223,32 @@ class TimeReader:
             return found
         counts = range(1, len(text) + 1)
         place = bisect.bisect_left(counts, True, key=lambda count: converted(count) is None)
-        wrong = f"{self._one(text, place)}, which is not {noun}"
+        wrong = f"{self._one(given, place)}, which is"
         if kind == pa.float64():
-            raise self._doubt(f"{wrong}, unlike others")
-        try:
-            datetime.datetime.fromisoformat(text[place].as_py())
-        except ValueError as error:
-            raise self._doubt(f"{wrong}: {error}") from None
-        raise self._doubt(wrong)
+            raise self._doubt(f"{wrong} not a number, unlike others")
+        raise self._doubt(f"{wrong} {reason_of_cast(given[place].as_py(), text[place].as_py())}")
 
-    def _of_timestamps(self, column: pa.Array, given: pa.Array, what: str) -> Floats:
-        """Returns the seconds of timestamps [N], whose values in the log are `given` [N]."""
+    def _check_digits(self, text: pa.Array) -> None:
+        """Raises InputError if numbers [N] as text are written with too few digits for seconds."""
+        # A trailing zero may be left out, so that some have fewer digits than they are exact to.
+        last = min(Decimal(each).as_tuple().exponent for each in text[:_SAMPLE].to_pylist())
+        step = 10.0 ** int(last) / UNITS[self._unit or "seconds"]
+        if step > 1:
+            raise self._doubt(
+                f"{self._one(text, 0)}, whose digits are too few: they stand for all times within "
+                f"{step:,g} s; write all digits"
+            )
+
+    def _of_timestamps(
+        self,
+        column: pa.Array,
+        given: pa.Array,
+        what: str,
+        clock: Callable[[slice], pa.Array] | None = None,
+    ) -> Floats:
+        """Returns the seconds of timestamps [N], whose values in the log are `given` [N], and whose
+        clocks showed `clock` of some of the rows, by default those of the timestamps' zone."""
+        local = column
         if self._zone is not None:
             if column.type.tz:
                 raise self._without_zone(f"{what} with an offset from UTC")
@@ -203,6 +264,12 @@ class TimeReader:
             if self._parsers:
                 remedy = "; use %y for years of two digits, and %Y for four"
             raise self._error(f"{some}, which is before 2000 or after 2100{remedy}")
+        for part in filter(self._is_needed, _PARTS):
+            moments = local[part] if clock is None else clock(part)
+            if moments.type.tz:
+                moments = _COMPUTE.local_timestamp(moments)
+            ticks = moments.cast(pa.int64()).to_numpy()
+            self._steps.add(ticks, _TICKS[moments.type.unit])
         return seconds
 
     def _of_zone(self, column: pa.Array, given: pa.Array, zone: str) -> pa.Array:
@@ -239,7 +306,19 @@ class TimeReader:
         self._other = self._other or self._some(column, is_other)
         if self._has_unix and self._other:
             raise self._doubt(f"{self._other} among Unix {self._unit}; correct it")
+        for part in filter(self._is_needed, _PARTS):
+            some = values[part]
+            # Parts of a second or less, and numbers beyond integers, are of no rounded time.
+            if (some != np.trunc(some)).any() or (np.abs(some) > 2.0**62).any():
+                self._steps.is_open = False
+            else:
+                self._steps.add(some.astype(np.int64), UNITS[self._unit])
         return seconds
+
+    def _is_needed(self, part: slice) -> bool:
+        """Returns whether a part of a batch may change the step; the first one mostly settles
+        it."""
+        return self._steps.is_open
 
     def _some(self, values: pa.Array, is_wrong: pa.Array | NDArray) -> str:
         """Returns the number of wrong values, and the first with its row; "" if all are right."""
@@ -255,7 +334,7 @@ class TimeReader:
         return f"{value} ({self._row_name(place)})"
 
     def _error(self, problem: str) -> InputError:
-        return InputError(f"{self._where} has {problem}")
+        return InputError(f"{self.where} has {problem}")
 
     def _doubt(self, problem: str) -> InputError:
         return self._error(f"times that cannot be read with certainty: {problem}. {ACCEPTED}")
@@ -291,14 +370,46 @@ class _TextParser:
             rule = "does not name a date with a time of day"
             raise InputError.of("time_format", text_format, rule, _FORMAT_EXAMPLE)
 
+        has_both = {"%d", "%m"} == {
+            each.replace("-", "") for each in _DAY_OR_MONTH.findall(text_format)
+        }
+        self._swapped = _swapped(text_format) if has_both else ""
+        """The format with day and month swapped, while it reads all times too; else empty."""
+        self._is_other = False
+        """Whether it reads some of them as other times."""
+
     def parsed(self, text: pa.Array) -> pa.Array:
         """Returns the timestamps of text [N]; null if it does not match the format."""
-        return self._queried("try_strptime(value, $1)", text)
+        found = self._queried("try_strptime(value, $1)", text)
+        for part in _PARTS:
+            if self._swapped:
+                other = self._queried("try_strptime(value, $1)", text[part], self._swapped)
+                if _COMPUTE.any(_COMPUTE.and_(found[part].is_valid(), other.is_null())).as_py():
+                    self._swapped = ""
+                self._is_other |= bool(_COMPUTE.any(_COMPUTE.not_equal(found[part], other)).as_py())
+        return found
 
-    def _queried(self, expression: str, values: pa.Array) -> pa.Array:
+    @property
+    def doubt(self) -> str:
+        """Sentence on a day and a month that may be swapped; empty if the times rule it out."""
+        if not self._swapped or not self._is_other:
+            return ""
+        return (
+            f"No day of the times that {self.text_format!r} reads is above 12, so that "
+            f"{self._swapped!r} reads them all too, as other days: the log does not show which "
+            "number is the day."
+        )
+
+    def _queried(self, expression: str, values: pa.Array, text_format: str = "") -> pa.Array:
         self._connection.register("given", pa.table({"value": values}))
-        answer = self._connection.sql(f"SELECT {expression} FROM given", params=[self.text_format])
+        given = [text_format or self.text_format]
+        answer = self._connection.sql(f"SELECT {expression} FROM given", params=given)
         return answer.to_arrow_table().column(0).combine_chunks()
+
+
+def _swapped(text_format: str) -> str:
+    letters = {"d": "m", "m": "d"}
+    return _DAY_OR_MONTH.sub(lambda found: found[0][:-1] + letters[found[0][-1]], text_format)
 
 
 def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
@@ -314,6 +425,20 @@ def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
             "time_zone", zone, rule, "give a zone such as 'Europe/Berlin'"
         ) from None
     return first, last
+
+
+def _iso(second: float) -> str:
+    moment = datetime.datetime.fromtimestamp(second, datetime.UTC)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def are_moments(column: pa.Array) -> bool:
+    """Returns whether values [N] are ISO 8601 text with an offset from UTC."""
+    if not pa.types.is_string(column.type) or column.null_count:
+        return False
+    plain, is_read, _ = in_plain_form(_COMPUTE.utf8_trim_whitespace(column))
+    has_offset = _COMPUTE.match_substring_regex(plain, OFFSET)
+    return bool(_COMPUTE.all(_COMPUTE.and_(is_read, has_offset)).as_py())
 
 
 def shown_range(first: float, last: float) -> tuple[str, str]:

@@ -86,10 +86,13 @@ REPEATED_SCHEMA = TIMED_SCHEMA.append(pa.field("last_time", pa.float64(), nullab
 COPIED = "equal to another row in every column"
 """Reason for which copies are left out."""
 _ROWS = "found by the import, in the rows of the log's rounds"
+_TIMES = "found by the import, in the values of the log's times"
 _REPEATS = "told to the import: what repeated rows are; it counted them"
-NOTICED = (_ROWS, _REPEATS)
+NOTICED = (_ROWS, _TIMES, _REPEATS)
 """Sources of assumptions that every summary of an audit shows."""
 _ROUNDS_FILE = "told to the import: the rounds file"
+PERIOD = "time:"
+"""Beginning of a part of a device's name that is a period of the time, such as time:month."""
 UNIT_SOURCE = "told to the import: the columns that name a device"
 
 
@@ -119,6 +122,10 @@ class ImportedTimes(TypedDict):
     """Format of the times in the rounds file."""
     origin: float
     """Time 0 of the trace, in the log's seconds."""
+    step: NotRequired[float]
+    """Step in seconds of which all times are multiples; absent if they are not rounded."""
+    doubts: NotRequired[list[str]]
+    """Sentences on the rounding of the times, and on another reading of them; absent without."""
 
 
 class ImportDocument(TypedDict):
@@ -304,8 +311,8 @@ class ImportedTrace(OpenedTrace):
 
     @property
     def device_columns(self) -> list[str]:
-        """Columns of the log that together name a device: the unit of privacy is one combination of
-        their values."""
+        """Columns of the log, and periods of its time, that together name a device: the unit of
+        privacy is one combination of their values."""
         return self.run["device_columns"]
 
     @property
@@ -314,7 +321,13 @@ class ImportedTrace(OpenedTrace):
         columns = self.device_columns
         if len(columns) == 1:
             return f"device (a value of the log's column {columns[0]!r})"
-        return f"combination of {', '.join(map(repr, columns[:-1]))} and {columns[-1]!r} in the log"
+        words = [
+            f"{each.removeprefix(PERIOD)} of the time (UTC)"
+            if each.startswith(PERIOD)
+            else repr(each)
+            for each in columns
+        ]
+        return f"combination of {', '.join(words[:-1])} and {words[-1]} in the log"
 
     @property
     def rests_on(self) -> tuple[Assumption, ...]:
@@ -322,6 +335,7 @@ class ImportedTrace(OpenedTrace):
         import, or the log."""
         run, found = self.run, []
         times = run.get("times") or {"column": None, "rounds_file_form": None}
+        found += [Assumption(each, _TIMES) for each in times.get("doubts") or ()]
         if len(self.device_columns) > 1:
             text = (
                 "A person behind several of these units has less protection than a single unit "
@@ -444,6 +458,11 @@ class ImportedTrace(OpenedTrace):
         if self._verify and columns_digest(times) != part["times_digest"]:
             raise _changed(f"{file}, its times,")
         return times["time"], times[names[-1]]
+
+    @property
+    def time_step(self) -> float:
+        """Seconds to which the times are rounded, as far as the import could see; 0 without."""
+        return (self.run.get("times") or {}).get("step", 0.0)
 
     def accepted(self) -> Iterator[AcceptedPart]:
         """Yields participations part by part, in order of device; every device is in only one part.
@@ -592,7 +611,13 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
         and isinstance(run.get("sparse_rounds", ""), str)
         and (
             times is None
-            or (isinstance(times, dict) and {"column", "form", "rounds_file_form"} <= times.keys())
+            or (
+                isinstance(times, dict)
+                and {"column", "form", "rounds_file_form"} <= times.keys()
+                and type(times.get("step", 0.0)) is float
+                and isinstance(doubts := times.get("doubts", []), list)
+                and all(isinstance(each, str) for each in doubts)
+            )
         )
     )
     if not are_as_written:

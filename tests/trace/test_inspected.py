@@ -2,14 +2,18 @@
 
 import datetime
 import decimal
+import re
 import shlex
 import uuid
+import zoneinfo
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.base.errors import InputError
+from fedray.base.periods import PERIODS
 from fedray.imports.importer import import_log
 from fedray.imports.inspected import inspect_log
 from fedray.imports.log_files import LogFiles
@@ -375,6 +379,294 @@ def test_rounds_with_few_rows_are_named(tmp_path: Path) -> None:
     assert found[1][0].startswith(start)
     trace = import_log(log, "device", "round", None, tmp_path / "t", renumber=True)
     assert found[1][0] in [it.text for it in trace.rests_on]
+
+
+WRONG = {
+    "--repeats=60": "--repeats='60' is none of refuse, once, each",
+    "--rounds=-1": "--rounds=-1 must be from 1 to",
+    "--rounds=0": "--rounds=0 must be from 1 to",
+    "--rounds=none.csv": "must be N, logged, or a file that exists",
+    "--rounds=log.csv": "but may only have rounds and their times",
+    "--out=log.csv": "output 'log.csv' exists already",
+    "--where=x": "--where='x' must be COLUMN=VALUE",
+    "--delimiter=xx": "--delimiter='xx' must be one character",
+    "--time-zone=UTC": "--time-zone='UTC' describes times, but there are none",
+    "--column=owner=device": "column 'device' is given twice",
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_options_that_the_import_refuses_are_refused_by_the_inspection(
+    fedray_command, tmp_path: Path, monkeypatch, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text("device,round\na,0\nb,1\n")
+    given = ["import", "log.csv", "--column=device=device", "--column=round=round"]
+    if option == "--column=owner=device":
+        given[2] = "--column=device=round"
+    needed = ["--rounds=2"] * ("rounds" not in option) + ["--out=t"] * ("out" not in option)
+    code, _, refused = fedray_command(*given, option, *needed)
+    assert (code, list(tmp_path.iterdir())) == (2, [tmp_path / "log.csv"])
+    code, _, inspected = fedray_command(*given, "--inspect", option)
+    assert (code, list(tmp_path.iterdir())) == (2, [tmp_path / "log.csv"])
+    if option != "--column=owner=device":
+        assert WRONG[option] in inspected
+    assert inspected == refused
+
+
+def test_counts_are_those_of_the_import_under_the_same_options(
+    fedray_command, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text("device,round\na,0\na,0\nA,1\nb,2\nc,5\n")
+    Path("released.csv").write_text("round\n0\n1\n2\n3\n")
+    given = ["log.csv", "--column=device=device", "--column=round=round"]
+    of_repeats = {}
+    for repeats in ("once", "each"):
+        for rounds in ("logged", "released.csv"):
+            for join in ("--join-ids", "--no-join-ids"):
+                options = [*given, f"--repeats={repeats}", f"--rounds={rounds}", join]
+                code, said, _ = fedray_command("import", *options, "--inspect")
+                assert code == 0
+                out = f"{repeats}-{rounds}{join}"
+                assert fedray_command("import", *options, f"--out={out}")[0] == 0
+                run = open_trace(out).run
+                expected = (
+                    f"{run['rows']} rows of {run['devices']} devices in {run['rounds']} rounds"
+                )
+                assert expected in " ".join(said.split())
+                assert shlex.split(said.splitlines()[-1])[-3] == rounds
+                of_repeats[repeats, rounds, join] = run["rows"], run["devices"], run["rounds"]
+    assert len({*of_repeats.values()}) == 7
+    before = sorted(tmp_path.iterdir())
+    code, said, _ = fedray_command("import", *given, "--inspect", "--rounds=3", "--out=new/t")
+    assert sorted(tmp_path.iterdir()) == before
+    text = " ".join(said.split())
+    assert code == 2
+    assert (
+        "1 row with a round beyond rounds-1=2 (first: row 5); correct them, or give --rounds logged"
+        in text
+    )
+
+
+MONTHS = "user,round,at\n" + "".join(
+    f"u{user},{place},2026-{month}T23:30:0{user}Z\n"
+    for place, month in enumerate(["01-30", "01-31", "02-01", "04-01"])
+    for user in range(3)
+)
+
+
+@pytest.mark.parametrize(
+    ("period", "zone", "devices"),
+    [
+        ("day", None, 12),
+        ("week", None, 6),
+        ("month", None, 9),
+        ("quarter", None, 6),
+        ("year", None, 3),
+        ("month", "America/New_York", 9),
+        ("month", "Pacific/Kiritimati", 9),
+    ],
+)
+def test_a_device_may_be_one_in_a_period_of_the_times(
+    fedray_command, tmp_path: Path, monkeypatch, period: str, zone: str | None, devices: int
+) -> None:
+    """Windows are those of UTC, as in a ledger, whatever zone the log has."""
+    monkeypatch.chdir(tmp_path)
+    text = MONTHS
+    if zone is not None:
+        local = zoneinfo.ZoneInfo(zone)
+        text = re.sub(
+            r"2026\S+Z",
+            lambda at: (
+                f"{datetime.datetime.fromisoformat(at[0]).astimezone(local):%Y-%m-%d %H:%M:%S}"
+            ),
+            MONTHS,
+        )
+    Path("log.csv").write_text(text)
+    given = [f"--column=device=time:{period}", "--column=device=user", "--column=time=at"]
+    given += [f"--time-zone={zone}"] * (zone is not None)
+    code, said, _ = fedray_command("import", "log.csv", "--inspect", *given)
+    assert code == 0
+    assert f"12 rows of {devices} devices in 4 rounds count" in said
+    command = shlex.split(said.splitlines()[-1].removeprefix("next "))
+    assert fedray_command(*command[1:])[0] == 0
+    trace = open_trace("log-trace")
+    assert isinstance(trace, ImportedTrace)
+    days = ["2026-01-30", "2026-01-31", "2026-02-01", "2026-04-01"]
+    windows = [PERIODS[period](datetime.date.fromisoformat(day)) for day in days]
+    names = {f"u{user}|{window}" for user in range(3) for window in windows}
+    assert {*trace.names_of(range(devices))} == names
+    assert trace.unit == f"combination of {period} of the time (UTC) and 'user' in the log"
+    assert any("group privacy" in each.text for each in trace.rests_on)
+
+
+def test_names_of_devices_in_periods_cannot_be_mistaken(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(
+        "user,round,at\na|2026-01,0,2026-02-01T00:00:01Z\na,1,2026-01-05T00:00:02Z\n,2,2026-01-01T00:00:01Z\n"
+    )
+    found = inspect_log(log, {"device": ["user", "time:month"], "time": ["at"]})
+    assert found.problems[0].startswith("1 row without a device (first: row 3)")
+    trace = import_log(
+        log, ["user", "time:month"], "round", None, tmp_path / "t", time_column="at", renumber=True,
+        leave_out_invalid=True,
+    )  # fmt: skip
+    assert trace.run["devices"] == 2
+    assert trace.names_of([0, 1]) == ["a\\|2026-01|2026-02", "a|2026-01"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "form", "expected"),
+    [
+        (["time:month"], {}, "needs a column of the device beside it"),
+        (["user", "time:decade"], {}, "'time:decade' is not one of day, week, month"),
+        (["user", "time:month"], {"time_unit": "seconds"}, "needs times with a date"),
+    ],
+)
+def test_periods_that_cannot_be_are_refused(
+    tmp_path: Path, devices: list[str], form: dict[str, str], expected: str
+) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("user,round\na,0\n")
+    (problem,) = inspect_log(log, {"device": ["user", "time:month"]}).problems
+    assert problem == "no column looks like the time; give --column time=NAME"
+    log.write_text("user,round,at\na,0,5\na,1,7\n")
+    unit = form.get("time_unit")
+    with pytest.raises(InputError, match=expected):
+        import_log(log, devices, "round", 2, tmp_path / "t", time_column="at", time_unit=unit)
+
+
+def abandoned(at: str = "{:%Y-%m-%dT%H:%M:%SZ}", shift: int = 0) -> str:
+    """A log of 30 rounds of 12 devices, of which two have one row each."""
+    lines = ["device,round,at"]
+    for place in range(30):
+        for device in range(1 if place in (5, 7) else 12):
+            moment = datetime.datetime(2026, 1, 30, 9, 0, 13) + datetime.timedelta(
+                hours=13 * (place if place != 9 else place + shift), seconds=7 * device + place
+            )
+            lines.append(f"u{device},{place},{at.format(moment)}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("at", "given"),
+    [
+        ("{:%Y-%m-%dT%H:%M:%SZ}", []),
+        ("{:%d.%m.%Y %H:%M:%S}", ["--time-format=%d.%m.%Y %H:%M:%S", "--time-zone=Europe/Berlin"]),
+        ("{:%S}", ["--time-format=s"]),
+        ("", None),
+    ],
+)
+def test_a_list_without_abandoned_rounds_is_proposed_and_taken(
+    fedray_command, tmp_path: Path, monkeypatch, at: str, given: list[str] | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = abandoned(at)
+    if at == "{:%S}":
+        lines = text.splitlines()
+        text = "\n".join(
+            [lines[0], *(f"{e.rsplit(',', 1)[0]},{i}.5" for i, e in enumerate(lines[1:]))]
+        )
+    if given is None:
+        text = re.sub(",(at)?$", "", text, flags=re.MULTILINE)
+    Path("log.csv").write_text(text)
+    options = ["import", "log.csv", "--inspect", *(given or [])]
+    options += [] if given is None else ["--column=time=at"]
+    code, said, _ = fedray_command(*options, "--propose-rounds=released.csv")
+    assert code == 0
+    text = " ".join(said.split())
+    assert "'released.csv' lists 28 rounds; it leaves out 5, 7, which look abandoned" in text
+    assert "that is your decision" in text
+    command = shlex.split(said.splitlines()[-1].removeprefix("next "))
+    code, _, err = fedray_command(*command[1:])
+    assert code == 0, err
+    trace = open_trace("log-trace")
+    assert isinstance(trace, ImportedTrace)
+    assert [trace.round_label(place) for place in range(28)] == [
+        str(each) for each in range(30) if each not in (5, 7)
+    ]
+    assert trace.run["rows"] == 28 * 12
+    listed = Path("released.csv").read_text().splitlines()[0]
+    assert listed == ("round" if given is None else "round,time")
+    assert (trace.run["times"] or {}).get("rounds_file_form", "") != "" or given is None
+    before = Path("released.csv").read_bytes()
+    code, _, err = fedray_command(*options, "--propose-rounds=released.csv")
+    assert (code, Path("released.csv").read_bytes()) == (2, before)
+    assert "exists already; name a new file" in err
+
+
+@pytest.mark.parametrize("given", [[], ["--delimiter=;"]])
+def test_a_proposed_list_has_the_delimiter_of_the_log(
+    fedray_command, tmp_path: Path, monkeypatch, given: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text(abandoned().replace(",", ";"))
+    code, said, _ = fedray_command(
+        "import", "log.csv", "--inspect", "--propose-rounds=r.csv", *given
+    )
+    assert code == 0
+    assert Path("r.csv").read_text().startswith("round;time\n0;2026-01-30T")
+    command = shlex.split(said.splitlines()[-1].removeprefix("next "))
+    code, _, err = fedray_command(*command[1:])
+    assert code == 0, err
+
+
+def test_a_proposed_list_has_no_times_that_contradict_its_order(
+    fedray_command, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text(abandoned(shift=5))
+    code, said, _ = fedray_command("import", "log.csv", "--inspect", "--propose-rounds=r.csv")
+    assert code == 0
+    assert "without times, by which their order would be another" in " ".join(said.split())
+    assert Path("r.csv").read_text().splitlines()[0] == "round"
+    command = shlex.split(said.splitlines()[-1].removeprefix("next "))
+    assert fedray_command(*command[1:])[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            ["--inspect", "--propose-rounds=r.csv"],
+            "has nothing to list: no round has under a tenth",
+        ),
+        (["--inspect", "--propose-rounds=r.csv", "--rounds=2"], "but others are given"),
+        (["--inspect", "--propose-rounds=r.parquet"], "would be read as Parquet"),
+        (["--propose-rounds=r.csv", "--rounds=2", "--out=t"], "is of --inspect"),
+        (["--inspect", "--propose-rounds=no/r.csv"], "has nothing to list"),
+    ],
+)
+def test_a_list_that_cannot_be_proposed_is_refused(
+    fedray_command, tmp_path: Path, monkeypatch, options: list[str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text("device,round\na,0\nb,1\n")
+    given = ["--column=device=device", "--column=round=round"]
+    code, _, err = fedray_command("import", "log.csv", *given, *options)
+    assert code == 2
+    assert expected in err
+    assert list(tmp_path.iterdir()) == [tmp_path / "log.csv"]
+
+
+def test_no_list_is_written_for_a_log_with_problems(
+    fedray_command, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text(abandoned() + ",3,2026-03-01T12:00:00Z\n")
+    code, said, _ = fedray_command("import", "log.csv", "--inspect", "--propose-rounds=r.csv")
+    assert code == 2
+    assert "'r.csv' is written once the problems are corrected" in " ".join(said.split())
+    assert not Path("r.csv").exists()
+
+
+def test_doubts_about_times_are_noted(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("device,round,at\na,0,01.03.2026 10:00\nb,0,02.03.2026 11:00\n")
+    found = inspect_log(log, {"time": ["at"]}, time_format="%d.%m.%Y %H:%M")
+    assert sum("is above 12" in each for each in found.notes) == 1
+    assert sum("multiples of 3,600 s" in each for each in found.notes) == 1
 
 
 def test_the_next_command_has_every_format_of_times(tmp_path: Path) -> None:

@@ -47,15 +47,20 @@ class TimerStatement(Statement):
             text = "no device took part twice"
             return Finding(self.key, Verdict.HOLDS, claimed, None, "any timer", text)
         shortest.sort()
+        step = subject.trace.time_step if isinstance(subject.trace, ImportedTrace) else 0.0
+        # Waits count as a step shorter than the log's times say.
+        apart = "hours apart at least" if step else "hours apart"
         # If the claim holds, the shortest wait binds it; else only breaches are shown.
         most = min(breakers, MOST_EVIDENCE) or 1
         evidence = tuple(
-            subject.evidence(device, pair, f"{down(seconds / 3600.0)} hours apart", count)
+            subject.evidence(device, pair, f"{down(seconds / 3600.0)} {apart}", count)
             for seconds, device, pair, count in shortest[:most]
         )
         text = "no device took part again sooner"
         if broken:
             text = f"{counted(broken, 'consecutive pair')} had less time between them"
+            if step:
+                text += f", or may have had, as times are multiples of {step:,g} s"
         hours = shortest[0][0] / 3600.0
         # Rounded down, so that a claim of the advised figure holds.
         should_say = f"timer_hours = {down(hours)}"
