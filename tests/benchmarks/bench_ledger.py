@@ -14,8 +14,9 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from fedray.audit.ledger import PERIODS, Ledger
+from fedray.audit.ledger import Ledger
 from fedray.audit.ledger_lines import Charged, Spent
+from fedray.base.periods import PERIODS
 
 FIRST, DAYS, DEVICES = datetime.date(2020, 1, 1), 1461, 1000
 
