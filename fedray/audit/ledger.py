@@ -3,18 +3,22 @@
     LEDGER/
       ledger.jsonl       the budget, then a line per reservation, charge or cancellation: a chain
                          of digests (fedray/base/chain.py)
-      SHA256.parquet     units and their rho in one window of one charge; named by its content
+      SHA256.arrow       units and their rho, or their answers, in one window of one charge; named
+                         by its content
       lock               held while the ledger is written
 
 The unit of privacy is a device, or a person with all devices, in a window: all that it contributed
 to rounds that were released in that window, of any run. Its rho in a run is that of its rounds in
 the window, and rho adds up over runs, also if runs are chosen by earlier results (Bun and Steinke
 2016, Lemma 1.7), but only if their noise is independent: runs and trainings that share their noise
-are refused, because the difference of their models would have none.
+are refused, because the difference of their models would have none. Answers to a question compose
+with them as in an audit. Units are known by the keys of their ids (fedray/trace/ids.py), because
+each log may write them in its own way (fedray/audit/ledger_sums.py).
 
 A log that may be a charged release is charged only with a name: a new one makes it another release,
-that of a charge makes it a version of that release, of which every unit spent the largest rho. So a
-correction never lowers what is spent.
+that of a charge makes it a version of that release. Of the versions a unit spent the largest rho,
+by its key; by its name only if the ids of all versions were stated to be distinct. So a correction
+never lowers what is spent.
 
 A run is reserved at its worst case before it starts and charged at its end, so that neither a crash
 nor a second run at the same time can spend more than the budget. Files of devices are written and
@@ -23,11 +27,11 @@ all, and charging again changes nothing.
 """
 
 import hashlib
-import io
+import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -37,26 +41,30 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from fedray.audit.audit import Audit
 from fedray.audit.distribution import device_sensitivities
 from fedray.audit.ledger_lines import (
-    MOST_RHO,
+    MOST_AMOUNT,
     NAME,
     Budget,
     Cancelled,
     Charged,
     Line,
     Promise,
+    Release,
     Reserved,
     Spent,
+    Vocabulary,
     read_lines,
 )
+from fedray.audit.ledger_sums import Charge, Spending, components_of, summed, total_of
 from fedray.audit.noise import ServerNoise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import joined_by_owner
-from fedray.base.arrays import Float64Array, UInt64Array
+from fedray.audit.questions import ONLY_ANSWERS, charged_plan, vocabulary_cost
+from fedray.base.arrays import Float64Array
 from fedray.base.atomic import replace_file
 from fedray.base.chain import append_to_chain, read_chain
 from fedray.base.document import InJson
@@ -66,11 +74,10 @@ from fedray.base.regular_file import open_regular_file
 from fedray.base.result import Result
 from fedray.base.rounding import counted, given, up
 from fedray.base.storage import local_path
-from fedray.mechanisms.accounting.events import Gaussian
-from fedray.mechanisms.accounting.gdp import gdp_epsilon
-from fedray.mechanisms.accounting.zcdp import rho_of, zcdp_epsilon
+from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.scenario import Scenario
-from fedray.trace.imported import ImportedTrace
+from fedray.trace.ids import keys_of
+from fedray.trace.imported import ImportedTrace, imported_digest
 from fedray.trace.partial import Lock
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -80,6 +87,8 @@ ROUNDING = 1e-9
 """Relative error of sums of rho that does not count as exceeding the budget."""
 LOCK_SECONDS = 10.0
 """Longest wait for another process that writes the ledger."""
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
 
 
 class WindowSpent(NamedTuple):
@@ -89,6 +98,8 @@ class WindowSpent(NamedTuple):
     """Name of the window, such as 2026-Q4."""
     units: int
     """Number of devices, or persons, that were charged."""
+    respelled: int
+    """Number of them that were summed over several spellings of their ids."""
     recorded: float
     """Largest rho of a unit over all charges, as recorded."""
     spent: float
@@ -97,7 +108,8 @@ class WindowSpent(NamedTuple):
     reserved: float
     """rho reserved for runs that have not been charged, for every unit."""
     epsilon: float
-    """Epsilon at delta of spent and reserved rho together."""
+    """Largest epsilon of a unit at the budget's delta, of all that is spent and reserved; infinite
+    if the deltas of its answers use up that delta."""
     is_within: bool
     """Whether that is within the budget."""
     may_rest_on: bool
@@ -106,7 +118,8 @@ class WindowSpent(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger(Result):
-    """An opened ledger, all of whose lines and files have their digests."""
+    """An opened ledger, all of whose lines have their digests; those of files are checked when they
+    are read, so before any figure is shown."""
 
     TABLES: ClassVar[str] = "fedray.report.audits:ledger_tables"
 
@@ -125,7 +138,7 @@ class Ledger(Result):
             InputError: the ledger exists, or a value is out of range.
         """
         given: Any = {"epsilon": epsilon, "delta": delta, "period": period, "unit": unit}
-        budget = Budget(format=2, **given)
+        budget = Budget(format=3, **given)
         place = local_path(path)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -137,15 +150,15 @@ class Ledger(Result):
 
     @classmethod
     def open(cls, path: str | Path, head: str | None = None) -> Self:
-        """Opens a ledger and checks every digest.
+        """Opens a ledger and checks the digests of its lines.
 
         Args:
             path: directory of the ledger.
             head: head of the ledger at an earlier time, which it must continue.
 
         Raises:
-            InputError: it is not a ledger, a line or file was changed or has wrong values, or
-                `head` is not in it.
+            InputError: it is not a ledger, a line was changed or has wrong values, or `head` is not
+                in it.
         """
         place = local_path(path)
         try:
@@ -162,9 +175,7 @@ class Ledger(Result):
         if not entries:
             raise InputError.of("ledger", str(path), "is empty", "restore it from a copy")
         found = cls(place, tuple(entries))
-        spent = [each for line in found.charges.values() for each in line.windows.values()]
-        if len({found._table(each).schema for each in spent}) > 1:
-            raise InputError.of("ledger", str(path), "has units of several types")
+        _ = found.lines
         return found
 
     @cached_property
@@ -182,102 +193,120 @@ class Ledger(Result):
         """Unit of the budget: device or person."""
         return self.entries[0]["unit"]
 
-    @property
+    @cached_property
     def reservations(self) -> dict[int, Reserved]:
         """Reservations that were neither charged nor cancelled, by the number of their line."""
         closed = {each.closes for each in self.lines if isinstance(each, Charged | Cancelled)}
         lines = enumerate(self.lines, 1)
         return {n: each for n, each in lines if isinstance(each, Reserved) and n not in closed}
 
-    @property
+    @cached_property
     def charges(self) -> dict[int, Charged]:
         """Charges, by the number of their line."""
         return {n: each for n, each in enumerate(self.lines, 1) if isinstance(each, Charged)}
 
-    @property
+    @cached_property
+    def _by_window(self) -> dict[str, dict[str, list[Charged]]]:
+        """Versions of each release, by its name, of each window."""
+        found: dict[str, dict[str, list[Charged]]] = {}
+        for each in self.charges.values():
+            for window in each.windows:
+                found.setdefault(window, {}).setdefault(each.name, []).append(each)
+        return found
+
+    @cached_property
     def windows(self) -> InJson[tuple[WindowSpent, ...]]:
         """Every window in which anything was charged or is reserved, in order."""
-        lines = (*self.charges.values(), *self.reservations.values())
-        return tuple(
-            self.spent(each) for each in sorted({w for each in lines for w in each.windows})
-        )
+        reserved = {window for each in self.reservations.values() for window in each.windows}
+        return tuple(self.spent(each) for each in sorted(self._by_window.keys() | reserved))
 
-    def spent(self, window: str, more: Promise | None = None) -> WindowSpent:
-        """Returns the privacy spent in a window, with `more` of a further run reserved."""
-        releases = self._releases(window)
-        open_ones = [
-            line.windows[window] for line in self.reservations.values() if window in line.windows
+    def spent(self, window: str, more: Sequence[Reserved] = ()) -> WindowSpent:
+        """Returns the privacy spent in a window, with `more` reserved.
+
+        Raises InputError if a file of the window is missing or was changed.
+        """
+        releases = [*self._by_window.get(window, {}).values()]
+        parts = [[p for each in versions for p in each.windows[window]] for versions in releases]
+        open_ones = [e for e in (*self.reservations.values(), *more) if window in e.windows]
+        promises: list[tuple[Release, float]] = [
+            (each.release, each.amount) for line in open_ones for each in line.windows[window]
         ]
-        open_ones += [] if more is None else [more]
-        reserved = math.fsum(each.rho for each in open_ones)
-        recorded = self._sums(releases)
-        by_rules = [[each.enforced for each in versions] for versions in releases]
-        others = [each for each, rules in zip(releases, by_rules, strict=True) if None in rules]
-        enforced = math.fsum(max(r or 0.0 for r in each) for each in by_rules if None not in each)
+        # A vocabulary was released once, however many runs use it.
+        words: dict[Any, tuple[Release, float]] = {
+            (each.sha256, json.dumps(each.event, sort_keys=True)): (each.event, 1.0)
+            for line in (*open_ones, *(each for versions in releases for each in versions))
+            for each in line.vocabularies
+        }
         # Rules bound every unit alike, so their figures add up whoever took part. Runs without
         # rules have only recorded figures, which are added unit by unit.
-        largest = float(recorded.max(initial=0.0))
-        # Usually all runs enforce their rules, or none does; files are then read once.
-        rest = recorded if len(others) == len(releases) else self._sums(others)
-        spent = max(largest, enforced + float(rest.max(initial=0.0)))
-        # Gaussian releases of rho_1, rho_2, .. are together one with mu^2 = 2 (rho_1 + rho_2 + ..)
-        # (Dong, Roth and Su 2022, Corollary 3.3), so epsilon is exact for their sum. Other noise
-        # has only the bound that zCDP implies (`zcdp_epsilon`), which is larger.
-        charged = [each for versions in releases for each in versions]
-        is_gaussian = all(each.is_gaussian for each in (*charged, *open_ones))
-        event = Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * (spent + reserved)))
+        by_rules: list[tuple[Release, float]] = [
+            (part.release, part.enforced)
+            for each in parts
+            if _is_enforced(each)
+            for part in each
+            if part.enforced is not None
+        ]
+        used = [part.release for each in parts for part in each]
+        others = [release for release, _ in (*promises, *words.values())]
+        components = components_of([*used, *others])
+        found, enforced, reserved = (
+            total_of(each, components) for each in (words.values(), by_rules, promises)
+        )
+        charges = [
+            e for place, each in enumerate(releases) for e in self._read(window, place, each)
+        ]
+        recorded = summed(charges, components).plus(found)
+        spent = recorded
+        if by_rules:
+            rest = [each for each in charges if not _is_enforced(parts[each.place[0]])]
+            spent = recorded.beside(summed(rest, components).plus(found + enforced))
         budget = self.entries[0]
-        epsilon = (gdp_epsilon if is_gaussian else zcdp_epsilon)(event, budget["delta"])
-        is_within = epsilon <= budget["epsilon"] * (1.0 + ROUNDING)
+        epsilon = spent.plus(reserved).epsilon(budget["delta"])
         return WindowSpent(
-            window, recorded.size, largest, spent, reserved, epsilon, is_within, not others
+            window,
+            recorded.units,
+            recorded.respelled,
+            recorded.rho,
+            spent.rho,
+            Spending(components, reserved[None]).rho,
+            epsilon,
+            epsilon <= budget["epsilon"] * (1.0 + ROUNDING),
+            all(map(_is_enforced, parts)),
         )
 
-    def _releases(self, window: str) -> list[list[Spent]]:
-        """Returns the releases that were charged in a window, each as a list of its versions."""
-        found: dict[str, list[Spent]] = {}
-        for each in self.charges.values():
-            if window in each.windows:
-                found.setdefault(each.name, []).append(each.windows[window])
-        return list(found.values())
+    def _read(self, window: str, place: int, versions: Sequence[Charged]) -> Iterator[Charge]:
+        """Yields the charges of the versions of a release."""
+        # The ids of another version may be those of one unit.
+        by_name = all(each.are_distinct for each in versions)
+        for each in versions:
+            for number, part in enumerate(each.windows[window]):
+                yield Charge((place, number), part.release, *self._units(part), by_name)
 
-    def _sums(self, releases: Sequence[Sequence[Spent]]) -> Float64Array:
-        """Returns the rho of every unit in one window, over releases: of each the largest of its
-        versions."""
-        tables = [
-            table.append_column("release", pa.repeat(place, table.num_rows))
-            for place, versions in enumerate(releases)
-            for table in map(self._table, versions)
-        ]
-        if not tables:
-            return np.zeros(0)
-        # One thread, so that sums of floats do not depend on the machine.
-        versions = pa.concat_tables(tables).group_by(["release", self.unit], use_threads=False)
-        largest = versions.aggregate([("rho", "max")]).group_by(self.unit, use_threads=False)
-        return largest.aggregate([("rho_max", "sum")])["rho_max_sum"].to_numpy()
-
-    def _table(self, spent: Spent) -> pa.Table:
-        """Returns the units and rho of a charge. Raises InputError unless its file has its digest,
-        and the columns and values of a charge."""
-        file = self.path / f"{spent.file}.parquet"
+    def _units(self, spent: Spent) -> tuple[pa.Array, pa.Array, Float64Array]:
+        """Returns names, keys and amounts of the units of a charge. Raises InputError unless its
+        file has its digest, and the columns and values of a charge."""
+        file = self.path / f"{spent.file}.arrow"
         try:
             with open_regular_file(file) as stream:
                 content = stream.read()
-            table = pq.read_table(pa.BufferReader(content))
-            units, rho = table[self.unit], table["rho"].to_numpy()
-            is_nested = pa.types.is_nested(units.type) or table.num_columns != 2
-            is_valid = not (is_nested or units.null_count) and rho.dtype == np.float64
+            if hashlib.sha256(content).hexdigest() != spent.file:
+                raise ValueError("it has another digest")
+            table = pa.ipc.open_file(content).get_batch(0)
+            table.validate(full=True)
+            names, amounts = table[self.unit], table[_column_of(spent.release)].to_numpy()
+            names = names if names.type == pa.string() else names.cast(pa.string())
+            keys = table["key"] if table.num_columns == 3 else names
             # A missing number is NaN here, which no comparison accepts.
-            is_valid &= hashlib.sha256(content).hexdigest() == spent.file
-            is_valid &= bool(((rho >= 0.0) & (rho <= MOST_RHO)).all())
-        except (pa.ArrowException, OSError, LookupError, TypeError):
-            table, is_valid = None, False
-        if not is_valid:
+            is_valid = bool(amounts.min() >= 0.0) and bool(amounts.max() <= MOST_AMOUNT)
+            is_valid &= not (names.null_count or keys.null_count) and table.num_columns <= 3
+            if not (is_valid and amounts.dtype == np.float64 and keys.type == pa.string()):
+                raise ValueError("it has wrong values")
+            return names, keys, amounts
+        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError):
             raise InputError(
                 f"{str(file)!r}, which the ledger names, is missing or was changed; restore it "
                 "from a copy"
-            )
-        return table
+            ) from None
 
     def statement(self) -> str:
         """Returns a privacy statement over all runs as Markdown, a paragraph for each window.
@@ -295,7 +324,15 @@ class Ledger(Result):
                 raise InputError.of(
                     "window", each.window, "exceeds the budget", "state what was spent, by its runs"
                 )
-            releases = counted(len(self._releases(each.window)), "release")
+            releases = counted(len(self._by_window[each.window]), "release")
+            # An answer with a delta of its own has no rho.
+            answers = any(
+                not isinstance(part.release, str)
+                for versions in self._by_window[each.window].values()
+                for version in versions
+                for part in version.windows[each.window]
+            )
+            rho = "" if answers else f", rho {up(each.spent, 6)} (zCDP)"
             basis = (
                 "by the rules of every run, whoever took part"
                 if each.may_rest_on
@@ -303,10 +340,10 @@ class Ledger(Result):
             )
             lines.append(
                 f"**{each.window}.** Over {releases}, every {self.unit} is protected at (epsilon, "
-                f"delta) = ({up(each.epsilon)}, {given(self.entries[0]['delta'])}), rho "
-                f"{up(each.spent, 6)} (zCDP), {basis}. Adjacency: one {self.unit}'s updates are "
-                "replaced by zeros. The aggregators that add the noise are trusted, and every "
-                "model after every round is released. When devices took part is not protected."
+                f"delta) = ({up(each.epsilon)}, {given(self.entries[0]['delta'])}){rho}, {basis}. "
+                f"Adjacency: one {self.unit}'s contributions are replaced by zeros. Whoever adds "
+                "the noise is trusted, and every answer, and every model after every round, is "
+                "released. When devices took part is not protected."
             )
         if self.unit == "person":
             lines.append("A person has at most as many devices as each run's scenario or log says.")
@@ -316,21 +353,21 @@ class Ledger(Result):
     def reserve(
         self,
         run: str,
-        rho: float,
+        promises: Sequence[Promise],
         start: date,
         days: float,
         noise: Collection[str],
-        is_gaussian: bool = True,
+        vocabularies: Sequence[Vocabulary] = (),
     ) -> Self:
         """Reserves the worst case of a run that is about to start.
 
         Args:
             run: digest of the scenario.
-            rho: largest rho that a unit may spend in the run.
+            promises: most that a unit may spend on each model and each question of the run.
             start: day on which the run starts (UTC).
             days: longest duration of the run, in days.
             noise: noise of all tasks, from `noise_of`.
-            is_gaussian: whether the server adds the noise; if not, epsilon is the bound of zCDP.
+            vocabularies: private vocabularies of all tasks.
 
         Raises:
             InputError: the run might exceed the budget of a window, or shares its noise with
@@ -347,20 +384,28 @@ class Ledger(Result):
             except OverflowError:
                 rule = f"is too late for a run of {days:g} days"
                 raise InputError.of("start", start.isoformat(), rule) from None
-            promise = Promise(rho=rho, is_gaussian=is_gaussian)
-            windows = {named(each): promise for each in days_of_run}
+            windows = {named(each): tuple(promises) for each in days_of_run}
+            new = Reserved(
+                run=run,
+                start=start,
+                noise=tuple(noise),
+                vocabularies=tuple(vocabularies),
+                windows=windows,
+            )
             for window in windows:
-                found = now.spent(window, promise)
+                found = now.spent(window, [new])
                 if not found.is_within:
+                    before = now.spent(window)
                     raise InputError(
-                        f"ledger {str(self.path)!r}: the run may spend rho {up(rho, 6)} in "
-                        f"{window}, where {up(found.spent, 6)} is spent and "
-                        f"{up(found.reserved - rho, 6)} reserved: together epsilon "
+                        f"ledger {str(self.path)!r}: the run may spend rho "
+                        f"{up(found.spent + found.reserved - before.spent - before.reserved, 6)} "
+                        f"in {window}, where {up(before.spent, 6)} is spent and "
+                        f"{up(before.reserved, 6)} reserved: together epsilon "
                         f"{up(found.epsilon)}, above the budget of "
                         f"{now.entries[0]['epsilon']:g}; nothing was started: add noise, or run in "
                         "another window"
                     )
-            return now._with([Reserved(run=run, start=start, noise=tuple(noise), windows=windows)])
+            return now._with([new])
 
     def reservation_of(self, run: str, start: date | None) -> int | None:
         """Returns the line of the first open reservation of a scenario's digest, on the day `start`
@@ -403,7 +448,7 @@ class Ledger(Result):
                 new = _charge_of(audit, start, trained)
                 name = now._name_of(new, release)
                 if name:
-                    windows = now._windows_of(audit, start, promised)
+                    windows = now._windows_of(audit, start, promised, trained)
                     closes = None if lines else line
                     of_line = {"name": name, "closes": closes, "windows": windows}
                     # Unlike a copy, the constructor checks the name.
@@ -462,77 +507,124 @@ class Ledger(Result):
             return now._with([Cancelled(closes=number)])
 
     def _windows_of(
-        self, audit: Audit, start: date | None, promised: Mapping[str, Promise]
-    ) -> dict[str, Spent]:
+        self,
+        audit: Audit,
+        start: date | None,
+        promised: Mapping[str, Sequence[Promise]],
+        trained: TrainedRun | None,
+    ) -> dict[str, tuple[Spent, ...]]:
         """Writes the units of a charge to files, and returns its windows.
 
         Args:
             audit: audit of the charged trace.
             start: day on which the run started.
             promised: worst cases of the run's reservation by window, which bound what it enforces.
+            trained: training whose scenario the audit has; None for a run or log.
         """
-        used = audit.mechanisms[0] if audit.mechanisms else None
-        if audit.answers is not None:
-            raise InputError(
-                f"trace {str(audit.path)!r} has a question or a private vocabulary, and a ledger "
-                "counts updates of models only; leave the ledger out, and see its audit"
-            )
-        if not audit.is_of_run:
-            raise InputError(
-                f"trace {str(audit.path)!r} is a run, which is charged with its own noise only; "
-                "leave out the claim, mechanism and noise multiplier"
-            )
-        if used is None or used.noise is None:
-            raise InputError(
-                f"trace {str(audit.path)!r} has no known mechanism and noise, so what it spent is "
-                "unknown; give its claim"
-            )
-        if audit.incompleteness:
-            raise InputError(
-                f"trace {str(audit.path)!r} cannot be charged: {audit.incompleteness} What devices "
-                "spent in those rows is unknown; find out whose they are"
-            )
-        if self.unit == "person" and used.person is None:
-            raise InputError(
-                f"trace {str(audit.path)!r} does not say who owns its devices, but the budget is "
-                "of persons; import the log with owners, or set population.owners"
-            )
-        ensured = [each.rho for each in used.resting(self.unit)]
-        ensured += [each.rho for each in promised.values()]
-        enforced = min((each for each in ensured if each is not None), default=None)
+        parts = list(self._parts_of(audit, _is_training(audit, trained)))
         named = PERIODS[self.entries[0]["period"]]
         of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]
-        windows, rho_of_one = {}, rho_of(released(used.noise, 1.0))
+        names, keys = _units_of(audit.trace, self.unit)
+        windows: dict[str, tuple[Spent, ...]] = {}
         for window in sorted(set(of_rounds)):
             is_inside = np.array([each == window for each in of_rounds])
             inside = _restricted(audit.patterns, is_inside[audit.patterns.rounds])
-            if inside.device_ids.size:
-                if self.unit == "person":
-                    inside = joined_by_owner(inside)
-                # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Prop. 1.6).
-                rho = device_sensitivities(used.strategy, inside).values ** 2 * rho_of_one
-                names = _names_of(audit.trace, inside.device_ids, self.unit)
-                windows[window] = Spent(
-                    file=self._write(pa.table({self.unit: names, "rho": rho})),
-                    is_gaussian=isinstance(used.noise, ServerNoise),
-                    enforced=enforced,
-                )
+            if not inside.device_ids.size:
+                continue
+            if self.unit == "person":
+                inside = joined_by_owner(inside)
+            ids = pa.array(inside.device_ids)
+            units = ids if names is None else names.take(ids)
+            own_keys = units if keys is None else keys.take(ids)
+            found = []
+            for part in parts:
+                amounts = part.amounts_of(inside)
+                table = pa.record_batch({self.unit: units, _column_of(part.release): amounts})
+                # Keys that are the names need no room.
+                if not own_keys.equals(units):
+                    table = table.append_column("key", own_keys)
+                bounds = [e.amount for e in promised.get(window, ()) if e.release == part.release]
+                bounds = [math.fsum(bounds)] * bool(bounds) + part.enforced
+                of_part: Any = {"release": part.release, "enforced": min(bounds, default=None)}
+                found.append(Spent(file=self._write(table), **of_part))
+            windows[window] = tuple(found)
         return windows
 
-    def _write(self, table: pa.Table) -> str:
-        files = [each for line in self.charges.values() for each in line.windows.values()]
-        ours = self._table(files[0]).schema[0].type if files else table.schema[0].type
-        theirs = table.schema[0].type
-        if ours != theirs:
+    def _parts_of(self, audit: Audit, is_training: bool) -> Iterator["_Part"]:
+        """Yields the model and the answers of an audited trace. Raises InputError."""
+        used = audit.mechanisms[0] if audit.mechanisms else None
+        named = f"trace {str(audit.path)!r}"
+        if not audit.is_of_run:
             raise InputError(
-                f"ledger {str(self.path)!r} has {self.unit}s of type {ours}, this trace of "
-                f"{theirs}; keep a ledger for each population"
+                f"{named} is a run, which is charged with its own noise only; leave out the claim, "
+                "mechanism and noise multiplier"
             )
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd")
-        content = buffer.getvalue()
+        # A model without noise has no figure, whatever the answers beside it have.
+        if (used is None or used.noise is None) and audit.no_guarantee != ONLY_ANSWERS:
+            raise InputError(
+                f"{named} has no known mechanism and noise, so what it spent is unknown; give its "
+                "claim"
+            )
+        if audit.incompleteness:
+            raise InputError(
+                f"{named} cannot be charged: {audit.incompleteness} What devices spent in those "
+                "rows is unknown; find out whose they are"
+            )
+        if self.unit == "person":
+            if audit.answers is not None:
+                raise InputError(
+                    f"{named} has a question or a private vocabulary, and what a person with "
+                    "several devices spends on it is not known; charge it to a budget of devices"
+                )
+            if used is None or used.person is None:
+                raise InputError(
+                    f"{named} does not say who owns its devices, but the budget is of persons; "
+                    "import the log with owners, or set population.owners"
+                )
+        if used is not None and used.noise is not None:
+            strategy, rho_of_one = used.strategy, rho_of(released(used.noise, 1.0))
+            ensured = [each.rho for each in used.resting(self.unit) if each.rho is not None]
+            yield _Part(
+                "gaussian" if isinstance(used.noise, ServerNoise) else "zcdp",
+                # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Prop. 1.6).
+                lambda inside: device_sensitivities(strategy, inside).values ** 2 * rho_of_one,
+                ensured,
+            )
+        scenario = audit.scenario
+        if scenario is None or scenario.analytics is None:
+            return
+        if is_training:
+            # The run released the answers, so they are charged with it, once.
+            own = _scenario_of_run(audit.trace)
+            if not any(each.run == own for each in self.charges.values()):
+                raise InputError(
+                    f"{named} is of a run that released answers too, which the ledger does not "
+                    "have; charge the run first"
+                )
+        else:
+            most = [
+                float(each.windows)
+                for each in audit.answers or ()
+                if each.basis == "enforced" and each.may_rest_on and each.windows is not None
+            ]
+            yield _Part(
+                charged_plan(scenario).event.to_json(),
+                # A device answers once in a window.
+                lambda inside: inside.counts.astype(np.float64),
+                most,
+            )
+
+    def _write(self, table: pa.RecordBatch) -> str:
+        # Small tables are read in a third of the time without compression.
+        codec = "zstd" if table.nbytes > 1 << 16 else None
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(
+            sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)
+        ) as writer:
+            writer.write_batch(table)
+        content = sink.getvalue().to_pybytes()
         digest = hashlib.sha256(content).hexdigest()
-        replace_file(self.path / f"{digest}.parquet", content)
+        replace_file(self.path / f"{digest}.arrow", content)
         return digest
 
     @contextmanager
@@ -560,34 +652,65 @@ class Ledger(Result):
         )
 
 
-def noise_of(scenario: Scenario, device: str) -> tuple[str, ...]:
+class _Part(NamedTuple):
+    """A model or the answers to a question, as a ledger charges it."""
+
+    release: Release
+    amounts_of: Callable[[Patterns], Float64Array]
+    """Function that returns the amount of each unit [P] from its rounds in a window."""
+    enforced: list[float]
+    """Bounds on the amount of any unit, by the rules of the run."""
+
+
+def noise_of(scenario: Scenario, device: str, *, is_training: bool = False) -> tuple[str, ...]:
     """Returns the seed of a scenario's noise on each kind of device that draws it: noise with an
     equal text is equal.
 
     Args:
         scenario: scenario of one task.
         device: kind of device of the aggregator: "cpu", or "cuda" and perhaps its model.
+        is_training: whether a model is trained on the trace of a run, which released the answers.
     """
-    # GPUs of two models may draw the same numbers, so only the kind counts.
-    kinds = set() if scenario.privacy.encoding.adds_noise else {device.split()[0]}
-    # Discrete noise and the noise of counts are drawn on a CPU.
-    if not kinds or scenario.count_noise is not None:
-        kinds.add("cpu")
-    return tuple(f"{scenario.training_seed} on {each}" for each in sorted(kinds))
+    drawn = []
+    asks = scenario.analytics is not None
+    if is_training or not asks or scenario.training.enabled:
+        # GPUs of two models may draw the same numbers, so only the kind counts.
+        kinds = set() if scenario.privacy.encoding.adds_noise else {device.split()[0]}
+        # Discrete noise and the noise of counts are drawn on a CPU.
+        if not kinds or scenario.count_noise is not None:
+            kinds.add("cpu")
+        drawn = [f"on {each}" for each in sorted(kinds)]
+    # Answers have draws of their own.
+    drawn += ["of answers"] * (asks and not is_training)
+    return tuple(f"{scenario.training_seed} {each}" for each in drawn)
+
+
+def vocabularies_of(scenario: Scenario | None) -> tuple[Vocabulary, ...]:
+    """Returns the private vocabulary of a scenario's data, if it has one."""
+    cost = vocabulary_cost(scenario)
+    return () if cost is None else (Vocabulary(sha256=cost.vocabulary_sha256, event=cost.event),)
 
 
 def _run_of(audit: Audit) -> str:
     """Returns the digest of the scenario of a run or training, or of a log's claim."""
-    if isinstance(audit.trace, Trace):
-        assert audit.scenario is not None
-        document = audit.trace.run
+    if audit.scenario is not None:
         # A training has its own scenario on the trace of a run.
-        if audit.scenario.digest != document["scenario_digest"]:
-            return audit.scenario.digest
-        return document.get("task", document)["scenario_digest"]
+        is_own = not _is_training(audit, None)
+        return _scenario_of_run(audit.trace) if is_own else audit.scenario.digest
     claim = audit.claim
     text = claim.model_dump_json(include={"mechanism", "noise_multiplier"}) if claim else ""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_training(audit: Audit, trained: TrainedRun | None) -> bool:
+    """Whether a model was trained on the trace of a run, which is another release."""
+    own = audit.trace.run.get("scenario_digest")
+    return trained is not None or (audit.scenario is not None and audit.scenario.digest != own)
+
+
+def _scenario_of_run(trace: Trace | ImportedTrace) -> str:
+    """Returns the digest of the scenario of a run, of all its tasks."""
+    return trace.run.get("task", trace.run)["scenario_digest"]
 
 
 def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> Charged:
@@ -595,10 +718,8 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
     trace, run, noise, edges = audit.trace, _run_of(audit), (), [None, None]
     parts: list[Any] = [run, audit.digest, trace.run["rounds_digest"]]
     if isinstance(trace, ImportedTrace):
-        parts.append(trace.run["devices_digest"])
-        # Ids that are stated to be distinct have figures of their own.
-        if "joined_ids" in trace.run:
-            parts.append(trace.run["joined_ids"])
+        # Ids that are stated to be distinct are summed by their names.
+        parts += [trace.run["devices_digest"], audit.joined_ids]
         if (times := trace.round_times()) is not None:
             origin, start = trace.run["times"]["origin"], None
             edges = [origin + float(times[0].min()), origin + float(times[1].max())]
@@ -609,16 +730,19 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
         assert audit.scenario is not None
         model = trained or trace.trained
         kinds = {} if model is None else model.document
-        noise = noise_of(audit.scenario, str(kinds.get("aggregator_device", "cpu")))
+        device = str(kinds.get("aggregator_device", "cpu"))
+        noise = noise_of(audit.scenario, device, is_training=_is_training(audit, trained))
         parts += [noise, kinds.get("aggregator_device"), kinds.get("trainer_device")]
     identity = hashlib.sha256(repr([*parts, start, *edges]).encode()).hexdigest()
-    of_line: Any = {"run": run, "trace": trace.digest, "identity": identity}
+    of_line: Any = {"run": run, "trace": _digest_of(audit), "identity": identity}
     of_line |= {
         "name": identity[:12],
         "first": edges[0],
         "last": edges[1],
         "start": start,
         "noise": noise,
+        "are_distinct": audit.joined_ids == 0,
+        "vocabularies": vocabularies_of(audit.scenario),
     }
     return Charged(**of_line, windows={})
 
@@ -658,9 +782,37 @@ def _restricted(patterns: Patterns, is_inside: np.ndarray) -> Patterns:
     )
 
 
-def _names_of(trace: Trace | ImportedTrace, ids: UInt64Array, unit: str) -> pa.Array:
+def _digest_of(audit: Audit) -> str:
+    """Returns the digest of a trace; of a log, the same however its ids are written and repeats are
+    taken, and whether ids that share a key are one device."""
+    if isinstance(audit.trace, Trace):
+        return audit.digest
+    ranks = _COMPUTE.rank(_units_of(audit.trace, "device")[1], tiebreaker="dense").to_numpy()
+    found = audit.patterns
+    devices = np.repeat(ranks[found.device_ids], found.counts).astype(np.uint64)
+    rows = np.unique(devices << np.uint64(32) | found.rounds)
+    return imported_digest(rows >> np.uint64(32), rows.astype(np.uint32))
+
+
+def _units_of(trace: Trace | ImportedTrace, unit: str) -> tuple[pa.Array | None, pa.Array | None]:
+    """Returns names and keys of the units of a log as text, by their ids; None for a simulated run,
+    whose ids are numbers."""
     if isinstance(trace, Trace):
-        return pa.array(ids)
-    if unit == "person":
-        return pa.array(trace.owner_names(ids.tolist()))
-    return trace.device_names.take(pa.array(ids))
+        return None, None
+    role = "owner" if unit == "person" else "device"
+    ids = trace.ids_of(role)
+    # Another log may have integers and bytes as text, so they have the keys of their texts.
+    if pa.types.is_binary(ids.type):
+        names = pa.array([each.hex() for each in ids.to_pylist()], pa.string())
+    else:
+        names = pa.concat_arrays(ids.cast(pa.string()).chunks)
+    return names, keys_of(names, role == "device" and len(trace.device_columns) > 1)
+
+
+def _column_of(release: Release) -> str:
+    """Returns the name of the column of amounts."""
+    return "rho" if isinstance(release, str) else "answers"
+
+
+def _is_enforced(parts: Sequence[Spent]) -> bool:
+    return all(each.enforced is not None for each in parts)

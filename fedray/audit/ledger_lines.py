@@ -12,10 +12,14 @@ from fedray.base.mistakes import refused
 from fedray.base.table import Positive, Table
 from fedray.mechanisms.accounting.limits import LEAST_DELTA
 
-MOST_RHO = 1e100
-"""Largest rho that a ledger takes; sums of larger ones might overflow."""
+MOST_AMOUNT = 1e100
+"""Largest amount that a ledger takes; sums of larger ones might overflow."""
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Rho = Annotated[float, Field(ge=0, le=MOST_RHO)]
+Amount = Annotated[float, Field(ge=0, le=MOST_AMOUNT)]
+"""rho, or a number of answers."""
+Release = Literal["gaussian", "zcdp"] | dict[str, Any]
+"""Meaning of amounts: "gaussian" for the rho of a server's Gaussian noise, "zcdp" for the rho of
+noise that devices add, or the event of one answer, whose amounts are numbers of answers."""
 NAME = r"^\w[\w.:-]{0,99}$"
 """Pattern of the name of a release."""
 Window = Annotated[str, Field(pattern=r"^\d{4}(-\d\d(-\d\d)?|-W\d\d|-Q[1-4])?$")]
@@ -31,9 +35,9 @@ class Budget(_Line):
     """The first line: what every unit may spend in every window."""
 
     kind: Literal["budget"] = "budget"
-    format: Literal[2]
-    """Form of the lines; a ledger of an earlier release cannot tell releases apart, so charge its
-    runs to a new ledger."""
+    format: Literal[3]
+    """Form of the lines; a ledger of an earlier release has no keys of units, so charge its runs to
+    a new ledger."""
     epsilon: Annotated[Positive, Field(le=1e6)]
     delta: Annotated[float, Field(ge=LEAST_DELTA, lt=1)]
     period: Literal["day", "week", "month", "quarter", "year"]
@@ -41,22 +45,31 @@ class Budget(_Line):
 
 
 class Promise(Table):
-    """Worst case of a reserved run in one window, for every unit."""
+    """Worst case of a reserved run in one window, for every unit; a run has one for each model and
+    each question."""
 
-    rho: Rho
-    is_gaussian: bool
-    """Whether the server adds the noise."""
+    release: Release = "gaussian"
+    amount: Amount
 
 
 class Spent(Table):
-    """Privacy that units spent in one window."""
+    """Privacy that units spent in one window on a model, or on the answers to a question."""
 
+    release: Release
     file: Digest
     """Name and digest of the file of the units."""
-    is_gaussian: bool
-    """Whether the server added the noise."""
-    enforced: Rho | None
-    """Largest rho by the rules of the run; None if they enforce nothing."""
+    enforced: Amount | None
+    """Largest amount by the rules of the run; None if they enforce nothing."""
+
+
+class Vocabulary(Table):
+    """A private vocabulary. Its answers may be of any unit, so its event counts for every unit, in
+    every window of the runs that use it, once for all of them."""
+
+    sha256: Digest
+    """SHA-256 of the words."""
+    event: dict[str, Any]
+    """Most that a unit spent on it."""
 
 
 class Reserved(_Line):
@@ -69,7 +82,9 @@ class Reserved(_Line):
     """Day on which the run starts (UTC)."""
     noise: tuple[str, ...]
     """Seeds and kinds of device of the noise of all tasks; equal texts mean equal draws."""
-    windows: dict[Window, Promise]
+    vocabularies: tuple[Vocabulary, ...]
+    """Private vocabularies of its data."""
+    windows: dict[Window, tuple[Promise, ...]]
 
 
 class Charged(_Line):
@@ -81,7 +96,7 @@ class Charged(_Line):
     run: Digest
     """Digest of the scenario of a run or training, or of a log's mechanism and noise."""
     trace: Digest
-    """Digest of the participations."""
+    """Digest of the participations; of a log, however its ids are written."""
     identity: Digest
     """Digest of all by which releases differ: run, participations, times, devices and owners,
     noise, and the hardware of a training."""
@@ -93,9 +108,13 @@ class Charged(_Line):
     """Day on which a run started (UTC); None for a log with times."""
     noise: tuple[str, ...]
     """As in `Reserved`; empty for a log, whose noise is unknown."""
+    are_distinct: bool
+    """Whether ids of the log that share a key were stated to be distinct units."""
+    vocabularies: tuple[Vocabulary, ...]
+    """Private vocabularies of its data."""
     closes: int | None = None
     """Line of the reservation that this charge ends."""
-    windows: dict[Window, Spent]
+    windows: dict[Window, tuple[Spent, ...]]
 
     def may_be(self, other: "Charged") -> bool:
         """Whether two logs may be of one release: the same mechanism, noise and participations, at
@@ -129,17 +148,21 @@ def read_lines(file: str, entries: Sequence[Mapping[str, Any]]) -> tuple[Line, .
         InputError: a line has a wrong key or value, is out of place, or closes no open reservation.
     """
     lines: list[Line] = []
-    closable: set[int | None] = {None}
+    reserved: set[int] = set()
     for number, entry in enumerate(entries, 1):
         content = {key: entry[key] for key in entry if key not in ("digest", "previous")}
         source = f"{file}, line {number}"
         try:
             # Only from JSON do strict tables take dates as text and tuples as lists.
-            lines.append(_LINE.validate_json(json.dumps(content)))
+            line = _LINE.validate_json(json.dumps(content))
         except ValidationError as error:
             raise refused(InputError, source, error, Line, content) from None
-        closes = getattr(lines[-1], "closes", None)
-        if isinstance(lines[-1], Budget) != (number == 1) or closes not in closable:
+        closes = getattr(line, "closes", None)
+        closes_nothing = closes is not None and closes not in reserved
+        if isinstance(line, Budget) != (number == 1) or closes_nothing:
             raise InputError(f"{source}: it is out of place; restore the ledger from a copy")
-        closable = (closable - {closes}) | {None, number if content["kind"] == "reserved" else None}
+        reserved.discard(closes or 0)
+        if isinstance(line, Reserved):
+            reserved.add(number)
+        lines.append(line)
     return tuple(lines)

@@ -35,7 +35,7 @@ class DeviceNames:
     def in_text(self, text: str) -> str:
         """Returns a text of the import with the shown names of this trace's devices."""
         if self.is_shown and isinstance(self.trace, ImportedTrace) and "device #" in text:
-            for name in self.trace.device_names.to_pylist():
+            for name in self.trace.ids_of("device").to_pylist():
                 hashed = hashed_name(name, self.trace.run["devices_digest"])
                 text = text.replace(hashed, name_text(name))
         return text

@@ -13,8 +13,10 @@ from typing import Any
 from fedray.audit.assumptions import ASSUMED
 from fedray.audit.guarantees import Guarantee, Limits
 from fedray.base.document import Document, InJson, NotInJson
+from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Event, Repeated, read_event
+from fedray.mechanisms.questions.question import Plan
 from fedray.scenario import Scenario
 from fedray.scenario.data import FormedData, VocabularyCost
 from fedray.trace.imported import Assumption
@@ -161,6 +163,18 @@ def _below_1(row: AnswerPrivacy) -> AnswerPrivacy:
 
 def _repeated(of_window: Any, windows: int | None) -> Event | None:
     return None if windows is None else Repeated(event=of_window, count=windows)
+
+
+def charged_plan(scenario: Scenario) -> Plan:
+    """Returns the plan by which a run answers its question. Raises InputError if it has several
+    trust models, of which a deployment has one."""
+    analytics = scenario.analytics
+    assert analytics is not None
+    if len(analytics.trust) > 1:
+        kinds = ", ".join(each.kind for each in analytics.trust)
+        rule = "are several, of which a deployment has one, whose answers a ledger counts"
+        raise InputError.of("analytics.trust", kinds, rule, "keep one")
+    return analytics.plans(scenario.rounds.least_accepted)[0]
 
 
 def vocabulary_cost(scenario: Scenario | None) -> VocabularyCost | None:

@@ -16,6 +16,7 @@ from fedray.base.errors import InputError
 from fedray.base.regular_file import read_regular_file
 
 _MOST_BYTES = 1 << 30
+_ENCODER = json.JSONEncoder(sort_keys=True)
 
 
 def read_chain(file: Path) -> list[dict[str, Any]]:
@@ -71,8 +72,12 @@ def _head(entries: Sequence[Mapping[str, Any]]) -> str:
 def _line(entry: Any) -> bytes:
     """Returns the only form in which an entry may stand in the file."""
     content = {key: value for key, value in entry.items() if key != "digest"}
-    return json.dumps({**content, "digest": _digest(content)}, sort_keys=True).encode() + b"\n"
+    return _encoded({**content, "digest": _digest(content)}) + b"\n"
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(_encoded(content)).hexdigest()
+
+
+def _encoded(content: Mapping[str, Any]) -> bytes:
+    return _ENCODER.encode(content).encode()

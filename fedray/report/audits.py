@@ -51,8 +51,12 @@ CLASSES_NOTE = (
 LEDGER_NOTE = (
     "Recorded: of the unit that spent most. Spent at most: for each run what its rules enforce, on "
     "which a guarantee may rest, or what is recorded where they enforce nothing. Epsilon is that "
-    "of spent and reserved rho. Keep the head elsewhere: without it, nothing shows that the last "
-    "lines were removed."
+    "of all that is spent and reserved. Keep the head elsewhere: without it, nothing shows that "
+    "the last lines were removed."
+)
+RESPELLED_NOTE = (
+    "Respelled: units whose charges have their ids in several spellings, summed as one. If they "
+    "are distinct, import their logs with --no-join-ids, and charge them to a new ledger."
 )
 CHECKLIST_NOTE = "In the order of the checklist of Ponomareva et al. 2023, ready to be published."
 
@@ -481,6 +485,7 @@ def ledger_tables(ledger: Ledger) -> list[Table]:
     cells = {
         "window": lambda each: each.window,
         f"{ledger.unit}s": lambda each: f"{each.units:,}",
+        "respelled": lambda each: f"{each.respelled:,}",
         "rho recorded": lambda each: fine(each.recorded),
         "spent at most": lambda each: fine(each.spent),
         "reserved": lambda each: fine(each.reserved),
@@ -488,9 +493,14 @@ def ledger_tables(ledger: Ledger) -> list[Table]:
         "budget": lambda each: "kept" if each.is_within else "EXCEEDED",
         "rest on": lambda each: "yes" if each.may_rest_on else "no",
     }
+    notes = [LEDGER_NOTE]
+    if any(each.respelled for each in ledger.windows):
+        notes.append(RESPELLED_NOTE)
+    else:
+        del cells["respelled"]
     title = f"Budget: epsilon {budget['epsilon']:g} at delta {given(budget['delta'])} of a "
     windows = Table.of(
-        f"{title}{ledger.unit} in a {budget['period']}", ledger.windows, cells, LEDGER_NOTE
+        f"{title}{ledger.unit} in a {budget['period']}", ledger.windows, cells, *notes
     )
     reserved = [
         (f"line {number} reserved", f"run {each.run[:12]} from {each.start}")

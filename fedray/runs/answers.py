@@ -344,14 +344,13 @@ class _Asked:
         self._devices = Devices(scenario)
         ids = self._devices.device_ids
         self._members = are_members(scenario, ids)
-        self._seed = scenario.seed
+        # Noise of another seed is independent, for runs on one population and for its tasks.
+        self._seed = scenario.training_seed
         # With the noise of the run's answer, both answers together would show the exact one.
         digest = hashlib.sha256(self._analytics.model_dump_json().encode()).hexdigest()
         self._address = [int(digest, 16)] if is_instead else []
         self._evaluated = None
         if scenario.evaluation is not None:
-            # Tasks share the scenario's seed, but must not share their noise.
-            self._seed = scenario.training_seed
             self._evaluated = EvaluatedModel(scenario, scenario.evaluation, trace)
             self._label = self._evaluated.label
             return

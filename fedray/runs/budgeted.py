@@ -1,16 +1,17 @@
 """Runs within the budget of a ledger: reserved at their worst case before they start, and charged
 with the privacy that every device really spent."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 from fedray.audit.audit import audit_trace
-from fedray.audit.calibration import check_only_models
 from fedray.audit.claims import Claim
-from fedray.audit.ledger import Ledger, noise_of
+from fedray.audit.ledger import Ledger, noise_of, vocabularies_of
+from fedray.audit.ledger_lines import Promise
 from fedray.audit.noise import ServerNoise, permitted_noise, released
+from fedray.audit.questions import charged_plan
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.runs.calibrated import worst_participation
@@ -37,9 +38,9 @@ def reserved(
 ) -> Iterator[Callable[[], None]]:
     """Within: the worst case of a run is reserved in a ledger, if one is given.
 
-    The worst cases of several tasks add up. For a person with m devices, rho is at most m^2 that of
-    a device (Bun and Steinke 2016, Proposition 1.9). A run that is refused for a mistake in its
-    arguments has released nothing, so its reservation is cancelled.
+    The worst cases of models and questions add up. For a person with m devices, rho is at most m^2
+    that of a device (Bun and Steinke 2016, Proposition 1.9). A run that is refused for a mistake in
+    its arguments has released nothing, so its reservation is cancelled.
 
     Args:
         ledger: directory of the ledger.
@@ -65,20 +66,15 @@ def reserved(
     if is_resumed and opened.reservation_of(scenario.digest, start) is not None:
         yield lambda: begun.append(None)
         return
-    rho = sum(worst_rho(each) for each in tasks)
+    vocabularies = [each for task in tasks for each in vocabularies_of(task)]
+    promises = [each for task in tasks for each in worst_case(task)]
     if opened.unit == "person":
-        owners = tasks[0].population.owners
-        if owners is None:
-            raise InputError.of(
-                "population.owners", None, "must be given for a budget of persons", "give the table"
-            )
-        rho *= owners.most_devices**2
+        promises = _of_persons(tasks, promises)
     days = max(_last_release(each) for each in tasks) / 86_400.0
     day = start or datetime.now(UTC).date()
-    is_gaussian = not any(each.privacy.encoding.adds_noise for each in tasks)
     device = "cuda" if placement is not None and placement.aggregator_gpus else "cpu"
     noise = [each for task in tasks for each in noise_of(task, device)]
-    found = opened.reserve(scenario.digest, rho, day, days, noise, is_gaussian)
+    found = opened.reserve(scenario.digest, promises, day, days, noise, vocabularies)
     try:
         yield lambda: begun.append(None)
     except InputError:
@@ -87,15 +83,41 @@ def reserved(
         raise
 
 
+def _of_persons(tasks: Sequence[Scenario], promises: Sequence[Promise]) -> list[Promise]:
+    owners = tasks[0].population.owners
+    if owners is None:
+        raise InputError.of(
+            "population.owners", None, "must be given for a budget of persons", "give the table"
+        )
+    if any(task.analytics is not None or vocabularies_of(task) for task in tasks):
+        raise InputError(
+            "the scenario has a question or a private vocabulary, and what a person with several "
+            "devices spends on it is not known; run it within a budget of devices"
+        )
+    most = owners.most_devices
+    return [e.model_copy(update={"amount": e.amount * most**2}) for e in promises]
+
+
+def worst_case(scenario: Scenario) -> Iterator[Promise]:
+    """Yields the most that a device may spend on the model and on the question of any run of a
+    scenario. Raises InputError; see `worst_rho`."""
+    asks = scenario.analytics is not None
+    if not asks or scenario.training.enabled:
+        kind = "zcdp" if scenario.privacy.encoding.adds_noise else "gaussian"
+        yield Promise(release=kind, amount=worst_rho(scenario))
+    if asks:
+        most = worst_participation(scenario).max_participations
+        yield Promise(release=charged_plan(scenario).event.to_json(), amount=float(most))
+
+
 def worst_rho(scenario: Scenario) -> float:
-    """Returns the largest rho that a device may spend in any run of a scenario.
+    """Returns the largest rho that a device may spend on the model of any run of a scenario.
 
     A budget (`privacy.stop_at`) bounds it, and so does `worst_participation`.
 
     Raises:
         InputError: the run adds no noise, or no theorem covers the rules.
     """
-    check_only_models(scenario, "the ledger")
     privacy, permitted = scenario.privacy, worst_participation(scenario)
     strategy, limit = privacy.needed_strategy(), privacy.largest_sensitivity
     try:

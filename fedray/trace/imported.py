@@ -549,12 +549,10 @@ class ImportedTrace(OpenedTrace):
         except DAMAGE as error:
             raise _corrupt(file, f"is missing or damaged ({first_line(error)})") from None
 
-    @property
-    def device_names(self) -> pa.ChunkedArray:
-        """Names of all devices in the log, in order of their ids; integers as text."""
-        names = pq.read_table(self._names_file)["device"]
-        is_number = pa.types.is_integer(names.type) or pa.types.is_decimal(names.type)
-        return names.cast(pa.string()) if is_number else names
+    def ids_of(self, role: str) -> pa.ChunkedArray:
+        """Returns the ids in the log of every device, or of its owner (`role`), in order of the
+        devices of the trace."""
+        return pq.read_table(self._names_file, columns=[role])[role]
 
     def verify(self) -> None:
         """Recomputes every digest. Raises TraceCorrupt at the first difference."""

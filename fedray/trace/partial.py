@@ -99,8 +99,8 @@ class Lock:
     partial: the directory, such as a partial one.
     seconds: longest wait for another process; a run is not waited for, since it may take hours.
 
-    Raises InputError if another process holds it, or its file is a link or pipe, and OSError if the
-    file cannot be made.
+    Raises InputError if another process holds it, its file is a link or pipe, or the file system
+    has no locks, and OSError if the file cannot be made.
     """
 
     def __init__(self, partial: Path, seconds: float = 0.0) -> None:
@@ -114,7 +114,7 @@ class Lock:
                 raise InputError(f"{str(file)!r} is not a regular file; remove it") from None
             raise
         end = time.monotonic() + seconds
-        while not self._is_taken():
+        while not self._is_taken(partial):
             if time.monotonic() >= end:
                 self._file.close()
                 raise InputError(
@@ -123,11 +123,18 @@ class Lock:
                 )
             time.sleep(0.1)
 
-    def _is_taken(self) -> bool:
-        with contextlib.suppress(OSError):
+    def _is_taken(self, partial: Path) -> bool:
+        try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        return False
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._file.close()
+            raise InputError(
+                f"{str(partial)!r} cannot be locked ({error.strerror or error}), so nothing keeps "
+                "two processes from writing it; give a directory on a file system with locks"
+            ) from None
+        return True
 
     def release(self) -> None:
         """Releases the lock; its file stays, because another process may be waiting for it."""

@@ -48,7 +48,7 @@ def pld_epsilon(event: Event, delta: float) -> float:
         InputError: delta is outside [1e-30, 1).
     """
     check_delta(delta)
-    parts = _parts(event)
+    parts = parts_of(event)
     guarantees, sampled = Counter[tuple[float, float]](), Counter[tuple[float, float]]()
     for part, times in parts.items():
         match part:
@@ -80,17 +80,17 @@ def _of_steps(probability: float, noise: float, count: int, delta: float) -> flo
     return composed_epsilon(probability, noise, count, delta)
 
 
-def _parts(event: Event) -> Counter[Any]:
+def parts_of(event: Event) -> Counter[Any]:
     """Returns how often each part of a composition occurs; what is computed from a release spends
     nothing, and order does not matter."""
     match event:
         case PostProcessed():
-            return _parts(event.event)
+            return parts_of(event.event)
         case Repeated():
-            parts = _parts(event.event)
+            parts = parts_of(event.event)
             return Counter({each: event.count * times for each, times in parts.items()})
         case Composed():
-            return sum(map(_parts, event.events), Counter())
+            return sum(map(parts_of, event.events), Counter())
         case _:
             return Counter([event])
 

@@ -14,7 +14,6 @@ from scipy.stats import binom
 import fedray
 from fedray.audit.audit import audit_trace
 from fedray.audit.guarantees import Limits
-from fedray.audit.ledger import Ledger
 from fedray.audit.questions import privacy_of_answers
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rng import Stream, stream_generator
@@ -27,7 +26,6 @@ from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.questions.central import DiscreteGaussian
 from fedray.runs.answers import Answers, answer
-from fedray.runs.budgeted import charge_run, worst_rho
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -568,15 +566,10 @@ def test_answers_need_a_question_and_the_trace_of_its_scenario(
         answer(plain)
 
 
-def test_claims_and_ledgers_do_not_pass_over_a_question(trace: Trace, tmp_path: Path) -> None:
+def test_claims_do_not_pass_over_a_question(trace: Trace) -> None:
     claim = fedray.Claim(mechanism=fedray.mechanisms.Identity(), noise_multiplier=1.0)
     with pytest.raises(InputError, match="this trace has a question"):
         audit_trace(trace, claim=claim)
-    with pytest.raises(InputError, match="the scenario has a question"):
-        worst_rho(scenario())
-    ledger = Ledger.create(tmp_path / "l", 5.0, 1e-9, "week")
-    with pytest.raises(InputError, match="has a question or a private"):
-        charge_run(ledger.path, trace)
 
 
 def test_code_that_came_with_a_trace_is_not_run_untrusted(tmp_path: Path, monkeypatch) -> None:
