@@ -755,7 +755,9 @@ class Audit(DrawnResult):
             return []
         used = self.mechanisms[0]
         delta = used.observed.delta
-        return privacy_over_rounds(used.strategy, self.patterns, noise, delta, numbers)
+        return privacy_over_rounds(
+            used.strategy, self.patterns, noise, delta, numbers, self._sensitivities
+        )
 
     @cached_property
     def _sensitivities(self) -> PatternValues:

@@ -11,8 +11,16 @@ from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.mechanisms.sensitivity import PatternSensitivities
+from fedray.mechanisms.sensitivity import PatternSensitivities, PatternValues
 from fedray.mechanisms.strategy import Strategy
+
+FIRST_CHECKED = 64
+"""Number of devices, those that spent most in the end, whose privacy after some rounds shows which
+others need not be checked."""
+MOST_UNRULED = 1024
+"""Number of devices up to which all are checked."""
+ROUNDED = 1e-9
+"""Relative difference between sensitivities that is more than their rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +46,13 @@ def privacy_over_rounds(
     noise: Noise,
     delta: float,
     entries: int | Sequence[int] = 12,
+    in_the_end: PatternValues | None = None,
 ) -> list[SpentAfter]:
     """Returns the privacy spent after increasing numbers of rounds.
+
+    Rounds only add rows to C, so no device has spent more after some rounds than in the end.
+    Devices that spent less in the end than some device had spent after these rounds are therefore
+    not checked.
 
     Args:
         strategy: the mechanism.
@@ -48,6 +61,8 @@ def privacy_over_rounds(
         delta: delta of epsilon.
         entries: the numbers, from 1 to all rounds; or how many, evenly spaced, the last all rounds,
             and fewer if there are fewer rounds.
+        in_the_end: sensitivity of every device's whole pattern, in order; None to check every
+            device.
     """
     n = patterns.committed_rounds
     if isinstance(entries, int):
@@ -58,9 +73,18 @@ def privacy_over_rounds(
     # rounds are those of a run of m rounds. One table of G grows with the rounds, so all entries
     # together cost as much as the last.
     sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
+    # A value that is only an upper bound in the end may be larger earlier.
+    if in_the_end is None or not in_the_end.is_exact.all() or patterns.counts.size <= MOST_UNRULED:
+        most = None
+    else:
+        most = in_the_end.values
+        first = np.partition(most, -FIRST_CHECKED)[-FIRST_CHECKED]
     for so_far in patterns.so_far(entries):
         rounds = so_far.committed_rounds
         sensitivities.grow(rounds)
+        if most is not None:
+            reached = trace_sensitivity(strategy, so_far.without(most < first), sensitivities).value
+            so_far = so_far.without(most < (1 - ROUNDED) * reached)
         found = trace_sensitivity(strategy, so_far, sensitivities)
         event = released(noise, found.value)
         rho = rho_of(event)

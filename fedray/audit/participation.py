@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceError
 from fedray.mechanisms.participation import MinSep
 from fedray.scenario.buffer import Buffer, PolynomialWeighting
@@ -213,6 +213,10 @@ class PatternsSoFar(NamedTuple):
     later."""
     min_sep: int
     """As `Patterns.min_sep`."""
+
+    def without(self, is_left_out: BoolArray) -> "PatternsSoFar":
+        """Returns the patterns as if some devices [P] had not come."""
+        return self._replace(counts=np.where(is_left_out, 0, self.counts))
 
     @property
     def device_ids(self) -> UInt64Array:

@@ -14,7 +14,7 @@ Waits = Iterator[tuple[Float64Array, UInt64Array, UInt32Array]]
 
 
 def are_known(trace: Trace | ImportedTrace) -> bool:
-    """Whether the waits of a trace are known: not if it is a log that was imported without times."""
+    """Whether the waits are known: not of a log that was imported without times."""
     if isinstance(trace, Trace):
         return True
     return trace.run.get("times") is not None and "times_digest" in trace.run["parts"][0]
