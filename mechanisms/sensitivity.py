@@ -173,11 +173,7 @@ class PatternSensitivities:
             return False
         # A table pays off only after more entries than it has.
         self._looked_up += patterns.size * patterns.shape[1]
-        return self._has_table or self._looked_up > self._rounds**2
-
-    @property
-    def _has_table(self) -> bool:
-        return self._table is not None and self._table.rounds == self._rounds
+        return self._table is not None or self._looked_up > self._rounds**2
 
     def _pair_by_pair(
         self, patterns: Int64Array, weights: Float64Array | None = None
@@ -353,7 +349,7 @@ class PatternSensitivities:
             return self._strategy.gram_entries(first, second, self._rounds)
         if self._most_rounds is None:
             self._table = self._table or self._strategy.gram_table(self._rounds)
-        elif not self._has_table:
+        elif self._table is None or self._table.rounds != self._rounds:
             most = min(self._most_rounds, GRAM_TABLE_ROUNDS)
             self._table = self._strategy.grown_table(self._table, self._rounds, most)
         return self._table.entries(first, second)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedray.audit.audit import Audit
 from fedray.audit.filtered import Exclusions
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.rounding import given, up
+from fedray.base.rounding import counted, given, up
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun, metric_of_answer
@@ -358,7 +358,8 @@ def epsilon_over_rounds(audit: Audit) -> Figure:
         kind = "An upper bound for the trace, at some rounds at least,"
     used = audit.mechanisms[0]
     note = (
-        f"{kind} at the right end of each step; before it the step is an upper bound. Observed: "
+        f"{kind} at the right end of each of {counted(len(audit.over_rounds), 'step')}; before it "
+        "the step is an upper bound. Observed: "
         f"it holds for this run's pattern{', without amplification' if used.sampled else ''}."
     )
     marks = [Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, "epsilon")]
