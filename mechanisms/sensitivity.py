@@ -115,13 +115,13 @@ class PatternSensitivities:
         self._rounds = rounds
         self._most_rounds = most_rounds
         self._table: GramTable | None = None
-        self._looked_up = 0
+        self._looked_up = self._asked = 0
 
     def grow(self, rounds: int) -> None:
         """Extends the run to more rounds, up to `most_rounds`, reusing the table where possible."""
         self._strategy.check_rounds(rounds)
         self._rounds = rounds
-        self._looked_up = 0
+        self._looked_up = self._asked = 0
 
     def of(self, patterns: Int64Array, weights: Float64Array | None = None) -> PatternValues:
         """Returns the sensitivities of patterns [P, c], each sorted and within [0, rounds).
@@ -172,8 +172,9 @@ class PatternSensitivities:
         if self._rounds > GRAM_TABLE_ROUNDS or patterns.shape[1] > LOOKED_UP_TO:
             return False
         # A table pays off only after more entries than it has.
-        self._looked_up += patterns.size * patterns.shape[1]
-        return self._table is not None or self._looked_up > self._rounds**2
+        self._asked += patterns.size * patterns.shape[1]
+        has_table = self._table is not None and self._table.rounds == self._rounds
+        return has_table or self._asked > self._rounds**2
 
     def _pair_by_pair(
         self, patterns: Int64Array, weights: Float64Array | None = None
