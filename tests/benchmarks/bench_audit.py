@@ -78,6 +78,7 @@ print(json.dumps({"seconds": time.perf_counter() - start}))
 """
 AUDIT = """
 import json, resource, sys, time
+sys.path.insert(0, sys.argv[2])
 from fedray.audit.audit import audit_trace
 from fedray.mechanisms.registry import BLT
 start = time.perf_counter()
@@ -184,7 +185,7 @@ def audits(folder: str, rows: int, against: Path | None) -> dict[str, Any]:
     for turn in range(PAIRS):
         # Each side goes first as often, because the machine may slow down or speed up.
         for side in sorted(trees, reverse=turn % 2 == 1):
-            found[side].append(own_process(AUDIT, folder, PYTHONPATH=str(trees[side])))
+            found[side].append(own_process(AUDIT, folder, str(trees[side])))
     results = {(each["min_sep"], each["rho"]) for runs in found.values() for each in runs}
     assert len(results) == 1, results
     keys = ("seconds", "cpu", "peak")
