@@ -33,8 +33,9 @@ def test_every_part_of_the_axis_keeps_its_least_and_largest_value(
 ) -> None:
     """Against a loop over the parts."""
     rng = np.random.default_rng(seed)
-    series = steps_of(rng.exponential(1.0, 9_000) + 1e-6, rng.normal(size=9_000))
-    series = Series("a", kind, series.x + 1.0, series.y, series.until + 1.0)  # pyright: ignore[reportArgumentType]  (one of the kinds)
+    until = 1.0 + np.cumsum(rng.exponential(1.0, 9_000) + 1e-6)
+    x = np.concatenate([[1.0], until[:-1]])
+    series = Series("a", kind, x, rng.normal(size=9_000), until)  # pyright: ignore[reportArgumentType]  (one of the kinds)
     found = series.thinned(Axis("x", is_log=is_log))
     at = np.log(series.x) if is_log else series.x
     part = np.minimum((at - at[0]) / (at[-1] - at[0]) * DRAWN_PARTS, DRAWN_PARTS - 1).astype(int)
@@ -46,6 +47,8 @@ def test_every_part_of_the_axis_keeps_its_least_and_largest_value(
     assert found.y.tolist() == expected
     assert found.x.size <= 2 * DRAWN_PARTS
     assert (np.diff(found.x) > 0).all()
+    assert series.until is not None
+    assert found.until is not None
     if kind == "steps":
         # Steps without a gap stay without one, from the first to the last.
         assert (found.x[0], found.until[-1]) == (series.x[0], series.until[-1])
@@ -57,12 +60,16 @@ def test_a_long_gap_stays_a_gap_and_a_band_covers_that_of_its_part() -> None:
     x[10_000:] += 5_000.0
     y = np.sin(x)
     steps = Series("a", "steps", x, y, x + 1.0).thinned(Axis("x"))
+    assert steps.until is not None
     gap = np.flatnonzero(steps.x[1:] > steps.until[:-1])
     assert steps.until[gap].tolist() == [10_000.0]
     assert steps.x[gap + 1].tolist() == [15_000.0]
     band = Series("a", "line", x, y, low=y - 1.0, high=y + np.arange(20_000.0))
     found = band.thinned(Axis("x"))
-    assert (found.low.min(), found.high.max()) == (band.low.min(), band.high.max())
+    assert found.low is not None
+    assert found.high is not None
+    high = y + np.arange(20_000.0)
+    assert (found.low.min(), found.high.max()) == (y.min() - 1.0, high.max())
     assert (found.low <= found.y).all()
     assert (found.y <= found.high).all()
     unknown = Series("a", "line", x, np.where(x % 7 == 0, np.nan, y)).thinned(Axis("x"))
