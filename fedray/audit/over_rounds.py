@@ -15,8 +15,8 @@ from fedray.mechanisms.sensitivity import PatternSensitivities, PatternValues
 from fedray.mechanisms.strategy import Strategy
 
 POINTS, POINTS_OF_MANY = 12, 3
-"""Number of points of the curve, and the same above MANY participations, where each point takes a
-tenth of the time of the audit."""
+"""Number of points of the curve, and the same above MANY participations, where 12 would take longer
+than the audit."""
 MANY = 1 << 22
 FIRST_CHECKED = 16
 """Number of devices, those that spent most in the end, whose privacy after some rounds shows which
