@@ -41,6 +41,10 @@ ANY_STRATEGY_OPERATIONS = 2e9
 """Limits, in rounds n and in operations, within which the bound for any C takes about 20 s; it
 needs n^2 (k - 1) operations, or n^2 if b = 1. An audit needs several such bounds."""
 
+LOOKED_UP_TO = 64
+"""Number of participations up to which looking up all pairs in a table takes no longer than any
+other way."""
+
 SUMMED_FROM = 256
 """Number of participations above which a pattern is computed from columns of C instead of Gram
 entries, if C >= 0."""
@@ -111,13 +115,13 @@ class PatternSensitivities:
         self._rounds = rounds
         self._most_rounds = most_rounds
         self._table: GramTable | None = None
-        self._looked_up = 0
+        self._looked_up = self._asked = 0
 
     def grow(self, rounds: int) -> None:
         """Extends the run to more rounds, up to `most_rounds`, reusing the table where possible."""
         self._strategy.check_rounds(rounds)
         self._rounds = rounds
-        self._looked_up = 0
+        self._looked_up = self._asked = 0
 
     def of(self, patterns: Int64Array, weights: Float64Array | None = None) -> PatternValues:
         """Returns the sensitivities of patterns [P, c], each sorted and within [0, rounds).
@@ -140,8 +144,13 @@ class PatternSensitivities:
                 "patterns must be sorted, with rounds from 0 to "
                 f"rounds-1={self._rounds - 1}; sort them"
             )
+        squares = None
+        if weights is None and not self._is_quick_by_table(patterns):
+            squares = self._strategy.pattern_squares(patterns, self._rounds)
+        if squares is not None:
+            squared, is_exact = squares, np.ones(len(patterns), np.bool_)
         # The Python loop runs over the shorter side: few long patterns, or many short ones.
-        if len(patterns) < patterns.shape[1]:
+        elif len(patterns) < patterns.shape[1]:
             squared, is_exact = self._row_by_row(patterns, weights)
         elif self._rounds <= GRAM_TABLE_ROUNDS or weights is not None:
             squared, is_exact = self._pair_by_pair(patterns, weights)
@@ -156,6 +165,16 @@ class PatternSensitivities:
                 f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} rounds"
             )
         return PatternValues(np.sqrt(squared), is_exact)
+
+    def _is_quick_by_table(self, patterns: Int64Array) -> bool:
+        """Returns whether looking up the entries of patterns [P, c] takes less time than computing
+        sums without them."""
+        if self._rounds > GRAM_TABLE_ROUNDS or patterns.shape[1] > LOOKED_UP_TO:
+            return False
+        # A table pays off only after more entries than it has.
+        self._asked += patterns.size * patterns.shape[1]
+        has_table = self._table is not None and self._table.rounds == self._rounds
+        return has_table or self._asked > self._rounds**2
 
     def _pair_by_pair(
         self, patterns: Int64Array, weights: Float64Array | None = None

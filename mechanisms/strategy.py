@@ -154,6 +154,12 @@ class Strategy(Explained, ABC):
         del pattern, rounds
         return None
 
+    def pattern_squares(self, patterns: Int64Array, rounds: int) -> Float64Array | None:
+        """Returns `pattern_square` of each of many patterns [P, c], sorted, with the bits of the
+        sum of the entries of G; None if there is no quicker way than adding these up."""
+        del patterns, rounds
+        return None
+
     def diagonals(self, rounds: int) -> int:
         """Returns the number of diagonals of C up to the last nonzero one over `rounds` rounds;
         columns at least this far apart are orthogonal. `rounds` if no smaller number is known."""

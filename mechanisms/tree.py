@@ -11,6 +11,7 @@ completion.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
@@ -46,30 +47,49 @@ class Subtree(NamedTuple):
     """Number of real rounds; the later ones are virtual, with updates of zero."""
 
 
-class Best(NamedTuple):
-    """A pattern within a subtree."""
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Pareto-optimal patterns [N] within a subtree: for each number of participations, those with
+    the largest square or the earliest last round. In order of participations and last round."""
 
-    square: int
-    """Squared sensitivity: sum over nodes of (participations below the node)^2."""
-    last: int
-    """Last round of the pattern within the subtree, or NO_ROUND."""
-    parts: "tuple[Best, Best, int] | None"
-    """Patterns of the left and right parts, and the size of the left part; None for at most one
-    participation."""
+    squares: Int64Array
+    """Squared sensitivities, [N]: sums over nodes of (participations below the node)^2."""
+    lasts: Int64Array
+    """Last round of each pattern within the subtree, [N], or NO_ROUND."""
+    counts: Int64Array
+    """Number of participations of each pattern, [N]."""
+    parts: "_Parts | None" = None
+    """Patterns of the left and right parts; None for at most one participation."""
 
-    def rounds(self) -> list[int]:
-        """Returns the rounds of the pattern, increasing, counted from the start of the subtree."""
+    @classmethod
+    def of_one(cls, square: int, last: int) -> Self:
+        """Returns no participation, and one in the round `last`."""
+        squares, lasts = np.array([0, square]), np.array([NO_ROUND, last])
+        return cls(squares, lasts, np.array([0, 1]))
+
+    def rounds(self, place: int) -> list[int]:
+        """Returns the rounds of a pattern, increasing, counted from the start of the subtree."""
         # Most patterns are never read, so rounds are assembled only here.
         if self.parts is None:
-            return [] if self.last == NO_ROUND else [self.last]
-        left, right, half = self.parts
-        return left.rounds() + [half + r for r in right.rounds()]
+            return [int(self.lasts[place])] if self.counts[place] else []
+        left, rights, half = self.parts.left, self.parts.rights, self.parts.half
+        of_left, of_right = self.parts.places[:, place].tolist()
+        return left.rounds(of_left) + [half + r for r in rights[of_left].rounds(of_right)]
 
 
-NOBODY = Best(0, NO_ROUND, None)
-Frontier = tuple[tuple[Best, ...], ...]
-"""Pareto-optimal patterns for each number of participations: largest square, earliest last
-round."""
+class _Parts(NamedTuple):
+    """Left and right parts of patterns [N]."""
+
+    left: Best
+    rights: list[Best]
+    """Patterns that may follow each of the left part."""
+    places: Int64Array
+    """Places of the parts' patterns, left and right, [2, N]."""
+    half: int
+    """Size of the left part."""
+
+
+NOBODY = Best(np.zeros(1, np.int64), np.array([NO_ROUND]), np.zeros(1, np.int64))
 
 
 class Segment(NamedTuple):
@@ -130,10 +150,11 @@ def forest_sensitivity(trees: tuple[Subtree, ...], participation: MinSep) -> Sen
     appendix D), exact up to PROGRAM_PARTICIPATIONS participations, else a bound."""
     if participation.max_participations > PROGRAM_PARTICIPATIONS:
         return _counted_bound(trees, participation)
-    best = _largest_square(trees, participation.min_sep, participation.max_participations)
-    value = best.square**0.5
+    limits = participation.min_sep, participation.max_participations
+    square, rounds = _largest_square(trees, *limits)
+    value = square**0.5
     theorem = "Kairouz et al. 2021, appendix D (dynamic program over the tree)"
-    return Sensitivity(value, True, theorem, value, tuple(best.rounds()))
+    return Sensitivity(value, True, theorem, value, tuple(rounds))
 
 
 def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensitivity:
@@ -155,23 +176,32 @@ def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensiti
         "by counting, height by height (upper bound; the exact program takes at most "
         f"{PROGRAM_PARTICIPATIONS} participations)"
     )
-    attained = _square_of(trees, pattern) ** 0.5
+    attained = float(_squares_of(trees, pattern[None])[0]) ** 0.5
     return Sensitivity(square**0.5, False, theorem, attained, tuple(pattern.tolist()))
 
 
-def _square_of(trees: Sequence[Subtree], pattern: Int64Array) -> float:
-    """Returns the sum over nodes of (participations below the node)^2 for one pattern."""
-    square = 0
-    for tree in trees:
-        is_inside = (pattern >= tree.start) & (pattern < tree.start + tree.real)
-        inside = pattern[is_inside] - tree.start
-        if not inside.size:
-            continue
-        for height in range(tree.height + 1):
-            # Rounds below one node of this height differ only in their last `height` bits.
-            counts = np.bincount(inside >> height)
-            square += int((counts**2).sum())
-    return float(square)
+def _squares_of(trees: Sequence[Subtree], patterns: Int64Array) -> Float64Array:
+    """Returns the sum over nodes of (participations below the node)^2, [P], for sorted patterns
+    [P, c] within the trees."""
+    squares = np.zeros(len(patterns))
+    rounds = patterns.ravel()
+    place = np.searchsorted([tree.start for tree in trees], rounds, side="right") - 1
+    within = rounds - np.array([tree.start for tree in trees])[place]
+    heights = np.array([tree.height for tree in trees])[place]
+    # No node is below two patterns.
+    is_first = np.arange(rounds.size) % patterns.shape[1] == 0
+    for height in range(int(heights.max(initial=-1)) + 1):
+        # Rounds below one node of this height differ only in their last `height` bits. Patterns are
+        # sorted, so the rounds below a node are neighbours.
+        node = within >> height
+        begins = is_first.copy()
+        begins[1:] |= (node[1:] != node[:-1]) | (place[1:] != place[:-1])
+        starts = np.flatnonzero(begins)
+        below = np.diff(starts, append=rounds.size)
+        # Lower trees have no node of this height.
+        below[heights[starts] < height] = 0
+        squares += np.bincount(starts // patterns.shape[1], below**2, len(patterns))
+    return squares
 
 
 def _increasing(restarts: tuple[int, ...]) -> tuple[int, ...]:
@@ -259,7 +289,11 @@ class Tree(Strategy):
         return forest_gram(self.forest(rounds), rounds)
 
     def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
-        return _square_of(self.forest(rounds), pattern)
+        return float(_squares_of(self.forest(rounds), pattern[None])[0])
+
+    def pattern_squares(self, patterns: Int64Array, rounds: int) -> Float64Array:
+        # Whole numbers, so the order of the sum does not matter.
+        return _squares_of(self.forest(rounds), patterns)
 
     def fixed_order_sensitivity(self, participation: MinSep) -> Sensitivity:
         return fixed_order_sensitivity(self, participation)
@@ -313,68 +347,76 @@ def honaker_variances(heights: int) -> list[float]:
 
 
 @lru_cache(maxsize=64)
-def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations: int) -> Best:
+def _largest_square(
+    trees: tuple[Subtree, ...], min_sep: int, max_participations: int
+) -> tuple[int, list[int]]:
+    """Returns the largest sum over nodes of (participations below the node)^2, and the rounds of a
+    pattern that has it."""
     # The state of the program is all that later rounds see of a pattern: how often it took part,
     # and when last.
     # Equal keys (height, first rounds barred by an earlier participation, real rounds) mean equal
     # subtrees.
-    known: dict[tuple[int, int, int], Frontier] = {}
+    known: dict[tuple[int, int, int], Best] = {}
 
-    def subtree(height: int, barred: int, real: int) -> Frontier:
+    def subtree(height: int, barred: int, real: int) -> Best:
         size = 1 << height
         real = min(real, size)
         barred = max(barred, 0)
         if barred >= real:
-            return ((NOBODY,),)
+            return NOBODY
         key = (height, barred, real)
         if key not in known:
             known[key] = solve(height, barred, real)
         return known[key]
 
-    def solve(height: int, barred: int, real: int) -> Frontier:
+    def solve(height: int, barred: int, real: int) -> Best:
         # There is room for one participation, which each level counts once.
         if 1 << height <= min_sep:
-            return ((NOBODY,), (Best(height + 1, barred, None),))
+            return Best.of_one(height + 1, barred)
         half = 1 << (height - 1)
         left = subtree(height - 1, barred, real)
 
-        def right_of(start: int) -> Frontier:
+        def right_of(start: int) -> Best:
             return subtree(height - 1, start, real - half)
 
         joined = join(left, half, real - min_sep, barred, right_of)
         # Squares decide between patterns of equal count only, so the node's own term, which
         # depends only on the count, can be added after joining.
         # The node itself adds the square of the participations below it.
-        return tuple(
-            tuple(best._replace(square=best.square + count**2) for best in each)
-            for count, each in enumerate(joined)
-        )
+        return replace(joined, squares=joined.squares + joined.counts**2)
 
     def join(
-        left: Frontier, half: int, free: int, barred: int, right_of: Callable[[int], Frontier]
-    ) -> Frontier:
+        left: Best, half: int, free: int, barred: int, right_of: Callable[[int], Best]
+    ) -> Best:
         """Joins patterns of the left part, of size `half`, with patterns that may follow them in
         the right part."""
-        joined: list[list[Best]] = [[] for _ in range(max_participations + 1)]
-        for left_count, each in enumerate(left):
-            for a in each:
-                # The last round of the left part, or an earlier participation, bars rounds of the
-                # right part.
-                first_free = max(a.last + min_sep, barred)
-                rights = right_of(first_free - half)
-                most_right = max_participations - left_count
-                for count, others in enumerate(rights[: most_right + 1], start=left_count):
-                    joined[count] += [
-                        Best(a.square + b.square, max(a.last, half + b.last), (a, b, half))
-                        for b in others
-                    ]
-        while len(joined) > 1 and not joined[-1]:
-            joined.pop()
+        # The last round of the left part, or an earlier participation, bars rounds of the right
+        # part.
+        first_free = np.maximum(left.lasts + min_sep, barred) - half
+        rights = [right_of(start) for start in first_free.tolist()]
+        # Patterns are in order of participations, so those that are too many come last.
+        most_right = (max_participations - left.counts).tolist()
+        sizes = [
+            int(np.searchsorted(right.counts, most, side="right"))
+            for right, most in zip(rights, most_right, strict=True)
+        ]
+
+        def following(name: str) -> Int64Array:
+            found = zip(rights, sizes, strict=True)
+            return np.concatenate([getattr(right, name)[:size] for right, size in found])
+
+        of_left = np.repeat(np.arange(len(sizes)), sizes)
+        of_right = np.concatenate([np.arange(size) for size in sizes])
+        squares = left.squares[of_left] + following("squares")
+        lasts = np.maximum(left.lasts[of_left], half + following("lasts"))
+        counts = left.counts[of_left] + following("counts")
         # Last rounds up to `free` count as equal, because they bar no later round.
-        return tuple(tuple(_undominated(each, free)) for each in joined)
+        kept = _undominated(squares, np.maximum(lasts, free), counts)
+        parts = _Parts(left, rights, np.stack([of_left, of_right])[:, kept], half)
+        return Best(squares[kept], lasts[kept], counts[kept], parts)
 
     # Trees are joined from left to right, like the halves of one tree, but without a node above.
-    total: Frontier = ((NOBODY,),)
+    total = NOBODY
     for tree in trees:
         end = tree.start + tree.real
         total = join(
@@ -384,14 +426,16 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
             0,
             lambda start, tree=tree: subtree(tree.height, start, tree.real),
         )
-    return max((best for each in total for best in each), key=lambda best: best.square)
+    largest = int(total.squares.argmax())
+    return int(total.squares[largest]), total.rounds(largest)
 
 
-def _undominated(candidates: list[Best], free: int) -> list[Best]:
-    """Returns the patterns that are Pareto-optimal in a large square and an early last round."""
-    kept: list[Best] = []
-    # Sorted by last round, so a pattern that does not exceed the previous square is dominated.
-    for best in sorted(candidates, key=lambda each: (max(each.last, free), -each.square)):
-        if not kept or best.square > kept[-1].square:
-            kept.append(best)
-    return kept
+def _undominated(squares: Int64Array, lasts: Int64Array, counts: Int64Array) -> Int64Array:
+    """Returns the places of the patterns that are Pareto-optimal in a large square and an early
+    last round among those of equal counts, in order of count and last round."""
+    order = np.lexsort((-squares, lasts, counts))
+    # A step from count to count is larger than any square, so the running maximum starts again.
+    ranked = squares[order] + counts[order] * (int(squares.max()) + 1)
+    # A pattern that does not exceed the squares of earlier last rounds is dominated.
+    before = np.maximum.accumulate(ranked)[:-1]
+    return order[np.insert(ranked[1:] > before, 0, True)]

@@ -692,14 +692,17 @@ class Audit(DrawnResult):
         """Privacy over rounds of the first mechanism (empty without noise), from first use on."""
         return self.spent_after()
 
-    def spent_after(self, numbers: int | Sequence[int] = 12) -> list[SpentAfter]:
+    def spent_after(self, numbers: int | Sequence[int] | None = None) -> list[SpentAfter]:
         """Returns the privacy of the first mechanism after each of the increasing `numbers` of
-        rounds, or that many evenly spaced ones; empty without noise."""
+        rounds, or that many evenly spaced ones (None: 12, of a very large trace 3); empty without
+        noise."""
         if (noise := self._noise) is None:
             return []
         used = self.mechanisms[0]
         delta = used.observed.delta
-        return privacy_over_rounds(used.strategy, self.patterns, noise, delta, numbers)
+        return privacy_over_rounds(
+            used.strategy, self.patterns, noise, delta, numbers, self._sensitivities
+        )
 
     @cached_property
     def _sensitivities(self) -> PatternValues:

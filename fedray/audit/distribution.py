@@ -8,9 +8,9 @@ from typing import Annotated
 import numpy as np
 
 from fedray.audit.noise import Noise, released
-from fedray.audit.participation import Patterns
+from fedray.audit.participation import ROWS, Patterns
 from fedray.audit.sensitivity import values_of
-from fedray.base.arrays import Float64Array
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -136,7 +136,7 @@ def worst_devices(
         delta: delta of epsilon.
         names_of: function that returns the shown names of device ids.
     """
-    places = np.argsort(-values.values, kind="stable")[:MOST_DEVICES].tolist()
+    places = largest_first(values.values, MOST_DEVICES).tolist()
     names = names_of(patterns.device_ids[places].tolist())
     found = []
     for place, name in zip(places, names, strict=True):
@@ -155,6 +155,19 @@ def worst_devices(
             )
         )
     return tuple(found)
+
+
+def largest_first(values: Float64Array | Int64Array, most: int) -> Int64Array:
+    """Returns the places of at most `most` of the largest values, largest first; of equal ones the
+    first."""
+    found = np.empty(0, np.int64)
+    for start in range(0, values.size, ROWS):
+        part = values[start : start + ROWS]
+        # Later values that only equal one of the places found do not replace it.
+        is_candidate = part > values[found[-1]] if found.size == most else np.isfinite(part)
+        found = np.concatenate([found, start + np.flatnonzero(is_candidate)])
+        found = found[np.argsort(-values[found], kind="stable")[:most]]
+    return found
 
 
 def at_shares(values: Float64Array, shares: Float64Array) -> list[float]:

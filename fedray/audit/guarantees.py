@@ -315,7 +315,7 @@ def enforced_limits(
     ensures nothing.
     """
     if isinstance(trace, ImportedTrace):
-        limits = _limits_of_log(trace, claimed_timer_hours)
+        limits = _limits_of_log(trace, claimed_timer_hours, patterns)
     else:
         assert scenario is not None
         # An abandoned attempt released nothing and is not a round: it has no row of C, and its
@@ -522,13 +522,13 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
     return Limits(tightest(following, most), reason, assumptions)
 
 
-def _limits_of_log(trace: ImportedTrace, timer: float | None) -> Limits:
+def _limits_of_log(trace: ImportedTrace, timer: float | None, patterns: Patterns) -> Limits:
     # A timer of 0 h limits nothing.
     if not timer:
         return Limits(
             None, "the log does not say which rules were in force; a claim may name a timer"
         )
-    times, waits = round_times(trace), waits_between(trace)
+    times, waits = round_times(trace), waits_between(trace, patterns)
     if times is None or waits is None:
         return Limits(
             None,

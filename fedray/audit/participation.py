@@ -1,13 +1,16 @@
 """Participation in a trace: exact counts, gaps, min-sep and max participations."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceError
 from fedray.mechanisms.participation import MinSep
 from fedray.scenario.buffer import Buffer, PolynomialWeighting
@@ -17,6 +20,8 @@ from fedray.trace.reader import Trace
 CHUNK = 1 << 16
 """Number of devices processed together, which bounds memory and gives threads parts to share; fewer
 if each took part more than 32 times."""
+ROWS = 1 << 20
+"""Number of participations, of whole devices, whose temporary arrays are in memory together."""
 
 
 class Chosen(NamedTuple):
@@ -63,21 +68,44 @@ class Patterns:
         twice."""
         return int(self.counts.max())
 
-    @cached_property
-    def gaps(self) -> Int64Array:
-        """Differences between consecutive rounds of a device, over all devices [A - P]; 1 for
-        adjacent rounds."""
-        return self.gaps_and_places[0]
+    def blocks(self, first: int = 0, end: int | None = None) -> Iterator[tuple[slice, slice]]:
+        """Yields neighbouring devices with about ROWS participations: their places among all
+        devices, and the places of their participations in `rounds`.
+
+        Args:
+            first, end: places in `rounds` of the first participation of a device, and of another
+                later device; default: of all devices.
+        """
+        end = self.rounds.size if end is None else end
+        # A block starts with the device of every ROWS-th participation.
+        devices = np.searchsorted(self.starts, np.arange(first, end, ROWS), side="right") - 1
+        devices = np.append(np.unique(devices), np.searchsorted(self.starts, end))
+        rows = [*self.starts[devices[:-1]].tolist(), end]
+        for each in zip(pairwise(devices.tolist()), pairwise(rows), strict=True):
+            yield slice(*each[0]), slice(*each[1])
+
+    def later_in(self, devices: slice, rows: slice) -> Int64Array:
+        """Returns the places [R] in `rounds` of the participations of a block that are not the
+        first of their device."""
+        is_later = np.ones(rows.stop - rows.start, np.bool_)
+        is_later[self.starts[devices] - rows.start] = False
+        return rows.start + np.flatnonzero(is_later)
+
+    def pairs(self) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yields the gaps [R] of consecutive participations of a device, 1 for adjacent rounds, and
+        the place [R] in `rounds` of the later participation of each, block by block."""
+        for block in self.blocks():
+            later = self.later_in(*block)
+            # Converted to signed numbers first, since unsigned differences would wrap.
+            yield self.rounds[later].astype(np.int64) - self.rounds[later - 1], later
 
     @cached_property
-    def gaps_and_places(self) -> tuple[Int64Array, Int64Array]:
-        """The gaps [A - P], and the place in `rounds` of the later participation of each."""
-        is_first = np.zeros(self.rounds.size, np.bool_)
-        is_first[self.starts] = True
-        later = np.flatnonzero(~is_first)
-        # Converted to signed numbers first, since unsigned differences would wrap.
-        later_rounds = self.rounds[later].astype(np.int64)
-        return later_rounds - self.rounds[later - 1], later
+    def pairs_by_gap(self) -> Int64Array:
+        """Number of pairs of consecutive participations of a device by their gap, [n]."""
+        counts = np.zeros(self.committed_rounds, np.int64)
+        for gaps, _ in self.pairs():
+            counts += np.bincount(gaps, minlength=counts.size)
+        return counts
 
     def devices_at(self, places: Int64Array) -> UInt64Array:
         """Returns the devices [R] of participations at places [R] in `rounds`."""
@@ -97,7 +125,8 @@ class Patterns:
     def min_sep(self) -> int:
         """b: the least gap, in rounds. The number of committed rounds if no device took part twice,
         and 0 if a device contributed twice to a round."""
-        return int(self._gaps_before().min(initial=self.committed_rounds))
+        n = self.committed_rounds
+        return min((int(self._gaps_before(*each).min()) for each in self.blocks()), default=n)
 
     @property
     def participation(self) -> MinSep | None:
@@ -109,16 +138,21 @@ class Patterns:
     def least_gaps(self) -> UInt32Array:
         """The least gap of each device, [P]; the number of committed rounds for one
         participation."""
-        return np.minimum.reduceat(self._gaps_before(), self.starts)
+        least = np.empty(self.counts.size, np.uint32)
+        for devices, rows in self.blocks():
+            first = self.starts[devices] - rows.start
+            least[devices] = np.minimum.reduceat(self._gaps_before(devices, rows), first)
+        return least
 
-    def _gaps_before(self) -> UInt32Array:
-        """Gap before each participation, [A]; the number of committed rounds before a device's
-        first."""
-        gaps = np.empty_like(self.rounds)
+    def _gaps_before(self, devices: slice, rows: slice) -> UInt32Array:
+        """Gap before each participation of a block, [R]; the number of committed rounds before a
+        device's first."""
+        rounds = self.rounds[rows]
+        gaps = np.empty_like(rounds)
         # Differences across two devices are meaningless, and unsigned ones may wrap; the next line
         # overwrites them.
-        np.subtract(self.rounds[1:], self.rounds[:-1], out=gaps[1:])
-        gaps[self.starts] = self.committed_rounds
+        np.subtract(rounds[1:], rounds[:-1], out=gaps[1:])
+        gaps[self.starts[devices] - rows.start] = self.committed_rounds
         return gaps
 
     @cached_property
@@ -128,33 +162,42 @@ class Patterns:
 
     def with_count(self, count: int) -> Iterator["Chosen"]:
         """Yields the devices with exactly `count` participations, in parts."""
-        return self.first_rounds(np.flatnonzero(self.counts == count), count)
+        return self.first_rounds(self.counts, count)
 
-    def first_rounds(self, places: Int64Array, count: int) -> Iterator["Chosen"]:
-        """Yields the first `count` participations of the devices at `places` [Q], in parts. Each
-        device must have at least `count`."""
+    def first_rounds(self, counts: Int64Array, count: int) -> Iterator["Chosen"]:
+        """Yields the first `count` participations of the devices whose entry of `counts` [P] is
+        `count`, in parts. Each such device must have at least `count`."""
         # Parts of about equally many rounds each, whatever the count.
         step = max(1, min(CHUNK, 32 * CHUNK // count))
-        for start in range(0, places.size, step):
-            chosen = places[start : start + step]
-            rows = self.starts[chosen][:, None] + np.arange(count)
-            weights = None if self.weights is None else self.weights[rows]
-            yield Chosen(chosen, self.rounds[rows].astype(np.int64), weights)
+        left = np.empty(0, np.int64)
+        for first in range(0, counts.size, ROWS):
+            found = first + np.flatnonzero(counts[first : first + ROWS] == count)
+            left = np.concatenate([left, found])
+            # Parts are full, but for the last one, however devices are searched.
+            is_last = first + ROWS >= counts.size
+            whole = left.size if is_last else left.size - left.size % step
+            for start in range(0, whole, step):
+                chosen = left[start : min(start + step, whole)]
+                rows = self.starts[chosen][:, None] + np.arange(count)
+                weights = None if self.weights is None else self.weights[rows]
+                yield Chosen(chosen, self.rounds[rows].astype(np.int64), weights)
+            left = left[whole:]
 
     def so_far(self, numbers: Sequence[int]) -> Iterator["PatternsSoFar"]:
         """Yields the patterns after each of the increasing `numbers` of released rounds. Each is
         valid until the next."""
-        gaps = self._gaps_before()
-        owners = np.repeat(np.arange(self.counts.size), self.counts)
-        counts = np.zeros_like(self.counts)
-        least, before = self.committed_rounds, 0
+        # The least gap of the pairs that are complete after each round.
+        least = np.full(self.committed_rounds, self.committed_rounds)
+        for gaps, later in self.pairs():
+            np.minimum.at(least, self.rounds[later].astype(np.intp), gaps)
+        least = np.minimum.accumulate(least)
+        counts = np.empty_like(self.counts)
         for number in numbers:
-            # Each participation is counted once, after its round is released.
-            released = np.flatnonzero((self.rounds >= before) & (self.rounds < number))
-            np.add.at(counts, owners[released], 1)
-            least = int(gaps[released].min(initial=least))
-            yield PatternsSoFar(self, number, counts, min(least, number))
-            before = number
+            for devices, rows in self.blocks():
+                is_released = (self.rounds[rows] < number).astype(np.int64)
+                first = self.starts[devices] - rows.start
+                np.add.reduceat(is_released, first, out=counts[devices])
+            yield PatternsSoFar(self, number, counts, min(int(least[number - 1]), number))
 
 
 class PatternsSoFar(NamedTuple):
@@ -170,6 +213,10 @@ class PatternsSoFar(NamedTuple):
     min_sep: int
     """As `Patterns.min_sep`."""
 
+    def without(self, is_left_out: BoolArray) -> "PatternsSoFar":
+        """Returns the patterns as if some devices [P] had not come."""
+        return self._replace(counts=np.where(is_left_out, 0, self.counts))
+
     @property
     def device_ids(self) -> UInt64Array:
         """The devices of `whole`, [P]."""
@@ -182,7 +229,7 @@ class PatternsSoFar(NamedTuple):
 
     def with_count(self, count: int) -> Iterator[Chosen]:
         """As `Patterns.with_count`."""
-        return self.whole.first_rounds(np.flatnonzero(self.counts == count), count)
+        return self.whole.first_rounds(self.counts, count)
 
 
 def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
@@ -200,15 +247,20 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
             f"trace {str(trace.path)!r} has no committed round, so nothing was released; there is "
             "nothing to audit"
         )
-    parts = list(patterns_by_part(trace))
-
-    def joined(name: str) -> Any:
-        columns = [getattr(part, name) for part in parts]
-        # Either all parts have weights or owners, or none has.
-        return None if columns[0] is None else np.concatenate(columns)
-
-    names = ("device_ids", "counts", "rounds", "weights", "owner_ids")
-    return Patterns(trace.committed_rounds, *map(joined, names))
+    # As many as there are rows; pages that are not written take no memory.
+    most = sum(part["rows"] for part in trace.run["parts"])
+    columns: dict[str, NDArray] = {}
+    sizes = Counter[str]()
+    for part in patterns_by_part(trace):
+        for name in ("device_ids", "counts", "rounds", "weights", "owner_ids"):
+            # Either all parts have weights or owners, or none has.
+            if (column := getattr(part, name)) is not None:
+                if name not in columns:
+                    columns[name] = np.empty(most, column.dtype)
+                columns[name][sizes[name] : sizes[name] + column.size] = column
+                sizes[name] += column.size
+    columns = {name: whole[: sizes[name]] for name, whole in columns.items()}
+    return Patterns(trace.committed_rounds, **columns)
 
 
 def patterns_by_part(trace: Trace | ImportedTrace) -> Iterator[Patterns]:

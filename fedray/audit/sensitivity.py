@@ -22,6 +22,8 @@ from fedray.mechanisms.triangular import TriangularStrategy
 MOST_OF_MATRICES = 8_000
 """Largest number of participations of a device that is audited with a matrix: 8,000 in 10,000
 rounds take under a minute and 1.7 GB."""
+WORTH_A_BOUND = 1 << 24
+"""Number of pairs of participations that are worth a bound for (b, k), which may take a second."""
 MOST_COMPARED = 256
 """Largest number of participations for which the sensitivity for (b, k) is computed, to stop early.
 """
@@ -55,9 +57,9 @@ def trace_sensitivity(
     Devices are checked by number of participations, most first. Devices with c participations obey
     (b, c). Once the sensitivity for (b, c) is no larger than one already found, no device with c or
     fewer participations can exceed it. (Weights are at most 1, so they do not change that. For
-    whole matrices, for Toeplitz ones outside Theorem 3.1, and for many participations, the bound
-    for (b, k) costs more than checking every device. If no theorem gives it, every device is
-    checked.)
+    whole matrices, for Toeplitz ones outside Theorem 3.1, for many participations, and for few
+    devices, the bound for (b, k) costs more than checking every device. If no theorem gives it,
+    every device is checked.)
 
     Args:
         strategy: the mechanism.
@@ -87,17 +89,23 @@ def trace_sensitivity(
     certificates = MOST_CERTIFICATES
     # b is 0 if a device contributed twice to a round.
     can_stop = b >= 1 and strategy.is_quick_under_participation(n)
+    devices = np.bincount(patterns.counts)
+    pairs = devices * np.arange(devices.size) ** 2
+    left, since = int(pairs.sum()), WORTH_A_BOUND
     # Devices that have not taken part yet have no sensitivity.
-    for count in np.flatnonzero(np.bincount(patterns.counts)[1:])[::-1] + 1:
+    for count in np.flatnonzero(devices[1:])[::-1] + 1:
         # A stop needs the result of the devices with most participations. It covers all devices
         # that are left, since a pattern with fewer participations obeys (b, c) too.
-        if can_stop and best.value > 0 and count <= MOST_COMPARED:
+        is_worth_it = min(left, since) >= WORTH_A_BOUND
+        if can_stop and best.value > 0 and count <= MOST_COMPARED and is_worth_it:
+            since = 0
             try:
                 most_left = strategy.participation_sensitivity(MinSep(n, b, int(count)))
                 if most_left.value <= best.value:
                     break
             except SensitivityUnknown:
                 can_stop = False
+        left, since = left - int(pairs[count]), since + int(pairs[count])
         for chosen, found in values_of(sensitivities, patterns.with_count(int(count))):
             device_ids = patterns.device_ids[chosen.places]
             best, certificates = _larger(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedray.audit.participation import Patterns
 from fedray.base.arrays import BoolArray, Float64Array, UInt32Array, UInt64Array
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -12,8 +13,15 @@ from fedray.wire.messages import Outcome
 Waits = Iterator[tuple[Float64Array, UInt64Array, UInt32Array]]
 
 
-def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
-    """Returns every pair of consecutive participations of a device, part by part of the trace.
+def are_known(trace: Trace | ImportedTrace) -> bool:
+    """Whether the waits are known: not of a log that was imported without times."""
+    if isinstance(trace, Trace):
+        return True
+    return trace.run.get("times") is not None and "times_digest" in trace.run["parts"][0]
+
+
+def waits_between(trace: Trace | ImportedTrace, patterns: Patterns) -> Waits | None:
+    """Returns every pair of consecutive participations of a device, in parts of whole devices.
 
     Each item is (seconds between [A], device ids [A], the two rounds [A, 2]). In a trace of ours
     the seconds are those from the accepted report to the next check-in, which a timer rules; rounds
@@ -22,13 +30,14 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
 
     Args:
         trace: the trace; memory is that of one part.
+        patterns: its patterns.
 
     Returns:
         None for a log that was imported without times.
     """
     if isinstance(trace, Trace):
         return _of_run(trace)
-    return _of_log(trace) if trace.times(0) is not None else None
+    return _of_log(trace, patterns) if are_known(trace) else None
 
 
 def is_too_short(seconds: Float64Array, timer_hours: float) -> BoolArray:
@@ -54,7 +63,10 @@ def _of_run(trace: Trace) -> Waits:
         is_first = is_first_of_upload(devices, check_ins)
         devices, rounds = devices[is_first], rounds[is_first]
         waits = check_ins[is_first][1:] - reports[is_first][:-1]
-        yield _same_device(waits, devices, rounds)
+        # Differences across two devices mean nothing.
+        is_same = devices[1:] == devices[:-1]
+        pairs = np.column_stack([rounds[:-1], rounds[1:]])
+        yield waits[is_same], devices[1:][is_same], pairs[is_same]
 
 
 def is_first_of_upload(device_ids: UInt64Array, check_in_times: Float64Array) -> BoolArray:
@@ -70,22 +82,19 @@ def is_first_of_upload(device_ids: UInt64Array, check_in_times: Float64Array) ->
     return is_first
 
 
-def _of_log(trace: ImportedTrace) -> Waits:
-    for part, accepted in enumerate(trace.accepted()):
+def _of_log(trace: ImportedTrace, patterns: Patterns) -> Waits:
+    # Each row of a log is a participation, so the times of a part are in the order of `rounds`.
+    start = 0
+    for part, entry in enumerate(trace.run["parts"]):
         times = trace.times(part)
         assert times is not None
         first, last = times
-        waits = first[1:] - last[:-1]
-        # Rounded times may be a step further apart than the true ones.
-        waits = np.minimum(waits, np.maximum(waits - trace.time_step, 0.0))
-        yield _same_device(waits, accepted.device_ids, accepted.rounds)
-
-
-def _same_device(
-    waits: Float64Array, devices: UInt64Array, rounds: UInt32Array
-) -> tuple[Float64Array, UInt64Array, UInt32Array]:
-    """Without the pairs of rows that are of two devices."""
-    # Differences across two devices mean nothing.
-    is_same = devices[1:] == devices[:-1]
-    pairs = np.column_stack([rounds[:-1], rounds[1:]])
-    return waits[is_same], devices[1:][is_same], pairs[is_same]
+        for devices, rows in patterns.blocks(start, start + entry["rows"]):
+            later = patterns.later_in(devices, rows)
+            of_row = np.repeat(patterns.device_ids[devices], patterns.counts[devices])
+            pairs = np.column_stack([patterns.rounds[later - 1], patterns.rounds[later]])
+            waits = first[later - start] - last[later - 1 - start]
+            # Rounded times may be a step further apart than the true ones.
+            waits = np.minimum(waits, np.maximum(waits - trace.time_step, 0.0))
+            yield waits, of_row[later - rows.start], pairs
+        start += entry["rows"]

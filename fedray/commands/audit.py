@@ -100,6 +100,9 @@ def audit(
         opened, result = audited(
             trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
         )
+    # The page of a long trace takes its time, and its reader wants the verdict.
+    if not as_json:
+        print_audit(opened, result, claim, evidence is not None, verify is True, verbose)
     written = write_shown(result, page, figures)
     if events is not None:
         written["events"] = str(result.write_events(events))
@@ -107,8 +110,6 @@ def audit(
         with progress_line("writing evidence"):
             write_evidence(result, evidence, show_devices)
         written["evidence"] = str(evidence)
-    if not as_json:
-        print_audit(opened, result, claim, "evidence" in written, verify is True, verbose)
     # The only file that may be refused comes last.
     if statement is not None:
         try:
@@ -230,11 +231,12 @@ def audit_run_of_tasks(
             f"tasks; leave it out, or name the trace of one, as {str(directory / 'TASK')!r}"
         )
     opened, audit = open_tasks(directory, delta, verify)
+    if not as_json:
+        print_pieces([*tasks_text(audit, verbose), *(() if verbose else (WHOLE,))])
+        if verify:
+            print_line(f"every column has its recorded digest; the run is {opened.digest}")
     written = write_shown(audit, page, figures)
     if as_json:
         print_json({**audit.to_json(), "digest_verified": verify is True, **written})
-        return
-    print_pieces([*tasks_text(audit, verbose), *(() if verbose else (WHOLE,))])
-    if verify:
-        print_line(f"every column has its recorded digest; the run is {opened.digest}")
-    print_files(written)
+    else:
+        print_files(written)

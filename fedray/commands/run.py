@@ -168,7 +168,7 @@ _COSTS = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
 
 
 def print_run(trace: Any, as_json: bool) -> None:
-    """Audits the trace of a run, writes its page, and prints both.
+    """Audits the trace of a run, prints the audit, and writes its page.
 
     Raises:
         RunFailed: the page could not be written.
@@ -182,14 +182,22 @@ def print_run(trace: Any, as_json: bool) -> None:
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_trace(trace)
+    trained, answers = trace.trained, None
+    if "analytics" in trace.scenario:
+        answers = written_answers(audit)
+    # The page of a long run takes its time, and its reader wants the verdict.
+    if not as_json:
+        if answers is not None:
+            print_pieces([Paragraph("", answers.headline), *tables_without_privacy(answers)])
+        if trained is not None:
+            print_pieces(training_text("Training", trained))
+        print_pieces(short_audit_text(audit))
+        print_line(f"trace   {trace.path}")
     report, problem = None, ""
     try:
         report = str(write_own_page(audit.page(), trace.path / REPORT_FILE))
     except InputError as error:
         problem = _without_page(trace.path, error)
-    trained, answers = trace.trained, None
-    if "analytics" in trace.scenario:
-        answers = written_answers(audit)
     if as_json:
         document = {**audit.to_json(), "report": report, **_costs(trace.run)}
         document["training"] = trained and trained.to_json()
@@ -197,19 +205,14 @@ def print_run(trace: Any, as_json: bool) -> None:
             document["question"] = answers.to_json()
         print_json(document)
     else:
-        if answers is not None:
-            print_pieces([Paragraph("", answers.headline), *tables_without_privacy(answers)])
-        if trained is not None:
-            print_pieces(training_text("Training", trained))
-        print_pieces(short_audit_text(audit))
-        print_line(f"trace   {trace.path}", f"report  {report or '-'}")
+        print_line(f"report  {report or '-'}")
         if answers is not None:
             print_line(f"answers {trace.path / 'answer.html'}")
     _exit_by({"": trace}, problem)
 
 
 def print_run_of_tasks(found: Any, as_json: bool) -> None:
-    """Audits a run of several tasks, a TasksRun; writes its pages, and prints all of it.
+    """Audits a run of several tasks, a TasksRun; prints all of it, and writes its pages.
 
     Raises RunFailed if a page could not be written, Exit if a task starved.
     """
@@ -219,20 +222,9 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     from fedray.runs.answers_page import tables_without_privacy, written_evaluations
 
     audit = audit_tasks(found)
-    reports, problem = dict[str, str](), ""
-    try:
-        reports |= _pages_of_tasks(found, audit)
-    except InputError as error:
-        problem = _without_page(found.path, error)
     trained = {name: trace.trained for name, trace in found.traces.items()}
     answers, unanswered = written_evaluations(audit)
-    if as_json:
-        # The page of the whole run has a key of its own.
-        document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
-        models = {name: each and each.to_json() for name, each in trained.items()}
-        asked = {name: each.to_json() for name, each in answers.items()}
-        print_json({**document, **_costs(found.document), "training": models, "questions": asked})
-    else:
+    if not as_json:
         for name, each in trained.items():
             if each is not None:
                 print_pieces(training_text(f"Training of task {name}", each))
@@ -242,7 +234,20 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         print_pieces([*unanswered, *tasks_text(audit)])
         for name, trace in found.traces.items():
             print_line(f"trace   {trace.path} (task {name})")
-        print_line(f"run     {found.path}", f"report  {reports.get('', '-')}")
+        print_line(f"run     {found.path}")
+    reports, problem = dict[str, str](), ""
+    try:
+        reports |= _pages_of_tasks(found, audit)
+    except InputError as error:
+        problem = _without_page(found.path, error)
+    if as_json:
+        # The page of the whole run has a key of its own.
+        document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
+        models = {name: each and each.to_json() for name, each in trained.items()}
+        asked = {name: each.to_json() for name, each in answers.items()}
+        print_json({**document, **_costs(found.document), "training": models, "questions": asked})
+    else:
+        print_line(f"report  {reports.get('', '-')}")
     _exit_by(found.traces, problem)
 
 

@@ -85,14 +85,17 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_trace(trace, scenario=scenario, trained=trained)
+    # The page takes longer than the rest, so it comes last.
+    if not as_json:
+        title = f"Trained on {trace.path}"
+        verdict = Paragraph("", trained_verdict(trained, audit))
+        pieces = (verdict, *training_text(title, trained), *end_of_run(audit))
+        print_pieces([*pieces, guarantees_table(audit)])
+        print_line(f"`fedray audit {trained.path} --verbose` shows what these guarantees rest on.")
+        print_line(f"model   {trained.path}")
     page = trained_page(trained, audit=audit)
     report = str(write_own_page(page, trained.path / REPORT_FILE))
     if as_json:
         print_json({**trained.to_json(), "audit": audit.to_json(), "report": report})
-        return
-    title = f"Trained on {trace.path}"
-    verdict = Paragraph("", trained_verdict(trained, audit))
-    pieces = (verdict, *training_text(title, trained), *end_of_run(audit))
-    print_pieces([*pieces, guarantees_table(audit)])
-    print_line(f"`fedray audit {trained.path} --verbose` shows what these guarantees rest on.")
-    print_line(f"model   {trained.path}", f"report  {report}")
+    else:
+        print_line(f"report  {report}")

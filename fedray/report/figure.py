@@ -4,7 +4,7 @@ differ."""
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Literal
 
@@ -34,6 +34,8 @@ KINDS = {
 """Place of the colour and dash of each kind of mechanism, the same in every figure."""
 MOST_MARKED = 20
 """Points of a line up to which they are marked."""
+DRAWN_PARTS = 1000
+"""Parts of the x axis, in each of which a long series is drawn by its extremes."""
 GREY, RED = "#8a8f94", "#c4362c"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
 """Opacity of areas; on pages they have an outline too, because they hardly differ from paper."""
@@ -122,6 +124,40 @@ class Series:
         slack = 1e-9 * np.abs(until[:-1])
         return self.x[1:] <= until[:-1] + slack
 
+    @property
+    def is_long(self) -> bool:
+        """Whether a line or steps have more points than a screen shows."""
+        return self.kind in ("line", "steps") and self.x.size > 4 * DRAWN_PARTS
+
+    def thinned(self, axis: Axis) -> "Series":
+        """Returns a long series, whose x increase, by the points with the least and the largest y
+        in each of DRAWN_PARTS equal parts of the x `axis`; other series as they are.
+
+        A range around y covers those of its part. Steps of a part join, so a gap is kept if it is
+        longer than two parts.
+        """
+        if not self.is_long:
+            return self
+        at = np.log(self.x) if axis.is_log else self.x
+        at = (at - at[0]) / ((at[-1] - at[0]) or 1.0)
+        parts = np.minimum(at * DRAWN_PARTS, DRAWN_PARTS - 1).astype(np.int64)
+        begins = np.flatnonzero(np.diff(parts, prepend=-1))
+        # Sorted by y within each part; of equal ones, the first is kept.
+        is_known = np.isfinite(self.y)
+        least = np.lexsort((np.where(is_known, self.y, np.inf), parts))[begins]
+        most = np.lexsort((np.where(is_known, -self.y, np.inf), parts))[begins]
+        kept = np.unique(np.concatenate([least, most]))
+        place = np.searchsorted(begins, kept, side="right") - 1
+        x, until = self.x[kept], self.until
+        if until is not None:
+            is_first = np.diff(place, prepend=-1) > 0
+            x = np.where(is_first, self.x[begins[place]], x)
+            ends = until[np.append(begins[1:], self.x.size) - 1][place]
+            until = np.where(np.append(is_first[1:], True), ends, np.append(x[1:], np.nan))
+        low = None if self.low is None else np.fmin.reduceat(self.low, begins)[place]
+        high = None if self.high is None else np.fmax.reduceat(self.high, begins)[place]
+        return replace(self, x=x, y=self.y[kept], until=until, low=low, high=high)
+
     def bars(self) -> tuple[Float64Array, Float64Array]:
         """Returns (middles [m], widths [m]) of the bars. A bar counts whole numbers up to until -
         1, and is a little narrower than its bin, so that neighbours can be distinguished."""
@@ -179,6 +215,18 @@ class Figure:
     """Series in the order of drawing."""
     marks: tuple[Mark, ...] = ()
     """Lines and zones across the figure."""
+
+    def drawn(self) -> "Figure":
+        """Returns the figure as it is drawn: long series thinned, as its note then says."""
+        longest = max((each.x.size for each in self.series if each.is_long), default=0)
+        if not longest:
+            return self
+        note = (
+            f"{self.note} Of {longest:,} points, the least and the largest value in each "
+            f"{DRAWN_PARTS:,}th part of the axis are drawn, which also the data here have; files "
+            "of figures (--figures) have all points."
+        )
+        return replace(self, note=note, series=tuple(each.thinned(self.x) for each in self.series))
 
     @property
     def ticks(self) -> list[float]:

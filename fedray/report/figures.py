@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedray.audit.audit import Audit
 from fedray.audit.filtered import Exclusions
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.rounding import given, up
+from fedray.base.rounding import counted, given, up
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun, metric_of_answer
@@ -41,7 +41,7 @@ def audit_figures(audit: Audit) -> list[Figure]:
     """
     figures = trace_figures(audit.trace) if isinstance(audit.trace, Trace) else []
     figures.append(participations_per_device(audit))
-    if audit.patterns.gaps.size:
+    if audit.max_participations > 1:
         figures.append(gaps(audit))
     if audit.exclusions is not None and audit.exclusions.devices:
         figures.append(excluded_devices(audit, audit.exclusions))
@@ -302,17 +302,17 @@ def _broken(begin: float, end: float, claimed: float) -> Mark:
 def gaps(audit: Audit) -> Figure:
     """Returns the gaps between consecutive participations of a device, in at most 120 bins of whole
     rounds, with min-sep marked."""
-    values = audit.patterns.gaps
+    pairs = audit.patterns.pairs_by_gap
     claimed = _claimed(audit, "min_sep")
     enforced = [each.enforced.min_sep for each in audit.mechanisms[:1]]
     # A bar on both sides of a limit would show kept gaps as broken.
-    edges, counts = gap_bins(values, next((int(e) for e in (*claimed, *enforced) if e), None))
+    edges, counts = gap_bins(pairs, next((int(e) for e in (*claimed, *enforced) if e), None))
     # Empty bins are left out, because a logarithmic axis has no place for them.
     is_seen = counts > 0
     heights = counts[is_seen].astype(np.float64)
     starts = edges[:-1][is_seen].astype(np.float64)
     ends = edges[1:][is_seen].astype(np.float64)
-    least = float(values.min())
+    least = float(np.flatnonzero(pairs)[0])
     return Figure(
         "gaps",
         "Gaps between participations",
@@ -321,29 +321,30 @@ def gaps(audit: Audit) -> Figure:
         Axis("Pairs", needs_log([heights], LOG_BARS)),
         (Series("pairs", "bars", starts, heights, ends),),
         (
-            Mark(least, f"min-sep {values.min():,}"),
+            Mark(least, f"min-sep {least:,.0f}"),
             *(_broken(least - 0.5, each - 0.5, each) for each in claimed if least < each),
         ),
     )
 
 
-def gap_bins(values: Int64Array, edge: int | None = None) -> tuple[Int64Array, Int64Array]:
-    """Counts whole values in bins [edge, next edge) of equal whole width.
+def gap_bins(pairs: Int64Array, edge: int | None = None) -> tuple[Int64Array, Int64Array]:
+    """Counts gaps in bins [edge, next edge) of equal whole width.
 
     Args:
-        values: whole numbers [N]; the first bin starts at the smallest.
-        edge: value at which a bin starts instead, if it lies among the bins.
+        pairs: number of pairs by their gap, [n]; the first bin starts at the smallest gap.
+        edge: gap at which a bin starts instead, if it lies among the bins.
 
     Returns:
         (edges [m + 1], counts [m]).
     """
-    low = int(values.min())
-    high = int(values.max())
+    gaps = np.flatnonzero(pairs)
+    low, high = int(gaps[0]), int(gaps[-1])
     # Rounded up, so that at most MOST_BINS hold all values, wherever the first one starts.
     width = -(-(high - low + 1) // (MOST_BINS - (edge is not None)))
     low -= 0 if edge is None else (low - edge) % width
     edges = np.arange(low, high + width + 1, width)
-    return edges, np.histogram(values, bins=edges)[0]
+    # Sums of whole numbers, which float64 holds exactly.
+    return edges, np.histogram(gaps, edges, weights=pairs[gaps])[0].astype(np.int64)
 
 
 def epsilon_over_rounds(audit: Audit) -> Figure:
@@ -357,7 +358,8 @@ def epsilon_over_rounds(audit: Audit) -> Figure:
         kind = "An upper bound for the trace, at some rounds at least,"
     used = audit.mechanisms[0]
     note = (
-        f"{kind} at the right end of each step; before it the step is an upper bound. Observed: "
+        f"{kind} at the right end of each of {counted(len(audit.over_rounds), 'step')}; before it "
+        "the step is an upper bound. Observed: "
         f"it holds for this run's pattern{', without amplification' if used.sampled else ''}."
     )
     marks = [Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, "epsilon")]

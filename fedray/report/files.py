@@ -77,7 +77,7 @@ def write_figures(
         ) from None
     written = []
     for figure in result.figures():
-        canvas = drawn_figure(figure, kind)
+        canvas = drawn_figure(figure.drawn(), kind)
         contents = {each: saved(canvas, each) for each in formats}
         contents["csv"] = figure_csv(figure).encode()
         for suffix, content in contents.items():

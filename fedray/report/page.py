@@ -251,6 +251,7 @@ def _render(template: str, figures: Sequence[Figure], **values: Any) -> str:
         "rests_on": audits.rests_on,
         "simulated_time": simulated_time,
     }
+    figures = [each.drawn() for each in figures]
     # NaN is not JSON: a browser would refuse all data of the page for one of them.
     by_name = {each.name: _for_script(each) for each in figures}
     figures_json = json.dumps(by_name, allow_nan=False)

@@ -1,9 +1,9 @@
 """Benchmarks of import and audit of large logs, and of sweeps of 200 cells.
 
-    python tests/benchmarks/bench_audit.py [import] [sweep] [simulated] [--rows 100000000] [--cells 200]
+    python tests/benchmarks/bench_audit.py [import] [sweep] [simulated] [--rows 100000000] [--cells 200] [--against TREE]
 
 The log's devices are hashed 64-bit numbers in no order, five participations each; its round numbers have gaps. Each step runs in a process of its own; its peak
-memory is that process's. Cells of a sweep are assumed outcomes, or simulated; `--cells 24` is a quick look at the share of the CPU time inside them.
+memory is that process's. With `--against`, a checkout of another commit, audits of both alternate, and medians and ratios are printed. Cells of a sweep are assumed outcomes, or simulated; `--cells 24` is a quick look at the share of the CPU time inside them.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from fedray.base.source import ROOT
 from fedray.scenario import Scenario
 
-ROUNDS, EACH, BATCH = 3000, 5, 1 << 20
+ROUNDS, EACH, BATCH, PAIRS = 3000, 5, 1 << 20, 3
 QUICKSTART = Scenario.from_toml(ROOT / "scenarios" / "quickstart.toml")
 CELL = ("rounds.count=200", "training.enabled=false")
 """A cell of a simulated sweep, which takes some five seconds."""
@@ -78,13 +78,15 @@ print(json.dumps({"seconds": time.perf_counter() - start}))
 """
 AUDIT = """
 import json, resource, sys, time
+sys.path.insert(0, sys.argv[2])
 from fedray.audit.audit import audit_trace
 from fedray.mechanisms.registry import BLT
 start = time.perf_counter()
 audit = audit_trace(f"{sys.argv[1]}/trace", 7.0, 1e-10, BLT(theta=(0.9953348970002772, 0.8122920858683399),
                                                            omega=(0.12828660029532482, 0.32904048602262866)))
+usage = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({"seconds": time.perf_counter() - start, "min_sep": audit.min_sep, "rho": audit.mechanisms[0].rho,
-                  "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+                  "cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss / 1024}))
 """
 SWEEP = """
 import contextlib, json, os, sys, threading, time
@@ -154,8 +156,8 @@ def own_process(program: str, *arguments: str, **environment: str) -> dict[str, 
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def bench_import(rows: int) -> None:
-    """A Parquet log of hashed ids, imported, then audited."""
+def bench_import(rows: int, against: Path | None) -> None:
+    """A Parquet log of hashed ids, imported, then audited, also by the code of another checkout."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         write_log(Path(folder, "log.parquet"), rows)
@@ -169,11 +171,38 @@ def bench_import(rows: int) -> None:
                 flush=True,
             )
         read = own_process(READ, folder)
-        audit = own_process(AUDIT, folder)
+        audit = audits(folder, rows, against)
         print(
-            f"  audit {audit['seconds']:.1f} s, peak {audit['peak']:.0f} MiB; {audit['seconds'] / read['seconds']:.1f} x the "
-            f"{read['seconds']:.2f} s in which pyarrow reads the same columns"
+            f"  audit {audit['seconds']:.1f} s: {audit['seconds'] / read['seconds']:.1f} x the {read['seconds']:.2f} s in which "
+            "pyarrow reads the same columns"
         )
+
+
+def audits(folder: str, rows: int, against: Path | None) -> dict[str, Any]:
+    """Audits a trace PAIRS times, in turns with the code of another checkout, prints the medians, and returns those of this code."""
+    trees = {"now": ROOT} if against is None else {"now": ROOT, "before": against}
+    found: dict[str, list[dict[str, Any]]] = {side: [] for side in trees}
+    for turn in range(PAIRS):
+        # Each side goes first as often, because the machine may slow down or speed up.
+        for side in sorted(trees, reverse=turn % 2 == 1):
+            found[side].append(own_process(AUDIT, folder, str(trees[side])))
+    results = {(each["min_sep"], each["rho"]) for runs in found.values() for each in runs}
+    assert len(results) == 1, results
+    keys = ("seconds", "cpu", "peak")
+    medians = {
+        side: {key: float(np.median([run[key] for run in runs])) for key in keys}
+        for side, runs in found.items()
+    }
+    for side, each in medians.items():
+        print(
+            f"  audit {side}: CPU {each['cpu']:.1f} s, {1e9 * each['cpu'] / rows:.0f} ns a row; peak {each['peak']:.0f} MiB, "
+            f"{2**20 * each['peak'] / rows:.1f} bytes a row; {each['seconds']:.1f} s",
+            flush=True,
+        )
+    if against is not None:
+        ratios = [medians["now"][key] / medians["before"][key] for key in ("cpu", "peak")]
+        print("  now / before: CPU {:.2f}, peak {:.2f}".format(*ratios), flush=True)
+    return medians["now"]
 
 
 def bench_sweep(cells: int) -> None:
@@ -231,9 +260,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], default=[])
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--cells", type=int, default=200)
+    parser.add_argument(
+        "--against", type=Path, help="checkout of another commit, audited in turns with this one"
+    )
     arguments = parser.parse_args()
     for name in arguments.names or BENCHMARKS:
-        BENCHMARKS[name](arguments.rows if name == "import" else arguments.cells)
+        options = (arguments.rows, arguments.against) if name == "import" else (arguments.cells,)
+        BENCHMARKS[name](*options)
 
 
 if __name__ == "__main__":

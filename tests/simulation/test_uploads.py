@@ -14,6 +14,7 @@ from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.calibration import calibrate_trace
 from fedray.audit.claims import Claim
 from fedray.audit.noise import ServerNoise
+from fedray.audit.participation import read_patterns
 from fedray.audit.rules import violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.schedule import following_rounds
@@ -158,7 +159,7 @@ def test_a_device_uploads_once_and_its_rounds_are_those_of_one_group(plain: Trac
         assert np.unique(rows["round"][own] % MIN_SEP).size == 1
     assert (rows["report_time"] <= 4 * HOUR).all()
     assert (plain.rounds["started"] >= 4 * HOUR).all()
-    assert next(iter(waits_between(plain) or []))[0].size == 0
+    assert next(iter(waits_between(plain, read_patterns(plain)) or []))[0].size == 0
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from fedray.audit.distribution import largest_first
 from fedray.audit.findings import Finding, verdict_of
 from fedray.audit.statements.statement import (
     MOST_EVIDENCE,
@@ -30,7 +29,7 @@ class MaxParticipationsStatement(Statement):
         # If the claim holds, the most frequent device binds it; else only breaches are shown.
         most = min(broken, MOST_EVIDENCE) or 1
         evidence = []
-        for place in np.argsort(-patterns.counts, kind="stable")[:most].tolist():
+        for place in largest_first(patterns.counts, most).tolist():
             start, count = patterns.starts[place], int(patterns.counts[place])
             rounds = patterns.rounds[start : start + count].tolist()
             device_id = int(patterns.device_ids[place])

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from fedray.audit.findings import Finding, Verdict, verdict_of
 from fedray.audit.statements.statement import (
+    MOST_EVIDENCE,
     Breaches,
     Statement,
     Subject,
@@ -26,20 +29,29 @@ class MinSepStatement(Statement):
         if patterns.max_participations == 1:
             text = "no device took part twice"
             return Finding(self.key, Verdict.HOLDS, claimed, None, "any min_sep", text)
-        gaps, later = patterns.gaps_and_places
-        is_close = gaps < claimed
-        broken = int(is_close.sum())
+        pairs = broken = breakers = 0
+        closest: list[tuple[int, int, int]] = []
+        for gaps, later in patterns.pairs():
+            is_close = gaps < claimed
+            of_block, worst = worst_pairs(
+                gaps, is_close, lambda at, later=later: patterns.devices_at(later[at])
+            )
+            pairs, broken = pairs + gaps.size, broken + int(is_close.sum())
+            breakers += of_block
+            # A block has all pairs of its devices, so the worst of all are among its worst.
+            closest += [(int(gaps[place]), -count, int(later[place])) for place, count in worst]
+        closest.sort()
         # If the claim holds, the closest pair binds it; else only broken pairs are shown.
-        devices, worst = worst_pairs(gaps, is_close, lambda at: patterns.devices_at(later[at]))
+        most = min(breakers, MOST_EVIDENCE) or 1
         evidence = []
-        for place, count in worst:
-            (device,), (pair,) = patterns.pairs_at(later[[place]])
-            shows = f"{counted(int(gaps[place]), 'round')} apart"
-            evidence.append(subject.evidence(int(device), pair.tolist(), shows, count))
+        for gap, count, place in closest[:most]:
+            (device,), (pair,) = patterns.pairs_at(np.array([place]))
+            shows = f"{counted(gap, 'round')} apart"
+            evidence.append(subject.evidence(int(device), pair.tolist(), shows, -count))
         text = "every two participations of a device are at least as far apart as claimed"
         if broken:
             text = (
-                f"{broken:,} of {counted(gaps.size, 'pair')} of consecutive participations "
+                f"{broken:,} of {counted(pairs, 'pair')} of consecutive participations "
                 f"{'is' if broken == 1 else 'are'} closer than claimed"
             )
         b = patterns.min_sep
@@ -47,13 +59,13 @@ class MinSepStatement(Statement):
         should_say = f"min_sep = {b}" if b else ""
         verdict = verdict_of(not broken)
         return Finding(
-            self.key, verdict, claimed, b, should_say, text, broken, tuple(evidence), None, devices
+            self.key, verdict, claimed, b, should_say, text, broken, tuple(evidence), None, breakers
         )
 
     def breaches(self, claimed: int, subject: Subject) -> Iterator[Breaches]:
-        gaps, later = subject.patterns.gaps_and_places
-        for chosen in in_parts(gaps < claimed):
-            yield Breaches(*subject.patterns.pairs_at(later[chosen]), gaps[chosen])
+        for gaps, later in subject.patterns.pairs():
+            for chosen in in_parts(gaps < claimed):
+                yield Breaches(*subject.patterns.pairs_at(later[chosen]), gaps[chosen])
 
     def implied(self, claimed: int, rounds: int, trace: Trace | ImportedTrace) -> MinSep:
         b = min(claimed, rounds)

@@ -160,9 +160,9 @@ def _generator_of(patterns: Patterns) -> np.random.Generator:
 
 def _is_next(patterns: Patterns) -> Int64Array:
     """Returns for each participation whether the device was in the round before, [A]."""
-    gaps, later = patterns.gaps_and_places
     found = np.zeros(patterns.rounds.size, np.int64)
-    found[later] = gaps == 1
+    for gaps, later in patterns.pairs():
+        found[later] = gaps == 1
     return found
 
 

@@ -16,7 +16,7 @@ from fedray.audit.statements.statement import (
     in_parts,
     worst_pairs,
 )
-from fedray.audit.waits import is_too_short, waits_between
+from fedray.audit.waits import are_known, is_too_short, waits_between
 from fedray.base.rounding import counted, down
 from fedray.mechanisms.participation import MinSep
 from fedray.trace.imported import ImportedTrace
@@ -29,7 +29,7 @@ class TimerStatement(Statement):
     key = "timer_hours"
 
     def check(self, claimed: float, subject: Subject) -> Finding:
-        waits = waits_between(subject.trace)
+        waits = waits_between(subject.trace, subject.patterns)
         if waits is None:
             text = "the log was imported without times, so a timer cannot be checked"
             return Finding(self.key, Verdict.UNCHECKED, claimed, None, "", text)
@@ -71,7 +71,7 @@ class TimerStatement(Statement):
 
     def breaches(self, claimed: float, subject: Subject) -> Iterator[Breaches]:
         # A timer is only broken if the trace has times.
-        for seconds, device_ids, rounds in waits_between(subject.trace) or ():
+        for seconds, device_ids, rounds in waits_between(subject.trace, subject.patterns) or ():
             for chosen in in_parts(is_too_short(seconds, claimed)):
                 yield Breaches(device_ids[chosen], rounds[chosen], seconds[chosen] / 3600.0)
 
@@ -80,7 +80,7 @@ class TimerStatement(Statement):
         if not claimed:
             return text
         times = round_times(trace)
-        if waits_between(trace) is None:
+        if not are_known(trace):
             unused = "" if times is not None else " and not used, as no times are known"
             text += f" (claimed, not checked{unused})"
         if times is not None and times[0].size == rounds:
