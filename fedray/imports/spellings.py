@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.imports.log import Log, Unused, shown_value
+from fedray.imports.log_files import is_whole
 from fedray.trace.ids import are_missing, keys_of
 
 NO_ID = "means no id"
@@ -79,7 +80,7 @@ class Spellings:
             if role not in self._source.schema.names:
                 continue
             # Any integer is an id, and is written in one way.
-            if pa.types.is_integer(self._source.schema.field(role).type):
+            if is_whole(self._source.schema.field(role).type):
                 continue
             file = self._folder / f"{role}_ids.parquet"
             is_combined = role == "device" and len(self._source.layout.devices) > 1

@@ -633,7 +633,6 @@ def test_a_proposed_list_has_no_times_that_contradict_its_order(
             "has nothing to list: no round has under a tenth",
         ),
         (["--inspect", "--propose-rounds=r.csv", "--rounds=2"], "but others are given"),
-        (["--inspect", "--propose-rounds=r.parquet"], "would be read as Parquet"),
         (["--propose-rounds=r.csv", "--rounds=2", "--out=t"], "is of --inspect"),
         (["--inspect", "--propose-rounds=no/r.csv"], "has nothing to list"),
     ],
