@@ -77,12 +77,14 @@ from fedray.base.storage import local_path
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.scenario import Scenario
 from fedray.trace.ids import keys_of
-from fedray.trace.imported import ImportedTrace, imported_digest
+from fedray.trace.imported import PERIOD, ImportedTrace, imported_digest
 from fedray.trace.partial import Lock
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
 CHAIN_FILE = "ledger.jsonl"
+_ROLES = {"device": "device", "person": "owner"}
+"""Column of a log by the unit of a budget."""
 ROUNDING = 1e-9
 """Relative error of sums of rho that does not count as exceeding the budget."""
 LOCK_SECONDS = 10.0
@@ -233,7 +235,7 @@ class Ledger(Result):
         ]
         # A vocabulary was released once, however many runs use it.
         words: dict[Any, tuple[Release, float]] = {
-            (each.sha256, json.dumps(each.event, sort_keys=True)): (each.event, 1.0)
+            (each.run, each.sha256, json.dumps(each.event, sort_keys=True)): (each.event, 1.0)
             for line in (*open_ones, *(each for versions in releases for each in versions))
             for each in line.vocabularies
         }
@@ -445,7 +447,8 @@ class Ledger(Result):
             start = now.reservations[line].start if line else start
             lines: list[Line] = []
             for audit in audits:
-                new = _charge_of(audit, start, trained)
+                new = _charge_of(audit, start, trained, now.unit)
+                now._check_columns(audit, new)
                 name = now._name_of(new, release)
                 if name:
                     windows = now._windows_of(audit, start, promised, trained)
@@ -468,7 +471,7 @@ class Ledger(Result):
             is_own = {n for n, each in self.reservations.items() if each.run == new.run}
             self._check_noise(new.noise, {*same, *is_own})
             return "" if same else new.name
-        if given and not re.search(NAME, given):
+        if given and not re.fullmatch(NAME, given):
             rule = "must be up to 100 letters, digits and . : - _, the first a letter or digit"
             raise InputError.of("release", given, rule)
         alike = [n for n, each in self.charges.items() if each.may_be(new)]
@@ -487,6 +490,22 @@ class Ledger(Result):
                 f"of which each {self.unit} spent the larger rho, and a new name another release"
             )
         return given or new.name
+
+    def _check_columns(self, audit: Audit, new: Charged) -> None:
+        """Raises InputError if the units of a log are not those of the ledger."""
+        named, columns = f"trace {str(audit.path)!r}", _columns_of(audit.trace, self.unit)
+        if any(each.startswith(PERIOD) for each in columns):
+            raise InputError(
+                f"{named} has devices in a period as units, but a ledger adds up what a device "
+                f"spent in its own windows; import the log without {PERIOD}..."
+            )
+        for number, each in self.charges.items():
+            if each.columns != new.columns:
+                raise InputError(
+                    f"{named} names a {self.unit} by {counted(new.columns, 'column')}, but line "
+                    f"{number} of the ledger by {each.columns}, so one of them could count as two; "
+                    "import both logs with the same columns"
+                )
 
     def _check_noise(self, noise: Collection[str], allowed: Collection[int]) -> None:
         """Raises InputError if a line that is not allowed to has any of this noise."""
@@ -688,7 +707,9 @@ def noise_of(scenario: Scenario, device: str, *, is_training: bool = False) -> t
 def vocabularies_of(scenario: Scenario | None) -> tuple[Vocabulary, ...]:
     """Returns the private vocabulary of a scenario's data, if it has one."""
     cost = vocabulary_cost(scenario)
-    return () if cost is None else (Vocabulary(sha256=cost.vocabulary_sha256, event=cost.event),)
+    if cost is None:
+        return ()
+    return (Vocabulary(run=cost.run, sha256=cost.vocabulary_sha256, event=cost.event),)
 
 
 def _run_of(audit: Audit) -> str:
@@ -713,7 +734,7 @@ def _scenario_of_run(trace: Trace | ImportedTrace) -> str:
     return trace.run.get("task", trace.run)["scenario_digest"]
 
 
-def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> Charged:
+def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None, unit: str) -> Charged:
     """Returns the charge of a run, training or log, without its windows."""
     trace, run, noise, edges = audit.trace, _run_of(audit), (), [None, None]
     parts: list[Any] = [run, audit.digest, trace.run["rounds_digest"]]
@@ -741,7 +762,8 @@ def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None) -> 
         "last": edges[1],
         "start": start,
         "noise": noise,
-        "are_distinct": audit.joined_ids == 0,
+        "columns": len(_columns_of(trace, unit)),
+        "are_distinct": isinstance(trace, ImportedTrace) and trace.are_distinct(_ROLES[unit]),
         "vocabularies": vocabularies_of(audit.scenario),
     }
     return Charged(**of_line, windows={})
@@ -799,14 +821,21 @@ def _units_of(trace: Trace | ImportedTrace, unit: str) -> tuple[pa.Array | None,
     whose ids are numbers."""
     if isinstance(trace, Trace):
         return None, None
-    role = "owner" if unit == "person" else "device"
+    role = _ROLES[unit]
     ids = trace.ids_of(role)
     # Another log may have integers and bytes as text, so they have the keys of their texts.
     if pa.types.is_binary(ids.type):
         names = pa.array([each.hex() for each in ids.to_pylist()], pa.string())
     else:
         names = pa.concat_arrays(ids.cast(pa.string()).chunks)
-    return names, keys_of(names, role == "device" and len(trace.device_columns) > 1)
+    return names, keys_of(names, len(_columns_of(trace, unit)) > 1)
+
+
+def _columns_of(trace: Trace | ImportedTrace, unit: str) -> list[str]:
+    """Returns the columns of a log that name a unit; one for a simulated run."""
+    if isinstance(trace, Trace) or unit == "person":
+        return [unit]
+    return trace.device_columns
 
 
 def _column_of(release: Release) -> str:

@@ -20,7 +20,7 @@ Amount = Annotated[float, Field(ge=0, le=MOST_AMOUNT)]
 Release = Literal["gaussian", "zcdp"] | dict[str, Any]
 """Meaning of amounts: "gaussian" for the rho of a server's Gaussian noise, "zcdp" for the rho of
 noise that devices add, or the event of one answer, whose amounts are numbers of answers."""
-NAME = r"^\w[\w.:-]{0,99}$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}$"
 """Pattern of the name of a release."""
 Window = Annotated[str, Field(pattern=r"^\d{4}(-\d\d(-\d\d)?|-W\d\d|-Q[1-4])?$")]
 
@@ -66,6 +66,8 @@ class Vocabulary(Table):
     """A private vocabulary. Its answers may be of any unit, so its event counts for every unit, in
     every window of the runs that use it, once for all of them."""
 
+    run: Digest
+    """Digest of the scenario whose run found the words."""
     sha256: Digest
     """SHA-256 of the words."""
     event: dict[str, Any]
@@ -108,6 +110,8 @@ class Charged(_Line):
     """Day on which a run started (UTC); None for a log with times."""
     noise: tuple[str, ...]
     """As in `Reserved`; empty for a log, whose noise is unknown."""
+    columns: Annotated[int, Field(ge=1)]
+    """Number of columns of a log that name a unit; 1 for a run."""
     are_distinct: bool
     """Whether ids of the log that share a key were stated to be distinct units."""
     vocabularies: tuple[Vocabulary, ...]

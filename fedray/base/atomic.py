@@ -200,7 +200,8 @@ def replace_file(file: Path, content: Content) -> None:
     file = local_path(file)
     with whole_file(file) as new:
         # O_EXCL and O_NOFOLLOW: a link planted under this name is never written through.
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        handle = os.open(new, flags, _own_mode(file) or 0o666)
         with open(handle, "wb") as stream:
             if isinstance(content, bytes):
                 stream.write(content)
@@ -223,12 +224,23 @@ def whole_file(file: Path) -> Iterator[Path]:
     new = _new_name(file)
     try:
         yield new
+        if mode := _own_mode(file):
+            new.chmod(mode)
         new.replace(file)
     # An interruption leaves nothing half-written either.
     except BaseException:
         with contextlib.suppress(OSError):
             new.unlink()
         raise
+
+
+def _own_mode(file: Path) -> int | None:
+    """Returns the permissions of a file of this user, which a new content keeps; None without."""
+    with contextlib.suppress(OSError):
+        found = file.lstat()
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            return stat.S_IMODE(found.st_mode)
+    return None
 
 
 @contextlib.contextmanager

@@ -25,8 +25,8 @@ def say_if_same(ledger: Any, before: str = "") -> None:
     """Says on stderr if a charge, before which the head was `before`, charged nothing."""
     if ledger.entries[-1]["kind"] == "cancelled" or ledger.head == before:
         typer.echo(
-            "fedray: the ledger has this release already, so nothing was charged; another "
-            "training.seed makes a run or training another release",
+            "fedray: the ledger has this release already, so nothing was charged; another release "
+            "has another training.seed, and that of a log another name (--release)",
             err=True,
         )
 
@@ -61,7 +61,8 @@ def budget(
         add (TRACE|URI): run, training or log to charge; a second time changes nothing
         claim (TOML): mechanism and noise of a log, as a claim
         release (NAME): name of a log's release; that of a charge corrects the charge
-        start (DAY): day on which the run started (UTC), if no reservation or log says it
+        start (DAY): day on which the run started (UTC), if no reservation or log says it; a log
+            without times counts in the window of that day
         cancel (LINE): reservation of a run that released nothing
         head (DIGEST): head at an earlier time, which the ledger must continue
         statement (FILE): privacy statement over all runs to publish, as Markdown
@@ -70,6 +71,14 @@ def budget(
     from fedray.audit.ledger import Ledger
     from fedray.runs.budgeted import charge_run
 
+    if add is None:
+        for name, value in (("claim", claim), ("release", release), ("start", start)):
+            if value is not None:
+                rule = "is about a charge, but none is made"
+                raise InputError.of(name, str(value), rule, "give the log or run by `add=TRACE`")
+    if epsilon is None and delta is not None:
+        rule = "is for a new ledger, whose epsilon is given too"
+        raise InputError.of("delta", delta, rule, "leave it out")
     if epsilon is not None:
         delta = demanded("delta", delta, "must be given")
         found = Ledger.create(ledger, epsilon, delta, period, unit)

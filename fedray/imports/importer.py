@@ -250,6 +250,7 @@ def import_log(
             "devices": parts.devices,
             **({} if owner_column is None else {"owner_column": owner_column}),
             **({} if join_ids is None else {"joined_ids": joined_ids if join_ids else 0}),
+            **({"distinct_ids": ids.distinct} if join_ids is False else {}),
             **({"sparse_rounds": log_rounds.sparse} if log_rounds.sparse else {}),
             "left_out": [asdict(each) for each in left_out],
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

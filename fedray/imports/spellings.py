@@ -21,6 +21,7 @@ from fedray.trace.ids import are_missing, keys_of
 
 NO_ID = "means no id"
 """End of the reason for which rows with words such as NULL are left out."""
+ROLES = ("device", "owner")
 MOST_GROUPS = 3
 """Largest number of groups of ids in a message."""
 _GROUPS = (
@@ -63,6 +64,8 @@ class Spellings:
     ) -> None:
         self.questions: list[str] = []
         """A sentence for each role whose ids share keys, until the caller says what they are."""
+        self._alike: dict[str, bool] = {}
+        """Whether ids of each role that was read share keys."""
         self.ids_of_devices = 0
         """Number of ids of devices that were read; 0 if they are integers."""
         self._source, self._queried, self._folder = source, queried, folder
@@ -76,7 +79,7 @@ class Spellings:
             query: query of the ids, with `{role}` for the column.
             views: files that it reads, each a view by its name.
         """
-        for role in ("device", "owner"):
+        for role in ROLES:
             if role not in self._source.schema.names:
                 continue
             # Any integer is an id, and is written in one way.
@@ -89,6 +92,12 @@ class Spellings:
             _write_keyed(file, kind, found, is_combined, self._kept)
             self._views[f"{role}_ids"] = file
             self._ask(role)
+
+    @property
+    def distinct(self) -> list[str]:
+        """Roles of which the caller says that ids with a key are distinct: of those with such ids
+        he was asked, and without any the answer is about all."""
+        return [role for role, is_alike in self._alike.items() if is_alike] or list(ROLES)
 
     def rows(self, staged: Path) -> tuple[str, dict[str, Path]]:
         """Returns SQL of the rows whose ids name a device, with one spelling of ids that the caller
@@ -124,8 +133,6 @@ class Spellings:
         if role == "device":
             (count,) = self._queried(_COUNT.format(role=role), view)
             self.ids_of_devices = count["ids"][0].as_py()
-        if self._join is not None:
-            return
         groups = ids = 0
         some: list[str] = []
         for batch in self._queried(_GROUPS.format(role=role), view):
@@ -134,7 +141,8 @@ class Spellings:
             few = batch.slice(0, MOST_GROUPS - len(some))
             for first, last in zip(few["first"], few["last"], strict=True):
                 some.append(f"{shown_value(first)} and {shown_value(last)}")
-        if groups:
+        self._alike[role] = groups > 0
+        if groups and self._join is None:
             self.questions.append(
                 f"{ids:,} ids of {role}s differ only in writing within "
                 f"{counted(groups, 'group')} (such as {'; '.join(some)})"

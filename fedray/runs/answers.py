@@ -159,6 +159,8 @@ class Answers(DrawnResult):
     """Directory of the trace."""
     digest: str
     """The trace's digest."""
+    asked: NotInJson[str]
+    """Digest of the scenario that asks, whose noise the answers have."""
     analytics: Analytics
     """The question, values, trust models and budget."""
     is_instead: NotInJson[bool]
@@ -232,6 +234,7 @@ class Answers(DrawnResult):
             "delta": spent.delta,
             "event": spent.event.to_json(),
             "vocabulary_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "run": self.asked,
         }
         document = {
             "trace_digest": self.digest,
@@ -318,7 +321,14 @@ def answers_of(
         None if used is None else (used.observed, used.enforced),
     )
     return Answers(
-        opened, opened.path, opened.digest, asked.analytics, is_instead, windows, privacy
+        opened,
+        opened.path,
+        opened.digest,
+        asked.digest,
+        asked.analytics,
+        is_instead,
+        windows,
+        privacy,
     )
 
 

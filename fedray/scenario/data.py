@@ -143,6 +143,8 @@ class VocabularyCost(Table):
     """Spending of a device in these windows."""
     vocabulary_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """SHA-256 of the vocabulary that the event is about."""
+    run: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Digest of the scenario whose run found the words: another run may find the same ones."""
 
 
 class FormedData(NamesDataFiles, DataTable):

@@ -191,6 +191,9 @@ class ImportDocument(TypedDict):
     """Number of ids of devices before ids that differ only in writing were joined, or 0 if such ids
     are distinct devices, as stated to the import; absent if it was not asked, so that no two ids of
     the log differ only in writing."""
+    distinct_ids: NotRequired[list[str]]
+    """Roles, device or owner, whose ids that differ only in writing are distinct, as stated to the
+    import; absent without such a statement."""
     left_out: list[LeftOut]
     """Rows that are not participations."""
     written: str
@@ -548,6 +551,11 @@ class ImportedTrace(OpenedTrace):
             ]
         except DAMAGE as error:
             raise _corrupt(file, f"is missing or damaged ({first_line(error)})") from None
+
+    def are_distinct(self, role: str) -> bool:
+        """Returns whether ids of a role (device or owner) that differ only in writing were stated
+        to be distinct."""
+        return role in self.run.get("distinct_ids", ())
 
     def ids_of(self, role: str) -> pa.ChunkedArray:
         """Returns the ids in the log of every device, or of its owner (`role`), in order of the

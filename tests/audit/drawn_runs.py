@@ -82,6 +82,7 @@ def words(each: Drawn, epsilon: float) -> dict[str, Any]:
         "delta": 2e-8,
         "event": Repeated(event=Composed(events=parts), count=2).to_json(),
         "vocabulary_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "run": "0" * 64,
     }
     (each.folder / "words.txt.json").write_text(json.dumps({"cost": cost}))
     rows = [{"client": f"c{n}", "text": "word0 word1"} for n in range(30)]

@@ -652,6 +652,7 @@ def test_a_private_vocabulary_leaves_nothing_to_claim_or_to_publish_for_other_no
         delta=1e-5,
         event=Gaussian(noise_multiplier=5.0, sensitivity=1.0).model_dump(mode="json"),
         vocabulary_sha256="0" * 64,
+        run="0" * 64,
     )
     monkeypatch.setattr("fedray.audit.audit.vocabulary_cost", lambda _: cost)
     audit = audit_trace(trace, 100.0)

@@ -261,7 +261,7 @@ def test_a_vocabulary_counts_once_for_every_unit_of_every_run_that_uses_it(tmp_p
     assert both.windows[0].epsilon == pytest.approx(two, rel=1e-12)
     # Other words of the same cost were another release.
     charge = both.charges[3]
-    others = (Vocabulary(sha256="0" * 64, event=vocabulary.event),)
+    others = (Vocabulary(run="0" * 64, sha256="0" * 64, event=vocabulary.event),)
     made = {"name": "other", "vocabularies": others}
     windows = {"windows": dict.fromkeys(charge.windows, ())}
     third = both._with([charge.model_copy(update=made | windows)])

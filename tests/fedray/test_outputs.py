@@ -258,3 +258,12 @@ def test_an_error_that_shows_when_the_output_is_closed_is_told() -> None:
     assert (done.returncode, done.stdout) == (1, b"whole\n")
     assert b"Disk quota exceeded" in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_new_content_keeps_the_permissions_of_a_file(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "statement.md"
+    file.write_bytes(b"old")
+    file.chmod(mode)
+    write_output(file, b"new", "statement")
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"new", mode)

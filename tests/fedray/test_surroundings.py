@@ -17,7 +17,7 @@ from numba.core.caching import _CacheLocator
 from fedray.base.errors import InputError
 from fedray.base.kept import cache_folder
 from fedray.runs.simulation import simulate
-from fedray.runtime.local_ray import LONGEST, SOCKET, private_surroundings
+from fedray.runtime.local_ray import LONGEST, private_surroundings
 from fedray.runtime.placement import Placement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,28 +164,33 @@ def test_a_folder_in_which_ray_cannot_start_is_named(name: str, folder: str, mon
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.ray
-def test_the_longest_folder_is_accepted_and_has_a_private_one_for_as_long_as_the_cluster(
-    monkeypatch, tmp_path: Path
-) -> None:
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
-        monkeypatch.setenv(name, "the user's")
-    parent = Path("/tmp/" + "x" * (LONGEST - 5))
-    monkeypatch.setenv("RAY_TMPDIR", str(parent))
-    try:
-        with private_surroundings() as folder:
-            assert len(f"{folder}{SOCKET.partition('/r')[2]}") == 107
-            (private,) = parent.iterdir()
-            assert stat.S_IMODE(private.stat().st_mode) == 0o700
-            assert folder.parent == private
-            token = os.environ["RAY_AUTH_TOKEN"]
-            assert (len(token), os.environ["RAY_AUTH_MODE"]) == (64, "token")
-        assert list(parent.iterdir()) == []
-        assert os.environ["RAY_AUTH_TOKEN"] == os.environ["RAY_AUTH_MODE"] == "the user's"
-        with private_surroundings():
-            assert os.environ["RAY_AUTH_TOKEN"] != token
-    finally:
-        shutil.rmtree(parent)
+SURROUNDINGS = """
+import os, shutil, stat, sys
+from pathlib import Path
+from fedray.runtime.local_ray import LONGEST, SOCKET, private_surroundings
+os.environ |= {"RAY_AUTH_MODE": "the user's", "RAY_AUTH_TOKEN": "the user's"}
+parent = Path(sys.argv[1] + "x" * (LONGEST - len(sys.argv[1])))
+os.environ["RAY_TMPDIR"] = str(parent)
+try:
+    with private_surroundings() as folder:
+        assert len(f"{folder}{SOCKET.partition('/r')[2]}") == 107
+        (private,) = parent.iterdir()
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert folder.parent == private
+        token = os.environ["RAY_AUTH_TOKEN"]
+        assert (len(token), os.environ["RAY_AUTH_MODE"]) == (64, "token")
+    assert list(parent.iterdir()) == []
+    assert os.environ["RAY_AUTH_TOKEN"] == os.environ["RAY_AUTH_MODE"] == "the user's"
+    with private_surroundings():
+        assert os.environ["RAY_AUTH_TOKEN"] != token
+finally:
+    shutil.rmtree(parent)
+"""
+
+
+def test_the_longest_folder_is_accepted_and_has_a_private_one_for_as_long_as_the_cluster() -> None:
+    """In a process of its own, because Ray reads the token of a cluster again."""
+    subprocess.run([sys.executable, "-c", SURROUNDINGS, "/tmp/"], check=True)
 
 
 @pytest.mark.slow

@@ -244,7 +244,7 @@ def test_the_bound_of_a_private_vocabulary_includes_what_it_cost(
     trace, spent = trace_of([[0], [1]], 2, scenario), Gaussian(noise_multiplier=0.5)
     cost = VocabularyCost(
         trust="central", mechanism="gaussian", theorem="t", windows=1, delta=1e-5,
-        event=spent.model_dump(mode="json"), vocabulary_sha256="0" * 64,
+        event=spent.model_dump(mode="json"), vocabulary_sha256="0" * 64, run="0" * 64,
     )  # fmt: skip
     rounds = RoundsSoFar(*(trace.rounds[name] for name in ("opened", "started", "closed")))
     alone = bound_so_far(scenario, rounds)
