@@ -189,6 +189,8 @@ def _refused(what: str, error: type[FedrayError]) -> Iterator[None]:
         remedy = "name a place that can be written"
         if problem.errno in FULL_DISK:
             remedy = "free space there and run again"
+        if isinstance(problem, IsADirectoryError):
+            remedy = "name a file in it"
         raise error(f"{what} cannot be written ({problem.strerror or problem}); {remedy}") from None
 
 

@@ -56,7 +56,7 @@ LEDGER_NOTE = (
 )
 RESPELLED_NOTE = (
     "Respelled: units whose charges have their ids in several spellings, summed as one. If they "
-    "are distinct, import their logs with --no-join-ids, and charge them to a new ledger."
+    "are distinct, import their logs again as distinct ids, and charge them to a new ledger."
 )
 CHECKLIST_NOTE = "In the order of the checklist of Ponomareva et al. 2023, ready to be published."
 

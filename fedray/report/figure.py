@@ -223,8 +223,8 @@ class Figure:
             return self
         note = (
             f"{self.note} Of {longest:,} points, the least and the largest value in each "
-            f"{DRAWN_PARTS:,}th part of the axis are drawn, which also the data here have; files "
-            "of figures (--figures) have all points."
+            f"{DRAWN_PARTS:,}th part of the axis are drawn, and are in the data here; only a CSV "
+            "file of the figure has all points."
         )
         return replace(self, note=note, series=tuple(each.thinned(self.x) for each in self.series))
 

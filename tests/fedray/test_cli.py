@@ -245,7 +245,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
             # It cannot be joined, or another test's cluster is joined already.
             "address='127.0.0.1:1' ",
         ),
-        (["report", "TRACE", "--out", "."], "is a directory; name a file in it"),
+        (["report", "TRACE", "--out", "."], "(Is a directory); name a file in it"),
         (["dance"], "No such command"),
         (["run"], "SCENARIO is missing"),
         (["run", "--resume", "nowhere"], "has no unfinished run next to it"),

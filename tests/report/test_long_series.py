@@ -129,7 +129,7 @@ def page_is_made(monkeypatch) -> None:
         return Path("page.html")
 
     monkeypatch.setattr("fedray.report.page.write_report", written)
-    monkeypatch.setattr("fedray.report.page.write_page", written)
+    monkeypatch.setattr("fedray.report.page.write_own_page", written)
 
 
 @pytest.mark.usefixtures("page_is_made")
@@ -148,7 +148,7 @@ def test_a_page_that_cannot_be_written_loses_no_verdict(trace_of, capsys, monkey
     def full(*_) -> Path:
         raise InputError("no space")
 
-    monkeypatch.setattr("fedray.report.page.write_report", full)
+    monkeypatch.setattr("fedray.report.page.write_own_page", full)
     with pytest.raises(RunFailed, match="is complete but lacks a page: no space"):
         print_run(trace, as_json=False)
     said = capsys.readouterr().out
