@@ -12,7 +12,6 @@ from drawn_runs import Drawn, drawn, words
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.ledger import Ledger, noise_of
-from fedray.audit.ledger_lines import Vocabulary
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Gaussian, Repeated, read_event
@@ -259,9 +258,9 @@ def test_a_vocabulary_counts_once_for_every_unit_of_every_run_that_uses_it(tmp_p
     events = (found, model, model)
     two = epsilon_of(Composed(events=events), DELTA).epsilon
     assert both.windows[0].epsilon == pytest.approx(two, rel=1e-12)
-    # Other words of the same cost were another release.
+    # The same words of the same cost, found by another run, were another release.
     charge = both.charges[3]
-    others = (Vocabulary(run="0" * 64, sha256="0" * 64, event=vocabulary.event),)
+    others = (vocabulary.model_copy(update={"run": "1" * 64}),)
     made = {"name": "other", "vocabularies": others}
     windows = {"windows": dict.fromkeys(charge.windows, ())}
     third = both._with([charge.model_copy(update=made | windows)])

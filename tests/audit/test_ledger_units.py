@@ -244,3 +244,60 @@ def test_a_lock_that_the_file_system_does_not_have_is_named(tmp_path: Path, monk
     for call in (lambda: ledger.cancel(2), lambda: Lock(tmp_path)):
         with pytest.raises(InputError, match=r"cannot be locked \(Operation not supported\), so"):
             call()
+
+
+def audited(folder: Path, name: str, text: str, **options: Any) -> Audit:
+    """The audit of a log of four rounds in October 2026, as text."""
+    (folder / f"{name}.csv").write_text(text)
+    options = {"device_column": "device", "time_column": "time", **options}
+    device = options.pop("device_column")
+    log = (folder / f"{name}.csv", device, "round", None, folder / name)
+    trace = import_log(*log, renumber=True, **options)
+    return audit_trace(trace, claim=Claim(mechanism=Identity(), noise_multiplier=NOISE))
+
+
+ROWS = "".join(
+    f"{each},{each}-site,{number},2026-10-0{number + 1}T12:00:00Z\n"
+    for number, each in enumerate("abaa")
+)
+HEADER = "device,site,round,time\n"
+
+
+def test_a_device_in_a_period_is_no_unit_of_a_ledger(tmp_path: Path) -> None:
+    """The ledger would have a unit for each day of a device, and so understate what it spent."""
+    audit = audited(tmp_path, "days", HEADER + ROWS, device_column=["device", "time:day"])
+    ledger = Ledger.create(tmp_path / "ledger", 9.0, 1e-6, "quarter")
+    with pytest.raises(InputError, match="devices in a period as units"):
+        ledger.charge([audit])
+    whole = ledger.charge([audited(tmp_path, "whole", HEADER + ROWS)])
+    assert whole.windows[0].recorded == pytest.approx(3 * ONE)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_logs_that_name_a_device_by_other_columns_are_not_added_up(
+    tmp_path: Path, first: int
+) -> None:
+    logs = [
+        audited(tmp_path, "one", HEADER + ROWS),
+        audited(tmp_path, "two", HEADER + ROWS, device_column=["device", "site"]),
+    ]
+    ledger = Ledger.create(tmp_path / "ledger", 9.0, 1e-6, "quarter").charge([logs[first]])
+    with pytest.raises(InputError, match=r"names a device by \d columns?, but line 2"):
+        ledger.charge([logs[1 - first]], release="other")
+    assert len(Ledger.open(ledger.path).entries) == 2
+
+
+def test_an_answer_about_devices_is_none_about_owners(tmp_path: Path) -> None:
+    """Bob and bob, each in a log whose devices were asked about, are one person."""
+    header = "device,owner,round,time\n"
+    ledger = Ledger.create(tmp_path / "ledger", 9.0, 1e-6, "quarter", "person")
+    for place, name in enumerate(("Bob", "bob")):
+        at = f"2026-10-{7 * place + 1:02}T12:00:00Z"
+        rows = f"x{place},{name},0,{at}\nX{place},{name}-2,1,{at}\n"
+        options = {"owner_column": "owner", "join_ids": False}
+        audit = audited(tmp_path, name, header + rows, **options)
+        assert audit.trace.run["distinct_ids"] == ["device"]
+        ledger = ledger.charge([audit])
+    (window,) = ledger.windows
+    assert (window.units, window.respelled) == (2, 2)
+    assert window.recorded == pytest.approx(2 * ONE)
