@@ -29,6 +29,7 @@ OF_THE_WHOLE = (
     *("tests/architecture", "tests/benchmarks", "tests/callbacks", "tests/deploy", "tests/frozen"),
     *("tests/fuzz", "tests/reproduction", "tests/fedray/test_facade.py"),
     *(f"tests/report/test_{name}.py" for name in ("browser", "documents", "paper")),
+    *("tests/clients/data/test_data_folders.py", "tests/trace/test_log_folders.py"),
 )
 """Tests of the whole product: its files, digests, public names, pages and documents."""
 RUN = ("test_alone.py", "audit/test_audit.py", "audit/test_claims.py", "server/test_closing.py")
