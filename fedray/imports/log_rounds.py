@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.atomic import write_whole
+from fedray.base.atomic import is_taken, write_output
 from fedray.base.errors import InputError, shown
 from fedray.base.file_form import form_of
 from fedray.imports.log_files import (
@@ -207,7 +207,7 @@ def read_rounds_file(
 
 def check_new_list(file: Path) -> None:
     """Raises InputError if a list of rounds cannot be written to a file without a loss."""
-    if file.is_file():
+    if is_taken(file):
         remedy = "name a new file, or remove it first"
         raise InputError.of("propose_rounds", str(file), "exists already", remedy)
 
@@ -231,8 +231,7 @@ def write_rounds_file(
     writer = csv.writer(text, delimiter=separator, lineterminator="\n")
     writer.writerow(("round", "time")[: len(columns)])
     writer.writerows(zip(*columns, strict=True))
-    what = f"propose_rounds={str(file)!r}"
-    write_whole(file, text.getvalue().encode(), what, InputError)
+    write_output(file, text.getvalue().encode(), f"propose_rounds={str(file)!r}")
 
 
 def whole_numbers(rounds: pa.Array) -> pa.Array:

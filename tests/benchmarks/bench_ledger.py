@@ -37,6 +37,7 @@ def charge(ledger: Ledger, number: int, devices: int) -> Charged:
         last=None,
         start=day,
         noise=(),
+        columns=1,
         are_distinct=False,
         vocabularies=(),
         windows={PERIODS["quarter"](day): (spent,)},

@@ -26,6 +26,7 @@ from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
 from tests.conftest import small_scenario, write_trace, write_trained
+from tests.trace.test_inspected import abandoned
 
 ALL = "FEDRAY_ALL_SEEDS" in os.environ
 IS_ROOT = os.geteuid() == 0
@@ -45,11 +46,12 @@ COMMANDS = {
     "answer --rows": ["answer", "ASKED", "--rows", "OUT.csv"],
     "answer --page": ["answer", "ASKED", "--page", "OUT.html"],
     "report --out": ["report", "TRACE", "--out", "OUT.html"],
+    "import --propose-rounds": ["import", "LOG", "--inspect", "--propose-rounds", "OUT.csv"],
     "init": ["init", "OUT.toml"],
     "compare --page": ["compare", "MODEL", "OTHER", "--page", "OUT.html"],
 }  # fmt: skip
 """Command lines, whose last argument is the output."""
-NEW = ("audit --evidence csv", "audit --evidence", "init")
+NEW = ("audit --evidence csv", "audit --evidence", "import --propose-rounds", "init")
 """Commands that refuse a file that exists."""
 NOT_RUN = {
     "answer --vocabulary": "another test has it, with the cost beside it",
@@ -95,9 +97,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     simulate(asked, Placement(1, "in-process"), folder / "asked")
     Ledger.create(folder / "ledger", 2.0, 1e-6, "quarter", "device")
     (folder / "claim.toml").write_text("mechanism = 'tree'\nnoise_multiplier = 5.0\nmin_sep = 3\n")
-    for name, end in (("model", 0.5), ("other", 0.6)):
-        write_trained(folder / name, trace, {"accuracy": end}, knows_trace=True)
-    names = {"TRACE": "trace", "ASKED": "asked", "LEDGER": "ledger", "CLAIM": "claim.toml"}
+    for seed, name in enumerate(("model", "other")):
+        settings = f"training.seed={seed}"
+        write_trained(folder / name, trace, {"accuracy": 0.5}, settings, knows_trace=True)
+    (folder / "log.csv").write_text(abandoned())
+    names = {"LOG": "log.csv", "TRACE": "trace", "ASKED": "asked", "LEDGER": "ledger", "CLAIM": "claim.toml"}
     return {
         key: str(folder / name)
         for key, name in {**names, "MODEL": "model", "OTHER": "other"}.items()

@@ -12,6 +12,7 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
+from fedray.audit.participation import read_patterns
 from fedray.audit.waits import waits_between
 from fedray.base.errors import InputError
 from fedray.imports.importer import import_log
@@ -181,7 +182,7 @@ def test_waits_of_rounded_times_are_never_longer_than_the_true_ones(
     assert trace.time_step == step
     said = [each for each in trace.rests_on if each.text.startswith("All times are multiples of")]
     assert f"multiples of {step:,} s: they are taken as rounded" in said[0].text
-    counted = waits_between(trace)
+    counted = waits_between(trace, read_patterns(trace))
     assert counted is not None
     waits = np.concatenate([seconds for seconds, _, _ in counted]).reshape(30, 7)
     of_names = [int(name[1:]) for name in trace.names_of(range(30))]
