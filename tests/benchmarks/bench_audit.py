@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_audit.py [import] [sweep] [simulated] [--rows 100000000] [--cells 200] [--against TREE]
 
 The log's devices are hashed 64-bit numbers in no order, five participations each; its round numbers have gaps. Each step runs in a process of its own; its peak
-memory is that process's. With `--against`, a checkout of another commit, audits of both alternate, and medians and ratios are printed. Cells of a sweep are assumed outcomes, or simulated; `--cells 24` is a quick look at the share of the CPU time inside them.
+memory is that process's. With `--against`, a checkout of another commit, imports and audits of both alternate, and medians and ratios are printed. Cells of a sweep are assumed outcomes, or simulated; `--cells 24` is a quick look at the share of the CPU time inside them.
 """
 
 import argparse
@@ -58,13 +58,14 @@ def write_log(path: Path, rows: int) -> None:
 
 IMPORT = """
 import json, resource, sys, time
+folder, tree, trace, time_column = sys.argv[1:]
+sys.path.insert(0, tree)
 from fedray.imports.importer import import_log
 start = time.perf_counter()
-time_column = sys.argv[2] or None
-trace = import_log(f"{sys.argv[1]}/log.parquet", "device", "round", None, f"{sys.argv[1]}/trace{sys.argv[2]}", renumber=True,
-                   repeats="once", time_column=time_column)
-usage = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps({"seconds": time.perf_counter() - start, "rows": trace.run["rows"], "devices": trace.run["devices"],
+found = import_log(f"{folder}/log.parquet", "device", "round", None, f"{folder}/{trace}", renumber=True,
+                   repeats="once", time_column=time_column or None)
+seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"result": [found.run["rows"], found.run["devices"]], "seconds": seconds,
                   "cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss / 1024}))
 """
 READ = """
@@ -72,20 +73,21 @@ import json, sys, time
 from pathlib import Path
 import pyarrow.parquet as pq
 start = time.perf_counter()
-for file in sorted(Path(sys.argv[1], "trace", "participations").glob("*.parquet")):
+for file in sorted(Path(sys.argv[1], "participations").glob("*.parquet")):
     pq.read_table(file)
 print(json.dumps({"seconds": time.perf_counter() - start}))
 """
 AUDIT = """
 import json, resource, sys, time
-sys.path.insert(0, sys.argv[2])
+folder, tree, trace = sys.argv[1:]
+sys.path.insert(0, tree)
 from fedray.audit.audit import audit_trace
 from fedray.mechanisms.registry import BLT
 start = time.perf_counter()
-audit = audit_trace(f"{sys.argv[1]}/trace", 7.0, 1e-10, BLT(theta=(0.9953348970002772, 0.8122920858683399),
-                                                           omega=(0.12828660029532482, 0.32904048602262866)))
-usage = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps({"seconds": time.perf_counter() - start, "min_sep": audit.min_sep, "rho": audit.mechanisms[0].rho,
+audit = audit_trace(f"{folder}/{trace}", 7.0, 1e-10, BLT(theta=(0.9953348970002772, 0.8122920858683399),
+                                                         omega=(0.12828660029532482, 0.32904048602262866)))
+seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"result": [audit.min_sep, audit.mechanisms[0].rho], "seconds": seconds,
                   "cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss / 1024}))
 """
 SWEEP = """
@@ -158,48 +160,45 @@ def own_process(program: str, *arguments: str, **environment: str) -> dict[str, 
 
 def bench_import(rows: int, against: Path | None) -> None:
     """A Parquet log of hashed ids, imported, then audited, also by the code of another checkout."""
+    trees = {"now": ROOT} if against is None else {"now": ROOT, "before": against}
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         write_log(Path(folder, "log.parquet"), rows)
         print(f"log of {rows:,} rows written in {time.perf_counter() - start:.0f} s", flush=True)
-        for time_column in ("", "time"):
-            found = own_process(IMPORT, folder, time_column)
-            print(
-                f"  import with{' times' if time_column else 'out times'} {found['seconds']:.1f} s, CPU {found['cpu']:.1f} s, "
-                f"{1e9 * found['cpu'] / rows:.0f} ns a row, peak {found['peak']:.0f} MiB: {found['rows']:,} participations of "
-                f"{found['devices']:,} devices",
-                flush=True,
-            )
-        read = own_process(READ, folder)
-        audit = audits(folder, rows, against)
+        for form, column in (("out times", ""), (" times", "time")):
+            turns(f"import with{form}", IMPORT, folder, rows, trees, column)
+        audit = turns("audit", AUDIT, folder, rows, trees)
+        read = own_process(READ, f"{folder}/now")
         print(
             f"  audit {audit['seconds']:.1f} s: {audit['seconds'] / read['seconds']:.1f} x the {read['seconds']:.2f} s in which "
             "pyarrow reads the same columns"
         )
 
 
-def audits(folder: str, rows: int, against: Path | None) -> dict[str, Any]:
-    """Audits a trace PAIRS times, in turns with the code of another checkout, prints the medians, and returns those of this code."""
-    trees = {"now": ROOT} if against is None else {"now": ROOT, "before": against}
+def turns(
+    step: str, program: str, folder: str, rows: int, trees: dict[str, Path], *arguments: str
+) -> dict[str, float]:
+    """Runs a step PAIRS times by each checkout in turns, on a trace of its own, prints the medians, and returns those of this code."""
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in trees}
     for turn in range(PAIRS):
         # Each side goes first as often, because the machine may slow down or speed up.
         for side in sorted(trees, reverse=turn % 2 == 1):
-            found[side].append(own_process(AUDIT, folder, str(trees[side])))
-    results = {(each["min_sep"], each["rho"]) for runs in found.values() for each in runs}
+            if program == IMPORT:
+                shutil.rmtree(Path(folder, side), ignore_errors=True)
+            found[side].append(own_process(program, folder, str(trees[side]), side, *arguments))
+    results = {tuple(each["result"]) for runs in found.values() for each in runs}
     assert len(results) == 1, results
-    keys = ("seconds", "cpu", "peak")
     medians = {
-        side: {key: float(np.median([run[key] for run in runs])) for key in keys}
+        side: {key: float(np.median([run[key] for run in runs])) for key in ("cpu", "peak", "seconds")}
         for side, runs in found.items()
-    }
+    }  # fmt: skip
     for side, each in medians.items():
         print(
-            f"  audit {side}: CPU {each['cpu']:.1f} s, {1e9 * each['cpu'] / rows:.0f} ns a row; peak {each['peak']:.0f} MiB, "
+            f"  {step} {side}: CPU {each['cpu']:.1f} s, {1e9 * each['cpu'] / rows:.0f} ns a row; peak {each['peak']:.0f} MiB, "
             f"{2**20 * each['peak'] / rows:.1f} bytes a row; {each['seconds']:.1f} s",
             flush=True,
         )
-    if against is not None:
+    if "before" in trees:
         ratios = [medians["now"][key] / medians["before"][key] for key in ("cpu", "peak")]
         print("  now / before: CPU {:.2f}, peak {:.2f}".format(*ratios), flush=True)
     return medians["now"]
@@ -261,7 +260,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--cells", type=int, default=200)
     parser.add_argument(
-        "--against", type=Path, help="checkout of another commit, audited in turns with this one"
+        "--against", type=Path, help="checkout of another commit, run in turns with this one"
     )
     arguments = parser.parse_args()
     for name in arguments.names or BENCHMARKS:
