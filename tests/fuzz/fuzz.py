@@ -764,10 +764,15 @@ class OddLogs:
             trace = ImportedTrace.open(out)
             if trace.run["rows"] + sum(each.rows for each in trace.left_out) + trace.filtered_rows != trace.run["rows_read"]:  # fmt: skip
                 raise Finding("rows do not add up")
+            is_usable = lambda row: keeps or row[0] not in missing  # noqa: E731
+            times = {
+                number: {row[2] for row in kept if row[1] == number and is_usable(row)}
+                for number in range(5)
+            }
+            # Equal rows of a round with one time may be contributions of their own.
+            counted = [*kept, *(row for row in copies if len(times[row[1]]) == 1)]
             usable = [
-                (key_of(row[0]) if joins else row[0], row[1])
-                for row in kept
-                if keeps or row[0] not in missing
+                (key_of(row[0]) if joins else row[0], row[1]) for row in counted if is_usable(row)
             ]
             again, devices = len(usable) - len({*usable}), len({device for device, _ in usable})
             wanted = (len(usable), len(lost), again, len(everything), devices)
