@@ -11,9 +11,10 @@ from dataclasses import astuple, dataclass
 from typing import ClassVar
 
 from fedray.audit.assumptions import UNSEEN
-from fedray.audit.audit import Audit, MechanismAudit, other_tasks
+from fedray.audit.audit import Audit, other_tasks
 from fedray.audit.findings import broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
+from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.questions import EMPTIED, OF_A_MODEL
 from fedray.audit.rules import rules_of
 from fedray.base.errors import InputError, shown

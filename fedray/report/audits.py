@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.audit.audit import Audit, MechanismAudit, Release
+from fedray.audit.audit import Audit, Release
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.distribution import (
     DevicePrivacy,
@@ -20,6 +20,7 @@ from fedray.audit.guarantees import (
     Guarantee,
 )
 from fedray.audit.ledger import Ledger
+from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending

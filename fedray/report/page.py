@@ -16,8 +16,10 @@ from typing import Any
 import jinja2
 import tomli_w
 
-from fedray.audit.audit import Audit, MechanismAudit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.findings import Verdict, headline
+from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.atomic import write_output, write_whole
 from fedray.base.errors import InputError

@@ -18,7 +18,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.questions import vocabulary_cost
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import STATEMENTS, Claim, read_claim
 from fedray.audit.evidence import write_evidence
 from fedray.audit.findings import Finding, Verdict
@@ -654,7 +655,7 @@ def test_a_private_vocabulary_leaves_nothing_to_claim_or_to_publish_for_other_no
         vocabulary_sha256="0" * 64,
         run="0" * 64,
     )
-    monkeypatch.setattr("fedray.audit.audit.vocabulary_cost", lambda _: cost)
+    monkeypatch.setattr("fedray.audit.auditing.vocabulary_cost", lambda _: cost)
     audit = audit_trace(trace, 100.0)
     assert audit.supported_epsilon is None
     claim = Claim(mechanism=audit.mechanisms[0].strategy, noise_multiplier=100.0)

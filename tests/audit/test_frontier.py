@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim, read_claim
 from fedray.audit.findings import Verdict
 from fedray.audit.guarantees import Limits, of_limits

@@ -79,7 +79,7 @@ print(json.dumps({"seconds": time.perf_counter() - start}))
 AUDIT = """
 import json, resource, sys, time
 sys.path.insert(0, sys.argv[2])
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.mechanisms.registry import BLT
 start = time.perf_counter()
 audit = audit_trace(f"{sys.argv[1]}/trace", 7.0, 1e-10, BLT(theta=(0.9953348970002772, 0.8122920858683399),

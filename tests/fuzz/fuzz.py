@@ -44,7 +44,7 @@ from drawn_folders import (
 )
 from valid_inputs import Finding, run_command, valid_targets
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
 from fedray.audit.released import read_events

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import InputError, TraceCorrupt
 from fedray.base.quiet_duckdb import connected

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from drawn_folders import Folder, drawn_log, log_rows
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.base.errors import InputError
 from fedray.base.rounding import up

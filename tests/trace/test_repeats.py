@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import InputError
 from fedray.imports import importer

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.participation import read_patterns
 from fedray.audit.waits import waits_between
