@@ -1,12 +1,22 @@
 """Assumptions behind the figures of an audit, in plain words. Every audit prints them."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from fedray.base.input_files import files_text
 from fedray.base.rounding import given, shown_noise
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.scenario import Scenario
 from fedray.scenario.data import FormedData
-from fedray.trace.imported import UNIT_SOURCE, Assumption, ImportedTrace
+from fedray.trace.imported import AS_THEY_ARE, BY_LIST, BY_RANK, COPIED, ImportedTrace
+
+_ROWS = "found by the import, in the rows of the log's rounds"
+_TIMES = "found by the import, in the values of the log's times"
+_REPEATS = "told to the import: what repeated rows are; it counted them"
+NOTICED = (_ROWS, _TIMES, _REPEATS)
+"""Sources of assumptions that every summary of an audit shows."""
+_ROUNDS_FILE = "told to the import: the rounds file"
+UNIT_SOURCE = "told to the import: the columns that name a device"
 
 UNSEEN = "cannot be seen in a trace"
 ASSUMED = "assumed; " + UNSEEN
@@ -49,6 +59,21 @@ _OF_COUNTS = {
     "is zeroed out counts as one half in the counts of short updates.",
 }
 """The same if the clip norm follows noisy counts of short updates."""
+
+
+class Assumption(NamedTuple):
+    """An assumption behind the figures, and its source.
+
+    text: a sentence.
+    source: an argument of the import, the log, or "nobody" for a fact that cannot be observed.
+    kind: term that it defines: "unit", "adjacency", "trust"; of answers "unit of answers"
+        and "trust" with the trust model's kind; empty for any other.
+    """
+
+    text: str
+    source: str
+    kind: str = ""
+
 
 INITIAL = (
     "The training starts from a given model. If data of these devices made or chose that model, it "
@@ -143,7 +168,7 @@ def assumptions_of(
         rows = " but those left out" if trace.incompleteness else ""
         joined = ", once ids that differ in writing are joined" * bool(trace.run.get("joined_ids"))
         names = f"The log names every participation{rows}, and no unit under two names{joined}."
-        return (unit, *_of_every_audit({}), Assumption(names, ASSUMED), *trace.rests_on)
+        return (unit, *_of_every_audit({}), Assumption(names, ASSUMED), *assumptions_of_log(trace))
     assert scenario is not None
     unit = Assumption(
         "Unit of privacy: one device and all its updates.",
@@ -232,4 +257,93 @@ def _counted(scenario: Scenario) -> tuple[str, ...]:
             counts=given(of_counts),
             both=given(scenario.privacy.noise_multiplier),
         ),
+    )
+
+
+def assumptions_of_log(log: ImportedTrace) -> tuple[Assumption, ...]:
+    """Returns the assumptions that follow from how a log was read: from arguments of its import, or
+    from the log itself."""
+    run, found = log.run, []
+    times = run.get("times") or {"column": None, "rounds_file_form": None}
+    found += [Assumption(each, _TIMES) for each in times.get("doubts") or ()]
+    if len(log.device_columns) > 1:
+        text = (
+            "A person behind several of these units has less protection than a single unit "
+            "(group privacy)."
+        )
+        found.append(Assumption(text, UNIT_SOURCE))
+    text = files_text([each["bytes"] for each in run["files"]], run["skipped_files"])
+    source = "told to the import: the log; it read all files but marks"
+    found.append(Assumption(f"The log is complete: {text}.", source))
+    found.append(Assumption(_numbering_assumption(log), rounds_source(log)))
+    if sparse := run.get("sparse_rounds"):
+        found.append(Assumption(sparse, _ROWS))
+    if run["rounds_out_of_order"]:
+        text = (
+            f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
+            "numbered just before them began, so the order of numbers may not be that of "
+            "release."
+        )
+        found.append(Assumption(text, "found by the import, in the times of the log"))
+    if run["where"]:
+        text = f"Only rows with {' and '.join(run['where'])} are participations; rows without: "
+        source = "told to the import: the conditions; it counted the rows"
+        found.append(Assumption(f"{text}{log.filtered_rows:,}.", source))
+    if copies := sum(each.rows for each in log.left_out if each.reason == COPIED):
+        text = f"Rows {COPIED}, their time included, are copies of one record: {copies:,}."
+        found.append(Assumption(text, "counted by the import"))
+    if run["repeated_rows"]:
+        meaning = "Each is a contribution of its own, clipped by itself, and counts in full."
+        if log.repeats == "once":
+            meaning = "They are records of the same contribution."
+            if times["column"] is not None:
+                meaning += " It lasted from the first to the last of their times."
+        some = run.get("repeated_examples")
+        text = (
+            "Rows that repeat another row's device and round: "
+            f"{run['repeated_rows']:,}. {meaning}"
+            + (f" Among them: {some}." if some and log.repeats == "each" else "")
+        )
+        found.append(Assumption(text, _REPEATS))
+    if times["column"] is not None:
+        text = f"Times of participations are the log's column {times['column']!r}: "
+        source = "told to the import: the column; it found the form"
+        found.append(Assumption(f"{text}{times['form']}.", source))
+    if times["rounds_file_form"] is not None:
+        text = f"Times of rounds are those of the rounds file: {times['rounds_file_form']}."
+        found.append(Assumption(text, _ROUNDS_FILE))
+    if log.incompleteness:
+        found.append(Assumption(log.incompleteness, "counted by the import"))
+    return tuple(found)
+
+
+def rounds_source(log: ImportedTrace) -> str:
+    """Returns the source of the list of rounds that released a model."""
+    return {
+        BY_RANK: "told to the import: all rounds that occur, and no others",
+        BY_LIST: _ROUNDS_FILE,
+    }.get(log.run["numbering"], "told to the import: the number of rounds")
+
+
+def _numbering_assumption(log: ImportedTrace) -> str:
+    numbering = log.run["numbering"]
+    if numbering == AS_THEY_ARE:
+        return (
+            f"Rounds 0 .. {log.committed_rounds - 1} of the log each released a model, in "
+            "this order."
+        )
+    first = log.round_label(0)
+    last = log.round_label(log.committed_rounds - 1)
+    if numbering == BY_RANK:
+        return (
+            f"Every round that occurs in the log ({first} .. {last}) released a model, in "
+            "order of these numbers, and no other "
+            f"round did: {log.committed_rounds:,} rounds."
+        )
+    empty = log.run["empty_rounds"]
+    return (
+        "The rounds file lists every round that released a model, in order: "
+        f"{log.committed_rounds:,} rounds, {first} to "
+        f"{last} in the log."
+        + (f" In {empty:,} of them no device of this log took part." if empty else "")
     )

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 
+from fedray.audit.assumptions import Assumption
 from fedray.audit.basis import SECRET_DRAWS, Basis, basis_of, weak_text
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import STATEMENTS, Claim
@@ -75,7 +76,7 @@ from fedray.mechanisms.sensitivity import PatternValues
 from fedray.mechanisms.triangular import TriangularStrategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
-from fedray.trace.imported import Assumption, ImportedTrace, LeftOut
+from fedray.trace.imported import ImportedTrace, LeftOut
 from fedray.trace.reader import Trace
 
 WORTH_A_CLAIM = 0.01

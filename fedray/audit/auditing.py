@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, assumptions_of
+from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, Assumption, assumptions_of
 from fedray.audit.audit import Audit, other_tasks
 from fedray.audit.check import check_claim
 from fedray.audit.claimed import claimed_limits
@@ -48,7 +48,7 @@ from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.files import check_scenario_digest
-from fedray.trace.imported import Assumption, ImportedTrace, open_trace
+from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 

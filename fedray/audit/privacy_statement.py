@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import ClassVar
 
-from fedray.audit.assumptions import UNSEEN
+from fedray.audit.assumptions import UNSEEN, Assumption, rounds_source
 from fedray.audit.audit import Audit, other_tasks
 from fedray.audit.findings import broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
@@ -25,7 +25,7 @@ from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed
 from fedray.scenario import Scenario
 from fedray.scenario.data import AssignedData, CustomData, FileData
-from fedray.trace.imported import Assumption, ImportedTrace
+from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 CAVEAT = "Not covered, and assumed"
@@ -231,7 +231,7 @@ def _defined(what: str, by: Sequence[Assumption]) -> Line:
 
 def _rounds_source(trace: Trace | ImportedTrace) -> str:
     if isinstance(trace, ImportedTrace):
-        return trace.rounds_source
+        return rounds_source(trace)
     return "counted in the trace: its committed rounds"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fedray.audit.assumptions import NOTICED
 from fedray.audit.audit import Audit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.guarantees import Guarantee
@@ -27,7 +28,6 @@ from fedray.report.audits import (
     worst_devices_table,
 )
 from fedray.report.table import Paragraph, Piece, Table, bullets
-from fedray.trace.imported import NOTICED
 from fedray.trace.trained import TrainedRun
 
 
