@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from fedray.audit.assumptions import Assumption
+from fedray.audit.assumptions import Assumption, other_tasks
 from fedray.audit.basis import SECRET_DRAWS, Basis, basis_of, weak_text
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import STATEMENTS, Claim
@@ -799,15 +799,3 @@ class Audit(DrawnResult):
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.tables()))
-
-
-def other_tasks(trace: Trace | ImportedTrace) -> tuple[Assumption, ...]:
-    """Returns the assumption of a task whose devices also took part in other tasks."""
-    # Only the trace of one task of several has this table.
-    if not isinstance(trace.run.get("task"), dict):
-        return ()
-    text = (
-        "This is one of several tasks that shared the devices: what a device spent in the others "
-        "is not in these figures. The audit of the whole run adds it up."
-    )
-    return (Assumption(text, "run.json of the trace"),)

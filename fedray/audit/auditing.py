@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, Assumption, assumptions_of
-from fedray.audit.audit import Audit, other_tasks
+from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, Assumption, assumptions_of, other_tasks
+from fedray.audit.audit import Audit
 from fedray.audit.check import check_claim
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim

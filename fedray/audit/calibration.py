@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from fedray.audit.audit import Audit, other_tasks
+from fedray.audit.assumptions import other_tasks
+from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import Guarantee, event_of

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import ClassVar
 
-from fedray.audit.assumptions import UNSEEN, Assumption, rounds_source
-from fedray.audit.audit import Audit, other_tasks
+from fedray.audit.assumptions import UNSEEN, Assumption, other_tasks, rounds_source
+from fedray.audit.audit import Audit
 from fedray.audit.findings import broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.mechanism_audit import MechanismAudit

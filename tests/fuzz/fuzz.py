@@ -44,7 +44,7 @@ from drawn_folders import (
 )
 from valid_inputs import Finding, run_command, valid_targets
 
-from fedray.audit.assumptions import assumptions_of_log
+from fedray.audit.assumptions import assumptions_of_import
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
@@ -299,7 +299,7 @@ def read_imported(path: Path, verify: bool) -> dict[str, Any]:
     return {
         "run": trace.run,
         "left_out": [vars_of(each) for each in trace.left_out],
-        "assumptions": [it.text for it in assumptions_of_log(trace)],
+        "assumptions": [it.text for it in assumptions_of_import(trace)],
         "round_labels": [
             trace.round_label(index) for index in range(min(patterns.committed_rounds, 50))
         ],

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.audit.assumptions import assumptions_of_log
+from fedray.audit.assumptions import assumptions_of_import
 from fedray.audit.auditing import audit_trace
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import InputError
@@ -38,7 +38,7 @@ def test_copies_are_dropped_without_a_question_and_counted(tmp_path: Path) -> No
     assert (left.reason, left.rows, trace.incompleteness) == (COPIED, 3, "")
     assert trace.run["repeated_rows"] == 0
     text = "Rows equal to another row in every column, their time included, are copies of one"
-    assert f"{text} record: 3." in [it.text for it in assumptions_of_log(trace)]
+    assert f"{text} record: 3." in [it.text for it in assumptions_of_import(trace)]
     audit = audit_trace(trace, 2.0, 1e-6, [Tree()])
     assert f"{text} record: 3." in json.dumps(audit.to_json())
 
@@ -55,7 +55,7 @@ def test_one_retry_among_copies_is_refused_and_listed(tmp_path: Path) -> None:
         assert trace.run["repeated_rows"] == 1
         (said,) = (
             text
-            for text in [it.text for it in assumptions_of_log(trace)]
+            for text in [it.text for it in assumptions_of_import(trace)]
             if "repeat another" in text
         )
         assert "device and round: 1. " in said

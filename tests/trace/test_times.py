@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.audit.assumptions import assumptions_of_log
+from fedray.audit.assumptions import assumptions_of_import
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.participation import read_patterns
@@ -183,7 +183,7 @@ def test_waits_of_rounded_times_are_never_longer_than_the_true_ones(
     assert trace.time_step == step
     said = [
         each
-        for each in assumptions_of_log(trace)
+        for each in assumptions_of_import(trace)
         if each.text.startswith("All times are multiples of")
     ]
     assert f"multiples of {step:,} s: they are taken as rounded" in said[0].text
@@ -278,7 +278,7 @@ def test_a_day_and_a_month_that_may_be_swapped_are_noted(
         time_format=text_format,
     )
     assert reader.doubts == [
-        each.text for each in assumptions_of_log(trace) if each.text.startswith("No day of")
+        each.text for each in assumptions_of_import(trace) if each.text.startswith("No day of")
     ]
 
 
