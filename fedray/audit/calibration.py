@@ -13,6 +13,7 @@ from fedray.audit.claims import Claim
 from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import DeviceNoise, ServerNoise
 from fedray.audit.questions import vocabulary_cost
+from fedray.audit.verdict import on_joined_ids
 from fedray.base.document import Document, InPlace, Key, Keys
 from fedray.base.errors import InputError
 from fedray.base.result import Result
@@ -236,9 +237,9 @@ def _check(audit: Audit) -> None:
 
 def _notes(audit: Audit) -> list[str]:
     notes = [AT_OTHER_TIMES] if audit.mechanisms[0].enforced.sensitivity is not None else []
-    notes += [
-        each for each in (audit.short_run_note, audit.incompleteness, audit.spellings) if each
-    ]
+    joined = on_joined_ids(audit)
+    found = (audit.short_run_note, audit.incompleteness, joined and joined.text)
+    notes += [each for each in found if each]
     scenario = audit.scenario
     if scenario is None:
         return notes if audit.claim is not None else [OF_A_LOG, *notes]

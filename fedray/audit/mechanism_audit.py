@@ -1,8 +1,9 @@
 """One mechanism on a trace: its noise, sensitivity and guarantees, and what withdraws them."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fedray.audit.guarantees import OBSERVED_LIMITS, Guarantee
 from fedray.audit.names import DeviceNames
@@ -11,9 +12,25 @@ from fedray.audit.persons import PersonAudit, Persons, audited_person
 from fedray.audit.questions import OF_A_MODEL
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.base.document import Document, IfAny, InJson, Keys, NotInJson
+from fedray.mechanisms.accounting.events import Composed
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.comparison import Utility, utility
 from fedray.mechanisms.named import name_of
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.strategy import Strategy
 from fedray.trace.imported import ImportedTrace
+
+
+class Release(NamedTuple):
+    """One release of a round."""
+
+    query: str
+    """The released quantity."""
+    noise_multiplier: float
+    """Its noise multiplier."""
+    rho: float
+    """rho (zCDP) of the release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,16 @@ class MechanismAudit(Document):
         return self.observed.epsilon
 
     @property
+    def releases(self) -> list[Release]:
+        """The separate releases of each round, at the observed sensitivity; empty if only sums of
+        updates are released."""
+        event = self.observed.event
+        if not isinstance(event, Composed):
+            return []
+        keys = {"query", "noise_multiplier"}
+        return [Release(**each.model_dump(include=keys), rho=rho_of(each)) for each in event.events]
+
+    @property
     def guarantees(self) -> InJson[tuple[Guarantee, Guarantee, Guarantee]]:
         """Observed, enforced, claimed."""
         return self.observed, self.enforced, self.claimed
@@ -150,3 +177,24 @@ def not_of_this_run(mechanism: MechanismAudit) -> MechanismAudit:
         if each is not None
     }
     return replace(mechanism, is_own=False, **refuted)
+
+
+def compared(strategies: Sequence[Strategy], participation: MinSep, rho: float) -> list[Utility]:
+    """Returns mechanisms, and independent noise and the tree, by their error at equal privacy;
+    least error first. Mechanisms without a proven sensitivity are left out.
+
+    Args:
+        strategies: the mechanisms.
+        participation: participation that all of them have.
+        rho: rho that all of them have; positive.
+    """
+    kinds = {each.kind for each in strategies}
+    # These two are widely known, so they are the yardstick of each comparison.
+    yardsticks = (each for each in (Identity(), Tree()) if each.kind not in kinds)
+    rows = []
+    for strategy in (*strategies, *yardsticks):
+        # An unproven case has no place in the comparison.
+        with suppress(ValueError):
+            sensitivity = strategy.participation_sensitivity(participation).value
+            rows.append(utility(strategy, participation.rounds, sensitivity, rho))
+    return sorted(rows, key=lambda each: each.rms_prefix_error)

@@ -17,6 +17,7 @@ from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.questions import EMPTIED, OF_A_MODEL
 from fedray.audit.rules import rules_of
+from fedray.audit.verdict import AuditVerdict
 from fedray.base.errors import InputError, shown
 from fedray.base.escaped import markdown_text
 from fedray.base.result import Result
@@ -153,7 +154,7 @@ def privacy_statement(audit: Audit) -> Statement:
 
 def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -> str:
     assert stated.epsilon is not None
-    answers, scenario = audit.basis.answers[:1], audit.scenario
+    answers, scenario, verdict = audit.basis.answers[:1], audit.scenario, AuditVerdict(audit)
     of_model = [_after_colon(each.text).rstrip(".") for each in audit.basis.of_kind("unit")]
     unit = next(filter(None, of_model), "one device") + (", and its answers" if answers else "")
     noise = [f"{each.mechanism} of the answers (trust model {each.trust})" for each in answers]
@@ -163,7 +164,8 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     rho = "" if stated.rho is None else f", with rho {up(stated.rho, 6)} of zCDP"
     says = (
         f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy{rho}, for "
-        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}. {audit.whose}"
+        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}. "
+        f"{verdict.text_about_epsilon}"
     ).rstrip()
     by_rule = answers or stated.pairs or stated.name in BY_SERVER
     is_unlimited = stated.participation is None and not by_rule
@@ -188,7 +190,9 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     if stated.may_rest_on:
         return f"{models} {have} {says}{about}"
     if scenario is None and stated.name != "observed":
-        condition = f"If this noise was added and {limits} were enforced{audit.for_all_rows}, which"
+        condition = (
+            f"If this noise was added and {limits} were enforced{verdict.extent_of_limits}, which"
+        )
         return f"{condition} this log cannot show, {models[0].lower()}{models[1:]} have {says}"
     return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}{about}"
 

@@ -21,6 +21,7 @@ from fedray.audit.auditing import audit_trace
 from fedray.audit.findings import Verdict, headline
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.privacy_statement import privacy_statement
+from fedray.audit.verdict import AuditVerdict
 from fedray.base.atomic import write_output, write_whole
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable_lines
@@ -108,7 +109,7 @@ def audit_page(audit: Audit) -> str:
         used=audit.mechanisms[0] if audit.mechanisms else None,
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
-        verdict_style=audit.standing,
+        verdict_style=AuditVerdict(audit).standing,
         headline=(head := headline(audit.findings)),
         reasons=audit.verdict.removeprefix(head).lstrip(":. "),
         findings=audits.findings_table(audit),
