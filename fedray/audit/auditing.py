@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, Assumption, assumptions_of, other_tasks
 from fedray.audit.audit import Audit
@@ -13,6 +14,7 @@ from fedray.audit.filtered import Exclusions, exclusions_of, filtered
 from fedray.audit.findings import PRIVACY_STATEMENTS, Finding, Verdict, broken_noise
 from fedray.audit.guarantees import (
     REPEATED,
+    Guarantee,
     Limits,
     enforced_limits,
     limits_of_schedule,
@@ -32,12 +34,13 @@ from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.persons import Clients, Persons
 from fedray.audit.questions import (
     ONLY_ANSWERS,
+    AnswerPrivacy,
     assumptions_of_answers,
     privacy_of_answers,
     privacy_of_vocabulary,
     vocabulary_cost,
 )
-from fedray.audit.rules import violations_of
+from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
@@ -48,7 +51,7 @@ from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.files import check_scenario_digest
-from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -90,125 +93,30 @@ def audit_trace(
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
-    scenario = scenario or of_run
-    asks = scenario is not None and scenario.analytics is not None
-    # A mechanism that is named is accounted for, as if a model had been trained.
-    is_trained = scenario is None or scenario.training.enabled or mechanism or noise_multiplier
-    is_untrained = asks and not is_trained
-    told = vocabulary_cost(scenario)
-    if claim is not None and (asks or told is not None):
-        what = "a question" if asks else "a private vocabulary"
-        raise InputError(
-            f"a claim is about a model alone, and this trace has {what}, whose privacy its own "
-            "rules limit; audit it without a claim"
-        )
-    is_silent = is_untrained or (
-        not mechanism and scenario is not None and scenario.privacy.strategy is None
-    )
-    used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
-    patterns = read_patterns(opened)
-    # Without a participation no largest sensitivity exists.
-    if not patterns.device_ids.size:
-        probability = scenario.rounds.sampling_probability if scenario is not None else None
-        # The privacy of a Poisson sample depends on its probability, not on the devices drawn.
-        remedy = (
-            "audit a trace in which some did"
-            if probability is None
-            else "its samples spent privacy all the same: evaluate the mechanism identity at "
-            f"sampling={probability:g}"
-        )
-        raise InputError(
-            f"trace {str(opened.path)!r}: no device took part in any of its "
-            f"{patterns.committed_rounds:,} rounds, so there is no participation to audit; {remedy}"
-        )
+    used = _used(opened, scenario or of_run, claim, mechanism, noise_multiplier, delta)
+    patterns = _patterns_of(opened, scenario or of_run)
     names = DeviceNames(opened, show_devices)
-    imported = opened if isinstance(opened, ImportedTrace) else None
+    subject = _Subject(opened, of_run, scenario or of_run, claim, patterns, names)
     try:
-        # Limits do not depend on the mechanism, so they are found once for all.
-        enforced = enforced_limits(
-            opened, scenario, claim.timer_hours if claim is not None else None, patterns
-        )
-        claimed = Limits(None, "nothing is claimed" if claim is None else REPEATED)
-        if claim is not None and patterns.min_sep > 0:
-            claimed = claimed_limits(claim, opened)
-        facts = (patterns, enforced, claimed, names)
-        mechanisms = [
-            _audit_mechanism(each, used, _noise_of(each, used, opened, scenario), *facts)
-            for each in used.strategies
-        ]
-        exclusions = None
-        # Only simulated runs record sampling and exclusions by the server, which used the run's
-        # own mechanism.
-        if of_run is not None and isinstance(opened, Trace):
-            exclusions = exclusions_of(opened, of_run, patterns)
-            mechanisms = [
-                _with_server_rules(each, opened, of_run, patterns, exclusions, used.delta, claim)
-                for each in mechanisms
-            ]
-        findings: tuple[Finding, ...] = ()
-        corrected = None
-        if claim is not None:
-            privacy = scenario.privacy if scenario is not None else None
-            # A claim names one mechanism, and no other is audited then.
-            found = mechanisms[0].trace
-            noise, permitted = mechanisms[0].noise, mechanisms[0].permitted
-            assert noise is not None
-            assert permitted is not None
-            findings, corrected = check_claim(
-                claim,
-                privacy,
-                opened,
-                patterns,
-                found,
-                enforced,
-                mechanisms[0].claimed,
-                (noise, permitted),
-                names.of,
-                [each for each in mechanisms[0].of_server if each.may_rest_on],
-            )
+        limits = _limits(subject)
+        audited = _audited(subject, used, limits)
+        judged = _judged(subject, limits, audited)
     except ValueError as error:  # cases without a guarantee
         raise InputError.caused_by(error) from None
     # A claim cannot supply figures for a run without noise.
-    if is_silent:
-        mechanisms = []
-    answers = None
-    model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
-    if scenario is not None and scenario.analytics is not None:
-        answers = privacy_of_answers(scenario, patterns.max_participations, enforced, model)
-    if told is not None and model is not None:
-        # Rows of a question include the vocabulary wherever they include the model.
-        of_vocabulary = privacy_of_vocabulary(told, model)
-        answers = (*answers, of_vocabulary[0]) if answers else of_vocabulary
-    # Withdraws figures that the trace, the log or the noise does not support.
-    broken = [
-        each.statement
-        for each in findings
-        if each.verdict is Verdict.BROKEN and each.statement not in PRIVACY_STATEMENTS
-    ]
-    if broken:
-        mechanisms = [refuted(each, broken) for each in mechanisms]
-    if imported is not None:
-        mechanisms = [conditional(each, imported) for each in mechanisms]
-    elif broken_noise(findings):
-        mechanisms = [not_of_this_run(each) for each in mechanisms]
+    mechanisms = [] if used.no_guarantee else list(audited.mechanisms)
+    answers = _answers(subject, limits, mechanisms)
+    mechanisms = _withdrawn(mechanisms, subject.log, judged.findings)
     # Last, because withdrawn guarantees of a device are withdrawn for a person too.
-    persons = Persons.of(patterns, scenario)
+    persons = Persons.of(patterns, subject.scenario)
     if persons is not None:
+        corrected, has_answers = judged.corrected, bool(answers)
         mechanisms = [
-            with_person(each, persons, names, corrected, bool(answers)) for each in mechanisms
+            with_person(each, persons, names, corrected, has_answers) for each in mechanisms
         ]
-    if trained is None and scenario is of_run and isinstance(opened, Trace):
-        trained = opened.trained
-    # A group of devices has no figure for releases beside the model.
-    by_rules = (
-        (mechanisms[0].enforced, mechanisms[0].filtered) if mechanisms and not answers else ()
-    )
-    people = trained.document.get("people") if trained is not None and mechanisms else None
-    clients = Clients.of(people or {}, [each for each in by_rules if each is not None])
-    run = opened if isinstance(opened, Trace) else None
-    left_out = () if imported is None else imported.left_out
-    of_model = WITHOUT_NOISE if is_silent else _rests_on(scenario, imported, mechanisms)
-    of_model = () if is_untrained else of_model
+    run, log = subject.run, subject.log
+    if trained is None and run is not None and subject.scenario is of_run:
+        trained = run.trained
     return Audit(
         trace=opened,
         path=opened.path,
@@ -217,73 +125,69 @@ def audit_trace(
         patterns=patterns,
         names=names,
         mechanisms=tuple(mechanisms),
-        findings=findings,
-        incompleteness=imported.incompleteness if imported is not None else "",
-        left_out=tuple(replace(each, example=names.in_text(each.example)) for each in left_out),
-        filtered_rows=imported.filtered_rows if imported is not None else 0,
-        violations=run and scenario and violations_of(run, scenario),
+        findings=judged.findings,
+        incompleteness="" if log is None else log.incompleteness,
+        left_out=() if log is None else _left_out(log, names),
+        filtered_rows=0 if log is None else log.filtered_rows,
+        violations=_violations(subject),
         persons=persons,
-        clients=clients,
-        no_guarantee=(ONLY_ANSWERS if is_untrained else NO_GUARANTEE) if is_silent else None,
+        clients=_clients(trained, mechanisms, bool(answers)),
+        no_guarantee=used.no_guarantee,
         answers=answers,
-        exclusions=exclusions,
-        scenario=scenario,
+        exclusions=audited.exclusions,
+        scenario=subject.scenario,
         claim=claim,
-        corrected=corrected,
-        rests_on=(
-            *assumptions_of_answers(scenario),
-            *(each._replace(text=names.in_text(each.text)) for each in of_model),
-            *other_tasks(opened),
-            *(() if persons is None else (persons.assumption,)),
-        ),
+        corrected=judged.corrected,
+        rests_on=_assumptions(subject, used, mechanisms, persons),
         classes=() if run is None else tuple(run.run.get("classes", ())),
     )
 
 
-def _rests_on(
-    scenario: Scenario | None, imported: ImportedTrace | None, mechanisms: Sequence[MechanismAudit]
-) -> tuple[Assumption, ...]:
-    own: list[Assumption] = []
-    if mechanisms:
-        # Limits are the same for all mechanisms, so any mechanism's will do.
-        first = mechanisms[0]
-        rules = "the claim" if scenario is None else "the scenario's rules"
-        named = (
-            ("Enforced", first.enforced, f"{rules}, and the recorded times of the rounds"),
-            ("Sampled", first.sampled, ASSUMED),
-            ("Filtered", first.filtered, ASSUMED),
-        )
-        own = [
-            Assumption(f"{name}: {text}", source)
-            for name, guarantee, source in named
-            if guarantee is not None
-            for text in guarantee.assumptions
-        ]
-    own += [
-        Assumption(noise.sentence, source)
-        for each in mechanisms
-        for noise, source in (
-            (each.noise, "counted in the trace"),
-            (each.permitted, "the scenario's rules"),
-        )
-        if isinstance(noise, DeviceNoise)
-    ]
-    return (*assumptions_of(scenario, imported), *own)
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A trace that is audited, and what it is held against."""
+
+    trace: Trace | ImportedTrace
+    """The trace."""
+    of_run: Scenario | None
+    """Scenario that was run; None for a log."""
+    scenario: Scenario | None
+    """Scenario of a training on the trace, or else the one that was run; None for a log."""
+    claim: Claim | None
+    """The claim, or None."""
+    patterns: Patterns
+    """Rounds of every device."""
+    names: DeviceNames
+    """Names by which devices are shown."""
+
+    @property
+    def run(self) -> Trace | None:
+        """The trace, if it is that of a run."""
+        return self.trace if isinstance(self.trace, Trace) else None
+
+    @property
+    def log(self) -> ImportedTrace | None:
+        """The trace, if it is that of a log."""
+        return self.trace if isinstance(self.trace, ImportedTrace) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """Mechanisms, noise and delta of an audit.
-
-    strategies: the run's own or claimed mechanism first, if there is one.
-    count_noise: count noise of the run; None unless its own mechanism and noise are used.
-    """
+    """Mechanisms, noise and delta of an audit."""
 
     strategies: tuple[Strategy, ...]
+    """Audited mechanisms; the run's own or claimed one first, if there is one."""
     own: Strategy | None
+    """Mechanism of the run or of the claim; None for a log, and for a run without noise."""
     noise_multiplier: float | None
+    """z; None if neither the trace nor the caller states the noise."""
     delta: float
+    """delta of epsilon."""
     count_noise: float | None = None
+    """Count noise of the run; None unless its own mechanism and noise are used."""
+    no_guarantee: str | None = None
+    """Reason why a model has no privacy figures: the run added no noise, or trained none; else
+    None."""
 
     def server_noise_of(self, strategy: Strategy) -> ServerNoise | None:
         """Returns the server's noise under one of the strategies, or None if unknown."""
@@ -293,57 +197,29 @@ class _Used:
             self.noise_multiplier, self.count_noise if strategy == self.own else None
         )
 
-    @classmethod
-    def of(
-        cls,
-        trace: Trace | ImportedTrace,
-        scenario: Scenario | None,
-        claim: Claim | None,
-        mechanism: Strategy | Sequence[Strategy] | None,
-        noise_multiplier: float | None,
-        delta: float | None,
-    ) -> "_Used":
-        given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
-        if claim is not None:
-            if given or noise_multiplier is not None or delta is not None:
-                raise InputError(
-                    "a claim names its mechanism, noise multiplier and delta: leave them out "
-                    "beside the claim"
-                )
-            used = cls((claim.mechanism,), claim.mechanism, claim.noise_multiplier, claim.delta)
-        else:
-            privacy = scenario.privacy if scenario is not None else None
-            own = privacy.strategy if privacy is not None else None
-            if privacy is not None and own is None and noise_multiplier is not None and not given:
-                raise InputError.of(
-                    "noise_multiplier",
-                    noise_multiplier,
-                    "applies to no mechanism, since the run added no noise",
-                    "name a mechanism",
-                )
-            if noise_multiplier is None and privacy is not None and own is not None:
-                noise_multiplier = privacy.noise_multiplier
-            if delta is None:
-                delta = privacy.delta if privacy is not None else DEFAULT_DELTA
-            # A log has no mechanism of its own, so no privacy is computed unless one is given.
-            used = cls(given or ((own,) if own is not None else ()), own, noise_multiplier, delta)
-        try:
-            if used.noise_multiplier is not None:
-                check_noise_multiplier(used.noise_multiplier)
-            check_delta(used.delta)
-            # A mechanism of fewer rounds cannot have released every committed round.
-            for strategy in used.strategies:
-                strategy.check_rounds(trace.committed_rounds)
-        except ValueError as error:
-            raise InputError.caused_by(error) from None
-        if scenario is None or (used.own, used.noise_multiplier) != (
-            scenario.privacy.mechanism,
-            scenario.privacy.noise_multiplier,
-        ):
-            return used
-        # Counts of short updates belong to the noise of the run; another mechanism or multiplier
-        # only concerns sums.
-        return replace(used, count_noise=scenario.count_noise)
+
+class _Limits(NamedTuple):
+    """Participation that the rules and the claim permit, which no mechanism changes."""
+
+    enforced: Limits
+    claimed: Limits
+
+
+class _Audited(NamedTuple):
+    """Mechanisms on the trace, whether or not their guarantees are to be trusted."""
+
+    mechanisms: tuple[MechanismAudit, ...]
+    exclusions: Exclusions | None
+    """Devices that a filter excluded; None without a filter."""
+
+
+class _Judged(NamedTuple):
+    """The claim held against the trace."""
+
+    findings: tuple[Finding, ...]
+    """A finding per statement of the claim; empty without a claim."""
+    corrected: Guarantee | None
+    """The guarantee of the claim with broken statements corrected; None without a claim."""
 
 
 def _scenario_of(trace: Trace) -> Scenario:
@@ -359,35 +235,150 @@ def _scenario_of(trace: Trace) -> Scenario:
     return scenario
 
 
-def _noise_of(
-    strategy: Strategy, used: _Used, trace: Trace | ImportedTrace, scenario: Scenario | None
-) -> tuple[Noise | None, Noise | None]:
-    """Returns the least noise of this trace and the least noise that the rules permit. Devices add
-    independent noise; the noise of any other strategy is the server's."""
-    noise = used.server_noise_of(strategy)
-    if scenario is None or noise is None or isinstance(trace, ImportedTrace):
-        return noise, noise
-    if not isinstance(strategy, Identity):
-        return noise, noise
-    accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
-    of_trace = observed_noise(noise, scenario, accepted)
-    return of_trace, permitted_noise(noise, scenario, of_trace)
+def _used(
+    trace: Trace | ImportedTrace,
+    scenario: Scenario | None,
+    claim: Claim | None,
+    mechanism: Strategy | Sequence[Strategy] | None,
+    noise_multiplier: float | None,
+    delta: float | None,
+) -> _Used:
+    """Returns the mechanisms, noise and delta: those of the claim, else the given ones, else those
+    of the run."""
+    given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
+    if claim is not None:
+        _check_claimable(scenario)
+        if given or noise_multiplier is not None or delta is not None:
+            raise InputError(
+                "a claim names its mechanism, noise multiplier and delta: leave them out "
+                "beside the claim"
+            )
+        used = _Used((claim.mechanism,), claim.mechanism, claim.noise_multiplier, claim.delta)
+    else:
+        used = _of_run(scenario, given, noise_multiplier, delta)
+    try:
+        if used.noise_multiplier is not None:
+            check_noise_multiplier(used.noise_multiplier)
+        check_delta(used.delta)
+        # A mechanism of fewer rounds cannot have released every committed round.
+        for strategy in used.strategies:
+            strategy.check_rounds(trace.committed_rounds)
+    except ValueError as error:
+        raise InputError.caused_by(error) from None
+    if scenario is None:
+        return used
+    used = replace(used, no_guarantee=_why_no_guarantee(scenario, given, noise_multiplier))
+    privacy = scenario.privacy
+    if (used.own, used.noise_multiplier) != (privacy.mechanism, privacy.noise_multiplier):
+        return used
+    # Counts of short updates belong to the noise of the run; another mechanism or multiplier only
+    # concerns sums.
+    return replace(used, count_noise=scenario.count_noise)
+
+
+def _check_claimable(scenario: Scenario | None) -> None:
+    """Raises InputError if a run released more than a model, which claims are about."""
+    asks = scenario is not None and scenario.analytics is not None
+    if asks or vocabulary_cost(scenario) is not None:
+        what = "a question" if asks else "a private vocabulary"
+        raise InputError(
+            f"a claim is about a model alone, and this trace has {what}, whose privacy its own "
+            "rules limit; audit it without a claim"
+        )
+
+
+def _of_run(
+    scenario: Scenario | None,
+    given: tuple[Strategy, ...],
+    noise_multiplier: float | None,
+    delta: float | None,
+) -> _Used:
+    """Returns what is given, and the rest from the run; a log has no mechanism of its own, so no
+    privacy is computed unless one is given."""
+    if scenario is None:
+        return _Used(given, None, noise_multiplier, DEFAULT_DELTA if delta is None else delta)
+    privacy = scenario.privacy
+    own = privacy.strategy
+    if own is None and noise_multiplier is not None and not given:
+        raise InputError.of(
+            "noise_multiplier",
+            noise_multiplier,
+            "applies to no mechanism, since the run added no noise",
+            "name a mechanism",
+        )
+    if own is not None and noise_multiplier is None:
+        noise_multiplier = privacy.noise_multiplier
+    strategies = given or (() if own is None else (own,))
+    return _Used(strategies, own, noise_multiplier, privacy.delta if delta is None else delta)
+
+
+def _why_no_guarantee(
+    scenario: Scenario, given: tuple[Strategy, ...], noise_multiplier: float | None
+) -> str | None:
+    # A mechanism that is named is accounted for, as if a model had been trained.
+    is_trained = scenario.training.enabled or given or noise_multiplier
+    if scenario.analytics is not None and not is_trained:
+        return ONLY_ANSWERS
+    return NO_GUARANTEE if scenario.privacy.strategy is None and not given else None
+
+
+def _patterns_of(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Patterns:
+    """Returns the rounds of every device. Raises InputError without a participation, without which
+    no largest sensitivity exists."""
+    patterns = read_patterns(trace)
+    if patterns.device_ids.size:
+        return patterns
+    probability = None if scenario is None else scenario.rounds.sampling_probability
+    remedy = "audit a trace in which some did"
+    # The privacy of a Poisson sample depends on its probability, not on the devices drawn.
+    if probability is not None:
+        remedy = (
+            "its samples spent privacy all the same: evaluate the mechanism identity at "
+            f"sampling={probability:g}"
+        )
+    raise InputError(
+        f"trace {str(trace.path)!r}: no device took part in any of its "
+        f"{patterns.committed_rounds:,} rounds, so there is no participation to audit; {remedy}"
+    )
+
+
+def _limits(subject: _Subject) -> _Limits:
+    """Returns the limits of the rules and of the claim."""
+    claim, patterns = subject.claim, subject.patterns
+    timer_hours = None if claim is None else claim.timer_hours
+    enforced = enforced_limits(subject.trace, subject.scenario, timer_hours, patterns)
+    if claim is None:
+        return _Limits(enforced, Limits(None, "nothing is claimed"))
+    if patterns.min_sep == 0:
+        return _Limits(enforced, Limits(None, REPEATED))
+    return _Limits(enforced, claimed_limits(claim, subject.trace))
+
+
+def _audited(subject: _Subject, used: _Used, limits: _Limits) -> _Audited:
+    """Returns every mechanism on the trace, with the guarantees by the server's own rules."""
+    mechanisms = [_audit_mechanism(each, subject, used, limits) for each in used.strategies]
+    # Only simulated runs record sampling and exclusions by the server, which used the run's own
+    # mechanism.
+    if subject.run is None or subject.of_run is None:
+        return _Audited(tuple(mechanisms), None)
+    exclusions = exclusions_of(subject.run, subject.of_run, subject.patterns)
+    of_server = (
+        _with_server_rules(each, subject, subject.run, subject.of_run, exclusions, used.delta)
+        for each in mechanisms
+    )
+    return _Audited(tuple(of_server), exclusions)
 
 
 def _audit_mechanism(
-    strategy: Strategy,
-    used: _Used,
-    noise: tuple[Noise | None, Noise | None],
-    patterns: Patterns,
-    enforced: Limits,
-    claimed: Limits,
-    names: DeviceNames,
+    strategy: Strategy, subject: _Subject, used: _Used, limits: _Limits
 ) -> MechanismAudit:
-    delta = used.delta
+    patterns, delta = subject.patterns, used.delta
     shows = "the least gap and the most participations that this trace shows"
-    limits = Limits(patterns.participation, shows if patterns.participation else REPEATED)
+    shown = Limits(patterns.participation, shows if patterns.participation else REPEATED)
     trace = trace_sensitivity(strategy, patterns)
-    of_trace, permitted = noise
+    of_trace, permitted = _noise_of(strategy, used, subject)
+    enforced, claimed = limits
+    is_ensured = _is_ensured(claimed, enforced)
     return MechanismAudit(
         strategy=strategy,
         is_own=strategy == used.own,
@@ -395,45 +386,26 @@ def _audit_mechanism(
         noise=of_trace,
         permitted=permitted,
         trace=trace,
-        binding_device=names.of(trace.device_id),
+        binding_device=subject.names.of(trace.device_id),
         observed=observed(trace, patterns, strategy, of_trace, delta),
         # No rule ensures limits that were merely observed.
-        observed_limits=of_limits("observed", limits, strategy, of_trace, delta, False),
+        observed_limits=of_limits("observed", shown, strategy, of_trace, delta, False),
         enforced=of_limits("enforced", enforced, strategy, permitted, delta, True),
-        claimed=of_limits(
-            "claimed", claimed, strategy, permitted, delta, _is_ensured(claimed, enforced)
-        ),
+        claimed=of_limits("claimed", claimed, strategy, permitted, delta, is_ensured),
     )
 
 
-def _with_server_rules(
-    mechanism: MechanismAudit,
-    trace: Trace,
-    scenario: Scenario,
-    patterns: Patterns,
-    exclusions: Exclusions | None,
-    delta: float,
-    claim: Claim | None,
-) -> MechanismAudit:
-    """Adds the guarantees of sampling by the server and of its filter, and withdraws those that do
-    not cover the claimed rounds."""
-    strategy, noise, enforced = mechanism.strategy, mechanism.noise, mechanism.enforced
-    n = (claim and claim.rounds) or 0
-    turns, is_longer = enforced.participation, n > trace.committed_rounds
-    if is_longer and scenario.rounds.uploads is not None:
-        # Rules that the trace breaks limit no later round either.
-        kept = turns is not None
-        turns = limits_of_schedule(scenario, n).participation if kept else MinSep(n, 1, n)
-    by_sampling = sampled(trace, scenario, strategy, noise, delta, turns)
-    by_filter = filtered(scenario, patterns, exclusions, strategy, noise, delta)
-    if is_longer:
-        reason = f"it covers the recorded rounds, and {n:,} are claimed"
-        enforced = enforced.withdrawn(reason)
-    # A filter charges a participation for all rounds of the run.
-    if by_filter is not None and n > scenario.rounds.count:
-        reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"
-        by_filter = replace(by_filter, may_rest_on=False, reason=reason)
-    return replace(mechanism, enforced=enforced, sampled=by_sampling, filtered=by_filter)
+def _noise_of(
+    strategy: Strategy, used: _Used, subject: _Subject
+) -> tuple[Noise | None, Noise | None]:
+    """Returns the least noise of this trace and the least noise that the rules permit. Devices add
+    independent noise; the noise of any other strategy is the server's."""
+    noise, run, scenario = used.server_noise_of(strategy), subject.run, subject.scenario
+    if scenario is None or noise is None or run is None or not isinstance(strategy, Identity):
+        return noise, noise
+    accepted = run.rounds["accepted"][run.rounds["state"] == 0]
+    of_trace = observed_noise(noise, scenario, accepted)
+    return of_trace, permitted_noise(noise, scenario, of_trace)
 
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
@@ -449,3 +421,163 @@ def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
         and a.max_participations >= b.max_participations
         for a in claimed.pairs or (claimed.participation,)
     )
+
+
+def _with_server_rules(
+    mechanism: MechanismAudit,
+    subject: _Subject,
+    trace: Trace,
+    scenario: Scenario,
+    exclusions: Exclusions | None,
+    delta: float,
+) -> MechanismAudit:
+    """Adds the guarantees of sampling by the server and of its filter, and withdraws those that do
+    not cover the claimed rounds."""
+    strategy, noise, enforced = mechanism.strategy, mechanism.noise, mechanism.enforced
+    n = 0 if subject.claim is None else subject.claim.rounds or 0
+    turns, is_longer = enforced.participation, n > trace.committed_rounds
+    if is_longer and scenario.rounds.uploads is not None:
+        # Rules that the trace breaks limit no later round either.
+        kept = turns is not None
+        turns = limits_of_schedule(scenario, n).participation if kept else MinSep(n, 1, n)
+    by_sampling = sampled(trace, scenario, strategy, noise, delta, turns)
+    by_filter = filtered(scenario, subject.patterns, exclusions, strategy, noise, delta)
+    if is_longer:
+        reason = f"it covers the recorded rounds, and {n:,} are claimed"
+        enforced = enforced.withdrawn(reason)
+    # A filter charges a participation for all rounds of the run.
+    if by_filter is not None and n > scenario.rounds.count:
+        reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"
+        by_filter = replace(by_filter, may_rest_on=False, reason=reason)
+    return replace(mechanism, enforced=enforced, sampled=by_sampling, filtered=by_filter)
+
+
+def _judged(subject: _Subject, limits: _Limits, audited: _Audited) -> _Judged:
+    """Returns the claim held against the trace."""
+    if subject.claim is None:
+        return _Judged((), None)
+    # A claim names one mechanism, and no other is audited then.
+    (mechanism,) = audited.mechanisms
+    noise, permitted = mechanism.noise, mechanism.permitted
+    assert noise is not None
+    assert permitted is not None
+    judged = check_claim(
+        subject.claim,
+        None if subject.scenario is None else subject.scenario.privacy,
+        subject.trace,
+        subject.patterns,
+        mechanism.trace,
+        limits.enforced,
+        mechanism.claimed,
+        (noise, permitted),
+        subject.names.of,
+        [each for each in mechanism.of_server if each.may_rest_on],
+    )
+    return _Judged(*judged)
+
+
+def _answers(
+    subject: _Subject, limits: _Limits, mechanisms: Sequence[MechanismAudit]
+) -> tuple[AnswerPrivacy, ...] | None:
+    """Returns the privacy of a question's answers and of a private vocabulary; None without
+    either."""
+    answers, scenario = None, subject.scenario
+    model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
+    if scenario is not None and scenario.analytics is not None:
+        most = subject.patterns.max_participations
+        answers = privacy_of_answers(scenario, most, limits.enforced, model)
+    cost = vocabulary_cost(scenario)
+    if cost is None or model is None:
+        return answers
+    # Rows of a question include the vocabulary wherever they include the model.
+    of_vocabulary = privacy_of_vocabulary(cost, model)
+    return (*answers, of_vocabulary[0]) if answers else of_vocabulary
+
+
+def _withdrawn(
+    mechanisms: list[MechanismAudit], log: ImportedTrace | None, findings: Sequence[Finding]
+) -> list[MechanismAudit]:
+    """Returns mechanisms without the figures that the trace, the log or the noise does not
+    support."""
+    broken = [
+        each.statement
+        for each in findings
+        if each.verdict is Verdict.BROKEN and each.statement not in PRIVACY_STATEMENTS
+    ]
+    if broken:
+        mechanisms = [refuted(each, broken) for each in mechanisms]
+    if log is not None:
+        return [conditional(each, log) for each in mechanisms]
+    if broken_noise(findings):
+        return [not_of_this_run(each) for each in mechanisms]
+    return mechanisms
+
+
+def _clients(
+    trained: TrainedRun | None, mechanisms: Sequence[MechanismAudit], has_answers: bool
+) -> Clients | None:
+    """Returns the people whose data trained the model; None if each is on one device."""
+    people = trained.document.get("people") if trained is not None and mechanisms else None
+    by_rules: list[Guarantee] = []
+    # A group of devices has no figure for releases beside the model.
+    if mechanisms and not has_answers:
+        found = (mechanisms[0].enforced, mechanisms[0].filtered)
+        by_rules = [each for each in found if each is not None]
+    return Clients.of(people or {}, by_rules)
+
+
+def _violations(subject: _Subject) -> Violations | None:
+    if subject.run is None or subject.scenario is None:
+        return None
+    return violations_of(subject.run, subject.scenario)
+
+
+def _left_out(log: ImportedTrace, names: DeviceNames) -> tuple[LeftOut, ...]:
+    return tuple(replace(each, example=names.in_text(each.example)) for each in log.left_out)
+
+
+def _assumptions(
+    subject: _Subject, used: _Used, mechanisms: Sequence[MechanismAudit], persons: Persons | None
+) -> tuple[Assumption, ...]:
+    """Returns the assumptions behind the figures: of answers, of the model, and of persons."""
+    of_model: tuple[Assumption, ...] = ()
+    if used.no_guarantee is None:
+        of_model = assumptions_of(subject.scenario, subject.log)
+        of_model += _of_guarantees(subject.scenario, mechanisms)
+    elif used.no_guarantee == NO_GUARANTEE:
+        of_model = WITHOUT_NOISE
+    return (
+        *assumptions_of_answers(subject.scenario),
+        *(each._replace(text=subject.names.in_text(each.text)) for each in of_model),
+        *other_tasks(subject.trace),
+        *(() if persons is None else (persons.assumption,)),
+    )
+
+
+def _of_guarantees(
+    scenario: Scenario | None, mechanisms: Sequence[MechanismAudit]
+) -> tuple[Assumption, ...]:
+    """Returns the assumptions behind the limits and the noise of mechanisms."""
+    rules = "the claim" if scenario is None else "the scenario's rules"
+    of_limits = [
+        Assumption(f"{name}: {text}", source)
+        # Limits are the same for all mechanisms, so any mechanism's will do.
+        for first in mechanisms[:1]
+        for name, guarantee, source in (
+            ("Enforced", first.enforced, f"{rules}, and the recorded times of the rounds"),
+            ("Sampled", first.sampled, ASSUMED),
+            ("Filtered", first.filtered, ASSUMED),
+        )
+        if guarantee is not None
+        for text in guarantee.assumptions
+    ]
+    of_noise = [
+        Assumption(noise.sentence, source)
+        for each in mechanisms
+        for noise, source in (
+            (each.noise, "counted in the trace"),
+            (each.permitted, "the scenario's rules"),
+        )
+        if isinstance(noise, DeviceNoise)
+    ]
+    return (*of_limits, *of_noise)
