@@ -28,7 +28,7 @@ from fedray.audit.distribution import (
 from fedray.audit.filtered import Exclusions
 from fedray.audit.findings import FAILING, SPENT_STATEMENTS, Finding, broken_noise, claim_passes
 from fedray.audit.guarantees import OBSERVED_LIMITS, Guarantee
-from fedray.audit.mechanism_audit import MechanismAudit, Release, compared
+from fedray.audit.mechanism_audit import MechanismAudit, Release
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import AuditedEncoding, Noise, ServerNoise
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
@@ -40,7 +40,7 @@ from fedray.audit.rules import Violations
 from fedray.base.document import IfAny, InJson, Key, NotInJson, json_of
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.mechanisms.comparison import NOT_COMPARABLE, Utility
+from fedray.mechanisms.comparison import NOT_COMPARABLE, Utility, compared
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut
 from fedray.trace.reader import Trace

@@ -462,16 +462,16 @@ def _judged(subject: _Subject, limits: _Limits, audited: _Audited) -> _Judged:
     assert noise is not None
     assert permitted is not None
     judged = check_claim(
-        subject.claim,
-        None if subject.scenario is None else subject.scenario.privacy,
-        subject.trace,
-        subject.patterns,
-        mechanism.trace,
-        limits.enforced,
-        mechanism.claimed,
-        (noise, permitted),
-        subject.names.of,
-        [each for each in mechanism.of_server if each.may_rest_on],
+        claim=subject.claim,
+        used=None if subject.scenario is None else subject.scenario.privacy,
+        trace=subject.trace,
+        patterns=subject.patterns,
+        found=mechanism.trace,
+        limits=limits.enforced,
+        stated=mechanism.claimed,
+        noise=(noise, permitted),
+        name_of=subject.names.of,
+        ensured=[each for each in mechanism.of_server if each.may_rest_on],
     )
     return _Judged(*judged)
 

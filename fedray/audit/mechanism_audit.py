@@ -1,7 +1,6 @@
-"""One mechanism on a trace: its noise, sensitivity and guarantees, and what withdraws them."""
+"""One mechanism on a trace: its noise, sensitivity and guarantees, and reasons to withdraw them."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
@@ -14,10 +13,7 @@ from fedray.audit.sensitivity import TraceSensitivity
 from fedray.base.document import Document, IfAny, InJson, Keys, NotInJson
 from fedray.mechanisms.accounting.events import Composed
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.mechanisms.comparison import Utility, utility
 from fedray.mechanisms.named import name_of
-from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.strategy import Strategy
 from fedray.trace.imported import ImportedTrace
 
@@ -35,30 +31,30 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MechanismAudit(Document):
-    """One mechanism on this trace.
-
-    is_own: whether it is the run's own mechanism, or the claimed one.
-    noise_multiplier: z; None if neither the trace nor the caller states the noise.
-    noise: the same, or the least noise that devices added in a round of this trace.
-    permitted: the same, or the least noise that the rules permit devices to add in a round.
-    trace: sensitivity of this trace, with its device; exact or an upper bound, as it says.
-    binding_device: name of that device.
-    observed_limits: guarantee of every pattern with the min-sep and participations of this trace.
-    observed, enforced, claimed: the three guarantees.
-    """
+    """One mechanism on this trace."""
 
     strategy: Annotated[Strategy, Keys("parameters")]
     """The mechanism."""
     is_own: bool
+    """Whether it is the run's own mechanism, or the claimed one."""
     noise_multiplier: float | None
+    """z; None if neither the trace nor the caller states the noise."""
     noise: NotInJson[Noise | None]
+    """Noise at that multiplier; of devices, the least that they added in a round of this trace."""
     permitted: NotInJson[Noise | None]
+    """The same; of devices, the least that the rules permit them to add in a round."""
     trace: Annotated[TraceSensitivity, Keys("binding_rounds=rounds")]
+    """Sensitivity of this trace, with its device; exact or an upper bound, as it says."""
     binding_device: str
+    """Name of that device."""
     observed: NotInJson[Guarantee]
+    """The guarantee of the recorded rounds."""
     observed_limits: Guarantee
+    """Guarantee of every pattern with the min-sep and participations of this trace."""
     enforced: NotInJson[Guarantee]
+    """The guarantee of every pattern that the rules permit."""
     claimed: NotInJson[Guarantee]
+    """The guarantee of every pattern that the claim permits."""
     sampled: Guarantee | None = None
     """The guarantee with amplification by Poisson sampling of stored uploads; None for other
     traces."""
@@ -132,7 +128,16 @@ def with_person(
     corrected: Guarantee | None,
     has_answers: bool,
 ) -> MechanismAudit:
-    """Adds the privacy of a person."""
+    """Returns a mechanism with the privacy of a person.
+
+    Args:
+        mechanism: the mechanism on a trace.
+        persons: persons who own the devices of the trace.
+        names: names by which persons are shown.
+        corrected: the claim's guarantee with broken statements corrected; None without a claim.
+        has_answers: whether the run also answered a question, of which no figure of a person is
+            known.
+    """
     # Amplification by sampling has no figure here: a person's uploads are drawn one by one.
     of_rules = (mechanism.enforced, mechanism.claimed, mechanism.filtered, corrected)
     # A claim that limits nothing is corrected to a guarantee of its own name.
@@ -145,13 +150,15 @@ def with_person(
 
 
 def refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
-    """Withdraws the claimed guarantee, since the trace breaks the limits behind it."""
+    """Returns a mechanism without its claimed guarantee, since the trace breaks the claimed limits of
+    some keys."""
     reason = f"this trace breaks the claimed {', '.join(broken)}"
     return replace(mechanism, claimed=mechanism.claimed.withdrawn(reason))
 
 
 def conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudit:
-    """Makes the guarantees of a log conditional on its claimed timer and on complete rows."""
+    """Returns a mechanism on a log, its guarantees conditional on the claimed timer and on complete
+    rows."""
     enforced, claimed = mechanism.enforced, mechanism.claimed
     if enforced.sensitivity is None:
         return mechanism
@@ -167,34 +174,14 @@ def conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudit
 
 
 def not_of_this_run(mechanism: MechanismAudit) -> MechanismAudit:
-    """Withdraws the guarantees of a claim whose mechanism or noise the run did not use."""
+    """Returns a claimed mechanism whose guarantees are not to be rested on, since the run had another
+    mechanism or noise."""
     said = "the run did not add the noise that is claimed, so this is no statement about it"
     named = ("enforced", "claimed", "sampled", "filtered")
     guarantees = {name: getattr(mechanism, name) for name in named}
-    refuted = {
+    withdrawn = {
         name: replace(each, may_rest_on=False, reason=said)
         for name, each in guarantees.items()
         if each is not None
     }
-    return replace(mechanism, is_own=False, **refuted)
-
-
-def compared(strategies: Sequence[Strategy], participation: MinSep, rho: float) -> list[Utility]:
-    """Returns mechanisms, and independent noise and the tree, by their error at equal privacy;
-    least error first. Mechanisms without a proven sensitivity are left out.
-
-    Args:
-        strategies: the mechanisms.
-        participation: participation that all of them have.
-        rho: rho that all of them have; positive.
-    """
-    kinds = {each.kind for each in strategies}
-    # These two are widely known, so they are the yardstick of each comparison.
-    yardsticks = (each for each in (Identity(), Tree()) if each.kind not in kinds)
-    rows = []
-    for strategy in (*strategies, *yardsticks):
-        # An unproven case has no place in the comparison.
-        with suppress(ValueError):
-            sensitivity = strategy.participation_sensitivity(participation).value
-            rows.append(utility(strategy, participation.rounds, sensitivity, rho))
-    return sorted(rows, key=lambda each: each.rms_prefix_error)
+    return replace(mechanism, is_own=False, **withdrawn)
