@@ -150,8 +150,8 @@ def with_person(
 
 
 def refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
-    """Returns a mechanism without its claimed guarantee, since the trace breaks the claimed limits of
-    some keys."""
+    """Returns a mechanism without its claimed guarantee, since the trace breaks some claimed
+    limits."""
     reason = f"this trace breaks the claimed {', '.join(broken)}"
     return replace(mechanism, claimed=mechanism.claimed.withdrawn(reason))
 
@@ -174,8 +174,8 @@ def conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudit
 
 
 def not_of_this_run(mechanism: MechanismAudit) -> MechanismAudit:
-    """Returns a claimed mechanism whose guarantees are not to be rested on, since the run had another
-    mechanism or noise."""
+    """Returns a claimed mechanism whose guarantees are not to be rested on, since the run had
+    another mechanism or noise."""
     said = "the run did not add the noise that is claimed, so this is no statement about it"
     named = ("enforced", "claimed", "sampled", "filtered")
     guarantees = {name: getattr(mechanism, name) for name in named}
