@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, Assumption, assumptions_of, other_tasks
 from fedray.audit.audit import Audit
@@ -98,21 +97,20 @@ def audit_trace(
     names = DeviceNames(opened, show_devices)
     subject = _Subject(opened, of_run, scenario or of_run, claim, patterns, names)
     try:
-        limits = _limits(subject)
-        audited = _audited(subject, used, limits)
-        judged = _judged(subject, limits, audited)
+        enforced, claimed = _limits(subject)
+        audited, exclusions = _audited(subject, used, enforced, claimed)
+        findings, corrected = _judged(subject, enforced, audited)
     except ValueError as error:  # cases without a guarantee
         raise InputError.caused_by(error) from None
     # A claim cannot supply figures for a run without noise.
-    mechanisms = [] if used.no_guarantee else list(audited.mechanisms)
-    answers = _answers(subject, limits, mechanisms)
-    mechanisms = _withdrawn(mechanisms, subject.log, judged.findings)
+    known = [] if used.no_guarantee else audited
+    answers = _answers(subject, enforced, known)
+    mechanisms = _withdrawn(known, subject.log, findings)
     # Last, because withdrawn guarantees of a device are withdrawn for a person too.
     persons = Persons.of(patterns, subject.scenario)
     if persons is not None:
-        corrected, has_answers = judged.corrected, bool(answers)
         mechanisms = [
-            with_person(each, persons, names, corrected, has_answers) for each in mechanisms
+            with_person(each, persons, names, corrected, bool(answers)) for each in mechanisms
         ]
     run, log = subject.run, subject.log
     if trained is None and run is not None and subject.scenario is of_run:
@@ -125,7 +123,7 @@ def audit_trace(
         patterns=patterns,
         names=names,
         mechanisms=tuple(mechanisms),
-        findings=judged.findings,
+        findings=findings,
         incompleteness="" if log is None else log.incompleteness,
         left_out=() if log is None else _left_out(log, names),
         filtered_rows=0 if log is None else log.filtered_rows,
@@ -134,10 +132,10 @@ def audit_trace(
         clients=_clients(trained, mechanisms, bool(answers)),
         no_guarantee=used.no_guarantee,
         answers=answers,
-        exclusions=audited.exclusions,
+        exclusions=exclusions,
         scenario=subject.scenario,
         claim=claim,
-        corrected=judged.corrected,
+        corrected=corrected,
         rests_on=_assumptions(subject, used, mechanisms, persons),
         classes=() if run is None else tuple(run.run.get("classes", ())),
     )
@@ -196,30 +194,6 @@ class _Used:
         return ServerNoise(
             self.noise_multiplier, self.count_noise if strategy == self.own else None
         )
-
-
-class _Limits(NamedTuple):
-    """Participation that the rules and the claim permit, which no mechanism changes."""
-
-    enforced: Limits
-    claimed: Limits
-
-
-class _Audited(NamedTuple):
-    """Mechanisms on the trace, whether or not their guarantees are to be trusted."""
-
-    mechanisms: tuple[MechanismAudit, ...]
-    exclusions: Exclusions | None
-    """Devices that a filter excluded; None without a filter."""
-
-
-class _Judged(NamedTuple):
-    """The claim held against the trace."""
-
-    findings: tuple[Finding, ...]
-    """A finding per statement of the claim; empty without a claim."""
-    corrected: Guarantee | None
-    """The guarantee of the claim with broken statements corrected; None without a claim."""
 
 
 def _scenario_of(trace: Trace) -> Scenario:
@@ -342,42 +316,46 @@ def _patterns_of(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Pat
     )
 
 
-def _limits(subject: _Subject) -> _Limits:
-    """Returns the limits of the rules and of the claim."""
+def _limits(subject: _Subject) -> tuple[Limits, Limits]:
+    """Returns the limits of the rules and of the claim, which no mechanism changes."""
     claim, patterns = subject.claim, subject.patterns
     timer_hours = None if claim is None else claim.timer_hours
     enforced = enforced_limits(subject.trace, subject.scenario, timer_hours, patterns)
     if claim is None:
-        return _Limits(enforced, Limits(None, "nothing is claimed"))
+        return enforced, Limits(None, "nothing is claimed")
     if patterns.min_sep == 0:
-        return _Limits(enforced, Limits(None, REPEATED))
-    return _Limits(enforced, claimed_limits(claim, subject.trace))
+        return enforced, Limits(None, REPEATED)
+    return enforced, claimed_limits(claim, subject.trace)
 
 
-def _audited(subject: _Subject, used: _Used, limits: _Limits) -> _Audited:
-    """Returns every mechanism on the trace, with the guarantees by the server's own rules."""
-    mechanisms = [_audit_mechanism(each, subject, used, limits) for each in used.strategies]
+def _audited(
+    subject: _Subject, used: _Used, enforced: Limits, claimed: Limits
+) -> tuple[list[MechanismAudit], Exclusions | None]:
+    """Returns every mechanism on the trace, with the guarantees by the server's own rules, and the
+    devices that a filter excluded."""
+    mechanisms = [
+        _audit_mechanism(each, subject, used, enforced, claimed) for each in used.strategies
+    ]
     # Only simulated runs record sampling and exclusions by the server, which used the run's own
     # mechanism.
     if subject.run is None or subject.of_run is None:
-        return _Audited(tuple(mechanisms), None)
+        return mechanisms, None
     exclusions = exclusions_of(subject.run, subject.of_run, subject.patterns)
-    of_server = (
+    of_server = [
         _with_server_rules(each, subject, subject.run, subject.of_run, exclusions, used.delta)
         for each in mechanisms
-    )
-    return _Audited(tuple(of_server), exclusions)
+    ]
+    return of_server, exclusions
 
 
 def _audit_mechanism(
-    strategy: Strategy, subject: _Subject, used: _Used, limits: _Limits
+    strategy: Strategy, subject: _Subject, used: _Used, enforced: Limits, claimed: Limits
 ) -> MechanismAudit:
     patterns, delta = subject.patterns, used.delta
     shows = "the least gap and the most participations that this trace shows"
     shown = Limits(patterns.participation, shows if patterns.participation else REPEATED)
     trace = trace_sensitivity(strategy, patterns)
     of_trace, permitted = _noise_of(strategy, used, subject)
-    enforced, claimed = limits
     is_ensured = _is_ensured(claimed, enforced)
     return MechanismAudit(
         strategy=strategy,
@@ -452,32 +430,34 @@ def _with_server_rules(
     return replace(mechanism, enforced=enforced, sampled=by_sampling, filtered=by_filter)
 
 
-def _judged(subject: _Subject, limits: _Limits, audited: _Audited) -> _Judged:
-    """Returns the claim held against the trace."""
+def _judged(
+    subject: _Subject, enforced: Limits, mechanisms: Sequence[MechanismAudit]
+) -> tuple[tuple[Finding, ...], Guarantee | None]:
+    """Returns a finding per statement of the claim, and the claim's guarantee with broken
+    statements corrected; neither without a claim."""
     if subject.claim is None:
-        return _Judged((), None)
+        return (), None
     # A claim names one mechanism, and no other is audited then.
-    (mechanism,) = audited.mechanisms
+    (mechanism,) = mechanisms
     noise, permitted = mechanism.noise, mechanism.permitted
     assert noise is not None
     assert permitted is not None
-    judged = check_claim(
+    return check_claim(
         claim=subject.claim,
         used=None if subject.scenario is None else subject.scenario.privacy,
         trace=subject.trace,
         patterns=subject.patterns,
         found=mechanism.trace,
-        limits=limits.enforced,
+        limits=enforced,
         stated=mechanism.claimed,
         noise=(noise, permitted),
         name_of=subject.names.of,
         ensured=[each for each in mechanism.of_server if each.may_rest_on],
     )
-    return _Judged(*judged)
 
 
 def _answers(
-    subject: _Subject, limits: _Limits, mechanisms: Sequence[MechanismAudit]
+    subject: _Subject, enforced: Limits, mechanisms: Sequence[MechanismAudit]
 ) -> tuple[AnswerPrivacy, ...] | None:
     """Returns the privacy of a question's answers and of a private vocabulary; None without
     either."""
@@ -485,7 +465,7 @@ def _answers(
     model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
     if scenario is not None and scenario.analytics is not None:
         most = subject.patterns.max_participations
-        answers = privacy_of_answers(scenario, most, limits.enforced, model)
+        answers = privacy_of_answers(scenario, most, enforced, model)
     cost = vocabulary_cost(scenario)
     if cost is None or model is None:
         return answers

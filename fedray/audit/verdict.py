@@ -98,8 +98,7 @@ class AuditVerdict:
 
     @property
     def supported_by(self) -> str:
-        """Limits behind the epsilon of a claim that may be published, with their condition, or the
-        reason why none may be; empty without a claim."""
+        """`Audit.supported_by`."""
         audit = self.audit
         if audit.corrected is None:
             return ""
@@ -121,8 +120,7 @@ class AuditVerdict:
 
     @property
     def tighter_claim(self) -> str | None:
-        """A sentence with a claim of limits that gives a smaller epsilon than may be published, or
-        one if none may be; None without one, and for a run, whose rules are known."""
+        """`Audit.would_do`."""
         audit = self.audit
         if audit.corrected is None or audit.scenario is not None or broken_noise(audit.findings):
             return None
@@ -146,12 +144,9 @@ class AuditVerdict:
 
     @property
     def left_out_bound(self) -> str:
-        """A sentence on the worst case of a log's rows that were left out and may be
-        participations; empty without any.
-
-        Each such row adds at most the largest column of C to a device's sum, by the triangle
-        inequality, even if the device has a row of that round already.
-        """
+        """`Audit.left_out_bound`."""
+        # Each such row adds at most the largest column of C to a device's sum, by the triangle
+        # inequality, even if the device has a row of that round already.
         audit = self.audit
         rows = sum(each.rows for each in audit.left_out if each.may_be_participation)
         if not rows:
@@ -175,9 +170,7 @@ class AuditVerdict:
 
     @property
     def without_breakers(self) -> Guarantee | None:
-        """The observed figures of a log without the devices that break the claim, with a sentence:
-        a what-if, and no guarantee of this run. None without such devices, if rows were left out,
-        and if epsilon is unknown."""
+        """`Audit.without_breakers`."""
         audit, of_all = self.audit, self.audit.patterns
         kept = np.ones(audit.devices, np.bool_)
         for _, each in () if audit.scenario or audit.incompleteness else breaches(audit):
@@ -201,8 +194,7 @@ class AuditVerdict:
 
     @property
     def short_run_note(self) -> str:
-        """A sentence that no device could take part twice, if the run ended before the rules let
-        any device come back; else empty."""
+        """`Audit.short_run_note`."""
         audit = self.audit
         enforced = audit.mechanisms[0].enforced.participation if audit.mechanisms else None
         if enforced is None or enforced.max_participations > 1 or audit.rounds == 1:
