@@ -49,7 +49,8 @@ class Row(Generic[Of]):
     """A row of a table of assumptions, on which the audits of some scenarios or logs rest."""
 
     text: str | Callable[[Of], str | Sequence[str]]
-    """The sentence, or a function that returns it, or several of one kind."""
+    """The sentence, or a function that returns it, or several of one kind; nothing is assumed where
+    it is empty."""
     source: str | Callable[[Of], str]
     """Source of the assumption, or a function that returns it."""
     when: Callable[[Of], Any] = lambda _: True
@@ -64,7 +65,8 @@ class Row(Generic[Of]):
         text = self.text if isinstance(self.text, str) else self.text(audited)
         source = self.source if isinstance(self.source, str) else self.source(audited)
         for each in (text,) if isinstance(text, str) else text:
-            yield Assumption(each, source, self.kind)
+            if each:
+                yield Assumption(each, source, self.kind)
 
 
 ADJACENCY = "Adjacency: one unit's updates are replaced by zeros (zero-out)."
@@ -219,9 +221,16 @@ def _scaled_noise(run: Scenario) -> str:
     return SCALED_NOISE.format(sample=run.training.cohort_sample, goal=goal)
 
 
+def _trains(run: Scenario) -> bool:
+    return run.training.enabled
+
+
 def _scales_noise(run: Scenario) -> bool:
-    training = run.training
-    return training.enabled and not training.weighting.assumption and run.trains_a_sample
+    return _trains(run) and not run.training.weighting.assumption and run.trains_a_sample
+
+
+def _counts_words(run: Scenario) -> bool:
+    return _trains(run) and isinstance(run.data, FormedData) and run.data.is_counted
 
 
 def _counts_short(audited: Scenario | ImportedTrace) -> bool:
@@ -336,39 +345,25 @@ OF_RUNS: tuple[Row[Scenario], ...] = (
         kind="unit",
     ),
     *_OF_EVERY_AUDIT,
-    Row(
-        lambda run: run.privacy.encoding.assumption,
-        _RUN,
-        lambda run: run.privacy.encoding.assumption,
-    ),
+    Row(lambda run: run.privacy.encoding.assumption, _RUN),
     Row(_short_counts, _RUN, _counts_short),
     Row(_budget, _RUN, lambda run: run.privacy.stop_at is not None),
     Row(STORED, _RUN, lambda run: run.rounds.uploads is not None),
     Row(_buffers, _RUN, lambda run: run.rounds.buffer is not None),
     Row(PUBLIC_SEED, "the seed that the trace records"),
-    Row(METRICS, "the metrics that the trained run records", lambda run: run.training.enabled),
-    Row(
-        lambda run: run.training.weighting.assumption,
-        _RUN,
-        lambda run: run.training.enabled and run.training.weighting.assumption,
-    ),
+    Row(METRICS, "the metrics that the trained run records", _trains),
+    Row(lambda run: run.training.weighting.assumption, _RUN, _trains),
     Row(_scaled_noise, _RUN, _scales_noise),
-    Row(INITIAL, _RUN, lambda run: run.training.enabled and run.training.initial is not None),
-    Row(
-        COUNTED,
-        _RUN,
-        lambda run: (
-            run.training.enabled and isinstance(run.data, FormedData) and run.data.is_counted
-        ),
-    ),
+    Row(INITIAL, _RUN, lambda run: _trains(run) and run.training.initial is not None),
+    Row(COUNTED, _RUN, _counts_words),
 )
 """Assumptions about the runs of a scenario."""
 OF_IMPORTS: tuple[Row[ImportedTrace], ...] = (
-    Row(lambda log: _times(log)["doubts"], _TIMES, lambda log: _times(log).get("doubts")),
+    Row(lambda log: _times(log).get("doubts", ()), _TIMES),
     Row(GROUP, _UNIT, lambda log: len(log.device_columns) > 1),
     Row(_files, "told to the import: the log; it read all files but marks"),
     Row(_numbering, rounds_source),
-    Row(lambda log: log.run["sparse_rounds"], _ROWS, lambda log: log.run.get("sparse_rounds")),
+    Row(lambda log: log.run.get("sparse_rounds", ""), _ROWS),
     Row(
         _order,
         "found by the import, in the times of the log",
@@ -386,12 +381,8 @@ OF_IMPORTS: tuple[Row[ImportedTrace], ...] = (
         "told to the import: the column; it found the form",
         lambda log: _times(log)["column"] is not None,
     ),
-    Row(
-        _rounds_file_times,
-        _ROUNDS_FILE,
-        lambda log: _times(log)["rounds_file_form"] is not None,
-    ),
-    Row(lambda log: log.incompleteness, _COUNTED, lambda log: log.incompleteness),
+    Row(_rounds_file_times, _ROUNDS_FILE, lambda log: _times(log)["rounds_file_form"] is not None),
+    Row(lambda log: log.incompleteness, _COUNTED),
 )
 """Assumptions about how a log was read."""
 OF_LOGS: tuple[Row[ImportedTrace], ...] = (
