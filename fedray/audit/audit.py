@@ -193,7 +193,8 @@ class Audit(DrawnResult):
         """Whether the epsilon on which a guarantee may rest meets the scenario's
         `privacy.wanted_epsilon`. Absent without one, for a log or a claim, and at another
         mechanism, noise or smaller delta."""
-        own, found = self.scenario and self.scenario.privacy, self.basis.guarantee
+        own = None if self.scenario is None else self.scenario.privacy
+        found = self.basis.guarantee
         is_run = isinstance(self.trace, Trace) and not self.findings and self.is_of_run
         if own is None or own.wanted_epsilon is None or not is_run:
             return None

@@ -238,7 +238,7 @@ def _check(audit: Audit) -> None:
 def _notes(audit: Audit) -> list[str]:
     notes = [AT_OTHER_TIMES] if audit.mechanisms[0].enforced.sensitivity is not None else []
     joined = on_joined_ids(audit)
-    found = (audit.short_run_note, audit.incompleteness, joined and joined.text)
+    found = (audit.short_run_note, audit.incompleteness, "" if joined is None else joined.text)
     notes += [each for each in found if each]
     scenario = audit.scenario
     if scenario is None:

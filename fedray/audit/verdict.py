@@ -133,7 +133,8 @@ class AuditVerdict:
         # Each pair of a matrix takes as long as the audit, and none covers a repeated round.
         elif isinstance(used.strategy, TriangularStrategy):
             return None
-        n, delta = max(audit.rounds, (audit.claim and audit.claim.rounds) or 0), used.observed.delta
+        claimed = 0 if audit.claim is None else audit.claim.rounds or 0
+        n, delta = max(audit.rounds, claimed), used.observed.delta
         kept = Limits(MinSep(n, 1, n), "", pairs=tightened(pairs, MinSep(n, 1, n)))
         found = of_limits("claimed", kept, used.strategy, used.permitted, delta, False).epsilon
         most = math.inf if most is None else (1 - WORTH_A_CLAIM) * most
@@ -304,7 +305,7 @@ def guarantee_of_person(audit: Audit) -> Guarantee | None:
 
 def named_epsilons(audit: Audit) -> list[float]:
     """Returns the epsilons of a device, and of persons on several, as far as they are known."""
-    of_client = audit.clients and strongest(audit.clients.guarantees)
+    of_client = None if audit.clients is None else strongest(audit.clients.guarantees)
     found = (audit.basis.guarantee, of_client, guarantee_of_person(audit))
     return [each.epsilon for each in found if each and each.epsilon is not None]
 
