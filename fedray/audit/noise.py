@@ -189,12 +189,10 @@ class AuditedEncoding:
         """Returns the encoding of a run, given the least noise of its trace and the least that its
         rules permit, for each mechanism."""
         # Only noise that devices add depends on their number.
-        of_devices = (
-            cls(table, *each)
-            for each in noises
-            if isinstance(each[0], DeviceNoise) and isinstance(each[1], DeviceNoise)
-        )
-        return next(of_devices, cls(table, None, None))
+        for of_trace, permitted in noises:
+            if isinstance(of_trace, DeviceNoise) and isinstance(permitted, DeviceNoise):
+                return cls(table, of_trace, permitted)
+        return cls(table, None, None)
 
     @property
     def kind(self) -> InJson[str]:
