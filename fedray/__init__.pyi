@@ -3,7 +3,7 @@
 from fedray import mechanisms as mechanisms
 from fedray import scenario as scenario
 from fedray.audit.audit import Audit as Audit
-from fedray.audit.audit import audit_trace as audit_trace
+from fedray.audit.auditing import audit_trace as audit_trace
 from fedray.audit.calibration import CalibratedGuarantee as CalibratedGuarantee
 from fedray.audit.calibration import TraceCalibration as TraceCalibration
 from fedray.audit.calibration import calibrate_trace as calibrate_trace

@@ -8,11 +8,15 @@ Zhang 2024, section 3 (MaxLoss, RmsLoss); Bun and Steinke 2016 (rho).
 """
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fedray.base.document import Document
 from fedray.base.errors import InputError
 from .loss import errors
+from .participation import MinSep
+from .registry import Identity, Tree
 from .strategy import Strategy
 from .workload import PREFIX, Workload, workload_of
 
@@ -94,3 +98,24 @@ def utility(
         rms_prefix_error=noise_multiplier * rms_error,
         max_prefix_error=noise_multiplier * max_error,
     )
+
+
+def compared(strategies: Sequence[Strategy], participation: MinSep, rho: float) -> list[Utility]:
+    """Returns mechanisms, and independent noise and the tree, by their error at equal privacy;
+    least error first. Mechanisms without a proven sensitivity are left out.
+
+    Args:
+        strategies: the mechanisms.
+        participation: participation that all of them have.
+        rho: rho that all of them have; positive.
+    """
+    kinds = {each.kind for each in strategies}
+    # These two are widely known, so they are the yardstick of each comparison.
+    yardsticks = (each for each in (Identity(), Tree()) if each.kind not in kinds)
+    rows = []
+    for strategy in (*strategies, *yardsticks):
+        # An unproven case has no place in the comparison.
+        with suppress(ValueError):
+            sensitivity = strategy.participation_sensitivity(participation).value
+            rows.append(utility(strategy, participation.rounds, sensitivity, rho))
+    return sorted(rows, key=lambda each: each.rms_prefix_error)

@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedray.audit.assumptions import Assumption
 from fedray.audit.guarantees import Guarantee, strongest
 from fedray.audit.questions import AnswerPrivacy
-from fedray.trace.imported import Assumption
 
 SECRET_DRAWS = "only if the draws stay secret"
 """Condition of a guarantee by sampling."""

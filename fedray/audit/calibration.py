@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from fedray.audit.audit import Audit, audit_trace, other_tasks
+from fedray.audit.assumptions import other_tasks
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import DeviceNoise, ServerNoise
 from fedray.audit.questions import vocabulary_cost
+from fedray.audit.verdict import on_joined_ids
 from fedray.base.document import Document, InPlace, Key, Keys
 from fedray.base.errors import InputError
 from fedray.base.result import Result
@@ -234,9 +237,9 @@ def _check(audit: Audit) -> None:
 
 def _notes(audit: Audit) -> list[str]:
     notes = [AT_OTHER_TIMES] if audit.mechanisms[0].enforced.sensitivity is not None else []
-    notes += [
-        each for each in (audit.short_run_note, audit.incompleteness, audit.spellings) if each
-    ]
+    joined = on_joined_ids(audit)
+    found = (audit.short_run_note, audit.incompleteness, "" if joined is None else joined.text)
+    notes += [each for each in found if each]
     scenario = audit.scenario
     if scenario is None:
         return notes if audit.claim is not None else [OF_A_LOG, *notes]

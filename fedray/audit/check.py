@@ -32,6 +32,7 @@ LEFT_OUT = "rows of the log that were left out may be participations beyond ever
 
 
 def check_claim(
+    *,
     claim: Claim,
     used: Privacy | None,
     trace: Trace | ImportedTrace,
@@ -96,7 +97,11 @@ def check_claim(
         if (value := getattr(claim, key)) is None:
             continue
         if used is not None and used.strategy is None:
-            spent.append(Finding(key, Verdict.BROKEN, value, None, "", NO_GUARANTEE))
+            spent.append(
+                Finding(
+                    statement=key, verdict=Verdict.BROKEN, claimed=value, explanation=NO_GUARANTEE
+                )
+            )
             continue
         statement = SpentStatement(key, value, privacy_of, *noise)
         finding = statement.check(found, claimed, support, corrected, evidence)

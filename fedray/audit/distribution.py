@@ -2,7 +2,7 @@
 frontier tighter than one (b, k) pair."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
@@ -78,6 +78,8 @@ class DevicePrivacy(Document):
     """Mean rho over the devices that took part."""
     is_exact: bool
     """False if some devices' values are upper bounds."""
+    sensitivities: NotInJson[PatternValues] = field(repr=False, compare=False)
+    """Sensitivity of every device's own pattern, in order of device."""
 
     @classmethod
     def of(cls, values: PatternValues, noise: Noise) -> "DevicePrivacy":
@@ -96,7 +98,7 @@ class DevicePrivacy(Document):
         # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Proposition 1.6).
         # The mean describes the devices. It is not a bound, and no guarantee rests on it.
         mean = float((values.values**2).mean()) * rho_of(released(noise, 1.0))
-        return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
+        return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()), values)
 
 
 @dataclass(frozen=True, slots=True)

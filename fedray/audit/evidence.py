@@ -5,6 +5,7 @@ look each one up in the training's own logs. Rows are in order of STATEMENTS, th
 place in the trace, then of the rounds. docs/audit.md describes the columns.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 from fedray.audit.audit import Audit
 from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.names import DeviceNames
-from fedray.audit.statements.statement import Breaches
+from fedray.audit.statements.statement import Breaches, Subject
 from fedray.base.arrays import UInt64Array
 from fedray.base.atomic import is_taken
 from fedray.base.errors import InputError
@@ -90,11 +91,20 @@ def write_evidence(audit: Audit, file: str | Path, show_devices: bool = False) -
     names = DeviceNames(audit.trace, show_devices)
     claimed = {each.statement: each.claimed for each in audit.findings}
     batches = (
-        _batch(statement, claimed[statement], breaches, audit.trace, names, form)
-        for statement, breaches in audit.breaches()
+        _batch(statement, claimed[statement], each, audit.trace, names, form)
+        for statement, each in breaches(audit)
     )
     with new_row_file(Path(file), "evidence") as new:
         return write_rows(batches, _SCHEMA, new, form)
+
+
+def breaches(audit: Audit) -> Iterator[tuple[str, Breaches]]:
+    """Yields every breach of a statement about participation, with the statement's key."""
+    subject = Subject(audit.trace, audit.patterns, audit.names.of)
+    broken = {each.statement for each in audit.findings if each.broken_by}
+    for statement in (each for each in STATEMENTS if each.key in broken):
+        for each in statement.breaches(getattr(audit.claim, statement.key), subject):
+            yield statement.key, each
 
 
 def _batch(

@@ -48,7 +48,7 @@ class Evidence:
     """The log's own numbers of the rounds; empty if they are the same, and for a run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Document):
     """The verdict on one statement of the claim. Statements are judged one by one, so a claim may
     hold in part."""
@@ -59,10 +59,10 @@ class Finding(Document):
     """Verdict on the statement."""
     claimed: float | str | None
     """The claimed figure; for a mechanism its kind."""
-    found: float | str | None
+    found: float | str | None = None
     """The figure of the trace, or the kind of the mechanism that was used; None if unknown. For rho
     and epsilon, the largest that a device of the trace spent."""
-    should_say: str
+    should_say: str = ""
     """The supported statement; empty if this one holds or nothing is supported."""
     explanation: str
     """The reason, in words."""
@@ -225,9 +225,10 @@ def _clause(finding: Finding, has_noise: bool) -> str:
     text = f"{finding.name} is {finding.found_text}, not {finding.claimed_text}"
     if finding.statement in ("rounds", *NOISE_STATEMENTS):
         return text
-    has_pairs = finding.broken_by_devices is not None
-    pairs = f"{counted(finding.broken_by, 'consecutive pair')} of " * has_pairs
-    return f"{text} ({pairs}{counted(finding.breakers, 'device')})"
+    breakers = counted(finding.breakers, "device")
+    if finding.broken_by_devices is not None:
+        breakers = f"{counted(finding.broken_by, 'consecutive pair')} of {breakers}"
+    return f"{text} ({breakers})"
 
 
 def verdict_of(holds: bool) -> Verdict:

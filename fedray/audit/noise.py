@@ -8,16 +8,17 @@ figures; only the fewest that the rules permit bound the enforced and claimed on
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.document import Document, IfAny, InJson, Key, Keys, NotInJson
+from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.rounding import shown_noise
 from fedray.encoding.norms import device_variance, largest_square, padded
-from fedray.encoding.tables import DiscreteGaussian
+from fedray.encoding.tables import AnyEncoding, DiscreteGaussian
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian, Repeated
 from fedray.scenario import Scenario
 
@@ -167,3 +168,38 @@ def released(noise: Noise, sensitivity: float) -> Event:
         # A device that contributed nothing spent nothing, whatever the noise.
         return Gaussian(noise_multiplier=1.0, sensitivity=0.0)
     return Repeated(event=noise.event, count=contributions)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedEncoding:
+    """Encoding of the updates, and the unit of their noise."""
+
+    table: InPlace[AnyEncoding]
+    least_noise: DeviceNoise | None
+    """The round with the least noise, on which observed figures rest; None if the server adds the
+    noise."""
+    least_permitted_noise: DeviceNoise | None
+    """The least noise that the rules permit a round, on which enforced and claimed figures rest;
+    None if the server adds the noise."""
+
+    @classmethod
+    def of(
+        cls, table: AnyEncoding, noises: Iterable[tuple[Noise | None, Noise | None]]
+    ) -> "AuditedEncoding":
+        """Returns the encoding of a run, given the least noise of its trace and the least that its
+        rules permit, for each mechanism."""
+        # Only noise that devices add depends on their number.
+        for of_trace, permitted in noises:
+            if isinstance(of_trace, DeviceNoise) and isinstance(permitted, DeviceNoise):
+                return cls(table, of_trace, permitted)
+        return cls(table, None, None)
+
+    @property
+    def kind(self) -> InJson[str]:
+        """Kind of the encoding; the next keys are present if its table has them."""
+        return self.table.kind
+
+    @property
+    def noise_is_relative_to(self) -> InJson[str]:
+        """Unit of the noise multiplier."""
+        return self.table.noise_is_relative_to

@@ -68,6 +68,13 @@ class Patterns:
         twice."""
         return int(self.counts.max())
 
+    @property
+    def devices_by_participations(self) -> dict[int, int]:
+        """Number of devices by number of participations, from 1."""
+        counts = enumerate(np.bincount(self.counts))
+        # bincount begins with 0 participations, which no device has.
+        return {count: int(devices) for count, devices in counts if count and devices}
+
     def blocks(self, first: int = 0, end: int | None = None) -> Iterator[tuple[slice, slice]]:
         """Yields neighbouring devices with about ROWS participations: their places among all
         devices, and the places of their participations in `rounds`.

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 
+from fedray.audit.assumptions import Assumption
 from fedray.audit.guarantees import Guarantee, observed, strongest
 from fedray.audit.noise import Noise
 from fedray.audit.participation import Patterns
@@ -25,7 +26,6 @@ from fedray.base.rounding import counted, up
 from fedray.mechanisms.accounting.events import Composed, Repeated
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
-from fedray.trace.imported import Assumption
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import ClassVar
 
-from fedray.audit.assumptions import UNSEEN
-from fedray.audit.audit import Audit, MechanismAudit, other_tasks
+from fedray.audit.assumptions import UNSEEN, Assumption, other_tasks, rounds_source
+from fedray.audit.audit import Audit
 from fedray.audit.findings import broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
+from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.questions import EMPTIED, OF_A_MODEL
 from fedray.audit.rules import rules_of
+from fedray.audit.verdict import AuditVerdict
 from fedray.base.errors import InputError, shown
 from fedray.base.escaped import markdown_text
 from fedray.base.result import Result
@@ -24,7 +26,7 @@ from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed
 from fedray.scenario import Scenario
 from fedray.scenario.data import AssignedData, CustomData, FileData
-from fedray.trace.imported import Assumption, ImportedTrace
+from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 CAVEAT = "Not covered, and assumed"
@@ -152,7 +154,7 @@ def privacy_statement(audit: Audit) -> Statement:
 
 def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -> str:
     assert stated.epsilon is not None
-    answers, scenario = audit.basis.answers[:1], audit.scenario
+    answers, scenario, verdict = audit.basis.answers[:1], audit.scenario, AuditVerdict(audit)
     of_model = [_after_colon(each.text).rstrip(".") for each in audit.basis.of_kind("unit")]
     unit = next(filter(None, of_model), "one device") + (", and its answers" if answers else "")
     noise = [f"{each.mechanism} of the answers (trust model {each.trust})" for each in answers]
@@ -162,7 +164,8 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     rho = "" if stated.rho is None else f", with rho {up(stated.rho, 6)} of zCDP"
     says = (
         f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy{rho}, for "
-        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}. {audit.whose}"
+        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}. "
+        f"{verdict.text_about_epsilon}"
     ).rstrip()
     by_rule = answers or stated.pairs or stated.name in BY_SERVER
     is_unlimited = stated.participation is None and not by_rule
@@ -187,7 +190,9 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     if stated.may_rest_on:
         return f"{models} {have} {says}{about}"
     if scenario is None and stated.name != "observed":
-        condition = f"If this noise was added and {limits} were enforced{audit.for_all_rows}, which"
+        condition = (
+            f"If this noise was added and {limits} were enforced{verdict.extent_of_limits}, which"
+        )
         return f"{condition} this log cannot show, {models[0].lower()}{models[1:]} have {says}"
     return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}{about}"
 
@@ -230,7 +235,7 @@ def _defined(what: str, by: Sequence[Assumption]) -> Line:
 
 def _rounds_source(trace: Trace | ImportedTrace) -> str:
     if isinstance(trace, ImportedTrace):
-        return trace.rounds_source
+        return rounds_source(trace)
     return "counted in the trace: its committed rounds"
 
 

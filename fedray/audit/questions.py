@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedray.audit.assumptions import ASSUMED
+from fedray.audit.assumptions import ASSUMED, Assumption
 from fedray.audit.guarantees import Guarantee, Limits
 from fedray.base.document import Document, InJson, NotInJson
 from fedray.base.errors import InputError
@@ -19,7 +19,6 @@ from fedray.mechanisms.accounting.events import Composed, Event, Repeated, read_
 from fedray.mechanisms.questions.question import Plan
 from fedray.scenario import Scenario
 from fedray.scenario.data import FormedData, VocabularyCost
-from fedray.trace.imported import Assumption
 
 ONLY_ANSWERS = "no model was trained; the answers of the windows are accounted for by themselves"
 EMPTIED = "A device's contribution to a window is replaced by an empty one."

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.base.atomic import write_beside
 from fedray.base.errors import InputError
 from fedray.base.parsing import read_document
@@ -77,6 +78,22 @@ class ReleasedEvent:
             "accountants": every_epsilon_of(self.event, self.delta),
             "dp_accounting": asdict(peer_figures(self.event, self.delta)),
         }
+
+
+def events_of(mechanisms: Sequence[MechanismAudit]) -> tuple[ReleasedEvent, ...]:
+    """Returns the releases of every mechanism under each of its guarantees; empty without noise."""
+    named = [(each, name, guarantee) for each in mechanisms for name, guarantee in each.named]
+    named += [
+        (each, f"{guarantee.name}, per person", guarantee)
+        for each in mechanisms
+        if each.person is not None
+        for guarantee in each.person.guarantees
+    ]
+    return tuple(
+        ReleasedEvent(mechanism.name, name, each.scope, each.event, each.delta)
+        for mechanism, name, each in named
+        if each.event is not None
+    )
 
 
 def write_events(

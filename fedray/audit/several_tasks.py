@@ -19,9 +19,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedray.audit.audit import Audit, MechanismAudit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.distribution import CURVE_STEPS, SHARES, at_shares, device_sensitivities
 from fedray.audit.guarantees import OBSERVED_CANNOT_BE_RESTED_ON
+from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.noise import DeviceNoise, released
 from fedray.audit.participation import Patterns, patterns_by_part
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array

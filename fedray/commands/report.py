@@ -24,7 +24,7 @@ def report(
         directory (DIR|URI): directory of `fedray run`, `fedray import` or `fedray train`
         out (FILE): page to write; default: report.html in DIR
     """
-    from fedray.audit.audit import audit_trace
+    from fedray.audit.auditing import audit_trace
     from fedray.report.page import write_own_page
     from fedray.trace.learned_from import is_trained_run
     from fedray.trace.schema import REPORT_FILE

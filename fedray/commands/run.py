@@ -174,7 +174,7 @@ def print_run(trace: Any, as_json: bool) -> None:
         RunFailed: the page could not be written.
         Exit: the run starved.
     """
-    from fedray.audit.audit import audit_trace
+    from fedray.audit.auditing import audit_trace
     from fedray.report.page import write_own_page
     from fedray.report.table import Paragraph
     from fedray.report.terminal import short_audit_text, training_text

@@ -76,7 +76,7 @@ def train(
 
 
 def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> None:
-    from fedray.audit.audit import audit_trace
+    from fedray.audit.auditing import audit_trace
     from fedray.report.audits import guarantees_table
     from fedray.report.page import write_own_page
     from fedray.report.table import Paragraph

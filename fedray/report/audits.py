@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.audit.audit import Audit, MechanismAudit, Release
+from fedray.audit.audit import Audit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.distribution import (
     DevicePrivacy,
@@ -20,6 +20,7 @@ from fedray.audit.guarantees import (
     Guarantee,
 )
 from fedray.audit.ledger import Ledger
+from fedray.audit.mechanism_audit import MechanismAudit, Release
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
@@ -279,7 +280,7 @@ def _binding(mechanism: MechanismAudit) -> str:
 
 def releases_table(audit: Audit) -> Table:
     """Returns the releases of a run in each round, singly and together."""
-    rows = [*audit.released]
+    rows = [*audit.releases]
     # The noise multiplier of an audit is that of all releases together.
     rho = math.fsum(each.rho for each in rows)
     together = audit.mechanisms[0].noise_multiplier

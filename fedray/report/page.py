@@ -16,9 +16,12 @@ from typing import Any
 import jinja2
 import tomli_w
 
-from fedray.audit.audit import Audit, MechanismAudit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.findings import Verdict, headline
+from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.privacy_statement import privacy_statement
+from fedray.audit.verdict import AuditVerdict
 from fedray.base.atomic import write_output, write_whole
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable_lines
@@ -106,7 +109,7 @@ def audit_page(audit: Audit) -> str:
         used=audit.mechanisms[0] if audit.mechanisms else None,
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
-        verdict_style=audit.standing,
+        verdict_style=AuditVerdict(audit).standing,
         headline=(head := headline(audit.findings)),
         reasons=audit.verdict.removeprefix(head).lstrip(":. "),
         findings=audits.findings_table(audit),

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fedray.audit.audit import Audit, MechanismAudit
+from fedray.audit.assumptions import NOTICED
+from fedray.audit.audit import Audit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.guarantees import Guarantee
+from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
 from fedray.base.rounding import counted, given, shown_min_sep, simulated_time
 from fedray.report.audits import (
@@ -26,7 +28,6 @@ from fedray.report.audits import (
     worst_devices_table,
 )
 from fedray.report.table import Paragraph, Piece, Table, bullets
-from fedray.trace.imported import NOTICED
 from fedray.trace.trained import TrainedRun
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedray.audit.assumptions import assumptions_of_import
 from fedray.base.rounding import counted, in_words
 from fedray.imports.log_times import shown_range
 from fedray.report.audits import classes_table
@@ -74,7 +75,7 @@ def imported_tables(trace: ImportedTrace) -> list[Table]:
         known = run["times"]["origin"] + known[np.isfinite(known)]
         first, end = shown_range(known.min(), known.max())
         facts.append(("times", f"{form}; from {first} to {end}"))
-    facts += [("rests on", each.text) for each in trace.rests_on]
+    facts += [("rests on", each.text) for each in assumptions_of_import(trace)]
     return [Table.facts("", [*facts, ("trace", str(trace.path))])]
 
 

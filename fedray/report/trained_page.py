@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.base.rounding import counted, given, number_text, up
 from fedray.report.audits import guarantees_table
 from fedray.report.figure import Axis, Figure, Series, needs_log

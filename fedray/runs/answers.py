@@ -17,7 +17,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.questions import AnswerPrivacy, privacy_of_answers
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array

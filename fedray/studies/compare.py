@@ -18,8 +18,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.questions import vocabulary_cost
+from fedray.audit.verdict import AuditVerdict, named_epsilons
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
@@ -539,7 +541,8 @@ def comparison_of(
         pairs = [(scenario_of_trained(run, found), run) for run in firsts]
         audits = audits_of(pairs, found, delta)
         spent, delta, assumptions = _spent(audits, labels, delta)
-        whose = max(audits, key=lambda each: max(each.named_epsilons, default=0.0)).whose
+        largest = max(audits, key=lambda each: max(named_epsilons(each), default=0.0))
+        whose = AuditVerdict(largest).text_about_epsilon
     groups = tuple(
         Group(
             label,

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import (
     Any,
     ClassVar,
-    NamedTuple,
     NotRequired,
     Self,
     TypedDict,
@@ -38,7 +37,6 @@ from numpy.typing import NDArray
 from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, shown
 from fedray.base.file_digests import ReadFile
-from fedray.base.input_files import files_text
 from fedray.base.rounding import counted
 from fedray.base.storage import fetched
 from fedray.base.threads import in_order
@@ -87,15 +85,8 @@ REPEATED_SCHEMA = TIMED_SCHEMA.append(pa.field("last_time", pa.float64(), nullab
 
 COPIED = "equal to another row in every column"
 """Reason for which copies are left out."""
-_ROWS = "found by the import, in the rows of the log's rounds"
-_TIMES = "found by the import, in the values of the log's times"
-_REPEATS = "told to the import: what repeated rows are; it counted them"
-NOTICED = (_ROWS, _TIMES, _REPEATS)
-"""Sources of assumptions that every summary of an audit shows."""
-_ROUNDS_FILE = "told to the import: the rounds file"
 PERIOD = "time:"
 """Beginning of a part of a device's name that is a period of the time, such as time:month."""
-UNIT_SOURCE = "told to the import: the columns that name a device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,20 +214,6 @@ _FORM = DocumentForm(
 )
 
 
-class Assumption(NamedTuple):
-    """An assumption behind the figures, and its source.
-
-    text: a sentence.
-    source: an argument of the import, the log, or "nobody" for a fact that cannot be observed.
-    kind: term that it defines: "unit", "adjacency", "trust"; of answers "unit of answers"
-        and "trust" with the trust model's kind; empty for any other.
-    """
-
-    text: str
-    source: str
-    kind: str = ""
-
-
 class ImportedTrace(OpenedTrace):
     """An opened trace of an imported log. It is read and audited like a `Trace`.
 
@@ -339,94 +316,6 @@ class ImportedTrace(OpenedTrace):
             for each in columns
         ]
         return f"combination of {', '.join(words[:-1])} and {words[-1]} in the log"
-
-    @property
-    def rests_on(self) -> tuple[Assumption, ...]:
-        """Assumptions that follow from how this log was read, with their sources: arguments of the
-        import, or the log."""
-        run, found = self.run, []
-        times = run.get("times") or {"column": None, "rounds_file_form": None}
-        found += [Assumption(each, _TIMES) for each in times.get("doubts") or ()]
-        if len(self.device_columns) > 1:
-            text = (
-                "A person behind several of these units has less protection than a single unit "
-                "(group privacy)."
-            )
-            found.append(Assumption(text, UNIT_SOURCE))
-        text = files_text([each["bytes"] for each in run["files"]], run["skipped_files"])
-        source = "told to the import: the log; it read all files but marks"
-        found.append(Assumption(f"The log is complete: {text}.", source))
-        found.append(Assumption(self._numbering_assumption(), self.rounds_source))
-        if sparse := run.get("sparse_rounds"):
-            found.append(Assumption(sparse, _ROWS))
-        if run["rounds_out_of_order"]:
-            text = (
-                f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
-                "numbered just before them began, so the order of numbers may not be that of "
-                "release."
-            )
-            found.append(Assumption(text, "found by the import, in the times of the log"))
-        if run["where"]:
-            text = f"Only rows with {' and '.join(run['where'])} are participations; rows without: "
-            source = "told to the import: the conditions; it counted the rows"
-            found.append(Assumption(f"{text}{self.filtered_rows:,}.", source))
-        if copies := sum(each.rows for each in self.left_out if each.reason == COPIED):
-            text = f"Rows {COPIED}, their time included, are copies of one record: {copies:,}."
-            found.append(Assumption(text, "counted by the import"))
-        if run["repeated_rows"]:
-            meaning = "Each is a contribution of its own, clipped by itself, and counts in full."
-            if self.repeats == "once":
-                meaning = "They are records of the same contribution."
-                if times["column"] is not None:
-                    meaning += " It lasted from the first to the last of their times."
-            some = run.get("repeated_examples")
-            text = (
-                "Rows that repeat another row's device and round: "
-                f"{run['repeated_rows']:,}. {meaning}"
-                + (f" Among them: {some}." if some and self.repeats == "each" else "")
-            )
-            found.append(Assumption(text, _REPEATS))
-        if times["column"] is not None:
-            text = f"Times of participations are the log's column {times['column']!r}: "
-            source = "told to the import: the column; it found the form"
-            found.append(Assumption(f"{text}{times['form']}.", source))
-        if times["rounds_file_form"] is not None:
-            text = f"Times of rounds are those of the rounds file: {times['rounds_file_form']}."
-            found.append(Assumption(text, _ROUNDS_FILE))
-        if self.incompleteness:
-            found.append(Assumption(self.incompleteness, "counted by the import"))
-        return tuple(found)
-
-    @property
-    def rounds_source(self) -> str:
-        """Source of the list of rounds that released a model."""
-        return {
-            BY_RANK: "told to the import: all rounds that occur, and no others",
-            BY_LIST: _ROUNDS_FILE,
-        }.get(self.run["numbering"], "told to the import: the number of rounds")
-
-    def _numbering_assumption(self) -> str:
-        numbering = self.run["numbering"]
-        if numbering == AS_THEY_ARE:
-            return (
-                f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model, in "
-                "this order."
-            )
-        first = self.round_label(0)
-        last = self.round_label(self.committed_rounds - 1)
-        if numbering == BY_RANK:
-            return (
-                f"Every round that occurs in the log ({first} .. {last}) released a model, in "
-                "order of these numbers, and no other "
-                f"round did: {self.committed_rounds:,} rounds."
-            )
-        empty = self.run["empty_rounds"]
-        return (
-            "The rounds file lists every round that released a model, in order: "
-            f"{self.committed_rounds:,} rounds, {first} to "
-            f"{last} in the log."
-            + (f" In {empty:,} of them no device of this log took part." if empty else "")
-        )
 
     def round_label(self, round_index: int) -> str:
         """Returns the log's number of the round `round_index` of the trace, as text."""

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from drawn_runs import HERE, ONLY_MODELS, QUESTION, Drawn, drawn, paid, words
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.calibration import calibrate_trace
 from fedray.audit.claims import Claim, read_claim
 from fedray.audit.ledger import Ledger

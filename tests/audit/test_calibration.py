@@ -12,7 +12,7 @@ import pytest
 from slow_twins import gaussian_delta, patterns_of
 
 import fedray
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.calibration import (
     AT_OTHER_TIMES,
     KNOWN_AFTERWARDS,

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import STATEMENTS, Claim, read_claim
 from fedray.audit.evidence import write_evidence
 from fedray.audit.findings import Finding, Verdict
+from fedray.audit.verdict import AuditVerdict
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
@@ -67,8 +69,8 @@ def test_an_honest_claim_holds(run, tmp_path: Path) -> None:
     assert {f.statement: f.verdict for f in audit.findings} == dict.fromkeys(
         statements, Verdict.HOLDS
     )
-    assert audit.verdict == f"The claim holds. {audit.whose}"
-    assert "above 20 protects nobody" in audit.whose
+    assert audit.verdict == f"The claim holds. {AuditVerdict(audit).text_about_epsilon}"
+    assert "above 20 protects nobody" in AuditVerdict(audit).text_about_epsilon
 
 
 def test_a_device_that_comes_back_after_exactly_the_timer_keeps_it(run) -> None:
@@ -293,7 +295,7 @@ def test_the_verdict_names_every_statement_that_fails_and_what_would_hold(
         "The claim does not hold: rounds is 17, not 12; min-sep is 1, not 2 (7 consecutive pairs of 2 devices); max "
         "participations is 7, not 3 (2 devices); epsilon 2 does not follow from the claimed limits, "
         f"which give {up(audit.findings[-1].of_claimed_limits)}; "
-        f"{up(audit.supported_epsilon)} is supported. {audit.whose}"
+        f"{up(audit.supported_epsilon)} is supported. {AuditVerdict(audit).text_about_epsilon}"
     )
     assert audit.supported_epsilon is not None
     again = text.replace("min_sep = 2", "min_sep = 1").replace("= 3\n", "= 7\n")
@@ -654,7 +656,7 @@ def test_a_private_vocabulary_leaves_nothing_to_claim_or_to_publish_for_other_no
         vocabulary_sha256="0" * 64,
         run="0" * 64,
     )
-    monkeypatch.setattr("fedray.audit.audit.vocabulary_cost", lambda _: cost)
+    monkeypatch.setattr("fedray.audit.auditing.vocabulary_cost", lambda _: cost)
     audit = audit_trace(trace, 100.0)
     assert audit.supported_epsilon is None
     claim = Claim(mechanism=audit.mechanisms[0].strategy, noise_multiplier=100.0)

@@ -7,7 +7,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim, read_claim
 from fedray.audit.evidence import write_evidence
 from fedray.audit.findings import Verdict

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim, read_claim
 from fedray.audit.findings import Verdict
 from fedray.audit.guarantees import Limits, of_limits
@@ -13,6 +14,7 @@ from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.statements.frontier import frontier_of, tightened
+from fedray.audit.verdict import AuditVerdict
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
@@ -220,7 +222,7 @@ def test_nothing_beside_the_limits_of_the_log_removes_the_caveat(
 ) -> None:
     audit = audited([*SELDOM, *CLOSE], **claim)
     assert ("Its limits are what the log shows" in audit.verdict) == is_read_off
-    assert (audit.standing == "open") == is_read_off
+    assert (AuditVerdict(audit).standing == "open") == is_read_off
 
 
 def test_an_empty_frontier_is_refused(tmp_path) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import _is_kept, allowed, true_positive_rate
 from fedray.audit.participation import Patterns

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 from scipy.stats import norm
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.ledger import CHAIN_FILE, Ledger
 from fedray.audit.ledger_lines import Promise

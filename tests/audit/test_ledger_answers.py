@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from drawn_runs import Drawn, drawn, words
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.ledger import Ledger, noise_of
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.accountants import epsilon_of

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.guarantees import Limits, of_limits
 from fedray.audit.noise import ServerNoise

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.privacy_statement import UNSEEN, Line, privacy_statement
 from fedray.base.errors import InputError

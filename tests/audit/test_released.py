@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.released import read_events
 from fedray.base.errors import InputError
 from fedray.mechanisms.registry import BLT, Dense, Tree

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 
 from fedray.audit import ledger as ledger_module
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.ledger import CHAIN_FILE, Ledger, noise_of
 from fedray.audit.ledger_lines import Promise

@@ -81,7 +81,7 @@ AUDIT = """
 import json, resource, sys, time
 folder, tree, trace = sys.argv[1:]
 sys.path.insert(0, tree)
-from fedray.audit.audit import audit_trace
+from fedray import audit_trace
 from fedray.mechanisms.registry import BLT
 start = time.perf_counter()
 audit = audit_trace(f"{folder}/{trace}", 7.0, 1e-10, BLT(theta=(0.9953348970002772, 0.8122920858683399),

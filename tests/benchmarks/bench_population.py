@@ -184,7 +184,7 @@ PUBLISHED_AUDIT = """
 import json, resource, sys, time
 from pathlib import Path
 import pyarrow.parquet as pq
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 files = sorted(Path(sys.argv[1], "trace", "participations").glob("*.parquet"))
 start = time.perf_counter()
 for file in files:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement

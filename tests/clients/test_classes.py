@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.base.errors import ScenarioError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.habit import HabitAvailabilityModel

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import slow_twins as reference
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.base.errors import ScenarioError
 from fedray.mechanisms.accounting.events import MinSepSampled
 from fedray.mechanisms.accounting.monte_carlo import monte_carlo_epsilon

@@ -44,7 +44,8 @@ from drawn_folders import (
 )
 from valid_inputs import Finding, run_command, valid_targets
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.assumptions import assumptions_of_import
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
 from fedray.audit.released import read_events
@@ -298,7 +299,7 @@ def read_imported(path: Path, verify: bool) -> dict[str, Any]:
     return {
         "run": trace.run,
         "left_out": [vars_of(each) for each in trace.left_out],
-        "assumptions": [it.text for it in trace.rests_on],
+        "assumptions": [it.text for it in assumptions_of_import(trace)],
         "round_labels": [
             trace.round_label(index) for index in range(min(patterns.committed_rounds, 50))
         ],

@@ -25,7 +25,8 @@ from drawn_tables import KEYS_OF_FILES, drawn_key, drawn_table
 from pyarrow import csv
 from pydantic import BaseModel
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.audit.calibration import CalibratedGuarantee, calibrate_trace
 from fedray.audit.claims import Claim
 from fedray.audit.evidence import write_evidence

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
 from fedray.report.page import audit_page
 from fedray.runs.pipeline import run_scenario
 from fedray.runtime.placement import Placement

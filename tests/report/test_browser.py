@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.imports.importer import import_log
 from fedray.report.figure import Axis, Figure, Series, needs_log

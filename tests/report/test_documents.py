@@ -15,7 +15,7 @@ from json_documents import DOCUMENTS, described, rows_of
 from typer.main import get_command
 
 import fedray
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.filtered import Exclusions
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.persons import Clients

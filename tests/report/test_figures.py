@@ -309,7 +309,7 @@ def test_a_directory_that_cannot_be_made_is_refused_in_one_line(
 
 def test_what_breaks_a_claim_is_marked_and_what_keeps_it_is_not(trace_of, small) -> None:
     """Bars of whole numbers begin half a unit before them."""
-    from fedray.audit.audit import audit_trace
+    from fedray.audit.auditing import audit_trace
     from fedray.audit.claims import Claim
     from fedray.report.figures import audit_figures
 

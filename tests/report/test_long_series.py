@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.base.errors import InputError, RunFailed
 from fedray.commands.run import print_run, print_run_of_tasks
 from fedray.commands.train import _print_trained

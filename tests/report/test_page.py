@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.base.errors import InputError
 from fedray.imports.importer import import_log

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import mechanism_figures

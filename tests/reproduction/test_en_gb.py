@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.mechanisms.registry import Tree
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.base.errors import ScenarioError
 from fedray.runs.learning import cohorts, train
 from fedray.runs.pipeline import run_scenario

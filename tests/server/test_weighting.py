@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.base.errors import ScenarioError
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.tables import FIXED_POINT_BITS

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom
 
 import fedray
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.guarantees import Limits
 from fedray.audit.questions import privacy_of_answers
 from fedray.base.errors import InputError, ScenarioError

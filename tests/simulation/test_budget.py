@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.noise import ServerNoise
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.base.errors import AggregatorLost, ScenarioError, TraceCorrupt
 from fedray.clients.data.factory import source_of
 from fedray.clients.workers import start_trainers

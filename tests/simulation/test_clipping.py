@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.report.trained_page import _clip_norm, trained_figures, trained_page
 from fedray.runs.learning import train

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 from scipy.linalg import toeplitz
 
-from fedray.audit.audit import MechanismAudit, audit_trace
+from fedray.audit.auditing import audit_trace
+from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.noise import ServerNoise
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.sampled import SECRET, ZERO_OUT, sampled

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from moments_of_2016 import moments_epsilon
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.mechanisms.accounting.events import Event
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement

@@ -14,7 +14,7 @@ import pytest
 import typer
 from scipy.stats import binom
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.several_tasks import audit_tasks
 from fedray.base.errors import CheckpointError, InputError, ScenarioError, TraceCorrupt
 from fedray.base.rng import Stream, stream_generator

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import ScenarioError, Starved, TraceCorrupt

@@ -195,7 +195,7 @@ def test_a_starving_run_says_which_rule_starves_it_and_for_how_long(
 
 def test_other_availability_models_run_end_to_end(small, tmp_path: Path) -> None:
     """A replayed recording goes with the trace, which can be read and audited alone; devices that are always on never drop out."""
-    from fedray.audit.audit import audit_trace
+    from fedray.audit.auditing import audit_trace
 
     start = 3600 * (np.arange(97) % 24)
     sessions = {"device": np.arange(97), "start": start, "end": start + 5 * 3600}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from document_schema import found_keys
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError

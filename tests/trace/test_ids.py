@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.findings import Verdict
 from fedray.audit.privacy_statement import privacy_statement

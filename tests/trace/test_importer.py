@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.assumptions import assumptions_of_import
+from fedray.audit.auditing import audit_trace
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import InputError, TraceCorrupt
 from fedray.base.quiet_duckdb import connected
@@ -284,7 +285,7 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
     assert trace.incompleteness.endswith(
         "no claim about this trace can be confirmed: 1 row without a device; 2 rows with a negative round."
     )
-    assert trace.incompleteness in [it.text for it in trace.rests_on]
+    assert trace.incompleteness in [it.text for it in assumptions_of_import(trace)]
     code, stdout, _ = fedray_command(
         "audit", str(tmp_path / "t"), "--noise-multiplier", "2", "--json"
     )

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.audit.assumptions import assumptions_of_import
 from fedray.base.errors import InputError
 from fedray.base.periods import PERIODS
 from fedray.imports.importer import import_log
@@ -378,7 +379,7 @@ def test_rounds_with_few_rows_are_named(tmp_path: Path) -> None:
     start = "1 round with under a tenth of the median's rows (5); if abandoned, list the others"
     assert found[1][0].startswith(start)
     trace = import_log(log, "device", "round", None, tmp_path / "t", renumber=True)
-    assert found[1][0] in [it.text for it in trace.rests_on]
+    assert found[1][0] in [it.text for it in assumptions_of_import(trace)]
 
 
 WRONG = {
@@ -498,7 +499,7 @@ def test_a_device_may_be_one_in_a_period_of_the_times(
     names = {f"u{user}|{window}" for user in range(3) for window in windows}
     assert {*trace.names_of(range(devices))} == names
     assert trace.unit == f"combination of {period} of the time (UTC) and 'user' in the log"
-    assert any("group privacy" in each.text for each in trace.rests_on)
+    assert any("group privacy" in each.text for each in assumptions_of_import(trace))
 
 
 def test_names_of_devices_in_periods_cannot_be_mistaken(tmp_path: Path) -> None:

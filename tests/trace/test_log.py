@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.audit.assumptions import assumptions_of_import
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
@@ -182,7 +183,7 @@ def test_rows_in_rounds_that_released_nothing_are_left_out_counted_and_named(
     assert trace.run["empty_rounds"] == 1
     assert any(
         "In 1 of them no device of this log took part." in text
-        for text in [it.text for it in trace.rests_on]
+        for text in [it.text for it in assumptions_of_import(trace)]
     )
     with pytest.raises(InputError, match="3 of them in rounds that the rounds file does not have"):
         (tmp_path / "released.txt").write_text("7\n")
@@ -386,7 +387,7 @@ def test_repeated_rows_are_refused_until_somebody_says_what_they_are(
     assert rows_of(once) == [("a", 0), ("a", 3), ("b", 1), ("b", 2)]
     assert any(
         "Rows that repeat another row's device and round: 3. They are records" in text
-        for text in [it.text for it in once.rests_on]
+        for text in [it.text for it in assumptions_of_import(once)]
     )
     code, _, stderr = fedray_command(
         "import", str(tmp_path / "log.csv"), "--column", "device=dev", "--column", "round=round", "--rounds", "4", "--out",
@@ -805,7 +806,7 @@ def test_rounds_that_time_contradicts_are_reported(log) -> None:
     assert trace.run["rounds_out_of_order"] == 1
     assert any(
         "1 rounds ended before the round numbered just before them began" in text
-        for text in [it.text for it in trace.rests_on]
+        for text in [it.text for it in assumptions_of_import(trace)]
     )
 
 
@@ -837,7 +838,7 @@ def test_rows_that_do_not_meet_the_conditions_are_filtered_not_invalid(log) -> N
     assert (trace.filtered_rows, trace.left_out, trace.incompleteness) == (3, [], "")
     assert any(
         "os=y" in text and "; rows without: 3." in text
-        for text in [it.text for it in trace.rests_on]
+        for text in [it.text for it in assumptions_of_import(trace)]
     )
     with pytest.raises(
         InputError,
@@ -883,7 +884,7 @@ def test_several_columns_name_a_device_without_confusion(log) -> None:
         [("a\\|b|c", 0), ("a|b\\|c", 1), ("a\\\\|b\\|c", 2), ("a\\\\\\|b|c", 3), ("a|b\\|c", 4)]
     )
     assert trace.unit == "combination of 'dev' and 'month' in the log"
-    assert trace.rests_on[0].text.startswith("A person behind several of these units")
+    assert assumptions_of_import(trace)[0].text.startswith("A person behind several of these units")
     with pytest.raises(InputError, match="2 rows without a device"):
         log("dev,month,round\na,,0\n,b,0\n", 1, device_column=["dev", "month"])
 
@@ -974,7 +975,7 @@ def test_repeated_rows_last_from_their_first_to_their_last_time(
             assert (first.tolist(), last.tolist()) == ([0, 19, 2, 29], [8, 19, 2, 30])
         said = any(
             "It lasted from the first to the last" in text
-            for text in [it.text for it in trace.rests_on]
+            for text in [it.text for it in assumptions_of_import(trace)]
         )
         assert said == (repeats == "once")
         trace.verify()

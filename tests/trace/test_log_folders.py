@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 from drawn_folders import Folder, drawn_log, log_rows
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.assumptions import assumptions_of_import
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
@@ -155,7 +156,7 @@ def test_files_of_marks_are_no_data_and_are_named(mark: str, tmp_path: Path) -> 
     trace = imported(log, 40)
     assert standing(trace) == (True, 10, "2.2801")
     text = f"The log is complete: 1 file, 713 bytes; 1 skipped mark ({name!r})."
-    assert text in [each.text for each in trace.rests_on]
+    assert text in [each.text for each in assumptions_of_import(trace)]
     assert trace.run["skipped_files"] == [name]
     notes = inspect_log(log, {"device": ["device"], "round": ["round"]}).notes
     assert f"the log is 1 file, 713 bytes; 1 skipped mark ({name!r})" in notes

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.assumptions import assumptions_of_import
+from fedray.audit.auditing import audit_trace
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import InputError
 from fedray.imports import importer
@@ -37,7 +38,7 @@ def test_copies_are_dropped_without_a_question_and_counted(tmp_path: Path) -> No
     assert (left.reason, left.rows, trace.incompleteness) == (COPIED, 3, "")
     assert trace.run["repeated_rows"] == 0
     text = "Rows equal to another row in every column, their time included, are copies of one"
-    assert f"{text} record: 3." in [it.text for it in trace.rests_on]
+    assert f"{text} record: 3." in [it.text for it in assumptions_of_import(trace)]
     audit = audit_trace(trace, 2.0, 1e-6, [Tree()])
     assert f"{text} record: 3." in json.dumps(audit.to_json())
 
@@ -52,7 +53,11 @@ def test_one_retry_among_copies_is_refused_and_listed(tmp_path: Path) -> None:
     assert (once.run["rows"], each.run["rows"]) == (3, 4)
     for trace in (once, each):
         assert trace.run["repeated_rows"] == 1
-        (said,) = (text for text in [it.text for it in trace.rests_on] if "repeat another" in text)
+        (said,) = (
+            text
+            for text in [it.text for it in assumptions_of_import(trace)]
+            if "repeat another" in text
+        )
         assert "device and round: 1. " in said
         # Rows that are left out have examples already.
         assert ("Among them: device #" in said) == (trace is each)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.assumptions import assumptions_of_import
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.participation import read_patterns
 from fedray.audit.waits import waits_between
@@ -180,7 +181,11 @@ def test_waits_of_rounded_times_are_never_longer_than_the_true_ones(
     (tmp_path / "log.csv").write_text("\n".join(["device,round,at", *lines]) + "\n")
     trace = import_log(tmp_path / "log.csv", "device", "round", 8, tmp_path / "t", time_column="at")
     assert trace.time_step == step
-    said = [each for each in trace.rests_on if each.text.startswith("All times are multiples of")]
+    said = [
+        each
+        for each in assumptions_of_import(trace)
+        if each.text.startswith("All times are multiples of")
+    ]
     assert f"multiples of {step:,} s: they are taken as rounded" in said[0].text
     counted = waits_between(trace, read_patterns(trace))
     assert counted is not None
@@ -273,7 +278,7 @@ def test_a_day_and_a_month_that_may_be_swapped_are_noted(
         time_format=text_format,
     )
     assert reader.doubts == [
-        each.text for each in trace.rests_on if each.text.startswith("No day of")
+        each.text for each in assumptions_of_import(trace) if each.text.startswith("No day of")
     ]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from document_schema import found_keys
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.errors import InputError
 from fedray.commands.frame.output import print_pieces

@@ -49,14 +49,14 @@ class FrontierStatement(Statement):
         if beyond.size:
             text = f"{counted(beyond.size, 'device')} kept none of the claimed pairs"
         return Finding(
-            self.key,
-            verdict_of(not beyond.size),
-            shown_pairs(claimed),
-            own or None,
-            f"frontier = {own}" if own else "",
-            text,
-            beyond.size,
-            tuple(evidence),
+            statement=self.key,
+            verdict=verdict_of(not beyond.size),
+            claimed=shown_pairs(claimed),
+            found=own or None,
+            should_say=f"frontier = {own}" if own else "",
+            explanation=text,
+            broken_by=beyond.size,
+            evidence=tuple(evidence),
         )
 
     def breaches(self, claimed: Pairs, subject: Subject) -> Iterator[Breaches]:

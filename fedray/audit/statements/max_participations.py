@@ -39,7 +39,16 @@ class MaxParticipationsStatement(Statement):
             text = f"{counted(broken, 'device')} took part more often"
         verdict = verdict_of(not broken)
         should_say = f"max_participations = {k}"
-        return Finding(self.key, verdict, claimed, k, should_say, text, broken, tuple(evidence))
+        return Finding(
+            statement=self.key,
+            verdict=verdict,
+            claimed=claimed,
+            found=k,
+            should_say=should_say,
+            explanation=text,
+            broken_by=broken,
+            evidence=tuple(evidence),
+        )
 
     def breaches(self, claimed: int, subject: Subject) -> Iterator[Breaches]:
         yield from of_devices(subject.patterns, subject.patterns.counts > claimed)

@@ -28,7 +28,13 @@ class MinSepStatement(Statement):
         patterns = subject.patterns
         if patterns.max_participations == 1:
             text = "no device took part twice"
-            return Finding(self.key, Verdict.HOLDS, claimed, None, "any min_sep", text)
+            return Finding(
+                statement=self.key,
+                verdict=Verdict.HOLDS,
+                claimed=claimed,
+                should_say="any min_sep",
+                explanation=text,
+            )
         pairs = broken = breakers = 0
         closest: list[tuple[int, int, int]] = []
         for gaps, later in patterns.pairs():
@@ -59,7 +65,15 @@ class MinSepStatement(Statement):
         should_say = f"min_sep = {b}" if b else ""
         verdict = verdict_of(not broken)
         return Finding(
-            self.key, verdict, claimed, b, should_say, text, broken, tuple(evidence), None, breakers
+            statement=self.key,
+            verdict=verdict,
+            claimed=claimed,
+            found=b,
+            should_say=should_say,
+            explanation=text,
+            broken_by=broken,
+            evidence=tuple(evidence),
+            broken_by_devices=breakers,
         )
 
     def breaches(self, claimed: int, subject: Subject) -> Iterator[Breaches]:

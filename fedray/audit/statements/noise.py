@@ -13,17 +13,25 @@ def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None
         noise_multiplier: claimed noise multiplier.
         used: privacy table of the run; None for a log, which does not record it.
     """
+    # Keys, claimed values, and the values of a run without noise.
+    stated = (("mechanism", claimed.kind, "none"), ("noise_multiplier", noise_multiplier, 0.0))
     if used is None:
         text = "an imported log does not say how noise was added"
         return [
-            Finding("mechanism", Verdict.UNCHECKED, claimed.kind, None, "", text),
-            Finding("noise_multiplier", Verdict.UNCHECKED, noise_multiplier, None, "", text),
+            Finding(statement=name, verdict=Verdict.UNCHECKED, claimed=value, explanation=text)
+            for name, value, _ in stated
         ]
     own = used.strategy
     if own is None:
         return [
-            Finding("mechanism", Verdict.BROKEN, claimed.kind, "none", "", NO_GUARANTEE),
-            Finding("noise_multiplier", Verdict.BROKEN, noise_multiplier, 0.0, "", NO_GUARANTEE),
+            Finding(
+                statement=name,
+                verdict=Verdict.BROKEN,
+                claimed=value,
+                found=none,
+                explanation=NO_GUARANTEE,
+            )
+            for name, value, none in stated
         ]
     is_same = own.kind == claimed.kind and own.parameters == claimed.parameters
     if is_same:
@@ -33,7 +41,14 @@ def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None
     else:
         text = f"the run used another: {own.kind}"
     advised = f"mechanism: the {own.kind} of the scenario"
-    mechanism = Finding("mechanism", verdict_of(is_same), claimed.kind, own.kind, advised, text)
+    mechanism = Finding(
+        statement="mechanism",
+        verdict=verdict_of(is_same),
+        claimed=claimed.kind,
+        found=own.kind,
+        should_say=advised,
+        explanation=text,
+    )
 
     # More noise than claimed supports the claim: epsilon is only smaller.
     z = used.noise_multiplier
@@ -44,5 +59,12 @@ def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None
     verdict, advised = verdict_of(is_enough), f"noise_multiplier = {z!r}"
     return [
         mechanism,
-        Finding("noise_multiplier", verdict, noise_multiplier, z, advised, text),
+        Finding(
+            statement="noise_multiplier",
+            verdict=verdict,
+            claimed=noise_multiplier,
+            found=z,
+            should_say=advised,
+            explanation=text,
+        ),
     ]

@@ -21,7 +21,15 @@ class RoundsStatement(Statement):
         text = "no more rounds were released than claimed"
         if more:
             text = f"{more:,} more rounds were released than claimed"
-        return Finding(self.key, verdict_of(not more), claimed, n, f"rounds = {n}", text, more)
+        return Finding(
+            statement=self.key,
+            verdict=verdict_of(not more),
+            claimed=claimed,
+            found=n,
+            should_say=f"rounds = {n}",
+            explanation=text,
+            broken_by=more,
+        )
 
     def breaches(self, claimed: int, subject: Subject) -> Iterator[Breaches]:
         n = subject.patterns.committed_rounds

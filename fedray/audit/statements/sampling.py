@@ -28,11 +28,18 @@ def check_sampling(claimed: Any, patterns: Patterns) -> Finding:
         patterns: rounds of every device.
     """
     if problem := next(_contradictions(claimed, patterns), ""):
-        return Finding("sampling", verdict_of(False), claimed.kind, None, "", problem)
+        return Finding(
+            statement="sampling",
+            verdict=verdict_of(False),
+            claimed=claimed.kind,
+            explanation=problem,
+        )
     tests = {PoissonDraws: _poisson_tests, FixedSizeDraws: _fixed_size_tests}.get(type(claimed))
     if tests is None:
         text = "every device came once before any came again"
-        return Finding("sampling", verdict_of(True), claimed.kind, None, "", text)
+        return Finding(
+            statement="sampling", verdict=verdict_of(True), claimed=claimed.kind, explanation=text
+        )
     found = dict(tests(claimed, patterns))
     worst, p_value = min(found.items(), key=lambda each: each[1])
     least = claimed.false_alarm_rate / len(found)
@@ -40,7 +47,13 @@ def check_sampling(claimed: Any, patterns: Patterns) -> Finding:
         f"of {len(found)} tests of false-alarm rate {claimed.false_alarm_rate:g} together, the "
         f"one of {worst} has the least p-value, {p_value:.2g}; below {least:.2g} it rejects"
     )
-    return Finding("sampling", verdict_of(p_value >= least), claimed.kind, p_value, "", text)
+    return Finding(
+        statement="sampling",
+        verdict=verdict_of(p_value >= least),
+        claimed=claimed.kind,
+        found=p_value,
+        explanation=text,
+    )
 
 
 def _contradictions(claimed: Any, patterns: Patterns) -> Iterator[str]:

@@ -75,12 +75,12 @@ class SpentStatement:
         if of_limits is not None and of_limits != getattr(support, self.key):
             text = f"the claimed limits give {shown(of_limits)}; {text}"
         return Finding(
-            self.key,
-            verdict,
-            self.claimed,
-            of_trace,
-            advised,
-            f"{text}; {supported}",
+            statement=self.key,
+            verdict=verdict,
+            claimed=self.claimed,
+            found=of_trace,
+            should_say=advised,
+            explanation=f"{text}; {supported}",
             evidence=evidence,
             of_claimed_limits=of_limits,
         )

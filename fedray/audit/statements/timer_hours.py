@@ -32,7 +32,9 @@ class TimerStatement(Statement):
         waits = waits_between(subject.trace, subject.patterns)
         if waits is None:
             text = "the log was imported without times, so a timer cannot be checked"
-            return Finding(self.key, Verdict.UNCHECKED, claimed, None, "", text)
+            return Finding(
+                statement=self.key, verdict=Verdict.UNCHECKED, claimed=claimed, explanation=text
+            )
         broken = breakers = 0
         shortest: list[tuple[float, int, tuple[int, ...], int]] = []
         for seconds, devices, rounds in waits:
@@ -45,7 +47,13 @@ class TimerStatement(Statement):
                 shortest.append((float(seconds[place]), int(devices[place]), pair, count))
         if not shortest:
             text = "no device took part twice"
-            return Finding(self.key, Verdict.HOLDS, claimed, None, "any timer", text)
+            return Finding(
+                statement=self.key,
+                verdict=Verdict.HOLDS,
+                claimed=claimed,
+                should_say="any timer",
+                explanation=text,
+            )
         shortest.sort()
         step = subject.trace.time_step if isinstance(subject.trace, ImportedTrace) else 0.0
         # Waits count as a step shorter than the log's times say.
@@ -66,7 +74,15 @@ class TimerStatement(Statement):
         should_say = f"timer_hours = {down(hours)}"
         verdict = verdict_of(not broken)
         return Finding(
-            self.key, verdict, claimed, hours, should_say, text, broken, evidence, None, breakers
+            statement=self.key,
+            verdict=verdict,
+            claimed=claimed,
+            found=hours,
+            should_say=should_say,
+            explanation=text,
+            broken_by=broken,
+            evidence=evidence,
+            broken_by_devices=breakers,
         )
 
     def breaches(self, claimed: float, subject: Subject) -> Iterator[Breaches]:

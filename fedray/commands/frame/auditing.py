@@ -53,7 +53,7 @@ def audited(
 ) -> tuple[Any, Any]:
     """Opens and audits a trace as the options of `fedray audit` say; returns both. Of a training,
     its trace is audited with the mechanism and noise that it was trained with."""
-    from fedray.audit.audit import audit_trace
+    from fedray.audit.auditing import audit_trace
     from fedray.audit.claims import read_claim
     from fedray.runs.design import mechanism_over
     from fedray.trace.learned_from import is_trained_run, opened_training

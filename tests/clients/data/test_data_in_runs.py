@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.audit.assumptions import COUNTED
-from fedray.audit.audit import audit_trace
+from fedray.audit.auditing import audit_trace
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rounding import up

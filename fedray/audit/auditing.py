@@ -1,0 +1,563 @@
+"""Auditing a trace: from its directory, a mechanism or a claim, to an `Audit`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, Assumption, assumptions_of, other_tasks
+from fedray.audit.audit import Audit
+from fedray.audit.check import check_claim
+from fedray.audit.claimed import claimed_limits
+from fedray.audit.claims import Claim
+from fedray.audit.filtered import Exclusions, exclusions_of, filtered
+from fedray.audit.findings import PRIVACY_STATEMENTS, Finding, Verdict, broken_noise
+from fedray.audit.guarantees import (
+    REPEATED,
+    Guarantee,
+    Limits,
+    enforced_limits,
+    limits_of_schedule,
+    observed,
+    of_limits,
+)
+from fedray.audit.mechanism_audit import (
+    MechanismAudit,
+    conditional,
+    not_of_this_run,
+    refuted,
+    with_person,
+)
+from fedray.audit.names import DeviceNames
+from fedray.audit.noise import DeviceNoise, Noise, ServerNoise, observed_noise, permitted_noise
+from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.persons import Clients, Persons
+from fedray.audit.questions import (
+    ONLY_ANSWERS,
+    AnswerPrivacy,
+    assumptions_of_answers,
+    privacy_of_answers,
+    privacy_of_vocabulary,
+    vocabulary_cost,
+)
+from fedray.audit.rules import Violations, violations_of
+from fedray.audit.sampled import sampled
+from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
+from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Identity
+from fedray.mechanisms.strategy import Strategy
+from fedray.scenario import Scenario
+from fedray.scenario.privacy import NO_GUARANTEE
+from fedray.trace.files import check_scenario_digest
+from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
+
+DEFAULT_DELTA = 1e-10
+"""Delta for logs, unless another is given."""
+
+
+def audit_trace(
+    trace: Trace | ImportedTrace | str | Path,
+    noise_multiplier: float | None = None,
+    delta: float | None = None,
+    mechanism: Strategy | Sequence[Strategy] | None = None,
+    claim: Claim | None = None,
+    show_devices: bool = False,
+    scenario: Scenario | None = None,
+    trained: TrainedRun | None = None,
+) -> Audit:
+    """Audits a trace, against a claim if one is given.
+
+    The audit of a log without a mechanism has participation only; without a noise multiplier it has
+    no rho and epsilon.
+
+    Args:
+        trace: run of fedray or imported log, opened or by its directory.
+        noise_multiplier: standard deviation of the noise over the clip norm, in place of the run's
+            own.
+        delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
+        mechanism: strategy, or several that are audited side by side, in place of the run's own.
+        claim: published claim, with a mechanism, noise multiplier and delta of its own.
+        show_devices: whether devices of a log are named; else they are shown by a keyed hash.
+        scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
+            place of the run's own.
+        trained: the training; default: the run's own.
+
+    Raises:
+        InputError: an argument is out of range or excluded by a claim or the trace, the mechanism
+            has fewer rounds than the trace, or no device took part.
+        TraceError: the trace cannot be read.
+    """
+    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
+    used = _used(opened, scenario or of_run, claim, mechanism, noise_multiplier, delta)
+    patterns = _patterns_of(opened, scenario or of_run)
+    names = DeviceNames(opened, show_devices)
+    subject = _Subject(opened, of_run, scenario or of_run, claim, patterns, names)
+    try:
+        enforced, claimed = _limits(subject)
+        audited, exclusions = _audited(subject, used, enforced, claimed)
+        findings, corrected = _judged(subject, enforced, audited)
+    except ValueError as error:  # cases without a guarantee
+        raise InputError.caused_by(error) from None
+    # A claim cannot supply figures for a run without noise.
+    known = [] if used.no_guarantee else audited
+    answers = _answers(subject, enforced, known)
+    mechanisms = _withdrawn(known, subject.log, findings)
+    # Last, because withdrawn guarantees of a device are withdrawn for a person too.
+    persons = Persons.of(patterns, subject.scenario)
+    if persons is not None:
+        mechanisms = [
+            with_person(each, persons, names, corrected, bool(answers)) for each in mechanisms
+        ]
+    run, log = subject.run, subject.log
+    if trained is None and run is not None and subject.scenario is of_run:
+        trained = run.trained
+    return Audit(
+        trace=opened,
+        path=opened.path,
+        digest=opened.digest,
+        ended="imported" if run is None else run.run["ended"],
+        patterns=patterns,
+        names=names,
+        mechanisms=tuple(mechanisms),
+        findings=findings,
+        incompleteness="" if log is None else log.incompleteness,
+        left_out=() if log is None else _left_out(log, names),
+        filtered_rows=0 if log is None else log.filtered_rows,
+        violations=_violations(subject),
+        persons=persons,
+        clients=_clients(trained, mechanisms, bool(answers)),
+        no_guarantee=used.no_guarantee,
+        answers=answers,
+        exclusions=exclusions,
+        scenario=subject.scenario,
+        claim=claim,
+        corrected=corrected,
+        rests_on=_assumptions(subject, used, mechanisms, persons),
+        classes=() if run is None else tuple(run.run.get("classes", ())),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A trace that is audited, and what it is held against."""
+
+    trace: Trace | ImportedTrace
+    """The trace."""
+    of_run: Scenario | None
+    """Scenario that was run; None for a log."""
+    scenario: Scenario | None
+    """Scenario of a training on the trace, or else the one that was run; None for a log."""
+    claim: Claim | None
+    """The claim, or None."""
+    patterns: Patterns
+    """Rounds of every device."""
+    names: DeviceNames
+    """Names by which devices are shown."""
+
+    @property
+    def run(self) -> Trace | None:
+        """The trace, if it is that of a run."""
+        return self.trace if isinstance(self.trace, Trace) else None
+
+    @property
+    def log(self) -> ImportedTrace | None:
+        """The trace, if it is that of a log."""
+        return self.trace if isinstance(self.trace, ImportedTrace) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """Mechanisms, noise and delta of an audit."""
+
+    strategies: tuple[Strategy, ...]
+    """Audited mechanisms; the run's own or claimed one first, if there is one."""
+    own: Strategy | None
+    """Mechanism of the run or of the claim; None for a log, and for a run without noise."""
+    noise_multiplier: float | None
+    """z; None if neither the trace nor the caller states the noise."""
+    delta: float
+    """delta of epsilon."""
+    count_noise: float | None = None
+    """Count noise of the run; None unless its own mechanism and noise are used."""
+    no_guarantee: str | None = None
+    """Reason why a model has no privacy figures: the run added no noise, or trained none; else
+    None."""
+
+    def server_noise_of(self, strategy: Strategy) -> ServerNoise | None:
+        """Returns the server's noise under one of the strategies, or None if unknown."""
+        if self.noise_multiplier is None:
+            return None
+        return ServerNoise(
+            self.noise_multiplier, self.count_noise if strategy == self.own else None
+        )
+
+
+def _scenario_of(trace: Trace) -> Scenario:
+    """Returns the scenario in run.json, which must be the one that was run."""
+    try:
+        scenario = Scenario.from_tables(trace.scenario, directory=trace.path)
+    except ScenarioError as error:
+        raise TraceCorrupt(
+            f"{trace.path}: its scenario is not one of this release ({error}); use its own"
+        ) from None
+    # An edit, or a default that has changed since, would change figures silently.
+    check_scenario_digest(scenario.digest, trace.run, trace.path)
+    return scenario
+
+
+def _used(
+    trace: Trace | ImportedTrace,
+    scenario: Scenario | None,
+    claim: Claim | None,
+    mechanism: Strategy | Sequence[Strategy] | None,
+    noise_multiplier: float | None,
+    delta: float | None,
+) -> _Used:
+    """Returns the mechanisms, noise and delta: those of the claim, else the given ones, else those
+    of the run."""
+    given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
+    if claim is not None:
+        _check_claimable(scenario)
+        if given or noise_multiplier is not None or delta is not None:
+            raise InputError(
+                "a claim names its mechanism, noise multiplier and delta: leave them out "
+                "beside the claim"
+            )
+        used = _Used((claim.mechanism,), claim.mechanism, claim.noise_multiplier, claim.delta)
+    else:
+        used = _of_run(scenario, given, noise_multiplier, delta)
+    try:
+        if used.noise_multiplier is not None:
+            check_noise_multiplier(used.noise_multiplier)
+        check_delta(used.delta)
+        # A mechanism of fewer rounds cannot have released every committed round.
+        for strategy in used.strategies:
+            strategy.check_rounds(trace.committed_rounds)
+    except ValueError as error:
+        raise InputError.caused_by(error) from None
+    if scenario is None:
+        return used
+    used = replace(used, no_guarantee=_why_no_guarantee(scenario, given, noise_multiplier))
+    privacy = scenario.privacy
+    if (used.own, used.noise_multiplier) != (privacy.mechanism, privacy.noise_multiplier):
+        return used
+    # Counts of short updates belong to the noise of the run; another mechanism or multiplier only
+    # concerns sums.
+    return replace(used, count_noise=scenario.count_noise)
+
+
+def _check_claimable(scenario: Scenario | None) -> None:
+    """Raises InputError if a run released more than a model, which claims are about."""
+    asks = scenario is not None and scenario.analytics is not None
+    if asks or vocabulary_cost(scenario) is not None:
+        what = "a question" if asks else "a private vocabulary"
+        raise InputError(
+            f"a claim is about a model alone, and this trace has {what}, whose privacy its own "
+            "rules limit; audit it without a claim"
+        )
+
+
+def _of_run(
+    scenario: Scenario | None,
+    given: tuple[Strategy, ...],
+    noise_multiplier: float | None,
+    delta: float | None,
+) -> _Used:
+    """Returns what is given, and the rest from the run; a log has no mechanism of its own, so no
+    privacy is computed unless one is given."""
+    if scenario is None:
+        return _Used(given, None, noise_multiplier, DEFAULT_DELTA if delta is None else delta)
+    privacy = scenario.privacy
+    own = privacy.strategy
+    if own is None and noise_multiplier is not None and not given:
+        raise InputError.of(
+            "noise_multiplier",
+            noise_multiplier,
+            "applies to no mechanism, since the run added no noise",
+            "name a mechanism",
+        )
+    if own is not None and noise_multiplier is None:
+        noise_multiplier = privacy.noise_multiplier
+    strategies = given or (() if own is None else (own,))
+    return _Used(strategies, own, noise_multiplier, privacy.delta if delta is None else delta)
+
+
+def _why_no_guarantee(
+    scenario: Scenario, given: tuple[Strategy, ...], noise_multiplier: float | None
+) -> str | None:
+    # A mechanism that is named is accounted for, as if a model had been trained.
+    is_trained = scenario.training.enabled or given or noise_multiplier
+    if scenario.analytics is not None and not is_trained:
+        return ONLY_ANSWERS
+    return NO_GUARANTEE if scenario.privacy.strategy is None and not given else None
+
+
+def _patterns_of(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Patterns:
+    """Returns the rounds of every device. Raises InputError without a participation, without which
+    no largest sensitivity exists."""
+    patterns = read_patterns(trace)
+    if patterns.device_ids.size:
+        return patterns
+    probability = None if scenario is None else scenario.rounds.sampling_probability
+    remedy = "audit a trace in which some did"
+    # The privacy of a Poisson sample depends on its probability, not on the devices drawn.
+    if probability is not None:
+        remedy = (
+            "its samples spent privacy all the same: evaluate the mechanism identity at "
+            f"sampling={probability:g}"
+        )
+    raise InputError(
+        f"trace {str(trace.path)!r}: no device took part in any of its "
+        f"{patterns.committed_rounds:,} rounds, so there is no participation to audit; {remedy}"
+    )
+
+
+def _limits(subject: _Subject) -> tuple[Limits, Limits]:
+    """Returns the limits of the rules and of the claim, which no mechanism changes."""
+    claim, patterns = subject.claim, subject.patterns
+    timer_hours = None if claim is None else claim.timer_hours
+    enforced = enforced_limits(subject.trace, subject.scenario, timer_hours, patterns)
+    if claim is None:
+        return enforced, Limits(None, "nothing is claimed")
+    if patterns.min_sep == 0:
+        return enforced, Limits(None, REPEATED)
+    return enforced, claimed_limits(claim, subject.trace)
+
+
+def _audited(
+    subject: _Subject, used: _Used, enforced: Limits, claimed: Limits
+) -> tuple[list[MechanismAudit], Exclusions | None]:
+    """Returns every mechanism on the trace, with the guarantees by the server's own rules, and the
+    devices that a filter excluded."""
+    mechanisms = [
+        _audit_mechanism(each, subject, used, enforced, claimed) for each in used.strategies
+    ]
+    # Only simulated runs record sampling and exclusions by the server, which used the run's own
+    # mechanism.
+    if subject.run is None or subject.of_run is None:
+        return mechanisms, None
+    exclusions = exclusions_of(subject.run, subject.of_run, subject.patterns)
+    of_server = [
+        _with_server_rules(each, subject, subject.run, subject.of_run, exclusions, used.delta)
+        for each in mechanisms
+    ]
+    return of_server, exclusions
+
+
+def _audit_mechanism(
+    strategy: Strategy, subject: _Subject, used: _Used, enforced: Limits, claimed: Limits
+) -> MechanismAudit:
+    patterns, delta = subject.patterns, used.delta
+    shows = "the least gap and the most participations that this trace shows"
+    shown = Limits(patterns.participation, shows if patterns.participation else REPEATED)
+    trace = trace_sensitivity(strategy, patterns)
+    of_trace, permitted = _noise_of(strategy, used, subject)
+    is_ensured = _is_ensured(claimed, enforced)
+    return MechanismAudit(
+        strategy=strategy,
+        is_own=strategy == used.own,
+        noise_multiplier=used.noise_multiplier,
+        noise=of_trace,
+        permitted=permitted,
+        trace=trace,
+        binding_device=subject.names.of(trace.device_id),
+        observed=observed(trace, patterns, strategy, of_trace, delta),
+        # No rule ensures limits that were merely observed.
+        observed_limits=of_limits("observed", shown, strategy, of_trace, delta, False),
+        enforced=of_limits("enforced", enforced, strategy, permitted, delta, True),
+        claimed=of_limits("claimed", claimed, strategy, permitted, delta, is_ensured),
+    )
+
+
+def _noise_of(
+    strategy: Strategy, used: _Used, subject: _Subject
+) -> tuple[Noise | None, Noise | None]:
+    """Returns the least noise of this trace and the least noise that the rules permit. Devices add
+    independent noise; the noise of any other strategy is the server's."""
+    noise, run, scenario = used.server_noise_of(strategy), subject.run, subject.scenario
+    if scenario is None or noise is None or run is None or not isinstance(strategy, Identity):
+        return noise, noise
+    accepted = run.rounds["accepted"][run.rounds["state"] == 0]
+    of_trace = observed_noise(noise, scenario, accepted)
+    return of_trace, permitted_noise(noise, scenario, of_trace)
+
+
+def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
+    """Whether the enforced participation is at least as tight as the claimed one."""
+    if claimed.participation is None or enforced.participation is None:
+        return False
+    b = enforced.participation
+    return any(
+        # A looser claim is ensured: fewer rounds between, or more participations, than the rules
+        # allow.
+        a.rounds == b.rounds
+        and a.min_sep <= b.min_sep
+        and a.max_participations >= b.max_participations
+        for a in claimed.pairs or (claimed.participation,)
+    )
+
+
+def _with_server_rules(
+    mechanism: MechanismAudit,
+    subject: _Subject,
+    trace: Trace,
+    scenario: Scenario,
+    exclusions: Exclusions | None,
+    delta: float,
+) -> MechanismAudit:
+    """Adds the guarantees of sampling by the server and of its filter, and withdraws those that do
+    not cover the claimed rounds."""
+    strategy, noise, enforced = mechanism.strategy, mechanism.noise, mechanism.enforced
+    n = 0 if subject.claim is None else subject.claim.rounds or 0
+    turns, is_longer = enforced.participation, n > trace.committed_rounds
+    if is_longer and scenario.rounds.uploads is not None:
+        # Rules that the trace breaks limit no later round either.
+        kept = turns is not None
+        turns = limits_of_schedule(scenario, n).participation if kept else MinSep(n, 1, n)
+    by_sampling = sampled(trace, scenario, strategy, noise, delta, turns)
+    by_filter = filtered(scenario, subject.patterns, exclusions, strategy, noise, delta)
+    if is_longer:
+        reason = f"it covers the recorded rounds, and {n:,} are claimed"
+        enforced = enforced.withdrawn(reason)
+    # A filter charges a participation for all rounds of the run.
+    if by_filter is not None and n > scenario.rounds.count:
+        reason = f"it covers {scenario.rounds.count:,} rounds, and {n:,} are claimed"
+        by_filter = replace(by_filter, may_rest_on=False, reason=reason)
+    return replace(mechanism, enforced=enforced, sampled=by_sampling, filtered=by_filter)
+
+
+def _judged(
+    subject: _Subject, enforced: Limits, mechanisms: Sequence[MechanismAudit]
+) -> tuple[tuple[Finding, ...], Guarantee | None]:
+    """Returns a finding per statement of the claim, and the claim's guarantee with broken
+    statements corrected; neither without a claim."""
+    if subject.claim is None:
+        return (), None
+    # A claim names one mechanism, and no other is audited then.
+    (mechanism,) = mechanisms
+    noise, permitted = mechanism.noise, mechanism.permitted
+    assert noise is not None
+    assert permitted is not None
+    return check_claim(
+        claim=subject.claim,
+        used=None if subject.scenario is None else subject.scenario.privacy,
+        trace=subject.trace,
+        patterns=subject.patterns,
+        found=mechanism.trace,
+        limits=enforced,
+        stated=mechanism.claimed,
+        noise=(noise, permitted),
+        name_of=subject.names.of,
+        ensured=[each for each in mechanism.of_server if each.may_rest_on],
+    )
+
+
+def _answers(
+    subject: _Subject, enforced: Limits, mechanisms: Sequence[MechanismAudit]
+) -> tuple[AnswerPrivacy, ...] | None:
+    """Returns the privacy of a question's answers and of a private vocabulary; None without
+    either."""
+    answers, scenario = None, subject.scenario
+    model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
+    if scenario is not None and scenario.analytics is not None:
+        most = subject.patterns.max_participations
+        answers = privacy_of_answers(scenario, most, enforced, model)
+    cost = vocabulary_cost(scenario)
+    if cost is None or model is None:
+        return answers
+    # Rows of a question include the vocabulary wherever they include the model.
+    of_vocabulary = privacy_of_vocabulary(cost, model)
+    return (*answers, of_vocabulary[0]) if answers else of_vocabulary
+
+
+def _withdrawn(
+    mechanisms: list[MechanismAudit], log: ImportedTrace | None, findings: Sequence[Finding]
+) -> list[MechanismAudit]:
+    """Returns mechanisms without the figures that the trace, the log or the noise does not
+    support."""
+    broken = [
+        each.statement
+        for each in findings
+        if each.verdict is Verdict.BROKEN and each.statement not in PRIVACY_STATEMENTS
+    ]
+    if broken:
+        mechanisms = [refuted(each, broken) for each in mechanisms]
+    if log is not None:
+        return [conditional(each, log) for each in mechanisms]
+    if broken_noise(findings):
+        return [not_of_this_run(each) for each in mechanisms]
+    return mechanisms
+
+
+def _clients(
+    trained: TrainedRun | None, mechanisms: Sequence[MechanismAudit], has_answers: bool
+) -> Clients | None:
+    """Returns the people whose data trained the model; None if each is on one device."""
+    people = trained.document.get("people") if trained is not None and mechanisms else None
+    by_rules: list[Guarantee] = []
+    # A group of devices has no figure for releases beside the model.
+    if mechanisms and not has_answers:
+        found = (mechanisms[0].enforced, mechanisms[0].filtered)
+        by_rules = [each for each in found if each is not None]
+    return Clients.of(people or {}, by_rules)
+
+
+def _violations(subject: _Subject) -> Violations | None:
+    if subject.run is None or subject.scenario is None:
+        return None
+    return violations_of(subject.run, subject.scenario)
+
+
+def _left_out(log: ImportedTrace, names: DeviceNames) -> tuple[LeftOut, ...]:
+    return tuple(replace(each, example=names.in_text(each.example)) for each in log.left_out)
+
+
+def _assumptions(
+    subject: _Subject, used: _Used, mechanisms: Sequence[MechanismAudit], persons: Persons | None
+) -> tuple[Assumption, ...]:
+    """Returns the assumptions behind the figures: of answers, of the model, and of persons."""
+    of_model: tuple[Assumption, ...] = ()
+    if used.no_guarantee is None:
+        of_model = assumptions_of(subject.scenario, subject.log)
+        of_model += _of_guarantees(subject.scenario, mechanisms)
+    elif used.no_guarantee == NO_GUARANTEE:
+        of_model = WITHOUT_NOISE
+    return (
+        *assumptions_of_answers(subject.scenario),
+        *(each._replace(text=subject.names.in_text(each.text)) for each in of_model),
+        *other_tasks(subject.trace),
+        *(() if persons is None else (persons.assumption,)),
+    )
+
+
+def _of_guarantees(
+    scenario: Scenario | None, mechanisms: Sequence[MechanismAudit]
+) -> tuple[Assumption, ...]:
+    """Returns the assumptions behind the limits and the noise of mechanisms."""
+    rules = "the claim" if scenario is None else "the scenario's rules"
+    of_limits = [
+        Assumption(f"{name}: {text}", source)
+        # Limits are the same for all mechanisms, so any mechanism's will do.
+        for first in mechanisms[:1]
+        for name, guarantee, source in (
+            ("Enforced", first.enforced, f"{rules}, and the recorded times of the rounds"),
+            ("Sampled", first.sampled, ASSUMED),
+            ("Filtered", first.filtered, ASSUMED),
+        )
+        if guarantee is not None
+        for text in guarantee.assumptions
+    ]
+    of_noise = [
+        Assumption(noise.sentence, source)
+        for each in mechanisms
+        for noise, source in (
+            (each.noise, "counted in the trace"),
+            (each.permitted, "the scenario's rules"),
+        )
+        if isinstance(noise, DeviceNoise)
+    ]
+    return (*of_limits, *of_noise)

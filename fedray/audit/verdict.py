@@ -1,0 +1,366 @@
+"""The verdict on a trace: what an audit says in words.
+
+The verdict is a tuple of remarks. A remark is made by a function of the audit, and `REMARKS` has
+these functions in the order of the page. The figures that they read are those of `Audit`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedray.audit.assumptions import other_tasks
+from fedray.audit.audit import Audit
+from fedray.audit.basis import SECRET_DRAWS, weak_text
+from fedray.audit.claimed import claimed_limits
+from fedray.audit.distribution import frontier_of
+from fedray.audit.evidence import breaches
+from fedray.audit.findings import Verdict, broken_noise, standing, verdict_sentences
+from fedray.audit.guarantees import Guarantee, Limits, observed, of_limits, shown_pairs, strongest
+from fedray.audit.noise import released
+from fedray.audit.participation import Patterns
+from fedray.audit.persons import owner_text
+from fedray.audit.sensitivity import trace_sensitivity
+from fedray.audit.statements.frontier import tightened
+from fedray.base.errors import shown
+from fedray.base.rounding import counted, given, given_delta, up
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.sampled import largest_column
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.triangular import TriangularStrategy
+
+WORTH_A_CLAIM = 0.01
+"""Relative gain in epsilon from which on a claim of the frontier is proposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A part of the verdict."""
+
+    text: str
+    """A sentence, or several."""
+    is_about_epsilon: bool = False
+    """Whether every text that states the epsilon has it too, such as a privacy statement."""
+    is_doubt: bool = False
+    """Whether it leaves a claim open that holds otherwise."""
+
+
+@dataclass(frozen=True)
+class AuditVerdict:
+    """The words of an audit, each computed when it is first read."""
+
+    audit: Audit
+    """The audit, with the figures behind the words."""
+
+    @cached_property
+    def remarks(self) -> tuple[Remark, ...]:
+        """Remarks in the order of the page."""
+        made = (make(self.audit) for make in REMARKS)
+        return tuple(each for each in made if each is not None)
+
+    @property
+    def text(self) -> str:
+        """All remarks."""
+        return " ".join(each.text for each in self.remarks)
+
+    @property
+    def text_about_epsilon(self) -> str:
+        """Remarks that every text has which states the epsilon; may be empty."""
+        return " ".join(each.text for each in self.remarks if each.is_about_epsilon)
+
+    @property
+    def line(self) -> str:
+        """The trace, its size and the known epsilons of the first mechanism, on one line."""
+        audit = self.audit
+        seen = f"{audit.rounds:,} rounds, {audit.devices:,} devices"
+        spent = [
+            f"{each.name} {guarantee.name} epsilon {up(guarantee.epsilon)}"
+            for each in audit.mechanisms[:1]
+            for guarantee in each.guarantees
+            if guarantee.epsilon is not None
+        ]
+        return f"<Audit of {shown(str(audit.path))}: {', '.join([seen, *spent])}>"
+
+    @property
+    def standing(self) -> str:
+        """Whether the claim "holds", is "broken", or is in doubt ("open"), as a log without a claim
+        is; for a run without one, whether its target is met, and empty without a target."""
+        audit = self.audit
+        if audit.findings:
+            is_doubted = any(each.is_doubt for each in self.remarks)
+            return "open" if is_doubted and audit.claim_holds else standing(audit.findings)
+        if audit.scenario is None:
+            return "open"
+        return {None: "", True: "holds", False: "broken"}[audit.meets_target]
+
+    @property
+    def supported_by(self) -> str:
+        """`Audit.supported_by`."""
+        audit = self.audit
+        if audit.corrected is None:
+            return ""
+        if noise := broken_noise(audit.findings):
+            return noise[0].explanation
+        found, limits = audit.basis.guarantee, audit.basis.condition
+        if found is None:
+            return audit.corrected.reason
+        if found.may_rest_on:
+            return f"by the rules of the run: {limits}"
+        noise = "only if the claimed noise was added and this was enforced"
+        return f"{noise}{self.extent_of_limits}, which the trace cannot show: {limits}"
+
+    @property
+    def extent_of_limits(self) -> str:
+        """Words after limits that must hold for rows of a log without a device too; empty if there
+        are no such rows."""
+        return ", for the rows left out too" if self.audit.incompleteness else ""
+
+    @property
+    def tighter_claim(self) -> str | None:
+        """`Audit.would_do`."""
+        audit = self.audit
+        if audit.corrected is None or audit.scenario is not None or broken_noise(audit.findings):
+            return None
+        used, most = audit.mechanisms[0], audit.supported_epsilon
+        pairs = frontier_of(audit.patterns)
+        limits = f"frontier = {shown_pairs(pairs)}"
+        if most is None:
+            pairs = ((audit.patterns.min_sep, audit.max_participations),)
+            limits = "min_sep = {} and max_participations = {}".format(*pairs[0])
+        # Each pair of a matrix takes as long as the audit, and none covers a repeated round.
+        elif isinstance(used.strategy, TriangularStrategy):
+            return None
+        claimed = 0 if audit.claim is None else audit.claim.rounds or 0
+        n, delta = max(audit.rounds, claimed), used.observed.delta
+        kept = Limits(MinSep(n, 1, n), "", pairs=tightened(pairs, MinSep(n, 1, n)))
+        found = of_limits("claimed", kept, used.strategy, used.permitted, delta, False).epsilon
+        most = math.inf if most is None else (1 - WORTH_A_CLAIM) * most
+        if found is None or found > most or audit.patterns.min_sep == 0:
+            return None
+        extent = self.extent_of_limits
+        return f"A claim of {limits}, if enforced{extent}, would give epsilon {up(found)}."
+
+    @property
+    def left_out_bound(self) -> str:
+        """`Audit.left_out_bound`."""
+        # Each such row adds at most the largest column of C to a device's sum, by the triangle
+        # inequality, even if the device has a row of that round already.
+        audit = self.audit
+        rows = sum(each.rows for each in audit.left_out if each.may_be_participation)
+        if not rows:
+            return ""
+        text = (
+            f"If each of the {counted(rows, 'row')} were of the worst device, it would have at "
+            f"most {counted(audit.max_participations + rows, 'participation')}"
+        )
+        if (noise := audit.noise) is None:
+            return f"{text}."
+        used = audit.mechanisms[0]
+        norm, _ = largest_column(used.strategy, audit.rounds)
+        of_all, of_one = (
+            epsilon_of(released(noise, used.trace.value + each * norm), used.observed.delta)
+            for each in (rows, 1)
+        )
+        return (
+            f"{text} and epsilon at most {up(of_all.epsilon)}; if no device had two of them, at "
+            f"most {up(of_one.epsilon)}."
+        )
+
+    @property
+    def without_breakers(self) -> Guarantee | None:
+        """`Audit.without_breakers`."""
+        audit, of_all = self.audit, self.audit.patterns
+        kept = np.ones(audit.devices, np.bool_)
+        for _, each in () if audit.scenario or audit.incompleteness else breaches(audit):
+            if each.device_ids is not None:
+                kept &= ~np.isin(of_all.device_ids, each.device_ids)
+        if kept.all() or not kept.any():
+            return None
+        rounds, used = of_all.rounds[np.repeat(kept, of_all.counts)], audit.mechanisms[0]
+        rest = Patterns(audit.rounds, of_all.device_ids[kept], of_all.counts[kept], rounds)
+        worst = trace_sensitivity(used.strategy, rest)
+        found = observed(worst, rest, used.strategy, used.noise, used.observed.delta)
+        if found.epsilon is None:
+            return None
+        broken = counted(audit.devices - rest.device_ids.size, "breaking device")
+        limits = found.limits if rest.min_sep else "repeated rounds"
+        said = (
+            f"Without {broken}: {limits}; the other devices spent epsilon {up(found.epsilon)}. "
+            "That is no guarantee of this run, whose models have their updates."
+        )
+        return replace(found, name="without breakers", reason=said)
+
+    @property
+    def short_run_note(self) -> str:
+        """`Audit.short_run_note`."""
+        audit = self.audit
+        enforced = audit.mechanisms[0].enforced.participation if audit.mechanisms else None
+        if enforced is None or enforced.max_participations > 1 or audit.rounds == 1:
+            return ""
+        # A cap of one participation holds in longer runs too.
+        if audit.scenario is not None and audit.scenario.participation.max_participations == 1:
+            return ""
+        rules = "the claimed timer" if audit.scenario is None else "the rules of participation"
+        return (
+            f"No device could take part twice, because the {audit.rounds:,} rounds were over "
+            f"before {rules} let one come back; the observed min-sep and participations are no "
+            "evidence for a longer run."
+        )
+
+
+def on_claim(audit: Audit) -> Remark | None:
+    """Returns whether the claim holds, and which figures would."""
+    return Remark(verdict_sentences(audit.findings)) if audit.findings else None
+
+
+def on_guarantee(audit: Audit) -> Remark | None:
+    """Returns the epsilon on which a guarantee may rest, or why there is none; None with a
+    claim."""
+    if audit.findings:
+        return None
+    found = audit.basis.guarantee
+    if audit.no_guarantee and found is None:
+        return Remark(f"No guarantee: {audit.no_guarantee.removeprefix('no guarantee: ')}.")
+    if found is not None and found.epsilon is not None:
+        return Remark(_epsilon_to_rest_on(audit, found))
+    if audit.noise is None:
+        return Remark("No epsilon: no mechanism and noise multiplier are known.")
+    spent = audit.basis.by_name.get("observed")
+    so_much = "" if spent is None else f"; the devices of this trace spent {up(spent.epsilon or 0)}"
+    if audit.scenario is None:
+        return Remark(f"No claim was given, and a log alone supports no guarantee{so_much}.")
+    return Remark(f"No guarantee may rest on this trace{so_much}.")
+
+
+def _epsilon_to_rest_on(audit: Audit, found: Guarantee) -> str:
+    subject = "A" if audit.is_of_run else "If the run had had this mechanism and noise, a"
+    task = " in this task alone" if other_tasks(audit.trace) else ""
+    if audit.basis.answers:
+        epsilons = ", ".join(
+            f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
+            for each in audit.basis.answers
+        )
+        of = "the model with its question or vocabulary" if audit.mechanisms else "answers"
+        return f"{subject} guarantee of {of} may rest on the enforced epsilon {epsilons}{task}."
+    secret = f", {SECRET_DRAWS}" if found.name == "sampled" else ""
+    return (
+        f"{subject} guarantee may rest on epsilon {up(found.epsilon or 0.0)} at delta "
+        f"{given(found.delta)} ({found.name}{secret}){_epsilon_of_person(audit)}{task}."
+    )
+
+
+def _epsilon_of_person(audit: Audit) -> str:
+    if audit.persons is None:
+        return ""
+    found = guarantee_of_person(audit)
+    if found is None:
+        return " for a device, and on none for a person"
+    epsilon = owner_text(found, audit.persons.most_devices, "for a person")
+    return f" for a device, and on epsilon {epsilon}"
+
+
+def on_target(audit: Audit) -> Remark | None:
+    """Returns whether the epsilon meets the scenario's target; None without one."""
+    if audit.meets_target is None or audit.scenario is None:
+        return None
+    wanted = given(audit.scenario.privacy.wanted_epsilon or 0.0)
+    subject = "The epsilon of a device" if audit.persons else "This"
+    meets = "meets" if audit.meets_target else "misses"
+    return Remark(f"{subject} {meets} the target epsilon {wanted}.")
+
+
+def on_trained_sample(audit: Audit) -> Remark | None:
+    """Returns that a model trained on a sample of each round lacks the guarantee stated, if any."""
+    run = audit.scenario
+    if audit.basis.guarantee is None or run is None or not run.trains_a_sample:
+        return None
+    goal = f"{run.rounds.least_accepted:,}"
+    if run.rounds.keeps_surplus:
+        goal += " or more"
+    return Remark(
+        "Epsilon is that of the deployment simulated; the model of this simulation, trained on "
+        f"{run.training.cohort_sample:,} of {goal} devices a round, has none."
+    )
+
+
+def on_clients(audit: Audit) -> Remark | None:
+    """Returns the epsilon of people whose data is on several devices."""
+    return Remark(audit.clients.text, is_about_epsilon=True) if audit.clients else None
+
+
+def on_weak_epsilon(audit: Audit) -> Remark | None:
+    """Returns that an epsilon of a device or a person is weak."""
+    text = weak_text(*named_epsilons(audit))
+    return Remark(text, is_about_epsilon=True) if text else None
+
+
+def guarantee_of_person(audit: Audit) -> Guarantee | None:
+    """Returns the guarantee of a person under the first mechanism on which one may rest, or
+    None."""
+    return strongest(audit.mechanisms[0].resting("person") if audit.mechanisms else [])
+
+
+def named_epsilons(audit: Audit) -> list[float]:
+    """Returns the epsilons of a device, and of persons on several, as far as they are known."""
+    of_client = None if audit.clients is None else strongest(audit.clients.guarantees)
+    found = (audit.basis.guarantee, of_client, guarantee_of_person(audit))
+    return [each.epsilon for each in found if each and each.epsilon is not None]
+
+
+def on_joined_ids(audit: Audit) -> Remark | None:
+    """Returns that ids that differ only in writing were taken as one device or as distinct ones;
+    None if the import was not asked."""
+    if (ids := audit.joined_ids) is None:
+        return None
+    taken = "one device" if ids else "distinct devices"
+    text = (
+        f"Ids that differ only in writing were taken as {taken}: {ids or audit.devices:,} ids, "
+        f"{counted(audit.devices, 'device')}."
+    )
+    return Remark(text, is_about_epsilon=True)
+
+
+def on_limits_of_log(audit: Audit) -> Remark | None:
+    """Returns that the limits of a claim about a log are the log's own, which is no evidence."""
+    keys = ("min_sep", "max_participations", "frontier", "timer_hours")
+    claim, stated = audit.claim, [each for each in audit.findings if each.statement in keys]
+    is_broken = any(each.verdict is Verdict.BROKEN for each in stated)
+    if audit.scenario is not None or claim is None or is_broken:
+        return None
+
+    def allowed(**changed: Any) -> set[MinSep | None]:
+        changed_claim = claim.model_copy(update={"rounds": None, **changed})
+        limits = claimed_limits(changed_claim, audit.trace)
+        return {*(limits.pairs or (limits.participation,))}
+
+    # Further pairs, and limits that exclude nothing in the log's rounds, change nothing.
+    claimed, own = allowed(), {"frontier": frontier_of(audit.patterns)}
+    shown = [
+        each
+        for each in stated
+        if each.found == each.claimed or (each.statement in own and allowed(**own) <= claimed)
+    ]
+    rest = [each for each in stated if each not in shown]
+    if not shown or any(allowed(**{each.statement: None}) != claimed for each in rest):
+        return None
+    return Remark(
+        "Its limits are what the log shows, so the log is no evidence that they were enforced.",
+        is_doubt=True,
+    )
+
+
+REMARKS: tuple[Callable[[Audit], Remark | None], ...] = (
+    on_claim,
+    on_guarantee,
+    on_target,
+    on_trained_sample,
+    on_clients,
+    on_weak_epsilon,
+    on_joined_ids,
+    on_limits_of_log,
+)
+"""Functions that make the remarks of a verdict, in its order; each returns None if it does not
+apply to an audit."""
