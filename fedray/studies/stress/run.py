@@ -43,6 +43,8 @@ SEEDS = 20
 MOST_CANDIDATES = 20
 """Most estimates that are tried for a recommendation."""
 Listener = Callable[[str], None]
+_Estimate = tuple[Sequence[int], Sequence[int]]
+"""Estimates of b, and of k; without the latter, the k that fit."""
 
 
 def stress(
@@ -118,7 +120,7 @@ def stress(
     for which, values in {"estimated": numbers, "actual": actual}.items():
         if (least := min(values, default=1)) < 1:
             raise InputError.of(which, least, "must be at least 1")
-    estimate = _Estimate(numbers, estimated_participations, is_planned=bool(words))
+    estimate = numbers, estimated_participations
     settings = {"actual": actual, "actual_participations": actual_participations}
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
     trainings = {"train": train, "out": out, "trust_code": trust_code}
@@ -127,7 +129,7 @@ def stress(
         runs = _simulated(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
         )
-        cases = _cases_of_scenario(opened, runs, estimate)
+        cases = _cases_of_scenario(opened, runs, estimate, has_plan=bool(words))
     elif opened is not None:
         # Without a training there is one truth.
         _refuse("a trace", **settings, **({"what_ifs": what_ifs} if train else simulations))
@@ -172,23 +174,6 @@ def stress(
 
 
 @dataclass(frozen=True, slots=True)
-class _Estimate:
-    """Estimated participation, as the caller gives it."""
-
-    min_seps: Sequence[int]
-    """Estimates of b."""
-    participations: Sequence[int]
-    """Estimates of k; empty for those that fit."""
-    is_planned: bool
-    """Whether the estimate of a plan is wanted too."""
-
-    def over(self, rounds: int, cap: int | None = None) -> tuple[MinSep, ...]:
-        """Returns the estimates of a run of `rounds`; by default with the k that fits, up to a
-        cap."""
-        return _participations(rounds, self.min_seps, self.participations, cap)
-
-
-@dataclass(frozen=True, slots=True)
 class _Cases:
     """Estimates, and the truths that they meet."""
 
@@ -201,11 +186,15 @@ class _Cases:
     """Estimate of a plan for a scenario; empty if it was not made."""
 
 
-def _cases_of_scenario(scenario: Scenario, runs: Sequence[Stressed], estimate: _Estimate) -> _Cases:
-    """Returns the cases of simulated runs. Raises InputError without an estimate."""
-    planned = _planned(scenario, runs, estimate.participations)
-    estimates = estimate.over(scenario.rounds.count, scenario.participation.max_participations)
-    if estimate.is_planned or not estimates:
+def _cases_of_scenario(
+    scenario: Scenario, runs: Sequence[Stressed], estimate: _Estimate, *, has_plan: bool
+) -> _Cases:
+    """Returns the cases of simulated runs, with the estimate of a plan too if it is wanted. Raises
+    InputError without an estimate."""
+    planned = _planned(scenario, runs, estimate[1])
+    cap = scenario.participation.max_participations
+    estimates = _participations(scenario.rounds.count, *estimate, cap)
+    if has_plan or not estimates:
         if not planned:
             rule = "must be given, because a plan estimates it from at least two runs"
             raise InputError.of("estimated", None, rule)
@@ -223,18 +212,10 @@ def _cases_of_trace(
     estimate: _Estimate,
     blank: Stressed,
 ) -> _Cases:
-    """Returns the case of a trace. Raises InputError.
-
-    Args:
-        trace: the trace.
-        rules: its scenario; None for a log.
-        rounds: planned rounds; None for those of its scenario.
-        estimate: estimated participation.
-        blank: job without a truth.
-    """
+    """Returns the case of a trace with the scenario `rules`, None for a log. Raises InputError."""
     if rounds is None:
         rounds = trace.committed_rounds if rules is None else rules.rounds.count
-    estimates = estimate.over(rounds)
+    estimates = _participations(rounds, *estimate)
     if not estimates:
         raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
     truth = _happened(trace, read_patterns(trace), rules)
@@ -251,15 +232,15 @@ def _cases_of_settings(
     blank: Stressed,
 ) -> _Cases:
     """Returns the cases of settings; without any, the published ones. Raises InputError."""
-    own = (rounds, estimate.min_seps, estimate.participations, actual, actual_participations)
-    name = "" if any(own) else PUBLISHED
-    if name:
+    name = ""
+    if any((rounds, *estimate, actual, actual_participations)):
+        pairs = _settings(rounds, estimate, actual, actual_participations)
+    else:
+        name = PUBLISHED
         pairs = [
             (_participations(n, (b,), ()), *_participations(n, (true,), ()))
             for n, b, true in PRINTED
         ]
-    else:
-        pairs = _settings(rounds, estimate, actual, actual_participations)
     estimates = tuple(dict.fromkeys(each for several, _ in pairs for each in several))
     jobs = [replace(blank, estimates=each, truth=Truth(true)) for each, true in pairs]
     return _Cases(name, estimates, jobs)
@@ -337,12 +318,12 @@ def _settings(
     actual_participations: Sequence[int],
 ) -> list[tuple[tuple[MinSep, ...], MinSep]]:
     """Returns the estimates of each truth."""
-    given = {"rounds": rounds, "estimated": estimate.min_seps, "actual": actual}
+    given = {"rounds": rounds, "estimated": estimate[0], "actual": actual}
     for name, value in given.items():
         if not value:
             raise InputError.of(name, None, "must be given", "or give a trace or a scenario")
     assert rounds is not None
-    estimates = estimate.over(rounds)
+    estimates = _participations(rounds, *estimate)
     truths = _participations(rounds, actual, actual_participations)
     return [(estimates, true) for true in truths]
 
