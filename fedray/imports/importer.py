@@ -207,7 +207,7 @@ def _sorted(
         check_owners(ids.rows)
     # DuckDB may need all the memory that reading used.
     pa.default_memory_pool().release_unused()
-    parts = _Parts(writer, source.schema, LogRounds.of(ids.rows, source, repeats), repeats)
+    parts = _Parts(writer, source.schema, LogRounds(ids.rows, source, repeats), repeats)
     for batch in ids.rows(SORTED):
         parts.add(batch)
         line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
@@ -488,12 +488,16 @@ class LogRounds:
     """The rounds of the trace: their numbers in the log, and their times.
 
     Args:
-        seen: staged round, first and last time of each round that occurs, and whether its devices
-            have times of their own, sorted.
+        rows: function that answers a query of the staged rows.
         source: the log; InputError is raised if it contradicts the stated rounds.
+        repeats: meaning of repeats, one of REPEATS.
     """
 
-    def __init__(self, seen: pa.Table, source: Log) -> None:
+    def __init__(self, rows: Rows, source: Log, repeats: str) -> None:
+        time = "time" if source.times is not None else "NULL::DOUBLE"
+        # Only with "each" does a copy that is none hide a contribution.
+        own = _OWN_TIMES.format(time=time) if repeats == "each" else "true"
+        seen = pa.Table.from_batches(rows(_ROUNDS.format(time=time, own=own)))
         staged = seen["round"].to_numpy()
         self.numbers = source.numbering.log_rounds(staged, str(source.path))
         """The log's numbers of rounds 0 .. n-1, [n]."""
@@ -538,24 +542,6 @@ class LogRounds:
         known = np.flatnonzero(~np.isnan(first_times))
         self.late = known[1:][last_times[known[1:]] < first_times[known[:-1]]]
         """Rounds that ended before the previous round began."""
-
-    @classmethod
-    def of(cls, rows: Rows, source: Log, repeats: str) -> "LogRounds":
-        """Reads the rounds that occur in the staged rows of a log.
-
-        Args:
-            rows: function that answers a query of the rows.
-            source: the log.
-            repeats: meaning of repeats, one of REPEATS.
-
-        Raises:
-            InputError: the rows contradict the stated rounds.
-        """
-        time = "time" if source.times is not None else "NULL::DOUBLE"
-        # Only with "each" does a copy that is none hide a contribution.
-        own = _OWN_TIMES.format(time=time) if repeats == "each" else "true"
-        query = _ROUNDS.format(time=time, own=own)
-        return cls(pa.Table.from_batches(rows(query)), source)
 
     def places(self, staged: Int64Array) -> UInt32Array:
         """Returns the round numbers in the trace of staged round numbers [N]."""

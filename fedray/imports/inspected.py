@@ -536,7 +536,7 @@ class _Rows:
     def _sorted(self, rows: Rows, meaning: str) -> tuple[LogRounds, Repeats, int]:
         """Returns the rounds, the repeats and the number of devices of the rows as the import sorts
         them, if further rows of a device in a round have a `meaning`, one of REPEATS."""
-        log_rounds = LogRounds.of(rows, self.source, meaning)
+        log_rounds = LogRounds(rows, self.source, meaning)
         repeats, devices = Repeats(log_rounds.numbers, log_rounds.is_timed_apart), 0
         for batch in filter(len, rows(SORTED)):
             places = log_rounds.places(batch.column("round").to_numpy())
