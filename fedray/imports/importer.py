@@ -14,7 +14,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -168,7 +167,10 @@ def import_log(
         staged = writer.partial / "staged.parquet"
         files = _staged(source, staged)
         check_staged(source, leave_out_invalid)
-        asked = partial(queried, memory_mebibytes=memory_mebibytes)
+
+        def asked(query: str, views: Mapping[str, Path]) -> Iterator[pa.RecordBatch]:
+            return queried(query, views, memory_mebibytes)
+
         ids = Spellings(source, asked, staged, keep_ids, join_ids)
         # Two answers change rows, and owners are compared; else the sorted devices do.
         is_early = join_ids or leave_out_invalid or owner_column is not None
