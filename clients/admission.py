@@ -1,5 +1,5 @@
-"""Admission of devices by what the server knows of them besides their timers: membership, number of
-examples, and the age of their history."""
+"""Admission of devices by rules other than timers: membership, number of examples, and the age of
+their history."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Admission:
         self._losses = HistoryLosses.of(scenario)
 
     def may_serve(self, device_ids: UInt64Array) -> BoolArray:
-        """Returns whether devices [S] are members with as many examples as a policy requires."""
+        """Returns whether devices [S] are members with the examples that a policy requires."""
         may_serve = are_members(self._scenario, device_ids)
         # Counting examples takes a draw of each device.
         if self._least_examples:

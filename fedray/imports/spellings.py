@@ -63,7 +63,7 @@ class Spellings:
         join_ids: bool | None,
     ) -> None:
         self.questions: list[str] = []
-        """A sentence for each role whose ids share keys, until the caller says what they are."""
+        """A sentence for each role whose ids share keys, until the caller has answered."""
         self._alike: dict[str, bool] = {}
         """Whether ids of each role that was read share keys."""
         self._ids_of_devices = 0
