@@ -1,7 +1,5 @@
 """Census of a shard: number of its eligible devices, estimated from a fixed sample."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fedray.base.arrays import BoolArray, UInt64Array
@@ -10,8 +8,9 @@ from fedray.scenario import Scenario
 from fedray.wire.messages import NEVER, Census, CheckInOrder
 from .availability.intervals import DAY, Intervals, joined
 from .availability.model import Listing
-from .device_map import DeviceMap, value_of
+from .device_map import value_of
 from .eligibility import Eligibility
+from .memory import DeviceMemory
 from .population import (
     DeviceModel,
     are_usable,
@@ -21,20 +20,6 @@ from .population import (
 
 CENSUS_DEVICES = 65_536
 """Size of the sample of a population: every s-th device to join."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """Memory of devices that decides whether they may take part; see clients/shard.py.
-
-    open_times: time at which each device's timer opens, whole seconds since start.
-    last_rounds: last round + 1 of each device.
-    forget_times: time at which each device loses its history, whole seconds; 0 for never.
-    """
-
-    open_times: DeviceMap
-    last_rounds: DeviceMap
-    forget_times: DeviceMap
 
 
 class CensusSample:
@@ -75,12 +60,12 @@ class CensusSample:
         """Returns a sample of the devices under a mask [C]."""
         return CensusSample(self.device_ids[chosen], self._stride, self._eligibility)
 
-    def count(self, order: CheckInOrder, remembered: Remembered, held_back: int) -> Census:
+    def count(self, order: CheckInOrder, memory: DeviceMemory, held_back: int) -> Census:
         """Counts the devices at the start of an order's window.
 
         Args:
             order: order for the window.
-            remembered: memory of the shard's devices.
+            memory: memory of the shard's devices.
             held_back: largest last round that does not hold a device back.
         """
         time = order.window.start_time
@@ -89,13 +74,13 @@ class CensusSample:
         stride = self._stride
         eligible, is_open, is_free, is_spent = _count_at(
             self._intervals_on(int(time // DAY)),
-            remembered.open_times.table,
-            remembered.last_rounds.table,
-            remembered.forget_times.table,
+            memory.open_times.table,
+            memory.last_rounds.table,
+            memory.forget_times.table,
             time,
             held_back,
         )
-        timers = remembered.open_times.get(self._local.astype(np.int64))
+        timers = memory.open_times.get(self._local.astype(np.int64))
         open_times = np.maximum(timers, self._joins)
         listed = int((open_times < order.list_until_time).sum())
         return Census(
@@ -117,7 +102,7 @@ class CensusSample:
 
 @njit(cache=True, nogil=True)
 def _count_at(intervals: Intervals, timers, last_rounds, forget_times, time: float, held_back: int):
-    """Counts the devices eligible at a time, with tables of `Remembered`.
+    """Counts the devices eligible at a time, with tables of `DeviceMemory`.
 
     Returns:
         Number of eligible devices, of eligible devices with an open timer, of these without those

@@ -4,7 +4,7 @@
       ledger.jsonl       the budget, then a line per reservation, charge or cancellation: a chain
                          of digests (fedray/base/chain.py)
       SHA256.arrow       units and their rho, or their answers, in one window of one charge; named
-                         by its content
+                         by its content (fedray/audit/ledger_files.py)
       lock               held while the ledger is written
 
 The unit of privacy is a device, or a person with all devices, in a window: all that it contributed
@@ -26,96 +26,45 @@ synced before the line that names them: after a crash a charge is in the ledger 
 all, and charging again changes nothing.
 """
 
-import hashlib
-import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any, ClassVar, Self
 
 from fedray.audit.audit import Audit
-from fedray.audit.distribution import device_sensitivities
+from fedray.audit.ledger_charges import Chargeable, run_of
 from fedray.audit.ledger_lines import (
-    MOST_AMOUNT,
     NAME,
     Budget,
     Cancelled,
     Charged,
     Line,
     Promise,
-    Release,
     Reserved,
-    Spent,
     Vocabulary,
     read_lines,
 )
-from fedray.audit.ledger_sums import Charge, Spending, components_of, summed, total_of
-from fedray.audit.noise import ServerNoise, released
-from fedray.audit.participation import Patterns
-from fedray.audit.persons import joined_by_owner
-from fedray.audit.questions import ONLY_ANSWERS, charged_plan, vocabulary_cost
-from fedray.base.arrays import Float64Array
-from fedray.base.atomic import replace_file
+from fedray.audit.ledger_windows import WindowSpent, spent_in
 from fedray.base.chain import append_to_chain, read_chain
 from fedray.base.document import InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.periods import PERIODS
-from fedray.base.regular_file import open_regular_file
 from fedray.base.result import Result
 from fedray.base.rounding import counted, given, up
 from fedray.base.storage import local_path
-from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.scenario import Scenario
-from fedray.trace.ids import keys_of
-from fedray.trace.imported import PERIOD, ImportedTrace, imported_digest
+from fedray.trace.imported import PERIOD
 from fedray.trace.partial import Lock
-from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
 CHAIN_FILE = "ledger.jsonl"
-_ROLES = {"device": "device", "person": "owner"}
-"""Column of a log by the unit of a budget."""
-ROUNDING = 1e-9
-"""Relative error of sums of rho that does not count as exceeding the budget."""
 LOCK_SECONDS = 10.0
 """Longest wait for another process that writes the ledger."""
-# pyarrow makes these functions at import, and its stubs do not know them.
-_COMPUTE: Any = pc
-
-
-class WindowSpent(NamedTuple):
-    """Privacy that devices, or persons, spent in one window."""
-
-    window: str
-    """Name of the window, such as 2026-Q4."""
-    units: int
-    """Number of devices, or persons, that were charged."""
-    respelled: int
-    """Number of them that were summed over several spellings of their ids."""
-    recorded: float
-    """Largest rho of a unit over all charges, as recorded."""
-    spent: float
-    """Largest rho of a unit, at most: for each run what its rules enforce, or what is recorded if
-    they enforce nothing."""
-    reserved: float
-    """rho reserved for runs that have not been charged, for every unit."""
-    epsilon: float
-    """Largest epsilon of a unit at the budget's delta, of all that is spent and reserved; infinite
-    if the deltas of its answers use up that delta."""
-    is_within: bool
-    """Whether that is within the budget."""
-    may_rest_on: bool
-    """Whether a guarantee may rest on `spent`, because every run enforced it."""
 
 
 @dataclass(frozen=True)
@@ -191,9 +140,16 @@ class Ledger(Result):
         return self.entries[-1]["digest"]
 
     @property
+    def budget(self) -> Budget:
+        """Budget of every unit in every window."""
+        first = self.lines[0]
+        assert isinstance(first, Budget), "another first line is refused"
+        return first
+
+    @property
     def unit(self) -> InJson[str]:
         """Unit of the budget: device or person."""
-        return self.entries[0]["unit"]
+        return self.budget.unit
 
     @cached_property
     def reservations(self) -> dict[int, Reserved]:
@@ -228,87 +184,8 @@ class Ledger(Result):
         Raises InputError if a file of the window is missing or was changed.
         """
         releases = [*self._by_window.get(window, {}).values()]
-        parts = [[p for each in versions for p in each.windows[window]] for versions in releases]
-        open_ones = [e for e in (*self.reservations.values(), *more) if window in e.windows]
-        promises: list[tuple[Release, float]] = [
-            (each.release, each.amount) for line in open_ones for each in line.windows[window]
-        ]
-        # A vocabulary was released once, however many runs use it.
-        words: dict[Any, tuple[Release, float]] = {
-            (each.run, each.sha256, json.dumps(each.event, sort_keys=True)): (each.event, 1.0)
-            for line in (*open_ones, *(each for versions in releases for each in versions))
-            for each in line.vocabularies
-        }
-        # Rules bound every unit alike, so their figures add up whoever took part. Runs without
-        # rules have only recorded figures, which are added unit by unit.
-        by_rules: list[tuple[Release, float]] = [
-            (part.release, part.enforced)
-            for each in parts
-            if _is_enforced(each)
-            for part in each
-            if part.enforced is not None
-        ]
-        used = [part.release for each in parts for part in each]
-        others = [release for release, _ in (*promises, *words.values())]
-        components = components_of([*used, *others])
-        found, enforced, reserved = (
-            total_of(each, components) for each in (words.values(), by_rules, promises)
-        )
-        charges = [
-            e for place, each in enumerate(releases) for e in self._read(window, place, each)
-        ]
-        recorded = summed(charges, components).plus(found)
-        spent = recorded
-        if by_rules:
-            rest = [each for each in charges if not _is_enforced(parts[each.place[0]])]
-            spent = recorded.beside(summed(rest, components).plus(found + enforced))
-        budget = self.entries[0]
-        epsilon = spent.plus(reserved).epsilon(budget["delta"])
-        return WindowSpent(
-            window,
-            recorded.units,
-            recorded.respelled,
-            recorded.rho,
-            spent.rho,
-            Spending(components, reserved[None]).rho,
-            epsilon,
-            epsilon <= budget["epsilon"] * (1.0 + ROUNDING),
-            all(map(_is_enforced, parts)),
-        )
-
-    def _read(self, window: str, place: int, versions: Sequence[Charged]) -> Iterator[Charge]:
-        """Yields the charges of the versions of a release."""
-        # The ids of another version may be those of one unit.
-        by_name = all(each.are_distinct for each in versions)
-        for each in versions:
-            for number, part in enumerate(each.windows[window]):
-                yield Charge((place, number), part.release, *self._units(part), by_name)
-
-    def _units(self, spent: Spent) -> tuple[pa.Array, pa.Array, Float64Array]:
-        """Returns names, keys and amounts of the units of a charge. Raises InputError unless its
-        file has its digest, and the columns and values of a charge."""
-        file = self.path / f"{spent.file}.arrow"
-        try:
-            with open_regular_file(file) as stream:
-                content = stream.read()
-            if hashlib.sha256(content).hexdigest() != spent.file:
-                raise ValueError("it has another digest")
-            table = pa.ipc.open_file(content).get_batch(0)
-            table.validate(full=True)
-            names, amounts = table[self.unit], table[_column_of(spent.release)].to_numpy()
-            names = names if names.type == pa.string() else names.cast(pa.string())
-            keys = table["key"] if table.num_columns == 3 else names
-            # A missing number is NaN here, which no comparison accepts.
-            is_valid = bool(amounts.min() >= 0.0) and bool(amounts.max() <= MOST_AMOUNT)
-            is_valid &= not (names.null_count or keys.null_count) and table.num_columns <= 3
-            if not (is_valid and amounts.dtype == np.float64 and keys.type == pa.string()):
-                raise ValueError("it has wrong values")
-            return names, keys, amounts
-        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError):
-            raise InputError(
-                f"{str(file)!r}, which the ledger names, is missing or was changed; restore it "
-                "from a copy"
-            ) from None
+        reserved = [e for e in (*self.reservations.values(), *more) if window in e.windows]
+        return spent_in(window, self.budget, releases, reserved, self.path)
 
     def statement(self) -> str:
         """Returns a privacy statement over all runs as Markdown, a paragraph for each window.
@@ -342,7 +219,7 @@ class Ledger(Result):
             )
             lines.append(
                 f"**{each.window}.** Over {releases}, every {self.unit} is protected at (epsilon, "
-                f"delta) = ({up(each.epsilon)}, {given(self.entries[0]['delta'])}){rho}, {basis}. "
+                f"delta) = ({up(each.epsilon)}, {given(self.budget.delta)}){rho}, {basis}. "
                 f"Adjacency: one {self.unit}'s contributions are replaced by zeros. Whoever adds "
                 "the noise is trusted, and every answer, and every model after every round, is "
                 "released. When devices took part is not protected."
@@ -380,7 +257,7 @@ class Ledger(Result):
             lines = (now.charges | now.reservations).items()
             same = [n for n, each in lines if (each.run, each.start) == (run, start)]
             now._check_noise(noise, same)
-            named = PERIODS[now.entries[0]["period"]]
+            named = PERIODS[now.budget.period]
             try:
                 days_of_run = [start + timedelta(each) for each in range(math.floor(days) + 2)]
             except OverflowError:
@@ -404,7 +281,7 @@ class Ledger(Result):
                         f"in {window}, where {up(before.spent, 6)} is spent and "
                         f"{up(before.reserved, 6)} reserved: together epsilon "
                         f"{up(found.epsilon)}, above the budget of "
-                        f"{now.entries[0]['epsilon']:g}; nothing was started: add noise, or run in "
+                        f"{now.budget.epsilon:g}; nothing was started: add noise, or run in "
                         "another window"
                     )
             return now._with([new])
@@ -439,19 +316,21 @@ class Ledger(Result):
         """
         with self._locked() as now:
             # A training has noise of its own, so it leaves the reservation to its run.
-            line = None if trained else now.reservation_of(_run_of(audits[0]), start)
+            line = None if trained else now.reservation_of(run_of(audits[0]), start)
             promised = {} if line is None else now.reservations[line].windows
             charges = now.charges.values()
             starts = {e.start for e in charges if e.noise and e.trace == audits[0].digest}
             start = start or (starts.pop() if len(starts) == 1 else None)
             start = now.reservations[line].start if line else start
+            runs = {each.run for each in charges}
             lines: list[Line] = []
             for audit in audits:
-                new = _charge_of(audit, start, trained, now.unit)
-                now._check_columns(audit, new)
+                found = Chargeable(audit, start, trained, now.unit)
+                new = found.line()
+                now._check_columns(found, new)
                 name = now._name_of(new, release)
                 if name:
-                    windows = now._windows_of(audit, start, promised, trained)
+                    windows = found.windows(now.path, now.budget.period, promised, runs)
                     closes = None if lines else line
                     of_line = {"name": name, "closes": closes, "windows": windows}
                     # Unlike a copy, the constructor checks the name.
@@ -491,10 +370,10 @@ class Ledger(Result):
             )
         return given or new.name
 
-    def _check_columns(self, audit: Audit, new: Charged) -> None:
+    def _check_columns(self, found: Chargeable, new: Charged) -> None:
         """Raises InputError if the units of a log are not those of the ledger."""
-        named, columns = f"trace {str(audit.path)!r}", _columns_of(audit.trace, self.unit)
-        if any(each.startswith(PERIOD) for each in columns):
+        named = f"trace {str(found.audit.path)!r}"
+        if any(each.startswith(PERIOD) for each in found.columns):
             raise InputError(
                 f"{named} has devices in a period as units, but a ledger adds up what a device "
                 f"spent in its own windows; import the log without {PERIOD}..."
@@ -525,127 +404,6 @@ class Ledger(Result):
                 raise InputError.of("cancel", number, "is not the line of an open reservation")
             return now._with([Cancelled(closes=number)])
 
-    def _windows_of(
-        self,
-        audit: Audit,
-        start: date | None,
-        promised: Mapping[str, Sequence[Promise]],
-        trained: TrainedRun | None,
-    ) -> dict[str, tuple[Spent, ...]]:
-        """Writes the units of a charge to files, and returns its windows.
-
-        Args:
-            audit: audit of the charged trace.
-            start: day on which the run started.
-            promised: worst cases of the run's reservation by window, which bound what it enforces.
-            trained: training whose scenario the audit has; None for a run or log.
-        """
-        parts = list(self._parts_of(audit, _is_training(audit, trained)))
-        named = PERIODS[self.entries[0]["period"]]
-        of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]
-        names, keys = _units_of(audit.trace, self.unit)
-        windows: dict[str, tuple[Spent, ...]] = {}
-        for window in sorted(set(of_rounds)):
-            is_inside = np.array([each == window for each in of_rounds])
-            inside = _restricted(audit.patterns, is_inside[audit.patterns.rounds])
-            if not inside.device_ids.size:
-                continue
-            if self.unit == "person":
-                inside = joined_by_owner(inside)
-            ids = pa.array(inside.device_ids)
-            units = ids if names is None else names.take(ids)
-            own_keys = units if keys is None else keys.take(ids)
-            found = []
-            for part in parts:
-                amounts = part.amounts_of(inside)
-                table = pa.record_batch({self.unit: units, _column_of(part.release): amounts})
-                # Keys that are the names need no room.
-                if not own_keys.equals(units):
-                    table = table.append_column("key", own_keys)
-                bounds = [e.amount for e in promised.get(window, ()) if e.release == part.release]
-                bounds = [math.fsum(bounds)] * bool(bounds) + part.enforced
-                of_part: Any = {"release": part.release, "enforced": min(bounds, default=None)}
-                found.append(Spent(file=self._write(table), **of_part))
-            windows[window] = tuple(found)
-        return windows
-
-    def _parts_of(self, audit: Audit, is_training: bool) -> Iterator["_Part"]:
-        """Yields the model and the answers of an audited trace. Raises InputError."""
-        used = audit.mechanisms[0] if audit.mechanisms else None
-        named = f"trace {str(audit.path)!r}"
-        if not audit.is_of_run:
-            raise InputError(
-                f"{named} is a run, which is charged with its own noise only; leave out the claim, "
-                "mechanism and noise multiplier"
-            )
-        # A model without noise has no figure, whatever the answers beside it have.
-        if (used is None or used.noise is None) and audit.no_guarantee != ONLY_ANSWERS:
-            raise InputError(
-                f"{named} has no known mechanism and noise, so what it spent is unknown; give its "
-                "claim"
-            )
-        if audit.incompleteness:
-            raise InputError(
-                f"{named} cannot be charged: {audit.incompleteness} What devices spent in those "
-                "rows is unknown; find out whose they are"
-            )
-        if self.unit == "person":
-            if audit.answers is not None:
-                raise InputError(
-                    f"{named} has a question or a private vocabulary, and what a person with "
-                    "several devices spends on it is not known; charge it to a budget of devices"
-                )
-            if used is None or used.person is None:
-                raise InputError(
-                    f"{named} does not say who owns its devices, but the budget is of persons; "
-                    "import the log with owners, or set population.owners"
-                )
-        if used is not None and used.noise is not None:
-            strategy, rho_of_one = used.strategy, rho_of(released(used.noise, 1.0))
-            ensured = [each.rho for each in used.resting(self.unit) if each.rho is not None]
-            yield _Part(
-                "gaussian" if isinstance(used.noise, ServerNoise) else "zcdp",
-                # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Prop. 1.6).
-                lambda inside: device_sensitivities(strategy, inside).values ** 2 * rho_of_one,
-                ensured,
-            )
-        scenario = audit.scenario
-        if scenario is None or scenario.analytics is None:
-            return
-        if is_training:
-            # The run released the answers, so they are charged with it, once.
-            own = _scenario_of_run(audit.trace)
-            if not any(each.run == own for each in self.charges.values()):
-                raise InputError(
-                    f"{named} is of a run that released answers too, which the ledger does not "
-                    "have; charge the run first"
-                )
-        else:
-            most = [
-                float(each.windows)
-                for each in audit.answers or ()
-                if each.basis == "enforced" and each.may_rest_on and each.windows is not None
-            ]
-            yield _Part(
-                charged_plan(scenario).event.to_json(),
-                # A device answers once in a window.
-                lambda inside: inside.counts.astype(np.float64),
-                most,
-            )
-
-    def _write(self, table: pa.RecordBatch) -> str:
-        # Small tables are read in a third of the time without compression.
-        codec = "zstd" if table.nbytes > 1 << 16 else None
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(
-            sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)
-        ) as writer:
-            writer.write_batch(table)
-        content = sink.getvalue().to_pybytes()
-        digest = hashlib.sha256(content).hexdigest()
-        replace_file(self.path / f"{digest}.arrow", content)
-        return digest
-
     @contextmanager
     def _locked(self, is_new: bool = False) -> Iterator[Self]:
         """Within: yields the ledger as it is now, which no other process can change."""
@@ -669,179 +427,3 @@ class Ledger(Result):
         return replace(
             self, entries=tuple(append_to_chain(self.path / CHAIN_FILE, self.entries, new))
         )
-
-
-class _Part(NamedTuple):
-    """A model or the answers to a question, as a ledger charges it."""
-
-    release: Release
-    amounts_of: Callable[[Patterns], Float64Array]
-    """Function that returns the amount of each unit [P] from its rounds in a window."""
-    enforced: list[float]
-    """Bounds on the amount of any unit, by the rules of the run."""
-
-
-def noise_of(scenario: Scenario, device: str, *, is_training: bool = False) -> tuple[str, ...]:
-    """Returns the seed of a scenario's noise on each kind of device that draws it: noise with an
-    equal text is equal.
-
-    Args:
-        scenario: scenario of one task.
-        device: kind of device of the aggregator: "cpu", or "cuda" and perhaps its model.
-        is_training: whether a model is trained on the trace of a run, which released the answers.
-    """
-    drawn = []
-    asks = scenario.analytics is not None
-    if is_training or not asks or scenario.training.enabled:
-        # GPUs of two models may draw the same numbers, so only the kind counts.
-        kinds = set() if scenario.privacy.encoding.adds_noise else {device.split()[0]}
-        # Discrete noise and the noise of counts are drawn on a CPU.
-        if not kinds or scenario.count_noise is not None:
-            kinds.add("cpu")
-        drawn = [f"on {each}" for each in sorted(kinds)]
-    # Answers have draws of their own.
-    drawn += ["of answers"] * (asks and not is_training)
-    return tuple(f"{scenario.training_seed} {each}" for each in drawn)
-
-
-def vocabularies_of(scenario: Scenario | None) -> tuple[Vocabulary, ...]:
-    """Returns the private vocabulary of a scenario's data, if it has one."""
-    cost = vocabulary_cost(scenario)
-    if cost is None:
-        return ()
-    return (Vocabulary(run=cost.run, sha256=cost.vocabulary_sha256, event=cost.event),)
-
-
-def _run_of(audit: Audit) -> str:
-    """Returns the digest of the scenario of a run or training, or of a log's claim."""
-    if audit.scenario is not None:
-        # A training has its own scenario on the trace of a run.
-        is_own = not _is_training(audit, None)
-        return _scenario_of_run(audit.trace) if is_own else audit.scenario.digest
-    claim = audit.claim
-    text = claim.model_dump_json(include={"mechanism", "noise_multiplier"}) if claim else ""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _is_training(audit: Audit, trained: TrainedRun | None) -> bool:
-    """Whether a model was trained on the trace of a run, which is another release."""
-    own = audit.trace.run.get("scenario_digest")
-    return trained is not None or (audit.scenario is not None and audit.scenario.digest != own)
-
-
-def _scenario_of_run(trace: Trace | ImportedTrace) -> str:
-    """Returns the digest of the scenario of a run, of all its tasks."""
-    return trace.run.get("task", trace.run)["scenario_digest"]
-
-
-def _charge_of(audit: Audit, start: date | None, trained: TrainedRun | None, unit: str) -> Charged:
-    """Returns the charge of a run, training or log, without its windows."""
-    trace, run, noise, edges = audit.trace, _run_of(audit), (), [None, None]
-    parts: list[Any] = [run, audit.digest, trace.run["rounds_digest"]]
-    if isinstance(trace, ImportedTrace):
-        # Ids that are stated to be distinct are summed by their names.
-        parts += [trace.run["devices_digest"], audit.joined_ids]
-        if (times := trace.round_times()) is not None:
-            origin, start = trace.run["times"]["origin"], None
-            edges = [origin + float(times[0].min()), origin + float(times[1].max())]
-            # Without the time of its first or last round, a log may be at any time.
-            is_known = bool(np.isfinite(edges).all())
-            edges = [datetime.fromtimestamp(e, UTC) if is_known else None for e in edges]
-    else:
-        assert audit.scenario is not None
-        model = trained or trace.trained
-        kinds = {} if model is None else model.document
-        device = str(kinds.get("aggregator_device", "cpu"))
-        noise = noise_of(audit.scenario, device, is_training=_is_training(audit, trained))
-        parts += [noise, kinds.get("aggregator_device"), kinds.get("trainer_device")]
-    identity = hashlib.sha256(repr([*parts, start, *edges]).encode()).hexdigest()
-    of_line: Any = {"run": run, "trace": _digest_of(audit), "identity": identity}
-    of_line |= {
-        "name": identity[:12],
-        "first": edges[0],
-        "last": edges[1],
-        "start": start,
-        "noise": noise,
-        "columns": len(_columns_of(trace, unit)),
-        "are_distinct": isinstance(trace, ImportedTrace) and trace.are_distinct(_ROLES[unit]),
-        "vocabularies": vocabularies_of(audit.scenario),
-    }
-    return Charged(**of_line, windows={})
-
-
-def _days_of_rounds(trace: Trace | ImportedTrace, start: date | None) -> list[date]:
-    """Returns the day (UTC) on which each round was released."""
-    origin = (
-        0.0
-        if start is None
-        else datetime(start.year, start.month, start.day, tzinfo=UTC).timestamp()
-    )
-    if isinstance(trace, Trace):
-        seconds = trace.rounds["closed"][trace.rounds["state"] == 0]
-    else:
-        times = trace.round_times()
-        seconds = np.zeros(trace.committed_rounds) if times is None else times[1]
-        if times is not None:
-            origin, start = trace.run["times"]["origin"], start or date.min
-    if start is None or not np.isfinite(seconds).all() or origin < 0:
-        raise InputError.of(
-            "start", None, "must be given, since the trace has no dates", "such as 2026-10-01"
-        )
-    return [datetime.fromtimestamp(origin + each, UTC).date() for each in seconds.tolist()]
-
-
-def _restricted(patterns: Patterns, is_inside: np.ndarray) -> Patterns:
-    """Returns the participations [A] that are inside, with the devices that have any."""
-    counts = np.add.reduceat(is_inside.astype(np.int64), patterns.starts)
-    weights = None if patterns.weights is None else patterns.weights[is_inside]
-    return Patterns(
-        patterns.committed_rounds,
-        patterns.device_ids[counts > 0],
-        counts[counts > 0],
-        patterns.rounds[is_inside],
-        weights,
-        None if patterns.owner_ids is None else patterns.owner_ids[counts > 0],
-    )
-
-
-def _digest_of(audit: Audit) -> str:
-    """Returns the digest of a trace; of a log, the same however its ids are written and repeats are
-    taken, and whether ids that share a key are one device."""
-    if isinstance(audit.trace, Trace):
-        return audit.digest
-    ranks = _COMPUTE.rank(_units_of(audit.trace, "device")[1], tiebreaker="dense").to_numpy()
-    found = audit.patterns
-    devices = np.repeat(ranks[found.device_ids], found.counts).astype(np.uint64)
-    rows = np.unique(devices << np.uint64(32) | found.rounds)
-    return imported_digest(rows >> np.uint64(32), rows.astype(np.uint32))
-
-
-def _units_of(trace: Trace | ImportedTrace, unit: str) -> tuple[pa.Array | None, pa.Array | None]:
-    """Returns names and keys of the units of a log as text, by their ids; None for a simulated run,
-    whose ids are numbers."""
-    if isinstance(trace, Trace):
-        return None, None
-    role = _ROLES[unit]
-    ids = trace.ids_of(role)
-    # Another log may have integers and bytes as text, so they have the keys of their texts.
-    if pa.types.is_binary(ids.type):
-        names = pa.array([each.hex() for each in ids.to_pylist()], pa.string())
-    else:
-        names = pa.concat_arrays(ids.cast(pa.string()).chunks)
-    return names, keys_of(names, len(_columns_of(trace, unit)) > 1)
-
-
-def _columns_of(trace: Trace | ImportedTrace, unit: str) -> list[str]:
-    """Returns the columns of a log that name a unit; one for a simulated run."""
-    if isinstance(trace, Trace) or unit == "person":
-        return [unit]
-    return trace.device_columns
-
-
-def _column_of(release: Release) -> str:
-    """Returns the name of the column of amounts."""
-    return "rho" if isinstance(release, str) else "answers"
-
-
-def _is_enforced(parts: Sequence[Spent]) -> bool:
-    return all(each.enforced is not None for each in parts)

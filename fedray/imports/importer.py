@@ -20,7 +20,6 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -36,6 +35,7 @@ from fedray.imports.log_rounds import REMEDY, Numbering, ReleasedRounds, listed,
 from fedray.imports.repeats import REPEATED, Repeats
 from fedray.imports.spellings import NO_ID, Spellings, check_spellings
 from fedray.trace.files import check_name, first_line
+from fedray.trace.ids import ROLES
 from fedray.trace.imported import (
     DEVICES_FILE,
     IMPORT_FORMAT,
@@ -77,9 +77,8 @@ _OWNERS = (
 )
 # Rows that are equal in all columns are interchangeable, so the log's order does not matter.
 SORTED = "FROM staged ORDER BY ALL"
-DISTINCT = "SELECT DISTINCT {role} FROM staged"
-# pyarrow makes these functions at import, and its stubs do not know them.
-_COMPUTE: Any = pc
+Rows = Callable[[str], Iterator[pa.RecordBatch]]
+"""Function that answers a query of the staged rows."""
 
 
 def import_log(
@@ -166,105 +165,136 @@ def import_log(
     with TraceWriter(out) as writer, _writing(Path(out)):
         # The file is in the partial directory, so that a failure removes it too.
         staged = writer.partial / "staged.parquet"
-        read_files = _staged(source, staged)
+        files = _staged(source, staged)
         check_staged(source, leave_out_invalid)
 
         def asked(query: str, views: Mapping[str, Path]) -> Iterator[pa.RecordBatch]:
             return queried(query, views, memory_mebibytes)
 
-        ids = Spellings(source, asked, writer.partial, keep_ids, join_ids)
+        ids = Spellings(source, asked, staged, keep_ids, join_ids)
         # Two answers change rows, and owners are compared; else the sorted devices do.
         is_early = join_ids or leave_out_invalid or owner_column is not None
         if is_early:
-            ids.read(DISTINCT, {"staged": staged})
-            _settle(ids, source, staged, leave_out_invalid)
-        rows, views = ids.rows(staged)
-
-        def of_rows(query: str) -> Iterator[pa.RecordBatch]:
-            return asked(query.replace("staged", rows), views)
-
-        if owner_column is not None:
-            check_owners(of_rows)
-        # DuckDB may need all the memory that reading used.
-        pa.default_memory_pool().release_unused()
-        seen = pa.Table.from_batches(of_rows(rounds_query(time_column is not None, repeats)))
-        log_rounds = LogRounds(seen, source)
-        parts = _Parts(writer, source.schema, log_rounds, repeats)
-        for batch in of_rows(SORTED):
-            parts.add(batch)
-            line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
-            on_progress(PartDone(line, parts.rows, source.staged_rows))
-        entries = parts.finish()
+            _settle(ids, staged, source, leave_out_invalid)
+        parts = _sorted(source, ids, writer, repeats, on_progress)
         if not is_early:
-            ids.read(DISTINCT, {"staged": writer.partial / DEVICES_FILE})
-            _settle(ids, source, staged, leave_out_invalid)
+            _settle(ids, writer.partial / DEVICES_FILE, source, leave_out_invalid)
         # None is part of the trace, and all may be as large as the log.
         staged.unlink()
         ids.remove()
         shutil.rmtree(writer.partial / _SORTING, ignore_errors=True)
-        # Only the sort brings repeated rows together, so this cannot be refused earlier.
-        repeated = parts.repeats.repeated
-        if repeated.rows and repeats == "refuse":
-            raise InputError(
-                f"log {str(log)!r} has {counted(repeated.rows, 'row')} {REPEATED} (such as "
-                f"{repeated}), each of which may count: "
-                "give `repeats='once'` if they are repeated records of one contribution, or "
-                "`repeats='each'` if a device contributed more than once to a round"
-            )
-        # This digest is the key of hashed examples, so the names must be written first.
-        devices_digest = file_digest(writer.partial / DEVICES_FILE)
-        of_repeated = repeated.recorded(devices_digest, may_be_participation=False)
-        left_out = _left_out(source, parts.repeats.copied, devices_digest)
-        left_out += [of_repeated] if repeated.rows and repeats == "once" else []
-        n = log_rounds.numbers.size
-        joined_ids = ids.ids_of_devices or parts.devices
-        document = {
-            "format": IMPORT_FORMAT,
-            "version": IMPORT_VERSION,
-            "digest": run_digest([entry["digest"] for entry in entries], str(n)),
-            "devices_digest": devices_digest,
-            "rounds_digest": log_rounds.write(writer.partial / LOG_ROUNDS_FILE),
-            "log": str(log),
-            "files": [
-                {**each, "name": _name_without_units(each["name"], layout, devices_digest)}
-                for each in read_files
-            ],
-            "skipped_files": [
-                _name_without_units(each, layout, devices_digest) for each in source.found.marks
-            ],
-            "device_columns": list(layout.devices),
-            "round_column": round_column,
-            "where": list(layout.where),
-            "numbering": numbering.how,
-            "rounds_file": None if rounds_file is None else str(rounds_file),
-            "rounds": n,
-            "empty_rounds": log_rounds.empty,
-            "rounds_out_of_order": log_rounds.late.size,
-            "repeats": repeats,
-            "repeated_rows": repeated.rows,
-            **({"repeated_examples": of_repeated.example} if repeated.rows else {}),
-            "times": _times(source, log_rounds.origin),
-            "rows_read": source.rows,
-            "filtered_rows": source.filtered_rows,
-            "rows": sum(entry["rows"] for entry in entries),
-            "devices": parts.devices,
-            **({} if owner_column is None else {"owner_column": owner_column}),
-            **({} if join_ids is None else {"joined_ids": joined_ids if join_ids else 0}),
-            **({"distinct_ids": ids.distinct} if join_ids is False else {}),
-            **({"sparse_rounds": log_rounds.sparse} if log_rounds.sparse else {}),
-            "left_out": [asdict(each) for each in left_out],
-            "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "packages": package_versions(),
-            "parts": entries,
-        }
+        _check_repeats(parts, str(log))
+        document = _document(source, files, ids, parts, log, rounds_file)
         return ImportedTrace.open(writer.publish(document))
 
 
-def _settle(ids: Spellings, source: Log, staged: Path, leave_out_invalid: bool) -> None:
-    """Raises InputError if ids may be one device, or mean none, and the caller has not said so."""
+def _settle(ids: Spellings, file: Path, source: Log, leave_out_invalid: bool) -> None:
+    """Reads the ids in a file. Raises InputError if they may be one device, or mean none, and the
+    caller has not said so."""
+    ids.read(file)
     check_spellings(ids, str(source.path))
-    ids.count_missing(staged)
+    ids.count_missing()
     check_staged(source, leave_out_invalid)
+
+
+def _sorted(
+    source: Log,
+    ids: Spellings,
+    writer: TraceWriter,
+    repeats: str,
+    on_progress: Callable[[str], None],
+) -> "_Parts":
+    """Writes the parts of the trace and the names of the devices from the sorted rows."""
+    if source.layout.owner is not None:
+        check_owners(ids.rows)
+    # DuckDB may need all the memory that reading used.
+    pa.default_memory_pool().release_unused()
+    parts = _Parts(writer, source.schema, LogRounds(ids.rows, source, repeats), repeats)
+    for batch in ids.rows(SORTED):
+        parts.add(batch)
+        line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
+        on_progress(PartDone(line, parts.rows, source.staged_rows))
+    parts.finish()
+    return parts
+
+
+def _check_repeats(parts: "_Parts", log: str) -> None:
+    """Raises InputError for repeats of unknown meaning. Only the sort brings repeated rows
+    together, so they cannot be refused earlier."""
+    repeated = parts.repeats.repeated
+    if repeated.rows and parts.meaning == "refuse":
+        raise InputError(
+            f"log {log!r} has {counted(repeated.rows, 'row')} {REPEATED} (such as "
+            f"{repeated}), each of which may count: "
+            "give `repeats='once'` if they are repeated records of one contribution, or "
+            "`repeats='each'` if a device contributed more than once to a round"
+        )
+
+
+def _document(
+    source: Log,
+    files: Sequence[ReadFile],
+    ids: Spellings,
+    parts: "_Parts",
+    log: str | Path,
+    rounds_file: str | Path | None,
+) -> dict[str, Any]:
+    """Returns the content of run.json, and writes the file of the log's rounds, whose digest it
+    has.
+
+    Args:
+        source: the log.
+        files: files that were read.
+        ids: spellings of its ids.
+        parts: parts of the trace, all of which are written.
+        log, rounds_file: as `import_log` has them.
+    """
+    layout, log_rounds, repeated = source.layout, parts.log_rounds, parts.repeats.repeated
+    # This digest is the key of hashed examples, so the names must be written first.
+    devices_digest = file_digest(parts.folder / DEVICES_FILE)
+    of_repeated = repeated.recorded(devices_digest, may_be_participation=False)
+    left_out = _left_out(source, parts.repeats.copied, devices_digest)
+    if repeated.rows and parts.meaning == "once":
+        left_out.append(of_repeated)
+    n = log_rounds.numbers.size
+    return {
+        "format": IMPORT_FORMAT,
+        "version": IMPORT_VERSION,
+        "digest": run_digest([entry["digest"] for entry in parts.entries], str(n)),
+        "devices_digest": devices_digest,
+        "rounds_digest": log_rounds.write(parts.folder / LOG_ROUNDS_FILE),
+        "log": str(log),
+        "files": [
+            {**each, "name": _name_without_units(each["name"], layout, devices_digest)}
+            for each in files
+        ],
+        "skipped_files": [
+            _name_without_units(each, layout, devices_digest) for each in source.found.marks
+        ],
+        "device_columns": list(layout.devices),
+        "round_column": layout.round,
+        "where": list(layout.where),
+        "numbering": source.numbering.how,
+        "rounds_file": None if rounds_file is None else str(rounds_file),
+        "rounds": n,
+        "empty_rounds": log_rounds.empty,
+        "rounds_out_of_order": log_rounds.late.size,
+        "repeats": parts.meaning,
+        "repeated_rows": repeated.rows,
+        **({"repeated_examples": of_repeated.example} if repeated.rows else {}),
+        "times": _times(source, log_rounds.origin),
+        "rows_read": source.rows,
+        "filtered_rows": source.filtered_rows,
+        "rows": sum(entry["rows"] for entry in parts.entries),
+        "devices": parts.devices,
+        **({} if layout.owner is None else {"owner_column": layout.owner}),
+        **ids.recorded(parts.devices),
+        **({"sparse_rounds": log_rounds.sparse} if log_rounds.sparse else {}),
+        "left_out": [asdict(each) for each in left_out],
+        "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "packages": package_versions(),
+        "parts": parts.entries,
+    }
 
 
 def checked_numbering(
@@ -297,14 +327,6 @@ def checked_numbering(
     check_name(Path(out))
     released = None if rounds_file is None else _released(Path(rounds_file), layout)
     return Numbering(rounds, renumber, released)
-
-
-def rounds_query(has_times: bool, repeats: str) -> str:
-    """Returns the query of the rounds that occur, whose answer `LogRounds` takes."""
-    time = "time" if has_times else "NULL::DOUBLE"
-    # Only with "each" does a copy that is none hide a contribution.
-    own = _OWN_TIMES.format(time=time) if repeats == "each" else "true"
-    return _ROUNDS.format(time=time, own=own)
 
 
 def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
@@ -369,9 +391,9 @@ def check_staged(source: Log, leave_out_invalid: bool) -> None:
         )
 
 
-def check_owners(queried: Callable[[str], Iterator[pa.RecordBatch]]) -> None:
+def check_owners(rows: Rows) -> None:
     """Raises InputError if a device of the staged rows has two owners."""
-    batches = list(queried(_OWNERS))
+    batches = list(rows(_OWNERS))
     for first in (batch for batch in batches if batch.num_rows):
         device, *owners = (shown_value(column[0]) for column in first.columns)
         count = counted(sum(batch.num_rows for batch in batches), "such device")
@@ -468,12 +490,16 @@ class LogRounds:
     """The rounds of the trace: their numbers in the log, and their times.
 
     Args:
-        seen: staged round, first and last time of each round that occurs, and whether its devices
-            have times of their own, sorted.
+        rows: function that answers a query of the staged rows.
         source: the log; InputError is raised if it contradicts the stated rounds.
+        repeats: meaning of repeats, one of REPEATS.
     """
 
-    def __init__(self, seen: pa.Table, source: Log) -> None:
+    def __init__(self, rows: Rows, source: Log, repeats: str) -> None:
+        time = "time" if source.times is not None else "NULL::DOUBLE"
+        # Only with "each" does a copy that is none hide a contribution.
+        own = _OWN_TIMES.format(time=time) if repeats == "each" else "true"
+        seen = pa.Table.from_batches(rows(_ROUNDS.format(time=time, own=own)))
         staged = seen["round"].to_numpy()
         self.numbers = source.numbering.log_rounds(staged, str(source.path))
         """The log's numbers of rounds 0 .. n-1, [n]."""
@@ -506,11 +532,14 @@ class LogRounds:
         self.is_few = is_few
         """Whether a round has so few rows that it may have been abandoned, [n]."""
         few = self.numbers[is_few]
-        text = f"{counted(few.size, 'round')} with under a tenth of the median's rows ("
-        text += f"{listed(few, few.size)}); if abandoned, list the others, which released a model."
-        # A list says which rounds released a model, however few rows they have.
-        self.sparse = text * bool(few.size and released is None)
+        self.sparse = ""
         """Note on these rounds; empty without, and with a rounds file."""
+        # A list says which rounds released a model, however few rows they have.
+        if few.size and released is None:
+            self.sparse = (
+                f"{counted(few.size, 'round')} with under a tenth of the median's rows "
+                f"({listed(few, few.size)}); if abandoned, list the others, which released a model."
+            )
         # Rounds without times have no place in the order.
         known = np.flatnonzero(~np.isnan(first_times))
         self.late = known[1:][last_times[known[1:]] < first_times[known[:-1]]]
@@ -543,21 +572,24 @@ class _Parts:
         writer: the trace.
         staged: columns of the rows.
         log_rounds: the rounds.
-        repeats: one of REPEATS. With "each", repeats are kept. With "once", they become one
-            participation with the first and the last of their times. Copies are dropped.
+        meaning: meaning of repeats, one of REPEATS. With "each", they are kept. With "once", they
+            become one participation with the first and the last of their times. Copies are dropped.
     """
 
     def __init__(
-        self, writer: TraceWriter, staged: pa.Schema, log_rounds: LogRounds, repeats: str
+        self, writer: TraceWriter, staged: pa.Schema, log_rounds: LogRounds, meaning: str
     ) -> None:
         self.devices = self.rows = 0
+        """Numbers of devices and rows so far."""
+        self.entries: list[dict[str, Any]] = []
+        """Entries of the parts for run.json."""
         self.repeats = Repeats(log_rounds.numbers, log_rounds.is_timed_apart)
-        self._writer = writer
-        names = [field for field in staged if field.name in ("device", "owner")]
-        self._names = _Names(writer.partial / DEVICES_FILE, pa.schema(names))
-        self._log_rounds = log_rounds
-        self._repeats = repeats
-        self._entries: list[dict[str, Any]] = []
+        """Copies and repeats among the rows."""
+        self.log_rounds, self.meaning = log_rounds, meaning
+        self.folder = writer.partial
+        """Directory of the files."""
+        names = [field for field in staged if field.name in ROLES.values()]
+        self._names = _Names(self.folder / DEVICES_FILE, pa.schema(names))
         self._pending: list[tuple[NDArray, ...]] = []
         """Batches of columns that are not written yet, without empty ones."""
         self._pending_rows = 0
@@ -568,7 +600,7 @@ class _Parts:
         """Adds the next rows [B]."""
         if not batch.num_rows:
             return
-        rounds = self._log_rounds.places(batch.column("round").to_numpy())
+        rounds = self.log_rounds.places(batch.column("round").to_numpy())
         is_new, is_copy, is_again = self.repeats.found(batch, rounds)
         # Devices are numbered in order of their names; the first row of each increments the number.
         ids = self.devices - 1 + np.cumsum(is_new)
@@ -577,10 +609,10 @@ class _Parts:
         self._names.add(batch.select(self._names.columns).filter(pa.array(is_new)))
         columns = [ids.astype(np.uint64), rounds]
         if "time" in batch.schema.names:
-            self._schema = REPEATED_SCHEMA if self._repeats == "once" else TIMED_SCHEMA
-            columns.append(batch.column("time").to_numpy() - self._log_rounds.origin)
+            self._schema = REPEATED_SCHEMA if self.meaning == "once" else TIMED_SCHEMA
+            columns.append(batch.column("time").to_numpy() - self.log_rounds.origin)
         columns = [column[~is_copy] for column in columns]
-        if columns[0].size and self._repeats != "each":
+        if columns[0].size and self.meaning != "each":
             columns = self._joined(columns, np.flatnonzero(~is_again[~is_copy]))
         if not columns[0].size:
             return
@@ -589,12 +621,11 @@ class _Parts:
         if self._pending_rows > PART_ROWS:
             self._write_parts(is_last=False)
 
-    def finish(self) -> list[dict[str, Any]]:
-        """Writes the remaining rows; returns the entries of all parts for run.json."""
+    def finish(self) -> None:
+        """Writes the remaining rows and names."""
         if self._pending:
             self._write_parts(is_last=True)
         self._names.close()
-        return self._entries
 
     def _joined(self, columns: list[NDArray], first: Int64Array) -> list[NDArray]:
         """Returns one row per participation, whose first rows are at the positions `first`."""
@@ -639,7 +670,7 @@ class _Parts:
         name = part_file(self._first_device)
         pq.write_table(
             pa.table(columns, schema=self._schema),
-            self._writer.partial / name,
+            self.folder / name,
             compression="zstd",
             use_dictionary=False,
             # Sorted ids differ so little that they need a bit or two each.
@@ -658,7 +689,7 @@ class _Parts:
         times = dict(zip(self._schema.names[2:], columns[2:], strict=True))
         if times:
             entry["times_digest"] = columns_digest(times)
-        self._entries.append(entry)
+        self.entries.append(entry)
         self._first_device = end_device
 
 

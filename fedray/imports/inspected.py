@@ -8,7 +8,7 @@ import itertools
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,13 @@ import pyarrow.compute as pc
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.imports.importer import (
-    DISTINCT,
     SORTED,
     USUAL_MEMORY,
     LogRounds,
+    Rows,
     check_owners,
     checked_numbering,
     queried,
-    rounds_query,
 )
 from fedray.imports.iso_text import BEGINNING
 from fedray.imports.log import NO_TIMES, UNRELEASED, UNTIMED, Log, LogLayout, shown_value
@@ -136,47 +135,47 @@ def inspect_log(
         InputError: the log cannot be read at all, or an argument is wrong.
         RunFailed: the disk is full or fails, or there is too little memory.
     """
-    if out is not None:
-        with TraceWriter(out):
-            pass  # It refuses a name that the import cannot give to a trace.
-    if propose_rounds is not None:
-        check_new_list(propose_rounds)
-        if rounds != ALL_ROUNDS:
-            rule = "lists rounds of the log, but others are given"
-            raise InputError.of("propose_rounds", str(propose_rounds), rule, "leave out --rounds")
+    _check_outputs(out, propose_rounds, rounds)
     files = _files(log, form)
     names = files.names
     if len(names) == 1 and not form.get("delimiter"):
         form["delimiter"] = next((each for each in ";\t|" if each in names[0]), None)
         names = _files(log, form).names
     described = [_Column(name) for name in names]
-    batches = _described(_files(log, form, names).batches(), described)
-    # Guesses need some rows, and the log is read only once.
-    start: list[pa.RecordBatch] = []
-    for batch in batches:
-        start.append(batch)
-        if sum(each.num_rows for each in start) >= MANY:
-            break
-    batches = itertools.chain(start, batches)
+    batches = _begun(_described(_files(log, form, names).batches(), described))
     roles = {role: given for role, given in columns.items() if given}
     roles |= {role: [name] for role, name in _guessed(described, roles).items()}
     role_of = {name: role for role, of_role in roles.items() for name in of_role}
     unused = [each for each in described if each.name not in role_of]
-    is_guess = not where
-    where = where or _outcomes(unused)
+    guessed = [] if where else _outcomes(unused)
     has_period = any(each.startswith(PERIOD) for each in roles.get("device", ()))
     needed = ("device", "round", "time") if has_period else ("device", "round")
-    missing = [role for role in needed if role not in roles]
-    problems = [f"no column looks like the {each}; give --column {each}=NAME" for each in missing]
+    proposal = _Proposal(
+        log=log,
+        roles=role_of,
+        missing=[role for role in needed if role not in roles],
+        where=[*where, *guessed],
+        form=form,
+        leave_out_invalid=leave_out_invalid,
+        repeats=repeats,
+        rounds=str(rounds.get("rounds_file") or rounds.get("rounds") or LOGGED),
+        out=str(out or f"{log.stem}-trace"),
+        keep_ids=keep_ids,
+        join_ids=join_ids,
+    )
+    problems = [
+        f"no column looks like the {each}; give --column {each}=NAME" for each in proposal.missing
+    ]
     notes = [f"the log is {files.found}"]
-    of_times, leaves_times, found = 0, False, None
+    # Problems that the command does not meet, because it leaves out what they are about.
+    avoided, found = len(problems), None
     if not problems:
         layout = LogLayout(
             devices=tuple(roles["device"]),
             round=roles["round"][0],
             owner=next(iter(roles.get("owner", ())), None),
             time=next(iter(roles.get("time", ())), None),
-            where=tuple(where),
+            where=tuple(proposal.where),
             **form,
         )
         numbering = checked_numbering(layout, repeats, log if out is None else out, **rounds)
@@ -185,78 +184,135 @@ def inspect_log(
         except InputError as error:
             problems.append(str(error))
         else:
-            for each in found.source.left_out.values():
-                first = f"first: row {each.row}" if each.row else f"such as {each}"
-                text = f"{counted(each.rows, 'row')} {each.reason} ({first})"
-                # A round beyond all numbers is refused in any case.
-                if leave_out_invalid and not found.source.out_of_range:
-                    notes.append(f"{text}, left out; claims are then unchecked")
-                else:
-                    remedy = "leave them out by --leave-out-invalid"
-                    remedy = NO_TIMES if each.reason == UNTIMED else remedy
-                    if each.reason.endswith(NO_ID):
-                        remedy += ", or say by --keep-id NULL that NULL names a device"
-                    remedy = LISTED if each.reason == found.source.beyond else remedy
-                    problems.append(f"{text}; correct them, or {remedy}")
-            problems += found.problems
-            notes += found.notes
-            of_times = bool(found.source.time_problem)
-            of_times += UNTIMED in found.source.left_out and not leave_out_invalid
-            leaves_times = bool(of_times) and not has_period
-            if leaves_times:
+            of_rows, remarks = found.said(leave_out_invalid)
+            problems += of_rows
+            notes += remarks
+            of_times = found.problems_of_times(leave_out_invalid)
+            if of_times and not has_period:
+                proposal.leaves_times, avoided = True, of_times
                 notes.append("the command leaves out the times; it may have them once corrected")
             # Rows without a time, and copies, may be repeats then.
-            if (found.is_repeated or leaves_times) and repeats == "refuse":
-                repeats = "each"
-                copies = "" if layout.time is None or leaves_times else " but copies"
-                notes.append(
-                    f"--repeats each counts all rows of a device in a round{copies}, the safe "
-                    "reading; give once if they are records of one contribution"
-                    + ("" if layout.time else ", or --column time=NAME, by which copies are found")
-                )
-    if len(problems) > leaves_times * of_times + len(missing):
+            if (found.is_repeated or proposal.leaves_times) and repeats == "refuse":
+                proposal.repeats = "each"
+                notes.append(_note_on_each(layout.time is not None, proposal.leaves_times))
+    if len(problems) > avoided:
         notes.append("the command is for the corrected log")
     # After a problem above, the rows are described all the same.
     for _ in batches:
         pass
-    conditions = {each.partition("=")[0] for each in where}
-    for each in unused:
-        remedy = f"if not all are participations, give --where {each.name}=VALUE"
-        if each.name in conditions:
-            remedy = "check that all with the guessed --where are participations, and no others"
-        if each.values and (is_guess or each.name not in conditions):
-            notes.append(f"{each.name} has the values {each.values}; {remedy}")
+    notes += _notes_on(unused, proposal.where, guessed)
     timed = [each.name for each in unused if each.is_time]
     if "time" not in roles and timed:
         notes.append(f"{' and '.join(timed)} look like times; give --column time=NAME")
-    listed_in = str(rounds.get("rounds_file") or rounds.get("rounds") or LOGGED)
     if propose_rounds is not None and found is not None and not problems:
         notes.append(found.propose(propose_rounds))
-        listed_in = str(propose_rounds)
+        proposal.rounds = str(propose_rounds)
     elif propose_rounds is not None:
         notes.append(f"{shown_path(propose_rounds)} is written once the problems are corrected")
     elif rounds == ALL_ROUNDS:
         notes.append(
             "--rounds logged says that every round in the log released a model; else list them"
         )
-    # A leading "-" would make an option of the file.
-    command = ["fedray", "import", f"./{log}" if str(log).startswith("-") else str(log)]
-    used = {name: role for name, role in role_of.items() if role != "time" or not leaves_times}
-    command += [word for name, role in used.items() for word in ("--column", f"{role}={name}")]
-    command += [word for each in missing for word in ("--column", f"{each}=NAME")]
-    command += [word for each in where for word in ("--where", each)]
-    for name, value in form.items():
-        if value and not (leaves_times and name.startswith("time_")):
-            option = name.replace("time_unit", "time_format").replace("_", "-")
-            values = [value] if isinstance(value, str) else value
-            command += [word for each in values for word in (f"--{option}", each)]
-    command += ["--leave-out-invalid"] * leave_out_invalid
-    command += ["--repeats", repeats] * (repeats != "refuse")
-    command += ["--rounds", listed_in, f"--out={out or f'{log.stem}-trace'}"]
-    command += [word for each in keep_ids for word in ("--keep-id", each)]
-    command += [] if join_ids is None else ["--join-ids" if join_ids else "--no-join-ids"]
     cells = tuple((*each.cells, role_of.get(each.name, "")) for each in described)
-    return Inspection(cells, tuple(problems), tuple(notes), tuple(command))
+    return Inspection(cells, tuple(problems), tuple(notes), tuple(proposal.command()))
+
+
+def _check_outputs(
+    out: Path | None, propose_rounds: Path | None, rounds: Mapping[str, Any]
+) -> None:
+    """Raises InputError for a name that the import cannot give to a trace, or a list of rounds that
+    cannot be proposed."""
+    if out is not None:
+        with TraceWriter(out):
+            pass
+    if propose_rounds is not None:
+        check_new_list(propose_rounds)
+        if rounds != ALL_ROUNDS:
+            rule = "lists rounds of the log, but others are given"
+            raise InputError.of("propose_rounds", str(propose_rounds), rule, "leave out --rounds")
+
+
+def _begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Returns the same batches, after the first MANY rows were read: guesses need some rows, and
+    the log is read only once."""
+    start: list[pa.RecordBatch] = []
+    for batch in batches:
+        start.append(batch)
+        if sum(each.num_rows for each in start) >= MANY:
+            break
+    return itertools.chain(start, batches)
+
+
+def _note_on_each(has_times: bool, leaves_times: bool) -> str:
+    copies = " but copies" if has_times and not leaves_times else ""
+    by_time = "" if has_times else ", or --column time=NAME, by which copies are found"
+    return (
+        f"--repeats each counts all rows of a device in a round{copies}, the safe reading; give "
+        f"once if they are records of one contribution{by_time}"
+    )
+
+
+def _notes_on(
+    unused: Sequence["_Column"], where: Sequence[str], guessed: Sequence[str]
+) -> Iterator[str]:
+    """Yields a note on each column without a role whose values may be outcomes."""
+    conditions = {each.partition("=")[0] for each in where}
+    for each in unused:
+        remedy = f"if not all are participations, give --where {each.name}=VALUE"
+        if each.name in conditions:
+            remedy = "check that all with the guessed --where are participations, and no others"
+        if each.values and (guessed or each.name not in conditions):
+            yield f"{each.name} has the values {each.values}; {remedy}"
+
+
+@dataclass(kw_only=True)
+class _Proposal:
+    """Import that an inspection proposes."""
+
+    log: Path
+    roles: Mapping[str, str]
+    """Role of each column that has one."""
+    missing: Sequence[str]
+    """Roles that no column has, but some must."""
+    where: Sequence[str]
+    form: Mapping[str, Any]
+    """Further fields of LogLayout."""
+    leave_out_invalid: bool
+    repeats: str
+    rounds: str
+    """Value of --rounds: a list, a number, or LOGGED."""
+    out: str
+    keep_ids: Sequence[str]
+    join_ids: bool | None
+    leaves_times: bool = False
+    """Whether the import does without the column of times, which has problems."""
+
+    def command(self) -> Iterator[str]:
+        """Yields the words of the command."""
+        # A leading "-" would make an option of the file.
+        yield from ("fedray", "import")
+        yield f"./{self.log}" if str(self.log).startswith("-") else str(self.log)
+        for name, role in self.roles.items():
+            if role != "time" or not self.leaves_times:
+                yield from ("--column", f"{role}={name}")
+        for each in self.missing:
+            yield from ("--column", f"{each}=NAME")
+        for each in self.where:
+            yield from ("--where", each)
+        for name, value in self.form.items():
+            if value and not (self.leaves_times and name.startswith("time_")):
+                option = name.replace("time_unit", "time_format").replace("_", "-")
+                for each in [value] if isinstance(value, str) else value:
+                    yield from (f"--{option}", each)
+        if self.leave_out_invalid:
+            yield "--leave-out-invalid"
+        if self.repeats != "refuse":
+            yield from ("--repeats", self.repeats)
+        yield from ("--rounds", self.rounds, f"--out={self.out}")
+        for each in self.keep_ids:
+            yield from ("--keep-id", each)
+        if self.join_ids is not None:
+            yield "--join-ids" if self.join_ids else "--no-join-ids"
 
 
 def _files(log: Path, form: Mapping[str, Any], names: Sequence[str] = ()) -> LogFiles:
@@ -405,27 +461,54 @@ class _Rows:
             except InputError as error:
                 self.problems.append(str(error))
 
+    def said(self, leave_out_invalid: bool) -> tuple[list[str], list[str]]:
+        """Returns the problems and the notes on the rows, by whether the import leaves out
+        incomplete ones."""
+        left_out = {}
+        for each in self.source.left_out.values():
+            first = f"first: row {each.row}" if each.row else f"such as {each}"
+            left_out[each.reason] = f"{counted(each.rows, 'row')} {each.reason} ({first})"
+        # A round beyond all numbers is refused in any case.
+        if leave_out_invalid and not self.source.out_of_range:
+            notes = [f"{text}, left out; claims are then unchecked" for text in left_out.values()]
+            return self.problems, [*notes, *self.notes]
+        problems = [
+            f"{text}; correct them, or {self._remedy(reason)}" for reason, text in left_out.items()
+        ]
+        return [*problems, *self.problems], self.notes
+
+    def problems_of_times(self, leave_out_invalid: bool) -> int:
+        """Returns the number of these problems that an import without times does not have."""
+        is_untimed = UNTIMED in self.source.left_out and not leave_out_invalid
+        return bool(self.source.time_problem) + is_untimed
+
+    def _remedy(self, reason: str) -> str:
+        """Returns the remedy for rows that cannot be used, by the reason."""
+        if reason == self.source.beyond:
+            return LISTED
+        if reason == UNTIMED:
+            return NO_TIMES
+        remedy = "leave them out by --leave-out-invalid"
+        if reason.endswith(NO_ID):
+            remedy += ", or say by --keep-id NULL that NULL names a device"
+        return remedy
+
     def _check_staged(self, staged: Path, keep_ids: Sequence[str], join_ids: bool | None) -> None:
         queries = partial(queried, memory_mebibytes=USUAL_MEMORY)
-        ids = Spellings(self.source, queries, staged.parent, keep_ids, join_ids)
+        ids = Spellings(self.source, queries, staged, keep_ids, join_ids)
         if self.source.staged_rows:
-            ids.read(DISTINCT, {"staged": staged})
-            ids.count_missing(staged)
+            ids.read(staged)
+            ids.count_missing()
             self.problems += [
                 f"{each}; answer --join-ids if each group is one device, or --no-join-ids if not"
                 for each in ids.questions
             ]
         if not self.source.staged_rows:
             raise InputError("no row is a participation")
-        usable, views = ids.rows(staged)
-
-        def of_rows(query: str) -> Iterator[pa.RecordBatch]:
-            return queries(query.replace("staged", usable), views)
-
-        log_rounds, repeats, devices = self._sorted(of_rows, self._repeats)
+        log_rounds, repeats, devices = self._sorted(ids.rows, self._repeats)
         if repeats.repeated.rows and self._repeats == "refuse":
             # The import refuses such rows, so they count as the proposed command counts them.
-            log_rounds, repeats, devices = self._sorted(of_rows, "each")
+            log_rounds, repeats, devices = self._sorted(ids.rows, "each")
         self._log_rounds = log_rounds
         numbers, rows = log_rounds.numbers, self.source.staged_rows - repeats.copied.rows
         rows -= repeats.repeated.rows * (self._repeats == "once")
@@ -448,17 +531,14 @@ class _Rows:
             first = numbers[log_rounds.late[0]]
             self.notes.append(f"{text} began (first: round {first}); is the order right?")
         if self.source.layout.owner is not None:
-            check_owners(of_rows)
+            check_owners(ids.rows)
 
-    def _sorted(
-        self, of_rows: Callable[[str], Iterator[pa.RecordBatch]], meaning: str
-    ) -> tuple[LogRounds, Repeats, int]:
+    def _sorted(self, rows: Rows, meaning: str) -> tuple[LogRounds, Repeats, int]:
         """Returns the rounds, the repeats and the number of devices of the rows as the import sorts
         them, if further rows of a device in a round have a `meaning`, one of REPEATS."""
-        query = rounds_query(self.source.times is not None, meaning)
-        log_rounds = LogRounds(pa.Table.from_batches(of_rows(query)), self.source)
+        log_rounds = LogRounds(rows, self.source, meaning)
         repeats, devices = Repeats(log_rounds.numbers, log_rounds.is_timed_apart), 0
-        for batch in filter(len, of_rows(SORTED)):
+        for batch in filter(len, rows(SORTED)):
             places = log_rounds.places(batch.column("round").to_numpy())
             devices += int(repeats.found(batch, places)[0].sum())
         return log_rounds, repeats, devices

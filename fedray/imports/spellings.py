@@ -17,17 +17,17 @@ from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.imports.log import Log, Unused, shown_value
 from fedray.imports.log_files import is_whole
-from fedray.trace.ids import are_missing, keys_of
+from fedray.trace.ids import ROLES, are_missing, keys_of
 
 NO_ID = "means no id"
 """End of the reason for which rows with words such as NULL are left out."""
-ROLES = ("device", "owner")
 MOST_GROUPS = 3
 """Largest number of groups of ids in a message."""
 _GROUPS = (
     "SELECT min(id) AS first, max(id) AS last, count(*) AS ids FROM {role}_ids WHERE NOT is_missing"
     " GROUP BY key HAVING count(*) > 1 ORDER BY first"
 )
+_DISTINCT = "SELECT DISTINCT {role} FROM names"
 _COUNT = "SELECT count(*) AS ids FROM {role}_ids WHERE NOT is_missing"
 _WITHOUT = "(SELECT * FROM {rows} WHERE {role} NOT IN (SELECT id FROM {role}_ids WHERE is_missing))"
 _JOINED = (
@@ -49,7 +49,7 @@ class Spellings:
     Args:
         source: the log, whose staged rows have been counted.
         queried: function that answers a query of files, each a view by its name.
-        folder: directory for files of ids.
+        staged: file of the staged rows; files of ids are written beside it.
         keep_ids: texts that name a device, or an owner, though they look like a missing id.
         join_ids: whether ids that share a key are one device; None if the caller has not said.
     """
@@ -58,63 +58,62 @@ class Spellings:
         self,
         source: Log,
         queried: Callable[[str, Mapping[str, Path]], Iterator[pa.RecordBatch]],
-        folder: Path,
+        staged: Path,
         keep_ids: Sequence[str],
         join_ids: bool | None,
     ) -> None:
         self.questions: list[str] = []
-        """A sentence for each role whose ids share keys, until the caller says what they are."""
+        """A sentence for each role whose ids share keys, until the caller has answered."""
         self._alike: dict[str, bool] = {}
         """Whether ids of each role that was read share keys."""
-        self.ids_of_devices = 0
+        self._ids_of_devices = 0
         """Number of ids of devices that were read; 0 if they are integers."""
-        self._source, self._queried, self._folder = source, queried, folder
+        self._source, self._queried, self._staged = source, queried, staged
         self._kept, self._join = set(keep_ids), join_ids
-        self._views: dict[str, Path] = {}
+        self._files: dict[str, Path] = {}
+        """File of the ids of each role that was read."""
 
-    def read(self, query: str, views: Mapping[str, Path]) -> None:
-        """Reads the distinct ids of each role.
-
-        Args:
-            query: query of the ids, with `{role}` for the column.
-            views: files that it reads, each a view by its name.
-        """
-        for role in ROLES:
+    def read(self, file: Path) -> None:
+        """Reads the distinct ids of each role from a file with a column for each: the staged rows,
+        or the names of the devices."""
+        for role in ROLES.values():
             if role not in self._source.schema.names:
                 continue
             # Any integer is an id, and is written in one way.
             if is_whole(self._source.schema.field(role).type):
                 continue
-            file = self._folder / f"{role}_ids.parquet"
             is_combined = role == "device" and len(self._source.layout.devices) > 1
-            found = self._queried(query.format(role=role), views)
+            found = self._queried(_DISTINCT.format(role=role), {"names": file})
             kind = self._source.schema.field(role).type
-            _write_keyed(file, kind, found, is_combined, self._kept)
-            self._views[f"{role}_ids"] = file
+            self._files[role] = self._staged.with_name(f"{role}_ids.parquet")
+            _write_keyed(self._files[role], kind, found, is_combined, self._kept)
             self._ask(role)
 
-    @property
-    def distinct(self) -> list[str]:
-        """Roles of which the caller says that ids with a key are distinct: of those with such ids
-        he was asked, and without any the answer is about all."""
-        return [role for role, is_alike in self._alike.items() if is_alike] or list(ROLES)
+    def recorded(self, devices: int) -> dict[str, Any]:
+        """Returns the entries of run.json on the caller's answer, for a number of devices."""
+        if self._join is None:
+            return {}
+        if self._join:
+            return {"joined_ids": self._ids_of_devices or devices}
+        # The caller was asked about roles with such ids; without any the answer is about all.
+        alike = [role for role, is_alike in self._alike.items() if is_alike]
+        return {"joined_ids": 0, "distinct_ids": alike or list(ROLES.values())}
 
-    def rows(self, staged: Path) -> tuple[str, dict[str, Path]]:
-        """Returns SQL of the rows whose ids name a device, with one spelling of ids that the caller
-        joins, and the views that it reads."""
+    def rows(self, query: str) -> Iterator[pa.RecordBatch]:
+        """Yields the answer to a query of the view `staged`: the rows whose ids name a device, with
+        one spelling of ids that the caller joins."""
         rows, form = "staged", _JOINED if self._join else _WITHOUT
-        for each in self._views:
-            rows = form.format(role=each.removesuffix("_ids"), rows=rows)
-        return rows, {"staged": staged, **self._views}
+        for role in self._files:
+            rows = form.format(role=role, rows=rows)
+        return self._queried(query.replace("staged", rows), self._views())
 
-    def count_missing(self, staged: Path) -> None:
+    def count_missing(self) -> None:
         """Adds staged rows whose ids mean no id to the rows that the log leaves out."""
         rows = "staged"
-        for each in self._views:
-            role = each.removesuffix("_ids")
+        for role in self._files:
             query = _OF_NO_ID.format(role=role, rows=rows)
             rows = _WITHOUT.format(role=role, rows=rows)
-            for batch in self._queried(query, {"staged": staged, **self._views}):
+            for batch in self._queried(query, self._views()):
                 if not batch.num_rows:
                     continue
                 text, number, count = (column[0] for column in batch.columns)
@@ -125,14 +124,19 @@ class Spellings:
 
     def remove(self) -> None:
         """Removes the files of ids."""
-        for each in self._views.values():
+        for each in self._files.values():
             each.unlink()
 
+    def _views(self) -> dict[str, Path]:
+        """Returns the files that queries of rows read, each a view by its name."""
+        of_ids = {f"{role}_ids": file for role, file in self._files.items()}
+        return {"staged": self._staged, **of_ids}
+
     def _ask(self, role: str) -> None:
-        view = {f"{role}_ids": self._views[f"{role}_ids"]}
+        view = {f"{role}_ids": self._files[role]}
         if role == "device":
             (count,) = self._queried(_COUNT.format(role=role), view)
-            self.ids_of_devices = count["ids"][0].as_py()
+            self._ids_of_devices = count["ids"][0].as_py()
         groups = ids = 0
         some: list[str] = []
         for batch in self._queried(_GROUPS.format(role=role), view):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
-from fedray.audit.ledger import Ledger, noise_of, vocabularies_of
+from fedray.audit.ledger import Ledger
+from fedray.audit.ledger_charges import noise_of, vocabularies_of
 from fedray.audit.ledger_lines import Promise
 from fedray.audit.noise import ServerNoise, permitted_noise, released
 from fedray.audit.questions import charged_plan

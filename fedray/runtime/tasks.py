@@ -107,73 +107,22 @@ def run_jobs(
             yield place, result
         return
     with session(placement) as cpus:
-        import ray
-        from ray.exceptions import RayError, RayTaskError
-
-        # Of a cluster that others use, its free CPUs and those of nodes that join, which the first
-        # may do while the probe waits.
-        others = max(0.0, _cluster_cpus() - cpus)
-        remote: Any = ray.remote(_work)
-        full: set[str] = set()
-        probe: Any = ray.remote(check_source).options(num_cpus=1)
-        probed = probe.remote(source_digest())
-        wait_for_cpus(probed, 1.0, placement)
-        _value(probed)
-        waiting = iter(range(len(jobs)))
-        under_way: dict[Any, int] = {}
-
-        def begin(place: int) -> None:
-            elsewhere = {"ray.io/node-id": f"!in({','.join(sorted(full))})"} if full else None
-            named = remote.options(
-                name=names[place] if names else getattr(work, "__qualname__", "job"),
-                label_selector=elsewhere,
-                num_cpus=1,
-                # Ray would repeat a lost task by itself, without a message.
-                max_retries=0,
-            )
-            under_way[named.remote(source_digest(), work, jobs[place])] = place
-
-        def fill() -> None:
-            # Two tasks per CPU, so that the next one is ready when one ends, and a cluster that can
-            # grow sees what for.
-            at_once = 2 * max(1, int(_cluster_cpus() - others))
-            for place in itertools.islice(waiting, max(0, at_once - len(under_way))):
-                begin(place)
-
-        losses = [0] * len(jobs)
-        fill()
+        tasks = _Tasks(work, jobs, names, placement, cpus)
         try:
-            while under_way:
-                # One at a time, so that each result is yielded immediately.
-                ready, _ = ray.wait(list(under_way), num_returns=1, timeout=GROWTH_SECONDS)
-                if not ready:
-                    fill()
-                    report(len(under_way))
+            while tasks.under_way:
+                ended = tasks.next_ended()
+                if ended is None:
+                    tasks.fill()
+                    report(len(tasks.under_way))
                     continue
-                place = under_way.pop(ready[0])
+                place, reference = ended
                 try:
-                    result = _value(ready[0])
+                    result = _value(reference)
                 except Exception as error:
-                    is_full = isinstance(error, NodeFull)
-                    if is_full or (
-                        isinstance(error, RayError) and not isinstance(error, RayTaskError)
-                    ):
-                        losses[place] += 1
+                    if (reason := _reason_of_loss(error)) is not None:
                         lost += 1
-                        reason = str(error).splitlines()[0]
-                        if is_full:
-                            name, address, _ = error.args
-                            reason = f"the disk of node {address} is full"
-                            if name not in full:
-                                log = logging.getLogger("fedray")
-                                log.warning("fedray: %s; its tasks move to others", reason)
-                            full.add(name)
-                        # Otherwise a job that kills its process would be restarted for ever.
-                        if losses[place] <= placement.most_restarts and not full.issuperset(
-                            node.name for node in cluster_nodes()
-                        ):
-                            begin(place)
-                            report(len(under_way))
+                        if tasks.restarted(place, reason, error):
+                            report(len(tasks.under_way))
                             continue
                         error = RunFailed(
                             f"job {place} of {len(jobs)} was lost ({reason}); run again: finished "
@@ -183,13 +132,112 @@ def run_jobs(
                         raise error from None
                     result = on_error(place, error)
                 done += 1
-                fill()
-                report(len(under_way))
+                tasks.fill()
+                report(len(tasks.under_way))
                 yield place, result
         finally:
             # After an error, an interruption, or if the caller wants no more results.
-            for reference in under_way:
-                ray.cancel(reference, force=True)
+            tasks.cancel()
+
+
+class _Tasks:
+    """Ray tasks of jobs, two for each CPU.
+
+    Args:
+        work, jobs, names, placement: as in `run_jobs`.
+        cpus: CPUs of the session, whose other ones are not ours.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Any], Any],
+        jobs: Sequence[Any],
+        names: Sequence[str],
+        placement: Placement,
+        cpus: float,
+    ) -> None:
+        import ray
+
+        self.under_way: dict[Any, int] = {}
+        """Position of the job of each task that has not ended."""
+        self._work, self._jobs, self._names, self._placement = work, jobs, names, placement
+        # Of a cluster that others use, its free CPUs and those of nodes that join, which the first
+        # may do while the probe waits.
+        self._others = max(0.0, _cluster_cpus() - cpus)
+        self._remote: Any = ray.remote(_work)
+        self._full: set[str] = set()
+        """Names of nodes whose disk is full."""
+        self._losses = [0] * len(jobs)
+        probe: Any = ray.remote(check_source).options(num_cpus=1)
+        probed = probe.remote(source_digest())
+        wait_for_cpus(probed, 1.0, placement)
+        _value(probed)
+        self._waiting = iter(range(len(jobs)))
+        self.fill()
+
+    def fill(self) -> None:
+        """Starts tasks of further jobs."""
+        # Two tasks per CPU, so that the next one is ready when one ends, and a cluster that can
+        # grow sees what for.
+        at_once = 2 * max(1, int(_cluster_cpus() - self._others))
+        for place in itertools.islice(self._waiting, max(0, at_once - len(self.under_way))):
+            self._begin(place)
+
+    def next_ended(self) -> tuple[int, Any] | None:
+        """Returns the position of a job whose task has ended, and the reference to its result; None
+        if no task ends within GROWTH_SECONDS."""
+        import ray
+
+        # One at a time, so that each result is yielded immediately.
+        ready, _ = ray.wait(list(self.under_way), num_returns=1, timeout=GROWTH_SECONDS)
+        return (self.under_way.pop(ready[0]), ready[0]) if ready else None
+
+    def restarted(self, place: int, reason: str, error: Exception) -> bool:
+        """Starts the task of a job again, whose last one was lost with an error, and returns
+        whether it may start again."""
+        self._losses[place] += 1
+        if isinstance(error, NodeFull):
+            name = error.args[0]
+            if name not in self._full:
+                log = logging.getLogger("fedray")
+                log.warning("fedray: %s; its tasks move to others", reason)
+            self._full.add(name)
+        # Otherwise a job that kills its process would be restarted for ever.
+        may_restart = self._losses[place] <= self._placement.most_restarts
+        if may_restart and not self._full.issuperset(node.name for node in cluster_nodes()):
+            self._begin(place)
+            return True
+        return False
+
+    def cancel(self) -> None:
+        """Ends the tasks that are under way."""
+        import ray
+
+        for reference in self.under_way:
+            ray.cancel(reference, force=True)
+
+    def _begin(self, place: int) -> None:
+        full = ",".join(sorted(self._full))
+        named = self._remote.options(
+            name=self._names[place] if self._names else getattr(self._work, "__qualname__", "job"),
+            label_selector={"ray.io/node-id": f"!in({full})"} if full else None,
+            num_cpus=1,
+            # Ray would repeat a lost task by itself, without a message.
+            max_retries=0,
+        )
+        self.under_way[named.remote(source_digest(), self._work, self._jobs[place])] = place
+
+
+def _reason_of_loss(error: Exception) -> str | None:
+    """Returns the reason for which a task was lost; None if the job itself failed."""
+    from ray.exceptions import RayError, RayTaskError
+
+    if isinstance(error, NodeFull):
+        _, address, _ = error.args
+        return f"the disk of node {address} is full"
+    if isinstance(error, RayError) and not isinstance(error, RayTaskError):
+        return str(error).splitlines()[0]
+    return None
 
 
 def _cluster_cpus() -> float:

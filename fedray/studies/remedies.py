@@ -37,6 +37,7 @@ NOISE = "noise_per_report"
 TRADE = "rounds.count and rounds.report_goal"
 HALF, HALF_TRADE = f"rounds.count and {NOISE}", f"rounds.count, rounds.report_goal and {NOISE}"
 ONCE = "participation.max_participations"
+TIMER, DEVICES = "participation.timer_hours", "population.devices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,77 +92,108 @@ def remedies(
             whether each device comes only once.
         longer_timers: timers for fewer, larger rounds, if the candidate's own does not do.
     """
-    target, limits, goal = near.target, near.planned_limits, near.report_goal
-    n, b, k = limits.rounds, limits.min_sep, limits.max_participations
-
-    def within(rounds: int, min_sep: int = b) -> MinSep:
-        return fitting(rounds, min(min_sep, rounds), k)
-
-    def epsilon(limits: MinSep, z: float = near.noise_multiplier) -> float:
-        found = epsilon_of(sensitivity_of(limits), z, target.delta)
-        return math.inf if found is None else found
-
-    def needed(limits: MinSep) -> float:
-        # Without sampling the noise for an epsilon has a closed form.
-        return noise_multiplier_for(sensitivity_of(limits), target.delta, epsilon=target.epsilon)
-
-    margin = 1 + PRECISION * (near.scale < 1)
-
-    def with_noise(remedy: Remedy, limits: MinSep, least: float = 0.0) -> Remedy:
-        z = max(margin * needed(limits), least)
-        # At the least noise epsilon is the target but for rounding.
-        return replace(remedy, noise_multiplier=z, epsilon=min(target.epsilon, epsilon(limits, z)))
-
-    def halved(key: str, larger: int) -> list[Remedy]:
-        tried = simulate(devices, near.timer_hours, larger, half, False)
-        if tried.starves:
-            return []
-        others = half, None if larger == goal else larger
-        remedy = Remedy(key, None, tried.scale, tried.days, None, *others)
-        return [with_noise(remedy, tried.planned_limits, tried.noise_multiplier)]
-
-    fewest, half = math.ceil(LEAST_SHARE * n), n // 2
-    rounds = _bisected(lambda each: epsilon(within(each)) <= target.epsilon, n, fewest)
-    found = [with_noise(Remedy(NOISE, None, near.scale, near.days), limits)]
-    if rounds is not None:
-        # Rounds take about as long, however many follow.
-        days = near.days * rounds / n
-        found.append(
-            Remedy("rounds.count", epsilon(within(rounds)), near.scale, days, None, rounds)
-        )
-    elif half:
-        found += halved(HALF, goal)
-    needed_b = _bisected(lambda each: epsilon(within(n, each)) <= target.epsilon, b, n)
-    more_apart = needed_b and MORE * needed_b / b
-    more_noise = margin * needed(limits) / near.noise_multiplier
-    if more_noise > 2 and half:
-        found += halved(HALF_TRADE, 2 * goal)
-    factors = {TRADE: more_noise, "participation.timer_hours": more_apart}
-    factors |= {"rounds.report_goal": more_noise, "population.devices": more_apart}
+    search = _Search(near, devices, sensitivity_of, simulate)
+    found = [search.with_noise(Remedy(NOISE, None, near.scale, near.days), near.planned_limits)]
+    found += search.with_fewer_rounds()
+    limits, goal = near.planned_limits, near.report_goal
+    n, b = limits.rounds, limits.min_sep
+    needed_b = _bisected(lambda each: search.epsilon_within(n, each) <= near.target.epsilon, b, n)
+    more_apart = None if needed_b is None else MORE * needed_b / b
+    more_noise = search.noise_for(limits) / near.noise_multiplier
+    if more_noise > 2:
+        found += search.with_half_of_the_rounds(HALF_TRADE, 2 * goal)
+    factors = {TRADE: more_noise, TIMER: more_apart}
+    factors |= {"rounds.report_goal": more_noise, DEVICES: more_apart}
     # Without a timer none can be longer.
     if not near.timer_hours:
-        del factors["participation.timer_hours"]
-    if target.report_goal is not None:
+        del factors[TIMER]
+    if near.target.report_goal is not None:
         del factors["rounds.report_goal"]
-        most, tried = min(n, int(NEARLY_ALL * near.population_over_goal)), None
-        # Each attempt has the rounds that the one before it committed.
-        for _ in range(MOST_PROPOSALS if k > 1 else 0):
-            if most >= fewest and (tried is None or tried.starves):
-                tried = simulate(devices, near.timer_hours, goal, most, True)
-                most = tried.committed or most
-        if tried is not None and not tried.starves:
-            once = Remedy(ONCE, None, tried.scale, tried.days, None, most)
-            found.append(with_noise(once, MinSep(most, most, 1), near.noise_multiplier))
+        found += search.with_one_participation()
+    for key, factor in factors.items():
+        none = Remedy(key, None if factor else search.epsilon_within(n, n), near.scale)
+        timers = (near.timer_hours, *longer_timers) if key == TRADE else (near.timer_hours,)
+        tries = (search.proposed(key, factor, each) for each in timers if factor)
+        found.append(next(filter(None, tries), none))
+    return tuple(found)
 
-    def proposed(key: str, factor: float, timer_hours: float) -> Remedy | None:
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Search for changes with which the nearest miss of a plan would meet its target. The fields
+    are arguments of `remedies`."""
+
+    near: Any
+    devices: int
+    sensitivity_of: Callable[[MinSep], float]
+    simulate: Callable[[int, float, int, int, bool], Any]
+
+    def with_noise(self, remedy: Remedy, limits: MinSep, least: float = 0.0) -> Remedy:
+        """Returns a remedy with the noise that limits need, and at least `least`."""
+        target = self.near.target
+        z = max(self.noise_for(limits), least)
+        # At the least noise epsilon is the target but for rounding.
+        epsilon = min(target.epsilon, self._epsilon(limits, z))
+        return replace(remedy, noise_multiplier=z, epsilon=epsilon)
+
+    def with_fewer_rounds(self) -> list[Remedy]:
+        """Returns the most rounds that meet the target; if they are too few, half of the rounds
+        with more noise."""
+        near, n = self.near, self.near.planned_limits.rounds
+        rounds = _bisected(
+            lambda each: self.epsilon_within(each) <= near.target.epsilon, n, self._fewest
+        )
+        if rounds is None:
+            return self.with_half_of_the_rounds(HALF, near.report_goal)
+        # Rounds take about as long, however many follow.
+        days = near.days * rounds / n
+        epsilon = self.epsilon_within(rounds)
+        return [Remedy("rounds.count", epsilon, near.scale, days, None, rounds)]
+
+    def with_half_of_the_rounds(self, key: str, goal: int) -> list[Remedy]:
+        """Returns half of the rounds with a report goal and the noise that they need; empty if the
+        run starves."""
+        near, half = self.near, self.near.planned_limits.rounds // 2
+        if not half:
+            return []
+        tried = self.simulate(self.devices, near.timer_hours, goal, half, False)
+        if tried.starves:
+            return []
+        others = half, None if goal == near.report_goal else goal
+        remedy = Remedy(key, None, tried.scale, tried.days, None, *others)
+        return [self.with_noise(remedy, tried.planned_limits, tried.noise_multiplier)]
+
+    def with_one_participation(self) -> list[Remedy]:
+        """Returns rounds in which each device comes only once; empty if every run starves."""
+        near, limits = self.near, self.near.planned_limits
+        most, tried = min(limits.rounds, int(NEARLY_ALL * near.population_over_goal)), None
+        # Each attempt has the rounds that the one before it committed.
+        for _ in range(MOST_PROPOSALS if limits.max_participations > 1 else 0):
+            if most >= self._fewest and (tried is None or tried.starves):
+                tried = self.simulate(self.devices, near.timer_hours, near.report_goal, most, True)
+                most = tried.committed or most
+        if tried is None or tried.starves:
+            return []
+        once = Remedy(ONCE, None, tried.scale, tried.days, None, most)
+        return [self.with_noise(once, MinSep(most, most, 1), near.noise_multiplier)]
+
+    def proposed(self, key: str, factor: float, timer_hours: float) -> Remedy | None:
+        """Returns the first simulated proposal that meets the target.
+
+        Args:
+            key: changed figure.
+            factor: factor on it that would do in proportion.
+            timer_hours: timer of the proposals, unless it is the changed figure.
+        """
+        near, n, goal = self.near, self.near.planned_limits.rounds, self.near.report_goal
         times, reports = factor, n * goal
         for _ in range(MOST_PROPOSALS):
-            hours, larger, more, count = timer_hours, goal, devices, n
-            if key == "participation.timer_hours":
+            hours, larger, more, count = timer_hours, goal, self.devices, n
+            if key == TIMER:
                 # Whole hours, so that the shown value is the simulated one.
                 hours = float(math.ceil(hours * times))
-            elif key == "population.devices":
-                more = round(devices * times)
+            elif key == DEVICES:
+                more = round(self.devices * times)
             elif key == TRADE:
                 count = int(reports / (goal * times))
                 if count < LEAST_TRADED * n:
@@ -169,8 +201,8 @@ def remedies(
                 larger = reports // count
             else:
                 larger = math.ceil(goal * times)
-                more = math.ceil(devices * larger / goal)
-            tried = simulate(more, hours, larger, count, False)
+                more = math.ceil(self.devices * larger / goal)
+            tried = self.simulate(more, hours, larger, count, False)
             if tried.starves and key == TRADE:
                 reports = int(NEARLY_ALL * larger * tried.committed)
                 continue
@@ -180,7 +212,7 @@ def remedies(
                     noise_multiplier=None if larger == goal else tried.noise_multiplier,
                     rounds=None if count == n else count,
                     report_goal=None if larger == goal else larger,
-                    devices=None if more == devices else more,
+                    devices=None if more == self.devices else more,
                     timer_hours=None if hours == near.timer_hours else hours,
                 )
             # A longer timer starves once, and then always.
@@ -188,15 +220,35 @@ def remedies(
                 return None
             times *= MORE
             if key == TRADE:
-                times *= max(1.0, needed(tried.planned_limits) / tried.noise_multiplier)
+                needed = self._least_noise(tried.planned_limits)
+                times *= max(1.0, needed / tried.noise_multiplier)
         return None
 
-    for key, factor in factors.items():
-        none = Remedy(key, None if factor else epsilon(within(n, n)), near.scale)
-        timers = (near.timer_hours, *longer_timers) if key == TRADE else (near.timer_hours,)
-        tries = (proposed(key, factor, each) for each in timers if factor)
-        found.append(next(filter(None, tries), none))
-    return tuple(found)
+    def noise_for(self, limits: MinSep) -> float:
+        """Returns the noise multiplier that limits need, with a margin for the full size."""
+        return (1 + PRECISION * (self.near.scale < 1)) * self._least_noise(limits)
+
+    def epsilon_within(self, rounds: int, min_sep: int | None = None) -> float:
+        """Returns epsilon of fewer rounds or of another min-sep, at the planned noise."""
+        planned = self.near.planned_limits
+        most_apart = min(planned.min_sep if min_sep is None else min_sep, rounds)
+        limits = fitting(rounds, most_apart, planned.max_participations)
+        return self._epsilon(limits, self.near.noise_multiplier)
+
+    @property
+    def _fewest(self) -> int:
+        """Fewest rounds that count as a remedy."""
+        return math.ceil(LEAST_SHARE * self.near.planned_limits.rounds)
+
+    def _epsilon(self, limits: MinSep, noise_multiplier: float) -> float:
+        delta = self.near.target.delta
+        found = epsilon_of(self.sensitivity_of(limits), noise_multiplier, delta)
+        return math.inf if found is None else found
+
+    def _least_noise(self, limits: MinSep) -> float:
+        # Without sampling the noise for an epsilon has a closed form.
+        target, sensitivity = self.near.target, self.sensitivity_of(limits)
+        return noise_multiplier_for(sensitivity, target.delta, epsilon=target.epsilon)
 
 
 def _bisected(meets: Callable[[int], bool], fails: int, end: int) -> int | None:

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import BoolArray, Int64Array
 
+ROLES = {"device": "device", "person": "owner"}
+"""Role of ids in a log, which names their column in a trace, by the unit of privacy."""
 NO_IDS = (
     *("nan", "none", "null", "nil", "na", "undefined", "unknown", "missing", "anonymous"),
     "0" * 32,

@@ -11,7 +11,8 @@ import pytest
 from drawn_runs import Drawn, drawn, words
 
 from fedray.audit.auditing import audit_trace
-from fedray.audit.ledger import Ledger, noise_of
+from fedray.audit.ledger import Ledger
+from fedray.audit.ledger_charges import noise_of
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Gaussian, Repeated, read_event

@@ -22,7 +22,8 @@ from fedray.audit import ledger as ledger_module
 from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
-from fedray.audit.ledger import CHAIN_FILE, Ledger, noise_of
+from fedray.audit.ledger import CHAIN_FILE, Ledger
+from fedray.audit.ledger_charges import noise_of
 from fedray.audit.ledger_lines import Promise
 from fedray.audit.several_tasks import audit_tasks
 from fedray.base.chain import append_to_chain, read_chain

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.audit.ledger import Ledger
+from fedray.audit.ledger_files import Units, write_units
 from fedray.audit.ledger_lines import Charged, Spent
 from fedray.base.periods import PERIODS
 
@@ -24,8 +25,9 @@ FIRST, DAYS, DEVICES = datetime.date(2020, 1, 1), 1461, 1000
 def charge(ledger: Ledger, number: int, devices: int) -> Charged:
     """The charge of a log, whose file is written."""
     draw = np.random.default_rng(number)
-    names = [f"d{each}" for each in draw.choice(DEVICES, devices, replace=False)]
-    file = ledger._write(pa.record_batch({"device": names, "rho": draw.random(devices) * 1e-4}))
+    names = pa.array([f"d{each}" for each in draw.choice(DEVICES, devices, replace=False)])
+    units = Units(names, names, draw.random(devices) * 1e-4)
+    file = write_units(ledger.path, "device", "gaussian", units)
     day, digest = FIRST + datetime.timedelta(number % DAYS), hashlib.sha256(b"%d" % number)
     spent = Spent(release="gaussian", file=file, enforced=None)
     return Charged(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fedray.clients.shard
+import fedray.clients.known
 from fedray.base.blocks import shard_ranges
 from fedray.base.errors import ScenarioError
 from fedray.clients.check_in import by_bits
@@ -119,7 +119,7 @@ def test_what_goes_wrong_on_a_thread_is_told_by_the_next_answer(monkeypatch) -> 
 
 def test_devices_say_the_same_of_their_work_whether_it_is_kept_or_drawn_anew(monkeypatch) -> None:
     kept = PopulationShard(scenario(), 0, DEVICES)
-    monkeypatch.setattr(fedray.clients.shard, "WORK_BYTES", 0)
+    monkeypatch.setattr(fedray.clients.known, "WORK_BYTES", 0)
     anew = PopulationShard(scenario(), 0, DEVICES)
     for window in range(2):
         assert_same(anew.check_ins(order(window)), kept.check_ins(order(window)))

@@ -267,7 +267,7 @@ def test_timers_only_move_forward() -> None:
     shard = PopulationShard(scenario(20_000), 0, 20_000)
     device = np.array([17], np.uint64)
     shard.settle([settlement(device, 5000), settlement(device, 0)])
-    assert shard._open_times.get(np.array([17])).tolist() == [5000]
+    assert shard.open_times_of(device).tolist() == [5000]
 
 
 def test_the_census_estimates_how_many_are_eligible() -> None:

@@ -16,6 +16,7 @@ import shutil
 import sqlite3
 import tarfile
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -41,6 +42,9 @@ ROUNDS = (*WHOLES, pa.int8(), pa.dictionary(pa.int8(), pa.int64()))
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 FORBIDDEN = ("text", "empty file", "sqlite", "zip", "tar", "orc", "feather", "binary", "copy", "loop", "pipe", "broken link", "json array", "Delta", "Hudi", "Iceberg")  # fmt: skip
 """Kinds of foreign files and tables, each of which must be refused."""
+AT_ONCE = 25
+SEEDS = range(0, 300, AT_ONCE) if "FEDRAY_ALL_SEEDS" in os.environ else [0]
+"""First seeds of the folders of a test, for `check_outcomes`."""
 
 
 @dataclass
@@ -72,6 +76,30 @@ class Folder:
         """Names of all files and folders in it, by which it may be refused."""
         walked = os.walk(self.path)
         return {name for _, folders, files in walked for name in (*folders, *files)}
+
+
+def check_outcomes(
+    first: int,
+    place: Path,
+    drawn: Callable[[Path, random.Random], Folder],
+    outcome_of: Callable[[Folder, Path], str],
+) -> None:
+    """Draws AT_ONCE folders and reads each.
+
+    Args:
+        first: seed of the first folder.
+        place: directory for the folders.
+        drawn: draws a folder in a directory.
+        outcome_of: reads a folder, with room for files in a directory: "read", or "refused", and anything else fails.
+    """
+    outcomes: Counter[str] = Counter()
+    for seed in range(first, first + AT_ONCE):
+        here = place / str(seed)
+        here.mkdir()
+        outcomes[outcome_of(drawn(here, random.Random(seed)), here)] += 1
+    # It can tell: neither outcome is rare.
+    assert outcomes["read"] >= 8
+    assert outcomes["refused"] >= 2
 
 
 def packed(content: bytes, packing: str) -> bytes:

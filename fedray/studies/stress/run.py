@@ -5,7 +5,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +43,8 @@ SEEDS = 20
 MOST_CANDIDATES = 20
 """Most estimates that are tried for a recommendation."""
 Listener = Callable[[str], None]
+_Estimate = tuple[Sequence[int], Sequence[int]]
+"""Estimates of b, and of k; without the latter, the k that fit."""
 
 
 def stress(
@@ -118,62 +120,35 @@ def stress(
     for which, values in {"estimated": numbers, "actual": actual}.items():
         if (least := min(values, default=1)) < 1:
             raise InputError.of(which, least, "must be at least 1")
+    estimate = numbers, estimated_participations
     settings = {"actual": actual, "actual_participations": actual_participations}
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
     trainings = {"train": train, "out": out, "trust_code": trust_code}
-    estimate = numbers, estimated_participations
-    name, planned = "", ()
     if isinstance(opened, Scenario):
-        name = opened.name
         _refuse("a scenario", rounds=rounds, **settings, **trainings)
         runs = _simulated(
             opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
         )
-        planned = _planned(opened, runs, estimated_participations)
-        cap = opened.participation.max_participations
-        estimates = _participations(opened.rounds.count, *estimate, cap)
-        if words or not estimates:
-            if not planned:
-                rule = "must be given, because a plan estimates it from at least two runs"
-                raise InputError.of("estimated", None, rule)
-            estimates = tuple(dict.fromkeys((*estimates, *planned)))
-        tried = tuple(dict.fromkeys((*estimates, *_candidates(opened, runs))))
-        jobs = [replace(each, estimates=tried) for each in runs]
+        cases = _cases_of_scenario(opened, runs, estimate, has_plan=bool(words))
     elif opened is not None:
-        name = str(opened.path)
         # Without a training there is one truth.
         _refuse("a trace", **settings, **({"what_ifs": what_ifs} if train else simulations))
-        if rounds is None:
-            is_own = isinstance(scenario, Scenario)
-            rounds = scenario.rounds.count if is_own else opened.committed_rounds
-        estimates = _participations(rounds, *estimate)
-        if not estimates:
-            raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
         rules = scenario if isinstance(scenario, Scenario) else None
-        truth = _happened(opened, read_patterns(opened), rules)
-        if truth.participation is None:
-            raise InputError(f"trace {str(opened.path)!r}: {truth.note}")
-        jobs = [replace(blank, truth=truth, estimates=estimates)]
+        cases = _cases_of_trace(opened, rules, rounds, estimate, blank)
     else:
         _refuse("settings", **simulations, **trainings)
-        if any((rounds, *estimate, *settings.values())):
-            pairs = _settings(rounds, *estimate, actual, actual_participations)
-        else:
-            name = PUBLISHED
-            pairs = [
-                (_participations(n, (b,), ()), *_participations(n, (true,), ()))
-                for n, b, true in PRINTED
-            ]
-        estimates = tuple(dict.fromkeys(each for several, _ in pairs for each in several))
-        jobs = [replace(blank, estimates=each, truth=Truth(true)) for each, true in pairs]
+        cases = _cases_of_settings(rounds, estimate, actual, actual_participations, blank)
     # Settings and a trace take less time than a cluster to start.
     where = placement or (
         Placement() if isinstance(opened, Scenario) else Placement(1, "in-process")
     )
-    _make_mechanisms(jobs, where, on_progress)
+    _make_mechanisms(cases.jobs, where, on_progress)
     done = sorted(
         run_jobs(
-            Stressed.rows, jobs, where, lambda counts: on_progress(counts.line("truths judged"))
+            Stressed.rows,
+            cases.jobs,
+            where,
+            lambda counts: on_progress(counts.line("truths judged")),
         )
     )
     rows = [row for _, found in done for row in found]
@@ -183,12 +158,92 @@ def stress(
     if train:
         assert isinstance(opened, Trace | ImportedTrace), "others were refused above"
         comparison = _trained(
-            opened, jobs[0], estimates[0], seeds, out, placement, on_progress, trust_code
+            opened,
+            cases.jobs[0],
+            cases.estimates[0],
+            seeds,
+            out,
+            placement,
+            on_progress,
+            trust_code,
         )
     warnings = tuple(cache.warnings)
     own = opened if isinstance(opened, Scenario) else None
-    made_for = name, epsilon, delta, estimates
-    return StressResult(*made_for, ordered, comparison, warnings, planned, own)
+    made_for = cases.name, epsilon, delta, cases.estimates
+    return StressResult(*made_for, ordered, comparison, warnings, cases.planned, own)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cases:
+    """Estimates, and the truths that they meet."""
+
+    name: str
+    """Name of the subject; empty for settings."""
+    estimates: tuple[MinSep, ...]
+    jobs: list[Stressed]
+    """A job for each truth."""
+    planned: tuple[MinSep, ...] = ()
+    """Estimate of a plan for a scenario; empty if it was not made."""
+
+
+def _cases_of_scenario(
+    scenario: Scenario, runs: Sequence[Stressed], estimate: _Estimate, *, has_plan: bool
+) -> _Cases:
+    """Returns the cases of simulated runs, with the estimate of a plan too if it is wanted. Raises
+    InputError without an estimate."""
+    planned = _planned(scenario, runs, estimate[1])
+    cap = scenario.participation.max_participations
+    estimates = _participations(scenario.rounds.count, *estimate, cap)
+    if has_plan or not estimates:
+        if not planned:
+            rule = "must be given, because a plan estimates it from at least two runs"
+            raise InputError.of("estimated", None, rule)
+        estimates = tuple(dict.fromkeys((*estimates, *planned)))
+    tried = tuple(dict.fromkeys((*estimates, *_candidates(scenario, runs))))
+    return _Cases(
+        scenario.name, estimates, [replace(each, estimates=tried) for each in runs], planned
+    )
+
+
+def _cases_of_trace(
+    trace: Trace | ImportedTrace,
+    rules: Scenario | None,
+    rounds: int | None,
+    estimate: _Estimate,
+    blank: Stressed,
+) -> _Cases:
+    """Returns the case of a trace with the scenario `rules`, None for a log. Raises InputError."""
+    if rounds is None:
+        rounds = trace.committed_rounds if rules is None else rules.rounds.count
+    estimates = _participations(rounds, *estimate)
+    if not estimates:
+        raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
+    truth = _happened(trace, read_patterns(trace), rules)
+    if truth.participation is None:
+        raise InputError(f"trace {str(trace.path)!r}: {truth.note}")
+    return _Cases(str(trace.path), estimates, [replace(blank, truth=truth, estimates=estimates)])
+
+
+def _cases_of_settings(
+    rounds: int | None,
+    estimate: _Estimate,
+    actual: Sequence[int],
+    actual_participations: Sequence[int],
+    blank: Stressed,
+) -> _Cases:
+    """Returns the cases of settings; without any, the published ones. Raises InputError."""
+    name = ""
+    if any((rounds, *estimate, actual, actual_participations)):
+        pairs = _settings(rounds, estimate, actual, actual_participations)
+    else:
+        name = PUBLISHED
+        pairs = [
+            (_participations(n, (b,), ()), *_participations(n, (true,), ()))
+            for n, b, true in PRINTED
+        ]
+    estimates = tuple(dict.fromkeys(each for several, _ in pairs for each in several))
+    jobs = [replace(blank, estimates=each, truth=Truth(true)) for each, true in pairs]
+    return _Cases(name, estimates, jobs)
 
 
 def _trained(
@@ -258,17 +313,17 @@ def _participations(
 
 def _settings(
     rounds: int | None,
-    estimated: Sequence[int],
-    estimated_participations: Sequence[int],
+    estimate: _Estimate,
     actual: Sequence[int],
     actual_participations: Sequence[int],
 ) -> list[tuple[tuple[MinSep, ...], MinSep]]:
     """Returns the estimates of each truth."""
-    for name, value in {"rounds": rounds, "estimated": estimated, "actual": actual}.items():
+    given = {"rounds": rounds, "estimated": estimate[0], "actual": actual}
+    for name, value in given.items():
         if not value:
             raise InputError.of(name, None, "must be given", "or give a trace or a scenario")
     assert rounds is not None
-    estimates = _participations(rounds, estimated, estimated_participations)
+    estimates = _participations(rounds, *estimate)
     truths = _participations(rounds, actual, actual_participations)
     return [(estimates, true) for true in truths]
 

@@ -1,22 +1,17 @@
 """Every file of a folder of data is read, is a known mark, or is named in a refusal."""
 
-import os
-import random
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from drawn_folders import Folder, data_rows, drawn_data
+from drawn_folders import SEEDS, Folder, check_outcomes, data_rows, drawn_data
 
 from fedray.base.errors import InputError
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.readers.parquet import ParquetFiles
 from fedray.scenario import Scenario
-
-SEEDS = range(0, 300, 25) if "FEDRAY_ALL_SEEDS" in os.environ else [0]
 
 
 def scenario_with(folder: Folder) -> Scenario:
@@ -35,7 +30,7 @@ def scenario_with(folder: Folder) -> Scenario:
     return Scenario.from_tables(tables, directory=folder.path.parent)
 
 
-def outcome_of(folder: Folder) -> str:
+def outcome_of(folder: Folder, _: Path) -> str:
     """What came of opening data: "read" as its twin reads it, or "refused" by name; anything else fails."""
     wanted = data_rows(folder)
     try:
@@ -70,14 +65,7 @@ def outcome_of(folder: Folder) -> str:
 def test_a_folder_of_data_is_read_as_pyarrow_reads_each_of_its_files_or_refused_by_name(
     first: int, tmp_path: Path
 ) -> None:
-    outcomes: Counter[str] = Counter()
-    for seed in range(first, first + 25):
-        place = tmp_path / str(seed)
-        place.mkdir()
-        outcomes[outcome_of(drawn_data(place, random.Random(seed)))] += 1
-    # It can tell: neither outcome is rare.
-    assert outcomes["read"] >= 8
-    assert outcomes["refused"] >= 2
+    check_outcomes(first, tmp_path, drawn_data, outcome_of)
 
 
 def write_users(file: Path, users: list[str]) -> None:
