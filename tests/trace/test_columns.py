@@ -85,8 +85,8 @@ def test_a_file_with_a_column_that_its_run_lacks_is_refused(tmp_path: Path) -> N
 
 def test_columns_that_the_table_lacks_are_refused() -> None:
     values = {each.name: values_of(each) for each in columns_in(PARTICIPATIONS, {})}
-    with pytest.raises(ValueError, match="column 'battery' of participations is unknown"):
-        encode_part(0, 1000, {**values, "battery": values["round"]})
+    with pytest.raises(ValueError, match="column 'nonsense' of participations is unknown"):
+        encode_part(0, 1000, {**values, "nonsense": values["round"]})
     del values["examples"]
     with pytest.raises(ValueError, match="column 'examples' of participations is missing"):
         encode_part(0, 1000, values)
