@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedray.base.atomic import write_beside, write_output
 from fedray.base.errors import InputError, shown
-from fedray.base.mistakes import classes_in, explain, nearest_first
+from fedray.base.mistakes import classes_in, explain
+from fedray.base.nearest import nearest_first
 from fedray.base.parsing import read_document
 from .named import PARAMETERS, named_mechanism
 from .registry import AnyStrategy

@@ -10,7 +10,7 @@ from typing import cast
 from fedray.base.document import Document, IfAny, InPlace
 from fedray.base.errors import InputError, OptimizationFailed, demanded
 from fedray.base.kept import cache_folder
-from fedray.base.mistakes import nearest_first
+from fedray.base.nearest import nearest_first
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy, recorded_workload, write_strategy
