@@ -31,6 +31,7 @@ from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.registry import Tree
 from fedray.runs.budgeted import charge_run, reserved, worst_rho
+from fedray.runs.calibrated import worst_participation
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -316,7 +317,7 @@ def test_a_resumed_run_starts_only_within_the_budget(small, tmp_path: Path, fedr
 
         with pytest.raises(KeyboardInterrupt):
             run_scenario(scenario, often, tmp_path / name, stop)
-    rho = worst_rho(scenario)
+    rho = worst_rho(scenario, worst_participation(scenario))
     poor = Ledger.create(tmp_path / "poor", epsilon_of_rho(rho / 2, 1e-6), 1e-6, "year")
     before = sorted((tmp_path / "a.partial").iterdir())
 
@@ -382,7 +383,7 @@ def test_a_run_that_cannot_be_charged_prints_its_audit_and_the_command_that_char
         held.append(Lock(ledger.path))
         return trace
 
-    monkeypatch.setattr("fedray.runs.pipeline.simulate", holding)
+    monkeypatch.setattr("fedray.runs.pipeline.simulate_checked", holding)
     keys = [part for key in (*TRAINED, "training.enabled=false") for part in ("--set", key)]
     out = str(tmp_path / "out")
     given = ("small", *keys, "--ledger", str(ledger.path), "--start", "2026-10-01", "--out", out)
