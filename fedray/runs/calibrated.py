@@ -97,16 +97,16 @@ def calibrated_for(scenario: Scenario, worst: MinSep, say: Callable[[str], None]
 
 
 def _with_noise(
-    scenario: Scenario, z: float, basis: str, guarantee: Basis, say: Callable[[str], None]
+    scenario: Scenario, z: float, limits: str, basis: Basis, say: Callable[[str], None]
 ) -> Scenario:
-    """Returns the scenario with noise multiplier `z`, and says on which basis it was chosen."""
+    """Returns the scenario with noise multiplier `z`, and says for which limits it was chosen."""
     assert scenario.privacy.target is not None
     key, most = scenario.privacy.target
     # Rounded up to few digits, so that the record of a run is easy to read and to set again.
     shown = significant(z)
-    say(f"noise multiplier {shown}: {key} {given(most)} for {basis}")
+    say(f"noise multiplier {shown}: {key} {given(most)} for {limits}")
     keys = [f"privacy.noise_multiplier={shown}"]
-    if guarantee == "enforced" and key == "target_epsilon":
+    if basis == "enforced" and key == "target_epsilon":
         keys.append(f"privacy.wanted_epsilon={most!r}")
     return scenario.with_overrides(*keys)
 

@@ -18,6 +18,7 @@ from fedray.mechanisms.optimize.amplified import Amplification, AmplifiedBands, 
 from fedray.mechanisms.optimize.design import (
     FOLLOWING_KINDS,
     KINDS,
+    NO_RECIPE,
     RECIPES,
     Kind,
     MechanismRequest,
@@ -26,6 +27,7 @@ from fedray.mechanisms.optimize.design import (
 )
 from fedray.mechanisms.optimize.objective import Progress
 from fedray.mechanisms.participation import MinSep, most_of_device
+from fedray.mechanisms.registry import STRATEGY_KINDS
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.runs.workloads import read_workload
@@ -254,9 +256,13 @@ def _strategy(given: Path, at: MinSep, workload: Workload = PREFIX, *others: str
             f"`fedray optimize {kind}`, and give the file that it writes"
         )
     kinds = (*KINDS, *others)
+    nearest = nearest_first(kind, kinds)[0]
+    if kind in STRATEGY_KINDS:
+        remedy = f"give a file with them, or a kind such as {nearest!r}"
+        raise ValueError(f"mechanism {kind!r} {NO_RECIPE}; {remedy}")
     raise ValueError(
         f"mechanism {kind!r} is neither a file nor one of the kinds {', '.join(kinds)}; the "
-        f"nearest is {nearest_first(kind, kinds)[0]!r}"
+        f"nearest is {nearest!r}"
     )
 
 

@@ -23,7 +23,7 @@ from fedray.base.nearest import did_you_mean, nearest_first
                 "bant",
                 *(["--rounds", "9", "--min-sep", "3", "--max-participations", "2"]),
             ),
-            "'band",
+            "choose from banded, ",
         ),
     ],
 )

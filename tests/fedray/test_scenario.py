@@ -232,7 +232,7 @@ def test_every_field_is_described() -> None:
 
 
 def test_the_default_encoding_is_not_written_down(small) -> None:
-    """So scenarios keep the digest that they had before there was a choice."""
+    """So scenarios without the key keep their digest."""
     scenario = small()
     assert "encoding" not in scenario.to_tables()["privacy"]
     named = scenario.with_overrides("privacy.encoding.kind=fixed_point")
