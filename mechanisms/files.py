@@ -10,10 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedray.base.atomic import write_beside, write_output
 from fedray.base.errors import InputError, shown
-from fedray.base.mistakes import classes_in, explain, nearest_first
+from fedray.base.mistakes import explain
+from fedray.base.nearest import nearest_first
 from fedray.base.parsing import read_document
 from .named import PARAMETERS, named_mechanism
-from .registry import AnyStrategy
+from .registry import STRATEGY_KINDS, AnyStrategy
 from .strategy import Strategy
 from .triangular import MatrixFile
 from .workload import Workload
@@ -21,7 +22,6 @@ from .workload import Workload
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 WORKLOAD = "workload"
 """Key of a file for the workload that the mechanism was made for."""
-_KINDS = tuple(each.model_fields["kind"].default for each in classes_in(AnyStrategy))
 
 
 def read_strategy(file: str | Path) -> Strategy:
@@ -68,12 +68,12 @@ def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Str
     if not os.path.isfile(path):
         if name in PARAMETERS:
             return named_mechanism(name)
-        if name in _KINDS:
+        if name in STRATEGY_KINDS:
             return _of_kind(name, directory)
         raise InputError(
             f"{shown(name)} names no mechanism file: {os.path.abspath(path)!r} does not exist; "
             f"give a path relative to the {what} file, or a name such as "
-            f"{', '.join(nearest_first(name, [*PARAMETERS, *_KINDS])[:3])}"
+            f"{', '.join(nearest_first(name, [*PARAMETERS, *STRATEGY_KINDS])[:3])}"
         )
     return read_strategy(path)
 

@@ -37,7 +37,7 @@ class MinSep:
     """k, largest number of rounds of a device; at most ceil(n / b)."""
     is_fixed_order: Annotated[
         NotInJson[bool],
-        # Events that were written before there was a choice keep their JSON.
+        # Left out at its default, so that events in any order have no such key.
         Field(exclude_if=lambda is_fixed_order: not is_fixed_order),
     ] = False
     """Whether two consecutive rounds of a device are exactly b apart, as in passes of b rounds over

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fedray.base.mistakes import classes_in
 from .band_fhu import BandFHU
 from .bisr import BISR
 from .blt import BLT
@@ -30,3 +31,7 @@ AnyStrategy = Annotated[
     Identity | BLT | Toeplitz | BandFHU | BISR | Banded | Dense | Matrix | Tree | TreeFull,
     Field(discriminator="kind"),
 ]
+STRATEGY_KINDS: tuple[str, ...] = tuple(
+    each.model_fields["kind"].default for each in classes_in(AnyStrategy)
+)
+"""The `kind` of every strategy."""

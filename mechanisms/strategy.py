@@ -62,8 +62,13 @@ class Strategy(Explained, ABC):
     kind: str
     """Kind of the mechanism."""
 
-    paper: ClassVar[str]
-    """The paper that published the mechanism."""
+    paper: ClassVar[str] = ""
+    """The paper that published the mechanism; empty if there is none."""
+
+    @classmethod
+    def cited(cls, name: str) -> str:
+        """Returns a `name` of the mechanism with its paper behind it."""
+        return f"{name} ({cls.paper})" if cls.paper else name
 
     @property
     def parameters(self) -> dict[str, Any]:

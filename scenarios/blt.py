@@ -20,9 +20,9 @@ from .reproduction import (
     Document,
     InJson,
     PartDone,
-    Progress,
     Reproduced,
     Reproduction,
+    Request,
     Table,
     agreement_figure,
     figure_text,
@@ -182,15 +182,12 @@ PRINTED = (
 """Printed mechanisms, in the order of the table."""
 
 
-def run(
-    out: Path | None = None,
-    on_progress: Progress = lambda _: None,
-) -> Iterator[Reproduced]:
+def run(request: Request) -> Iterator[Reproduced]:
     """Computes the privacy of the runs, and the printed losses."""
     losses, done, work = [], 0, sum(row.work for row in PRINTED)
     for row in PRINTED:
-        on_progress(PartDone(row.name, done, work))
-        losses.append(_loss_of(row, out))
+        request.on_progress(PartDone(row.name, done, work))
+        losses.append(_loss_of(row, request.out))
         done += row.work
     yield _reproduced(losses, [_privacy_of(each) for each in table_rows("later")])
 
@@ -272,7 +269,9 @@ def _printed(value: float | None, digits: int) -> str:
 
 
 REPRODUCTION = Reproduction(
+    "blt",
     "Losses of the BLT paper's mechanisms, and the privacy of its runs.",
+    "McMahan, Xu, Zhang 2024, tables 3 and 4",
     run,
     has_figures=True,
     is_resumable=True,

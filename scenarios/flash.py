@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ import fedray
 from fedray import InputError
 from fedray.scenario import ConditionsAvailability, HabitAvailability, PoissonAvailability
 from . import reproduction as public
-from .reproduction import Document, Figure, MeanInterval, Progress, Reproduced
+from .reproduction import Document, Figure, MeanInterval, Option, Reproduced, Request
 
 STEPS, QUARTER = 48, 12
 """Half hours of a day and of its quarters, whose shares describe when a phone is eligible."""
@@ -55,12 +55,7 @@ class Study(Document):
     """Moments that every model misses."""
 
 
-def run(
-    data: Annotated[Path | None, "NPZ file of packed bits: eligible, known, and shape."] = None,
-    fitted: Annotated[str, "Days to fit, with commas between; the others are held out."] = "1,2,3",
-    seed: Annotated[int, "Seed of fits and simulations."] = 1,
-    on_progress: Progress = lambda _: None,
-) -> Iterator[Reproduced]:
+def run(request: Request, *, data: Path | None, fitted: str, seed: int) -> Iterator[Reproduced]:
     """Fits, simulates and scores every model. Raises InputError for unusable data or days."""
     phones = read_phones(data, fitted)
     known, tables, notes = phones.known & phones.is_fitted, {}, []
@@ -69,7 +64,7 @@ def run(
         columns = fedray.RecordColumns(state="eligible", time_unit="seconds")
         observed = fedray.read_observed_log(Path(log), columns, step_minutes=30)
         for table in FITTED:
-            on_progress(f"fitting {table.model}")
+            request.on_progress(f"fitting {table.model}")
             fit = fedray.fit_habits(observed, table, seed=seed)
             tables[table.model] = fit.to_tables()["availability"]
             j = f"J {fit.j_statistic:.0f} on {fit.degrees_of_freedom}"
@@ -83,7 +78,7 @@ def run(
         recording = _written(Path(folder, "recording.parquet"), on, on)
         replay = {"model": "replay", "file": recording, "recorded_devices": len(known)}
         tables["replay"] = {**replay, "period_days": seen.shape[1], "day_shift": "uniform"}
-        on_progress("simulating")
+        request.on_progress("simulating")
         simulated = {name: _simulated(each, phones, seed) for name, each in tables.items()}
     yield _reproduced(_study(phones, simulated, seed), _day(phones, simulated), notes)
 
@@ -262,5 +257,16 @@ def _day(phones: Phones, simulated: Mapping[str, Values]) -> Figure:
 
 
 REPRODUCTION = public.Reproduction(
-    "Availability models fitted to FLASH's phones, scored on held-out days.", run, has_figures=True
+    "flash",
+    "Availability models fitted to FLASH's phones, scored on held-out days.",
+    "Yang et al. 2021",
+    run,
+    (
+        Option("data", Path | None, None, "NPZ file of packed bits: eligible, known, and shape."),
+        Option(
+            "fitted", str, "1,2,3", "Days to fit, with commas between; the others are held out."
+        ),
+        Option("seed", int, 1, "Seed of fits and simulations."),
+    ),
+    has_figures=True,
 )

@@ -8,14 +8,14 @@ from typing import TypedDict
 
 import fedray
 from fedray.mechanisms import Tree
-from .gboard_rows import PublishedRun, Rows, later_runs, published_runs, select
+from .gboard_rows import ROWS, PublishedRun, later_runs, published_runs, select
 from .reproduction import (
     Document,
     InJson,
     PartDone,
-    Progress,
     Reproduced,
     Reproduction,
+    Request,
     Table,
     agreement_figure,
     up,
@@ -98,26 +98,16 @@ class ReproducedRuns(TypedDict):
     """The published runs, simulated."""
 
 
-def run(
-    rows: Rows = None,
-    overrides: Sequence[str] = (),
-    placement: "fedray.Placement | None" = None,
-    out: Path | None = None,
-    on_progress: Progress = lambda _: None,
-) -> Iterator[Reproduced]:
+def run(request: Request, *, rows: str | None) -> Iterator[Reproduced]:
     """Simulates published runs and audits them; yields all results so far after every row.
 
     Args:
+        request: its directory keeps each trace under its row's name.
         rows: comma-separated locales or names; None for all.
-        overrides: keys set in every scenario, as "table.key=value".
-        placement: place of the simulations.
-        out: directory in which each trace is kept under its row's name; None keeps none.
-        on_progress: listener.
 
     Raises:
         InputError: if a row is unknown.
     """
-    place = placement or fedray.Placement()
     results: list[ReproducedRun] = []
     wanted = select(rows, [*published_runs(), *later_runs()])
     known: dict[str, ReproducedRun] = {}
@@ -126,8 +116,8 @@ def run(
         if published.configuration not in known:
             # Traces of full size are large, so one that is not kept is removed after its row.
             with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
-                trace_path = (out or Path(folder)) / published.name
-                known[published.configuration] = _reproduce(published, overrides, trace_path, place)
+                trace_path = (request.out or Path(folder)) / published.name
+                known[published.configuration] = _reproduce(published, request, trace_path)
         found = known[published.configuration]
         gap, k = found.min_sep.observed, found.max_participations.observed
         results.append(
@@ -138,15 +128,13 @@ def run(
                 max_participations=Compared(k, published.max_participations),
             )
         )
-        on_progress(PartDone(f"{published.name} done", len(results), len(wanted)))
+        request.on_progress(PartDone(f"{published.name} done", len(results), len(wanted)))
         yield _reproduced(results)
 
 
-def _reproduce(
-    published: PublishedRun, overrides: Sequence[str], path: Path, placement: "fedray.Placement"
-) -> ReproducedRun:
-    scenario = published.scenario(overrides)
-    trace = fedray.simulate(scenario, placement, path)
+def _reproduce(published: PublishedRun, request: Request, path: Path) -> ReproducedRun:
+    scenario = published.scenario(request.overrides)
+    trace = fedray.simulate(scenario, request.placement, path)
     # The published runs used the tree, whatever mechanism the scenario has.
     audit = fedray.audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
@@ -219,7 +207,12 @@ def _beside_published(
 
 
 REPRODUCTION = Reproduction(
+    "gboard",
     "Gboard's published runs at full size: min-sep, participations, rho and epsilon.",
+    "Xu et al. 2023, tables 1 and 2; McMahan, Xu, Zhang 2024, table 4",
     run,
+    (ROWS,),
+    has_overrides=True,
+    has_placement=True,
     has_figures=True,
 )

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-import fedray
 from .gboard_rows import PublishedRun
-from .reproduction import Progress, StudyCache, reach_and_pace
+from .reproduction import Request, StudyCache, reach_and_pace
 
 Array = npt.NDArray[np.float64]
 
@@ -92,20 +91,14 @@ class Evidence:
 
 
 def simulated_surfaces(
-    runs: Sequence[PublishedRun],
-    overrides: Sequence[str],
-    scale: float,
-    placement: "fedray.Placement | None",
-    on_progress: Progress,
+    runs: Sequence[PublishedRun], request: Request, scale: float
 ) -> dict[str, reach_and_pace.Surface]:
     """Simulates runs on a coarse grid, and returns the surface of each configuration.
 
     Args:
         runs: published runs; repeats of a configuration are simulated once.
-        overrides: keys set in every scenario.
+        request: its placement has a task for each simulation.
         scale: share of population and report goal that is simulated.
-        placement: place of the simulations, a task each.
-        on_progress: listener.
     """
     configurations = {run.configuration: run for run in runs}
     wanted = []
@@ -115,10 +108,11 @@ def simulated_surfaces(
             f"population.devices={run.population}",
             f"participation.timer_hours={run.timer_hours}",
         )
-        scenario = run.scenario((*overrides, *own))
+        scenario = run.scenario((*request.overrides, *own))
         wanted.append((scenario, LATER if run.earlier else EARLIER))
-    place = placement or fedray.Placement()
-    found = reach_and_pace.simulated_surfaces(wanted, scale, place, StudyCache(), on_progress)
+    found = reach_and_pace.simulated_surfaces(
+        wanted, scale, request.placement, StudyCache(), request.on_progress
+    )
     return dict(zip(configurations, found, strict=True))
 
 

@@ -9,9 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
 
-import fedray
 from .gboard_fits import (
     MODELS,
     PACES,
@@ -25,8 +23,8 @@ from .gboard_fits import (
     predicted,
     simulated_surfaces,
 )
-from .gboard_rows import PublishedRun, Rows, later_runs, published_runs, select
-from .reproduction import Document, Progress, Reproduced, Reproduction, Table
+from .gboard_rows import ROWS, PublishedRun, later_runs, published_runs, select
+from .reproduction import Document, Option, Reproduced, Reproduction, Request, Table
 from .reproduction import reach_and_pace as likelihood
 
 NOTHING = "nothing"
@@ -101,29 +99,21 @@ class PredictionStudy(Document):
     """Size of the simulations, as a share of population and report goal."""
 
 
-def run(
-    rows: Rows = None,
-    scale: Annotated[float, "Size of the simulations."] = 0.01,
-    overrides: Sequence[str] = (),
-    placement: "fedray.Placement | None" = None,
-    on_progress: Progress = lambda _: None,
-) -> Iterator[Reproduced]:
+def run(request: Request, *, rows: str | None, scale: float) -> Iterator[Reproduced]:
     """Predicts published runs from others, and scores the predictions.
 
     Args:
+        request: its placement has a task for each simulation.
         rows: runs to show, as `gboard_rows.select` takes them; all published runs are simulated
             in any case, since parameters are fitted on them.
         scale: share of population and report goal that is simulated.
-        overrides: keys set in every scenario.
-        placement: place of the simulations, a task each.
-        on_progress: listener.
 
     Raises:
         InputError: if a row is unknown.
     """
     published = [*published_runs(), *later_runs()]
     names = {each.name for each in select(rows, published)}
-    surfaces = simulated_surfaces(published, overrides, scale, placement, on_progress)
+    surfaces = simulated_surfaces(published, request, scale)
     study = study_of(published, surfaces, scale)
     shown = tuple(each for each in study.rows if each.name in names)
     yield _reproduced(replace(study, rows=shown))
@@ -287,6 +277,11 @@ def _tables(study: PredictionStudy, best: int) -> list[Table]:
 
 
 REPRODUCTION = Reproduction(
+    "gboard-predict",
     "Runs of Xu et al. 2023 and McMahan, Xu, Zhang 2024, predicted from others (198 small runs).",
+    "Xu et al. 2023, tables 1 and 2; McMahan, Xu, Zhang 2024, table 4",
     run,
+    (ROWS, Option("scale", float, 0.01, "Size of the simulations.")),
+    has_overrides=True,
+    has_placement=True,
 )

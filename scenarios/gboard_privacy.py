@@ -8,8 +8,17 @@ from typing import TypedDict
 
 import fedray
 from fedray.mechanisms import Identity, Tree
-from .gboard_rows import PublishedRun, Rows, published_runs, select
-from .reproduction import Document, InJson, Reproduced, Reproduction, Table, figure_text, up
+from .gboard_rows import ROWS, PublishedRun, published_runs, select
+from .reproduction import (
+    Document,
+    InJson,
+    Reproduced,
+    Reproduction,
+    Request,
+    Table,
+    figure_text,
+    up,
+)
 
 NOTES = (
     "Published min-seps count the rounds strictly between two participations, so the gap is one "
@@ -65,15 +74,17 @@ class PublishedRows(TypedDict):
     """The published rows."""
 
 
-def run(rows: Rows = None) -> Iterator[Reproduced]:
+def run(request: Request, *, rows: str | None) -> Iterator[Reproduced]:
     """Computes the privacy of published runs.
 
     Args:
+        request: not used, since nothing is simulated or kept.
         rows: comma-separated locales or names of rows; None for all.
 
     Raises:
         InputError: if a row is unknown, or the list is empty.
     """
+    del request
     results = [privacy_of(each) for each in select(rows, published_runs())]
     agreeing = sum(each.agrees for each in results)
     cells = {
@@ -124,4 +135,10 @@ def _epsilon_of(rho: float) -> float | None:
     return fedray.mechanism_figures(Identity(), fedray.MinSep(1, 1, 1), z, DELTA).epsilon
 
 
-REPRODUCTION = Reproduction("rho and epsilon of Xu et al. 2023, recomputed to the digit.", run)
+REPRODUCTION = Reproduction(
+    "gboard-privacy",
+    "rho and epsilon of Xu et al. 2023, recomputed to the digit.",
+    "Xu et al. 2023, tables 1 and 2",
+    run,
+    (ROWS,),
+)

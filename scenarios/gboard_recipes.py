@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedray
-from .reproduction import Language, Progress, Reproduced, Reproduction, Table, comparison_of
+from .reproduction import Language, Reproduced, Reproduction, Request, Table, comparison_of
 
 GOAL, SMALL, LARGE = 1000, 10, 130
 """Report goal of the recipes; that of tuning; 13 times that, as 6,500 is of 500."""
@@ -62,11 +62,7 @@ class PublicText(Language):
         return super().examples(device_ids | np.uint64(1 << 39), positions)
 
 
-def run(
-    placement: "fedray.Placement | None" = None,
-    out: Path | None = None,
-    on_progress: Progress = lambda _: None,
-) -> Iterator[Reproduced]:
+def run(request: Request) -> Iterator[Reproduced]:
     """Trains every recipe, then every server rate at both goals."""
 
     def compared(goal: int, recipes: Mapping[str, list[str]]) -> "fedray.Comparison":
@@ -77,17 +73,18 @@ def run(
         base = fedray.Scenario.from_toml(LANGUAGE, keys)
         path, runs = folder / f"trace-{goal}", folder / f"runs-{goal}"
         if not path.exists():
-            fedray.simulate(base.with_overrides("training.enabled=false"), placement, path)
+            quiet = base.with_overrides("training.enabled=false")
+            fedray.simulate(quiet, request.placement, path)
         wanted = {
             name: (base.with_overrides(*own), runs / name.replace(" ", "-"))
             for name, own in recipes.items()
         }
         trace = fedray.Trace.open(path)
-        trained = fedray.train_many(trace, wanted, placement, on_progress)
+        trained = fedray.train_many(trace, wanted, request.placement, request.on_progress)
         return comparison_of([*trained.values()], trace, None, [*trained], REACH)
 
     with tempfile.TemporaryDirectory(prefix="fedray-recipes-") as temporary:
-        folder = (out or Path(temporary)).absolute()
+        folder = (request.out or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "public.py").write_text(PUBLIC, encoding="utf-8")
         data = f"data={{kind='custom',file='{folder}/public.py'}}"
@@ -139,8 +136,11 @@ def _reproduced(
 
 
 REPRODUCTION = Reproduction(
+    "gboard-recipes",
     "Recipes of Gboard's models: clip norms, public text, tuning on small runs (Xu et al. 2023).",
+    "Xu et al. 2023, section 2",
     run,
+    has_placement=True,
     has_figures=True,
     is_resumable=True,
 )

@@ -12,10 +12,10 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
 import fedray
 from fedray import InputError
+from .reproduction import Option
 
 FOLDER = Path(__file__).resolve().parent / "gboard"
 FITTED_ROWS = ("nwp-de-DE", "nwp-pt-PT", "nwp-en-US", "nwp-en-IN", "nwp-es-AR")
@@ -24,8 +24,10 @@ simulated runs."""
 FITTED_LOCALES = ("es-ES", "pt-BR")
 """Locales whose reach and pace were fitted on their rows of both papers, which contradict a fit on
 one row (`gboard_fits`)."""
-Rows = Annotated[str | None, "Locales or rows, comma-separated, such as en-GB,otf-de-DE."]
-"""The option `rows` of every reproduction of these runs."""
+ROWS = Option(
+    "rows", str | None, None, "Locales or rows, comma-separated, such as en-GB,otf-de-DE."
+)
+"""An option of every reproduction of these runs."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Reproductions of published results, which `fedray reproduce` lists and runs.
 
-A reproduction is a module of this folder with a `REPRODUCTION`; its name is that of the module. It
-uses public names and the names below only: it shows that the public interface suffices for a
-study, and how such a study is written.
+A reproduction is a module of this folder with a `REPRODUCTION`. It uses public names and the names
+below only: it shows that the public interface suffices for a study, and how such a study is
+written.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from fedray.report.figures import MetricLine as MetricLine
 from fedray.report.figures import metric_curve as metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table as Table
+from fedray.runtime.placement import Placement
 from fedray.studies import reach_and_pace as reach_and_pace
 from fedray.studies.compare import comparison_of as comparison_of
 from fedray.studies.habits.observed import on_grid as on_grid
@@ -84,22 +86,70 @@ class Reproduced(DrawnResult):
 
 
 @dataclass(frozen=True, slots=True)
+class Option:
+    """An option of one reproduction: a row of its table."""
+
+    name: str
+    """Keyword argument of the function; in the command, underscores become dashes."""
+    kind: Any
+    """Type of its values: `int`, `float`, `str` or `Path`, with `| None` if None is the default."""
+    default: Any
+    """Value if the option is not given."""
+    help: str
+    """Line of the command's help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A user's request for a reproduction, apart from the options of its own."""
+
+    out: Path | None = None
+    """Directory for files that a reproduction keeps; None to keep none."""
+    overrides: Sequence[str] = ()
+    """Keys to set in every scenario, as "table.key=value"."""
+    placement: Placement = field(default_factory=Placement)
+    """Workers and cluster."""
+    on_progress: Progress = lambda _: None
+    """Listener."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reproduction:
     """A published result that can be reproduced."""
 
+    name: str
+    """Name in the command; that of its module, with dashes."""
     description: str
     """Line for the list of reproductions."""
+    source: str
+    """Publication, with the tables or the section that are reproduced."""
     run: Callable[..., Iterator[Reproduced]]
-    """Yields results as soon as there are some; the last one counts.
-
-    Its parameters are keyword arguments with defaults. The command fills in `overrides`,
-    `placement`, `out` and `on_progress`; any other is an option of the reproduction, annotated with
-    its type and its help: `Annotated[int, "Runs of each case."]`.
-    """
+    """Yields results as soon as there are some; the last one counts. Its parameters are a `Request`
+    and, as keywords, the `options`."""
+    options: tuple[Option, ...] = ()
+    """Options of its own, in the order of the command's help."""
+    has_overrides: bool = False
+    """Whether it uses `Request.overrides`, which `--set` gives."""
+    has_placement: bool = False
+    """Whether it uses `Request.placement`, which `--place` gives."""
     has_figures: bool = False
     """Whether its results have figures, which `--figures` writes to files."""
     is_resumable: bool = False
     """Whether `out` may be the directory of an interrupted run, whose results are read."""
+
+    def results(self, **given: Any) -> Iterator[Reproduced]:
+        """Yields results as soon as there are some; the last one counts.
+
+        Args:
+            **given: fields of the `Request` and options of its own, by name; the others have their
+                defaults.
+
+        Raises:
+            InputError: an option has a value that cannot be used.
+            FedrayError: see the functions that the reproduction calls.
+        """
+        own = {each.name: given.pop(each.name, each.default) for each in self.options}
+        yield from self.run(Request(**given), **own)
 
 
 def figure_text(value: float, style: str = ".4f") -> str:

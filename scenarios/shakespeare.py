@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +31,10 @@ from .reproduction import (
     Document,
     Figure,
     MetricLine,
-    Progress,
+    Option,
     Reproduced,
     Reproduction,
+    Request,
     Series,
     Table,
     metric_curve,
@@ -122,13 +123,7 @@ class Study(Document):
 
 
 def run(
-    data: Annotated[Path | None, "Folder of plays (*.txt), or a Parquet file of roles."] = None,
-    rounds: Annotated[int, "Rounds of each training."] = 1200,
-    optimizers: Annotated[str, "Optimisers, with commas between."] = ",".join(OPTIMIZERS),
-    overrides: Sequence[str] = (),
-    placement: "fedray.Placement | None" = None,
-    out: Path | None = None,
-    on_progress: Progress = lambda _: None,
+    request: Request, *, data: Path | None, rounds: int, optimizers: str
 ) -> Iterator[Reproduced]:
     """Trains a model with every optimiser.
 
@@ -142,14 +137,15 @@ def run(
     if data is None:
         raise InputError("data is missing: name a folder of plays, with a text file for each")
     with tempfile.TemporaryDirectory(prefix="fedray-shakespeare-") as folder:
-        directory = Path(os.path.abspath(out or folder))
+        directory = Path(os.path.abspath(request.out or folder))
         roles = roles_of(data)
         write_split(roles, directory / "data")
         study = Study((), len(roles.trained), len(roles.held_out))
         runs: dict[str, fedray.TrainedRun] = {}
         for name in names:
-            scenario = scenario_of(directory / "data", roles.trained, rounds, name, overrides)
-            runs[name] = _trained(scenario, directory, name, placement, on_progress)
+            keys = request.overrides
+            scenario = scenario_of(directory / "data", roles.trained, rounds, name, keys)
+            runs[name] = _trained(scenario, directory, name, request)
             models = [*study.models, _model_of(name, scenario, runs[name])]
             ranked = sorted(models, key=lambda each: -each.accuracy)
             study = replace(study, models=tuple(ranked))
@@ -222,16 +218,13 @@ def scenario_of(
 
 
 def _trained(
-    scenario: "fedray.Scenario",
-    directory: Path,
-    name: str,
-    placement: "fedray.Placement | None",
-    on_progress: Progress,
+    scenario: "fedray.Scenario", directory: Path, name: str, request: Request
 ) -> "fedray.TrainedRun":
     """Reads the run of an optimiser, continues its training, or begins it."""
     trace, out = directory / "trace", directory / "runs" / name
     if not trace.exists():
-        fedray.simulate(scenario.with_overrides("training.enabled=false"), placement, trace)
+        quiet = scenario.with_overrides("training.enabled=false")
+        fedray.simulate(quiet, request.placement, trace)
     if out.exists():
         trained = fedray.TrainedRun.open(out)
         if trained.document["scenario_digest"] != scenario.digest:
@@ -244,12 +237,12 @@ def _trained(
     def tell(progress: Any) -> None:
         # Other progress than that of rounds has no such number.
         if (done := getattr(progress, "trained", None)) is not None:
-            on_progress(f"{name}: {done:,} of {scenario.rounds.count:,} rounds")
+            request.on_progress(f"{name}: {done:,} of {scenario.rounds.count:,} rounds")
 
     try:
-        return fedray.train(trace, scenario, placement, out, tell, is_resumed=True)
+        return fedray.train(trace, scenario, request.placement, out, tell, is_resumed=True)
     except CheckpointError:
-        return fedray.train(trace, scenario, placement, out, tell)
+        return fedray.train(trace, scenario, request.placement, out, tell)
 
 
 def _model_of(name: str, scenario: "fedray.Scenario", trained: "fedray.TrainedRun") -> Model:
@@ -308,8 +301,17 @@ def _curves(study: Study, runs: "Mapping[str, fedray.TrainedRun]") -> Figure:
 
 
 REPRODUCTION = Reproduction(
+    "shakespeare",
     "The published Shakespeare benchmark: five federated optimisers, without noise.",
+    "Reddi et al. 2021, section 5",
     run,
+    (
+        Option("data", Path | None, None, "Folder of plays (*.txt), or a Parquet file of roles."),
+        Option("rounds", int, 1200, "Rounds of each training."),
+        Option("optimizers", str, ",".join(OPTIMIZERS), "Optimisers, with commas between."),
+    ),
+    has_overrides=True,
+    has_placement=True,
     has_figures=True,
     is_resumable=True,
 )

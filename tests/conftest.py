@@ -302,6 +302,7 @@ def write_trained(
         "aggregator_device": "cpu",
         "encoding": {"kind": "fixed_point", "bits_per_parameter": 64.0, "inflation": 1.0},
         "notes": [],
+        "noise_warning": "",
         "start": start or {},
         "written": "2026-01-02T00:00:00+00:00",
     }

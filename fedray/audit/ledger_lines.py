@@ -36,8 +36,7 @@ class Budget(_Line):
 
     kind: Literal["budget"] = "budget"
     format: Literal[3]
-    """Form of the lines; a ledger of an earlier release has no keys of units, so charge its runs to
-    a new ledger."""
+    """Form of the lines; charge the runs of a ledger of another form to a new ledger."""
     epsilon: Annotated[Positive, Field(le=1e6)]
     delta: Annotated[float, Field(ge=LEAST_DELTA, lt=1)]
     period: Literal["day", "week", "month", "quarter", "year"]

@@ -159,8 +159,9 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     unit = next(filter(None, of_model), "one device") + (", and its answers" if answers else "")
     noise = [f"{each.mechanism} of the answers (trust model {each.trust})" for each in answers]
     if mechanism is not None:
-        own = f"{mechanism.title} ({mechanism.strategy.paper}) with noise multiplier "
-        noise.insert(0, own + given(mechanism.noise_multiplier or 0.0))
+        own = mechanism.strategy.cited(mechanism.title)
+        z = given(mechanism.noise_multiplier or 0.0)
+        noise.insert(0, f"{own} with noise multiplier {z}")
     rho = "" if stated.rho is None else f", with rho {up(stated.rho, 6)} of zCDP"
     says = (
         f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy{rho}, for "
@@ -459,7 +460,7 @@ def _provenance(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
 def _described(mechanism: MechanismAudit) -> str:
     parameters = mechanism.strategy.parameters.items()
     said = "; ".join(f"{name} = {in_words(value, MOST_SHOWN)}" for name, value in parameters)
-    return f"{mechanism.title} ({mechanism.strategy.paper})" + (f"; {said}" if said else "")
+    return mechanism.strategy.cited(mechanism.title) + (f"; {said}" if said else "")
 
 
 def _limits_text(audit: Audit, guarantee: Guarantee) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.extras import missing_extra
-from fedray.base.removed import removed
+from fedray.base.nearest import did_you_mean
 
 _FOLDER = Path(__file__).parent.parent
 _LISTED = re.compile(r"^__all__ = (\[.*?\])$", re.MULTILINE | re.DOTALL)
@@ -30,11 +30,8 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         if name == "__all__":
             return names()
         if name not in homes(package):
-            if (refusal := removed(f"{package}.{name}")) is not None:
-                raise AttributeError(refusal)
-            raise AttributeError(
-                f"module {package!r} has no attribute {name!r}; it has {', '.join(names())}"
-            )
+            remedy = did_you_mean(name, names(), f"it has {', '.join(names())}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; {remedy}")
         home = homes(package)[name]
         return import_module(home) if home == f"{package}.{name}" else _offered(home, name)
 

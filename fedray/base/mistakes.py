@@ -6,7 +6,7 @@ get the names in the file, with the nearest existing key.
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 
 from fedray.base.descriptions import descriptions_of
 from fedray.base.errors import InputError, one_line, shown
-from fedray.base.removed import removed
+from fedray.base.nearest import did_you_mean
 
 _TAGS = ("kind", "model")
 """Keys that select one of several tables."""
@@ -178,19 +178,6 @@ def first_sentence(description: str) -> str:
     return re.split(r"\.\s+(?=[A-Z`])", " ".join(description.split()))[0].rstrip(".")
 
 
-def nearest_first(word: str, known: Iterable[str]) -> list[str]:
-    """Returns the `known` words, with those spelt most like `word` first and the others in their
-    order."""
-    # difflib caches its analysis of `b`, so the known words take turns as `a`.
-    compared = difflib.SequenceMatcher(b=word)
-
-    def likeness(each: str) -> float:
-        compared.set_seq1(each)
-        return compared.ratio()
-
-    return sorted(known, key=likeness, reverse=True)
-
-
 class _Problem:
     """One entry of pydantic's list."""
 
@@ -239,17 +226,12 @@ class _Problem:
                 rule = self._problem["msg"].removeprefix("Value error, ")
                 return f"{key}: {rule}" if key else rule
             case _:
-                if (refusal := removed(f"{key} = {shown(given)}")) is not None:
-                    return refusal
                 about = self._description
                 remedy = f"correct it ({about})" if about else "correct it"
                 rules = " or ".join(self.rules)
                 return f"{key or 'the file'} = {shown(given)}: {rules}; {remedy}"
 
     def _line_of_unknown(self, key: str, given: Any) -> str:
-        refusal = removed(key)
-        if refusal is not None:
-            return refusal
         table = ".".join(map(str, self.location[:-1]))
         where = f"[{table}]" if self.location[:-1] else "the top level"
         if self.meant:
@@ -268,13 +250,7 @@ class _Problem:
         if self.kind == "union_tag_not_found":
             return f"{full} is missing; it is one of {', '.join(known)}"
         value = given.get(tag) if isinstance(given, dict) else given
-        # A value of a tag may also lie deeper, such as an event in a composition.
-        listed = ".".join(each for each in full.split(".") if not each.isdigit())
-        for path in (listed, tag):
-            if (refusal := removed(f"{path} = {shown(value)}")) is not None:
-                return refusal
-        close = difflib.get_close_matches(str(value), known, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else "take one of them"
+        remedy = did_you_mean(str(value), known, "take one of them")
         return f"{full} = {shown(value)} is not one of {', '.join(known)}; {remedy}"
 
     @property

@@ -13,8 +13,7 @@ from typing import Any
 
 import typer
 
-from fedray.base.errors import InputError
-from fedray.base.removed import removed
+from fedray.base.nearest import did_you_mean
 from fedray.commands.frame.declaring import Described, command_of
 from fedray.commands.frame.group import Command, Commands
 from fedray.commands.frame.output import (
@@ -28,19 +27,12 @@ from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
 from fedray.report.table import Paragraph
 
-GIVEN: Mapping[str, tuple[str, Any]] = {
-    "overrides": ("overrides", list[str] | None),
-    "placement": ("place", list[str] | None),
-}
-"""Options of the command and their types, by the parameter of a reproduction that they give."""
-MADE = ("out", "on_progress")
-"""Parameters of a reproduction that the command gives itself."""
 OUT = Described("New directory: results.json, report.html, kept traces", "DIR", None)
 
 
 @cache
 def reproductions() -> Mapping[str, Any]:
-    """Returns all reproductions by name, such as gboard-privacy for `gboard_privacy.py`."""
+    """Returns all reproductions by name."""
     from fedray import scenarios
 
     # Modules are imported only for their names and descriptions, on demand.
@@ -48,7 +40,7 @@ def reproductions() -> Mapping[str, Any]:
     for each in pkgutil.iter_modules(scenarios.__path__):
         module = importlib.import_module(f"{scenarios.__name__}.{each.name}")
         if hasattr(module, "REPRODUCTION"):
-            found[each.name.replace("_", "-")] = module.REPRODUCTION
+            found[module.REPRODUCTION.name] = module.REPRODUCTION
     return found
 
 
@@ -62,17 +54,14 @@ def list_reproductions(context: typer.Context) -> None:
 
 def subcommand_of(name: str) -> Callable[..., None]:
     """Returns the function of a subcommand, whose parameters are the options of a reproduction."""
-
     reproduction = reproductions()[name]
-    options: list[inspect.Parameter] = []
-    described = {"out": OUT}
-    for each in inspect.signature(reproduction.run, eval_str=True).parameters.values():
-        if each.name in GIVEN:
-            # The command makes one value of several options, such as the placement.
-            options.append(_option(*GIVEN[each.name], None))
-        elif each.name not in MADE:
-            options.append(_option(each.name, each.annotation.__origin__, each.default))
-            described[each.name] = Described(each.annotation.__metadata__[0], None, None)
+    options = [_option(each.name, each.kind, each.default) for each in reproduction.options]
+    described = {each.name: Described(each.help, None, None) for each in reproduction.options}
+    described["out"] = OUT
+    if reproduction.has_overrides:
+        options.append(_option("overrides", list[str] | None, None))
+    if reproduction.has_placement:
+        options.append(_option("place", list[str] | None, None))
     options.append(_option("out", Path | None, None))
     if reproduction.has_figures:
         options.append(_option("figures", Path | None, None))
@@ -90,28 +79,24 @@ def reproduce(reproduction: Any, given: dict[str, Any]) -> None:
 
     Args:
         reproduction: a Reproduction.
-        given: options by parameter; None for one that was not given.
+        given: options of the command by parameter.
 
     Raises:
         Exit: a result contradicts the publication.
     """
     out, as_json = given.pop("out"), given.pop("as_json")
+    overrides, place = given.pop("overrides", None) or (), given.pop("place", None)
     figures = given.pop("figures", None)
     # An existing output is refused now, because reproductions take long.
     if not reproduction.is_resumable:
         refuse_existing(out)
-    arguments = {name: value for name, value in given.items() if value is not None}
-    parameters = inspect.signature(reproduction.run).parameters
-    if "placement" in parameters:
-        arguments["placement"] = placement_of(arguments.pop("place", None))
-    if "out" in parameters:
-        arguments["out"] = out
-    result: Any = None
+    placement, result = placement_of(place), None
     # Ray prints reports about workers on stdout, which may have to be only JSON.
     with progress_line("reproducing") as show, contextlib.redirect_stdout(sys.stderr):
-        if "on_progress" in parameters:
-            arguments["on_progress"] = show
-        for result in reproduction.run(**arguments):
+        found = reproduction.results(
+            out=out, overrides=overrides, placement=placement, on_progress=show, **given
+        )
+        for result in found:
             # Each result is written at once, so that a later error does not lose it.
             if out is not None:
                 _write(result, out)
@@ -146,10 +131,10 @@ class Reproductions(Commands):
         return list(reproductions())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if (refusal := removed(f"fedray reproduce {cmd_name}")) is not None:
-            raise InputError(refusal)
-        if cmd_name not in reproductions():
-            ctx.fail(f"unknown reproduction {cmd_name!r}; choose from {', '.join(reproductions())}")
+        known = reproductions()
+        if cmd_name not in known:
+            remedy = did_you_mean(cmd_name, known, f"choose from {', '.join(known)}")
+            ctx.fail(f"unknown reproduction {cmd_name!r}; {remedy}")
         if cmd_name not in self.commands:
             # An app of one command is that command.
             app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -16,7 +16,7 @@ from fedray.commands.budget import day_of, say_if_same
 from fedray.commands.frame.output import print_json, print_line, print_pieces
 from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import IS_QUIET, progress_of_run
-from fedray.commands.frame.run_start import read_calibrated, say_compiling, say_supply
+from fedray.commands.frame.run_start import read_checked, say_compiling, say_supply
 
 
 def run(
@@ -53,9 +53,10 @@ def run(
 
     day = day_of(start)
     placement = placement_of(place)
-    value = None
+    checked = value = None
     if scenario is not None:
-        value = read_calibrated(scenario, overrides or (), trust_code)
+        checked = read_checked(scenario, overrides or (), trust_code)
+        value = checked.scenario
     if tensorboard is not None and isinstance(value, SeveralTasks):
         raise InputError(
             "--tensorboard would write the curves of several tasks over one another; leave it out, "
@@ -93,7 +94,7 @@ def run(
                 held = reserve(kept)
                 trace = _continued(directory, placement, value, listen, trust_code, held)
             if trace is None:
-                trace = _started(value, placement, directory, listen, reserve)
+                trace = _started(checked, placement, directory, listen, reserve)
         show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
         try:
             with stored.named() if stored else contextlib.nullcontext():
@@ -122,27 +123,24 @@ def _charge(ledger: Path, trace: Any, day: Any) -> None:
 
 
 def _started(
-    value: Any, placement: Any, directory: Path, listen: Callable[[Any], None], reserve: Any
+    checked: Any, placement: Any, directory: Path, listen: Callable[[Any], None], reserve: Any
 ) -> Any:
-    from fedray.runs.pipeline import run_scenario
-    from fedray.runs.sustainable import check_sustainable
+    from fedray.runs.pipeline import run_checked
 
-    if value is None:
+    if checked is None:
         raise InputError("SCENARIO is missing; name a file or a scenario of `fedray init --list`")
-    # A run that cannot finish is refused before any message about compiling.
-    check_sustainable(value)
     if not IS_QUIET.get():
         say_compiling()
     # A run that might exceed the budget is refused here, before anything starts.
-    with reserve(value) as begun:
+    with reserve(checked.scenario, worst=checked.worst) as begun:
 
         def on_start() -> None:
             begun()
             # A user who reads that the population is too small can end the run early.
             if not IS_QUIET.get():
-                say_supply(value)
+                say_supply(checked.scenario)
 
-        return run_scenario(value, placement, directory, listen, on_start)
+        return run_checked(checked.scenario, placement, directory, listen, on_start)
 
 
 def _continued(

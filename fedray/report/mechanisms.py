@@ -50,7 +50,7 @@ def figures_tables(figures: Figures) -> list[Table]:
     how = "exact" if sensitivity.is_exact else f"upper bound; at least {bound}"
     limits = (setting.rounds, setting.min_sep, setting.max_participations)
     facts = [
-        ("kind", f"{figures.strategy.kind} ({figures.strategy.paper})"),
+        ("kind", figures.strategy.cited(figures.strategy.kind)),
         (
             "rounds n, min-sep b, max participations k",
             ", ".join(f"{each:,}" for each in limits) + _order(setting),

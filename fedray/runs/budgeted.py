@@ -15,6 +15,7 @@ from fedray.audit.noise import ServerNoise, permitted_noise, released
 from fedray.audit.questions import charged_plan
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.participation import MinSep
 from fedray.runs.calibrated import worst_participation
 from fedray.runs.sustainable import last_report
 from fedray.runtime.placement import Placement
@@ -35,6 +36,7 @@ def reserved(
     start: date | None,
     placement: Placement | None = None,
     *,
+    worst: Sequence[MinSep] | None = None,
     is_resumed: bool = False,
 ) -> Iterator[Callable[[], None]]:
     """Within: the worst case of a run is reserved in a ledger, if one is given.
@@ -48,6 +50,7 @@ def reserved(
         scenario: scenario of the run.
         start: day on which the run starts (UTC); None for today.
         placement: workers of the run, whose aggregator may draw its noise on a GPU.
+        worst: `worst_participation` of each task; None to compute them.
         is_resumed: whether the run continues, under its open reservation if there is one.
 
     Yields:
@@ -68,7 +71,10 @@ def reserved(
         yield lambda: begun.append(None)
         return
     vocabularies = [each for task in tasks for each in vocabularies_of(task)]
-    promises = [each for task in tasks for each in worst_case(task)]
+    if worst is None:
+        worst = [worst_participation(task) for task in tasks]
+    paired = zip(tasks, worst, strict=True)
+    promises = [each for task, own in paired for each in worst_case(task, own)]
     if opened.unit == "person":
         promises = _of_persons(tasks, promises)
     days = max(_last_release(each) for each in tasks) / 86_400.0
@@ -99,30 +105,29 @@ def _of_persons(tasks: Sequence[Scenario], promises: Sequence[Promise]) -> list[
     return [e.model_copy(update={"amount": e.amount * most**2}) for e in promises]
 
 
-def worst_case(scenario: Scenario) -> Iterator[Promise]:
+def worst_case(scenario: Scenario, worst: MinSep) -> Iterator[Promise]:
     """Yields the most that a device may spend on the model and on the question of any run of a
-    scenario. Raises InputError; see `worst_rho`."""
+    scenario, given its `worst_participation`. Raises InputError; see `worst_rho`."""
     asks = scenario.analytics is not None
     if not asks or scenario.training.enabled:
         kind = "zcdp" if scenario.privacy.encoding.adds_noise else "gaussian"
-        yield Promise(release=kind, amount=worst_rho(scenario))
+        yield Promise(release=kind, amount=worst_rho(scenario, worst))
     if asks:
-        most = worst_participation(scenario).max_participations
-        yield Promise(release=charged_plan(scenario).event.to_json(), amount=float(most))
+        most = float(worst.max_participations)
+        yield Promise(release=charged_plan(scenario).event.to_json(), amount=most)
 
 
-def worst_rho(scenario: Scenario) -> float:
-    """Returns the largest rho that a device may spend on the model of any run of a scenario.
-
-    A budget (`privacy.stop_at`) bounds it, and so does `worst_participation`.
+def worst_rho(scenario: Scenario, worst: MinSep) -> float:
+    """Returns the largest rho that a device may spend on the model of any run of a scenario, given
+    its `worst_participation`. A budget (`privacy.stop_at`) bounds it too.
 
     Raises:
         InputError: the run adds no noise, or no theorem covers the rules.
     """
-    privacy, permitted = scenario.privacy, worst_participation(scenario)
+    privacy = scenario.privacy
     strategy, limit = privacy.needed_strategy(), privacy.largest_sensitivity
     try:
-        value = strategy.participation_sensitivity(permitted).value
+        value = strategy.participation_sensitivity(worst).value
     except ValueError as error:
         if limit is None:
             raise InputError(

@@ -51,32 +51,64 @@ def calibrated(
         return replace(scenario, tasks=tuple(tasks))
     if scenario.privacy.target is None:
         return scenario
-    key, most = scenario.privacy.target
-    target, strategy = {key.removeprefix("target_"): most}, scenario.privacy.needed_strategy()
-    delta = scenario.privacy.delta
-    check_only_models(scenario, f"privacy.{key}")
     if trace is None:
-        permitted = worst_participation(scenario)
-        _demand_rules(scenario, permitted)
-        try:
-            sensitivity = strategy.participation_sensitivity(permitted).value
-        except ValueError as error:  # nothing is proven
-            raise InputError.caused_by(error) from None
-        z = noise_multiplier_for(sensitivity, delta, **target)
-    else:
-        both = calibrate_trace(
-            trace, delta=delta, mechanism=strategy, claim=None, scenario=scenario, **target
-        )
-        found = getattr(both, basis)
-        permitted, z = found.guarantee.participation, found.noise_multiplier
-        if basis == "enforced" or z is None:
-            _demand_rules(scenario, z and permitted)
+        return calibrated_for(scenario, worst_participation(scenario), say)
+    key, most = scenario.privacy.target
+    check_only_models(scenario, f"privacy.{key}")
+    both = calibrate_trace(
+        trace,
+        delta=scenario.privacy.delta,
+        mechanism=scenario.privacy.needed_strategy(),
+        claim=None,
+        scenario=scenario,
+        **{key.removeprefix("target_"): most},
+    )
+    found = getattr(both, basis)
+    permitted, z = found.guarantee.participation, found.noise_multiplier
+    if basis == "enforced" or z is None:
+        _demand_rules(scenario, z and permitted)
+    return _with_noise(scenario, z, f"{described(permitted)} of the trace ({basis})", basis, say)
+
+
+def calibrated_for(scenario: Scenario, worst: MinSep, say: Callable[[str], None]) -> Scenario:
+    """Returns a scenario of one task as `calibrated` does before a run.
+
+    Args:
+        scenario: scenario, with or without a target.
+        worst: its `worst_participation`.
+        say: called with a line about the calibration.
+
+    Raises:
+        InputError: see `calibrated`.
+    """
+    if scenario.privacy.target is None:
+        return scenario
+    key, most = scenario.privacy.target
+    strategy = scenario.privacy.needed_strategy()
+    check_only_models(scenario, f"privacy.{key}")
+    _demand_rules(scenario, worst)
+    try:
+        sensitivity = strategy.participation_sensitivity(worst).value
+    except ValueError as error:  # nothing is proven
+        raise InputError.caused_by(error) from None
+    target = {key.removeprefix("target_"): most}
+    z = noise_multiplier_for(sensitivity, scenario.privacy.delta, **target)
+    return _with_noise(scenario, z, f"{described(worst)} in any run", "enforced", say)
+
+
+def _with_noise(
+    scenario: Scenario, z: float, limits: str, basis: Basis, say: Callable[[str], None]
+) -> Scenario:
+    """Returns the scenario with noise multiplier `z`, and says for which limits it was chosen."""
+    assert scenario.privacy.target is not None
+    key, most = scenario.privacy.target
     # Rounded up to few digits, so that the record of a run is easy to read and to set again.
-    shown, at = significant(z), "in any run" if trace is None else f"of the trace ({basis})"
-    say(f"noise multiplier {shown}: {key} {given(most)} for {described(permitted)} {at}")
-    is_enforced = trace is None or basis == "enforced"
-    wanted = [f"privacy.wanted_epsilon={most!r}"] * (is_enforced and key == "target_epsilon")
-    return scenario.with_overrides(f"privacy.noise_multiplier={shown}", *wanted)
+    shown = significant(z)
+    say(f"noise multiplier {shown}: {key} {given(most)} for {limits}")
+    keys = [f"privacy.noise_multiplier={shown}"]
+    if basis == "enforced" and key == "target_epsilon":
+        keys.append(f"privacy.wanted_epsilon={most!r}")
+    return scenario.with_overrides(*keys)
 
 
 def ensures(participation: MinSep | None) -> bool:

@@ -10,7 +10,7 @@ from typing import cast
 from fedray.base.document import Document, IfAny, InPlace
 from fedray.base.errors import InputError, OptimizationFailed, demanded
 from fedray.base.kept import cache_folder
-from fedray.base.mistakes import nearest_first
+from fedray.base.nearest import nearest_first
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy, recorded_workload, write_strategy
@@ -18,6 +18,7 @@ from fedray.mechanisms.optimize.amplified import Amplification, AmplifiedBands, 
 from fedray.mechanisms.optimize.design import (
     FOLLOWING_KINDS,
     KINDS,
+    NO_RECIPE,
     RECIPES,
     Kind,
     MechanismRequest,
@@ -26,6 +27,7 @@ from fedray.mechanisms.optimize.design import (
 )
 from fedray.mechanisms.optimize.objective import Progress
 from fedray.mechanisms.participation import MinSep, most_of_device
+from fedray.mechanisms.registry import STRATEGY_KINDS
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.runs.workloads import read_workload
@@ -254,9 +256,13 @@ def _strategy(given: Path, at: MinSep, workload: Workload = PREFIX, *others: str
             f"`fedray optimize {kind}`, and give the file that it writes"
         )
     kinds = (*KINDS, *others)
+    nearest = nearest_first(kind, kinds)[0]
+    if kind in STRATEGY_KINDS:
+        remedy = f"give a file with them, or a kind such as {nearest!r}"
+        raise ValueError(f"mechanism {kind!r} {NO_RECIPE}; {remedy}")
     raise ValueError(
         f"mechanism {kind!r} is neither a file nor one of the kinds {', '.join(kinds)}; the "
-        f"nearest is {nearest_first(kind, kinds)[0]!r}"
+        f"nearest is {nearest!r}"
     )
 
 

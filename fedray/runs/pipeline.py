@@ -14,13 +14,13 @@ from fedray.runs import learning, simulation
 from fedray.runs.calibrated import calibrated
 from fedray.runs.evaluations import Evaluations, check_metrics
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
+from fedray.runs.preflight import preflight
 from fedray.runs.simulation import (
     read_unfinished_scenario,
     resume,
     resume_any,
-    simulate,
+    simulate_checked,
 )
-from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import LEAST_SECONDS, Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
@@ -80,8 +80,18 @@ def run_scenario(
 
         return _in_bucket(out, run, is_resumed=False)
     # Reading the data may take minutes, so this is checked first.
-    check_sustainable(scenario)
-    scenario = calibrated(scenario)
+    checked = preflight(scenario)
+    return run_checked(checked.scenario, placement, out, on_progress, on_start)
+
+
+def run_checked(
+    scenario: Scenario | SeveralTasks,
+    placement: Placement | None,
+    out: str | Path | None,
+    on_progress: ProgressListener | None,
+    on_start: Callable[[], None] | None,
+) -> Any:
+    """Runs a scenario of a `Preflight`; see `run_scenario`."""
     # Choosing the placement may train devices, which need their data; and errors in data are
     # reported before the simulation.
     for task in tasks_of(scenario):
@@ -90,7 +100,7 @@ def run_scenario(
         check_metrics(scenario)
         for task in scenario.tasks:
             learning.rehearse(task.scenario)
-        found = simulate(scenario, placement, out, on_progress, on_start)
+        found = simulate_checked(scenario, placement, out, on_progress, on_start)
         return _trained(found, scenario, placement, on_progress)
     time_of_devices = DeviceTime(scenario)
     placement = _resolved(scenario, placement, time_of_devices)
@@ -98,10 +108,10 @@ def run_scenario(
     simulation.check_memory(scenario, placement)
     directory = local_path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
-        return simulate(scenario, placement, directory, on_progress, on_start)
+        return simulate_checked(scenario, placement, directory, on_progress, on_start)
     started = _live(scenario, placement, directory, on_progress, time_of_devices)
     with started as live:
-        trace = simulate(scenario, placement, directory, on_progress, on_start, live.add)
+        trace = simulate_checked(scenario, placement, directory, on_progress, on_start, live.add)
         live.finish(trace)
     return trace
 

@@ -116,6 +116,18 @@ def simulate(
     checkpoint nothing is left behind.
     """
     check_sustainable(scenario)
+    return simulate_checked(scenario, placement, out, on_progress, on_start, on_commit)
+
+
+def simulate_checked(
+    scenario: Scenario | SeveralTasks,
+    placement: Placement | None,
+    out: str | Path | None,
+    on_progress: ProgressListener | None,
+    on_start: Callable[[], None] | None,
+    on_commit: CommitListener | None = None,
+) -> Any:
+    """Simulates a scenario that `check_sustainable` has passed; see `simulate`."""
     placement = (placement or Placement()).resolved(scenario.device_ids)
     check_memory(scenario, placement)
     with _writer_of(scenario, out or new_directory(scenario.name)) as writer:

@@ -181,7 +181,7 @@ class Participation(Table):
     depend on its age make the device wait. "corrupted": the device does not know when it began."""
     members: Annotated[
         tuple[Share, Share],
-        # Scenarios that were written before this key existed keep their digest.
+        # Left out at its default, so that scenarios without the key keep their digest.
         Field(strict=False, exclude_if=lambda members: members == EVERYBODY),
     ] = (0.0, 1.0)
     """Devices that may ever serve: those whose uniform draw from [0, 1) is from the first number to

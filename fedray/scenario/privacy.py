@@ -96,7 +96,7 @@ class Privacy(Table):
     clipping: AnyClipping = Field(
         default=FixedClipping(),
         description="How updates are clipped: a table with `kind` and its parameters.",
-        # Scenarios that were written before there was a choice keep their digest.
+        # Left out at its default, so that scenarios without the key keep their digest.
         exclude_if=lambda clipping: clipping == FixedClipping(),
     )
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
@@ -104,7 +104,7 @@ class Privacy(Table):
     encoding: AnyEncoding = Field(
         default=FixedPoint(),
         description="How the updates of devices are sent and summed: a table with `kind`.",
-        # Scenarios that were written before there was a choice keep their digest.
+        # Left out at its default, so that scenarios without the key keep their digest.
         exclude_if=lambda encoding: encoding == FixedPoint(),
     )
 
@@ -113,7 +113,7 @@ class Privacy(Table):
         uses the rounds of its trace."""
     at_limit: Annotated[
         Literal["stop", "exclude"],
-        # Scenarios that were written before there was a choice keep their digest.
+        # Left out at its default, so that scenarios without the key keep their digest.
         Field(exclude_if=lambda at_limit: at_limit == "stop"),
     ] = "stop"
     """Reaction if a device would exceed `stop_at`. `stop` ends the run. `exclude` continues without

@@ -68,7 +68,7 @@ class Rounds(Table):
 
     mode: Annotated[
         Literal["on-device", "buffered", "upload-then-train"],
-        # Scenarios that were written before there was a choice keep their digest.
+        # Left out at its default, so that scenarios without the key keep their digest.
         Field(exclude_if=lambda mode: mode == "on-device"),
     ] = "on-device"
     """Formation of rounds. `on-device` selects the devices of a round together. `buffered` starts
@@ -96,7 +96,7 @@ class Rounds(Table):
     and at least `start_share` of the target, are waiting; otherwise it is abandoned."""
     selection: Annotated[
         Literal["first", "reservoir"],
-        # As for `mode`: scenarios that were written before there was a choice keep their digest.
+        # Left out at its default, so that scenarios without the key keep their digest.
         Field(exclude_if=lambda selection: selection == "first"),
     ] = "first"
     """Selection rule. `first`: devices wait in order of arrival, and all that wait are selected.
@@ -141,7 +141,7 @@ class Rounds(Table):
     round is committed later. Upload windows must end by then."""
     max_starved_days: Annotated[
         float,
-        # Scenarios that were written before this key existed keep their digest.
+        # Left out at its default, so that scenarios without the key keep their digest.
         Field(gt=0, le=3660, exclude_if=lambda days: days == 30.0),
     ] = 30.0
     """Simulated days without a committed round after which a run ends as starved, counted from the

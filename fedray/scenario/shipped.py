@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from fedray.base.errors import ScenarioError
-from fedray.base.mistakes import nearest_first
+from fedray.base.nearest import nearest_first
 from fedray.scenario.scenario import Scenario
 from fedray.scenario.several_tasks import SeveralTasks, read_scenario
 

@@ -103,7 +103,7 @@ class KeyboardLstmTask(TaskTable):
     tied: bool = False
     """Whether the output layer is the transposed input embedding. Otherwise it has weights of its
     own, and biases."""
-    # Scenarios that were written before there was a choice keep their digest.
+    # Left out at their defaults, so that scenarios without the keys keep their digest.
     layers: Annotated[int, Field(ge=1, le=16, exclude_if=lambda layers: layers == 1)] = 1
     """Recurrent layers, each of which reads the states of the one before."""
     projected: Annotated[bool, Field(exclude_if=lambda projected: projected)] = True

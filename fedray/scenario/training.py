@@ -256,14 +256,14 @@ class Training(Table):
         default=(),
         strict=False,
         description="Tables: phrases that are planted among the devices' texts.",
-        # Scenarios that were written before there was a choice keep their digest.
+        # Left out at its default, so that scenarios without the key keep their digest.
         exclude_if=lambda planted: not planted,
     )
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
         description="Weights of updates, and the denominator of a round's sum: a table with "
         "`kind`; all but mean are for Poisson samples.",
-        # Scenarios that were written before there was a choice keep their digest.
+        # Left out at its default, so that scenarios without the key keep their digest.
         exclude_if=lambda weighting: weighting == MeanWeighting(),
     )
     server: AnyServerStep = ServerSGD()

@@ -12,8 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt32Array, UInt64Array
-from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.base.removed import removed
+from fedray.base.errors import TraceCorrupt, TraceError, shown
 from fedray.base.result import DrawnResult, Result
 from fedray.base.storage import fetched
 from fedray.base.threads import in_order
@@ -400,8 +399,6 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     file = directory / RUN_FILE
     run = read_document(directory)
     _FORM.check(run, directory, verify)
-    for refusal in filter(None, map(removed, run)):
-        raise TraceVersion(f"{file}: {refusal}")
     if LOSSES_DIGEST in run and not isinstance(run[LOSSES_DIGEST], str):
         raise TraceCorrupt.at(file, f"has no digest at {LOSSES_DIGEST}")
     # Entries are checked first, because the code below relies on their keys.

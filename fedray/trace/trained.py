@@ -76,6 +76,7 @@ _FORM = DocumentForm(
     VERSION,
     {
         "trace_digest": str,
+        "trace": str,
         "rounds": int,
         "seed": int,
         "scenario": dict,
@@ -85,6 +86,8 @@ _FORM = DocumentForm(
         "task_metrics": list,
         "optimum": dict,
         "encoding": dict,
+        "noise_warning": str,
+        "start": dict,
         "notes": list,
     },
     "of a trained run",
@@ -258,8 +261,7 @@ class TrainedRun(DrawnResult):
     @property
     def trace_path(self) -> Path:
         """Directory of that trace, if neither was moved since the training."""
-        # `fedray run` puts a training inside its trace; older ones do not record the place.
-        return Path(os.path.normpath(self.path.resolve() / self.document.get("trace", "..")))
+        return Path(os.path.normpath(self.path.resolve() / self.document["trace"]))
 
     @property
     def short(self) -> str:
@@ -418,7 +420,7 @@ class TrainedRun(DrawnResult):
     @property
     def noise_warning(self) -> str:
         """A sentence if the noise on a mean update is too much for learning; else empty."""
-        return self.document.get("noise_warning", "")
+        return self.document["noise_warning"]
 
     @property
     def warnings(self) -> list[str]:
@@ -451,7 +453,7 @@ class TrainedRun(DrawnResult):
     def _worse(self) -> str:
         """Returns what shows that the model is worse than before its training, beyond the errors of
         two evaluations, taken as independent and equal; empty if nothing does."""
-        start, finals = self.document.get("start", {}), self.last_evaluation()
+        start, finals = self.document["start"], self.last_evaluation()
         known = [each for each in self.task_metrics if start.get(each.name) is not None]
         for metric in known:
             before, after = start[metric.name], finals[metric.name]
@@ -490,7 +492,7 @@ class TrainedRun(DrawnResult):
             text = f"{number_text(measured.value)} {metric.unit}".rstrip()
             if not math.isnan(measured.standard_error):
                 text += f", standard error {measured.standard_error:.4f}"
-            if (before := document.get("start", {}).get(metric.name)) is not None:
+            if (before := document["start"].get(metric.name)) is not None:
                 text += f"; {before:.4f} before the training"
             if metric.name in optimum:
                 reached = ", reached within the errors" * self.has_reached(metric)

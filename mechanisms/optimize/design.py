@@ -20,11 +20,12 @@ from pydantic import ValidationError
 
 from fedray.base.errors import InputError
 from fedray.base.kept import keep, read_kept
+from fedray.base.nearest import nearest_first
 from ..files import document_of, strategy_of
 from ..loss import loss
 from ..named import named_mechanism
 from ..participation import MinSep
-from ..registry import BISR, BLT, BandFHU, Identity, Tree, TreeFull
+from ..registry import BISR, BLT, STRATEGY_KINDS, BandFHU, Identity, Tree, TreeFull
 from ..strategy import Strategy
 from ..workload import PREFIX, Workload
 from .objective import Objective, Progress, Target
@@ -45,6 +46,8 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds that can be made for a setting; `RECIPES` says how each is made."""
+NO_RECIPE = "has no recipe, since its parameters are your own"
+"""Rule against making a kind of strategy that `RECIPES` lacks."""
 Option = Literal["bands", "buffers", "targets"]
 DEFAULT_BUFFERS = 4
 
@@ -70,7 +73,9 @@ class MechanismRequest:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InputError.of("kind", self.kind, "is unknown", f"choose from {', '.join(KINDS)}")
+            rule = NO_RECIPE if self.kind in STRATEGY_KINDS else "is unknown"
+            nearest = ", ".join(nearest_first(self.kind, KINDS))
+            raise InputError.of("kind", self.kind, rule, f"choose from {nearest}")
         for option in get_args(Option):
             value = getattr(self, option)
             is_given = value not in (None, ())

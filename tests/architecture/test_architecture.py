@@ -132,11 +132,9 @@ def test_the_architecture_is_short() -> None:
 
 
 SPEAK_OF_FLAGS = tuple(
-    ROOT / "fedray" / name
-    for name in ("commands", "cli.py", "watch", "imports/inspected.py", "base/removed.py")
+    ROOT / "fedray" / name for name in ("commands", "cli.py", "watch", "imports/inspected.py")
 )
-"""Watching tells how to go on with an interrupted run, an inspection how to import, and a removed command what
-to use: by which command."""
+"""Watching tells how to go on with an interrupted run, and an inspection how to import: by which command."""
 OF_RAY = "`ray start --head`"
 
 

@@ -26,6 +26,7 @@ from fedray.base.rounding import up
 from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Tree
 from fedray.runs.budgeted import charge_run, reserved, worst_rho
+from fedray.runs.calibrated import worst_participation
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
@@ -316,7 +317,7 @@ def test_a_run_that_was_cut_off_before_its_charge_stays_reserved_and_is_charged_
         simulate(scenario, HERE, tmp_path / "run")
         raise KeyboardInterrupt
     trace = Trace.open(tmp_path / "run")
-    rho = worst_rho(scenario)
+    rho = worst_rho(scenario, worst_participation(scenario))
     (open_one,) = Ledger.open(tmp_path / "ledger").reservations.values()
     assert set(open_one.windows) == {"2026-Q4", "2027-Q1", "2027-Q2", "2027-Q3", "2027-Q4"}
     charged = charge_run(tmp_path / "ledger", trace)
@@ -353,7 +354,7 @@ def test_no_device_spends_more_than_the_worst_case_that_is_reserved(
     trace = simulate(scenario, HERE, tmp_path / "run")
     spent = audit_trace(trace).mechanisms[0].rho
     assert spent is not None
-    assert spent <= worst_rho(scenario) * (1 + 1e-12)
+    assert spent <= worst_rho(scenario, worst_participation(scenario)) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -453,11 +454,13 @@ def test_the_reservation_of_uploads_is_what_an_audit_enforces(small, tmp_path: P
     audit = audit_trace(trace)
     of_device, of_person = audit.mechanisms[0].enforced, audit.mechanisms[0].person
     assert of_person is not None
-    assert worst_rho(scenario) == pytest.approx(of_device.rho, rel=1e-12)
+    assert worst_rho(scenario, worst_participation(scenario)) == pytest.approx(
+        of_device.rho, rel=1e-12
+    )
     # Two days of uploads and eight minutes of rounds are in one quarter.
     assert set(line.windows) == {"2026-Q4"}
     (promise,) = line.windows["2026-Q4"]
-    assert promise.amount == pytest.approx(4 * worst_rho(scenario))
+    assert promise.amount == pytest.approx(4 * worst_rho(scenario, worst_participation(scenario)))
     assert promise.release == "gaussian"
     (window,) = charged.windows
     enforced = of_person.named("enforced").rho

@@ -19,6 +19,7 @@ from fedray.mechanisms.accounting.events import Composed, Gaussian, Repeated, re
 from fedray.mechanisms.accounting.pld import parts_of
 from fedray.mechanisms.accounting.zcdp import ORDERS, rho_of
 from fedray.runs.budgeted import charge_run, reserved, worst_case
+from fedray.runs.calibrated import worst_participation
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -177,7 +178,7 @@ def test_a_training_on_a_run_that_asked_is_charged_after_the_run(
     row = next(each for each in audit.answers if each.basis == "enforced, with the model")
     assert row.event is not None
     assert both.windows[0].epsilon == pytest.approx(epsilon_of(row.event, DELTA).epsilon, rel=1e-9)
-    of_model, of_answers = worst_case(training)
+    of_model, of_answers = worst_case(training, worst_participation(training))
     assert of_model.release == "gaussian"
     assert of_answers.amount == 3.0
 
@@ -224,7 +225,7 @@ def test_questions_that_share_their_noise_or_have_no_one_figure_are_refused(
 @pytest.mark.parametrize("delta", [0.0, 1e-8])
 def test_a_question_beyond_the_budget_starts_nothing(tmp_path: Path, delta: float) -> None:
     asked = asking(41, CENTRAL, delta=delta)
-    (promise,) = worst_case(asked)
+    (promise,) = worst_case(asked, worst_participation(asked))
     worst = Repeated(event=read_event(promise.release), count=3)  # pyright: ignore[reportArgumentType]
     epsilon = epsilon_of(worst, DELTA).epsilon
 

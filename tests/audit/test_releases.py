@@ -33,6 +33,7 @@ from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.registry import Tree
 from fedray.runs.budgeted import charge_run, reserved, worst_rho
+from fedray.runs.calibrated import worst_participation
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -318,7 +319,7 @@ def test_a_resumed_run_starts_only_within_the_budget(small, tmp_path: Path, fedr
 
         with pytest.raises(KeyboardInterrupt):
             run_scenario(scenario, often, tmp_path / name, stop)
-    rho = worst_rho(scenario)
+    rho = worst_rho(scenario, worst_participation(scenario))
     poor = Ledger.create(tmp_path / "poor", epsilon_of_rho(rho / 2, 1e-6), 1e-6, "year")
     before = sorted((tmp_path / "a.partial").iterdir())
 
@@ -384,7 +385,7 @@ def test_a_run_that_cannot_be_charged_prints_its_audit_and_the_command_that_char
         held.append(Lock(ledger.path))
         return trace
 
-    monkeypatch.setattr("fedray.runs.pipeline.simulate", holding)
+    monkeypatch.setattr("fedray.runs.pipeline.simulate_checked", holding)
     keys = [part for key in (*TRAINED, "training.enabled=false") for part in ("--set", key)]
     out = str(tmp_path / "out")
     given = ("small", *keys, "--ledger", str(ledger.path), "--start", "2026-10-01", "--out", out)
@@ -598,7 +599,7 @@ def test_a_ledger_of_an_older_format_is_refused_in_one_sentence(tmp_path: Path) 
     (tmp_path / "old").mkdir()
     append_to_chain(tmp_path / "old" / CHAIN_FILE, [], [old])
     with pytest.raises(
-        InputError, match="format is missing.*earlier release.*charge its runs to a new ledger"
+        InputError, match="format is missing.*charge the runs of a ledger of another form to a new ledger"
     ):
         Ledger.open(tmp_path / "old")
 

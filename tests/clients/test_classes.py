@@ -145,7 +145,7 @@ def test_one_class_that_says_nothing_changes_no_bit(small, tmp_path: Path) -> No
         )
     }
     assert len(digests) == 1
-    # Scenarios that were written before there were classes keep their digest.
+    # Scenarios without classes have no such key in their digest.
     assert "classes" not in small().to_tables()["population"]
 
 

@@ -321,10 +321,6 @@ def test_schema_and_scenarios(fedray_command) -> None:
             ["fit-min-sep", "GOOD.toml", "--min-sep", "5", "--scale", "0.01"],
             "leaves a report goal of 2",
         ),
-        (
-            ["fit-min-sep", "GOOD.toml", "--min-sep", "5", "--tolerance", "2"],
-            "fit-min-sep --tolerance was removed",
-        ),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(

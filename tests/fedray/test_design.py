@@ -195,6 +195,7 @@ def test_a_schedule_is_that_of_a_scenario_file(fedray_command, tmp_path: Path) -
             "tre",
             "'tre' is neither a file nor one of the kinds .* tree-full.*; the nearest is 'tree'",
         ),
+        ("toeplitz", "'toeplitz' has no recipe, .* a kind such as 'banded-toeplitz'"),
         ("none.json", "'none.json' cannot be read"),
     ],
 )

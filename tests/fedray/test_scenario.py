@@ -25,6 +25,33 @@ def test_digest_follows_the_content_not_the_name(small) -> None:
     assert small("rounds.over_selection=1.31").digest != small().digest
 
 
+@pytest.mark.parametrize(
+    ("digest", "keys"),
+    [
+        ("6c3308780128c186", []),
+        (
+            "b2bd6fbf70254f29",
+            [
+                "training.task.kind=keyboard_lstm",
+                "training.client.kind=fedprox",
+                "training.server.kind=adam",
+            ],
+        ),
+        (
+            "634b910ceb4ff739",
+            ["rounds.mode=buffered", "rounds.buffer={concurrency=400,max_staleness=3}"],
+        ),
+        (
+            "a7061fb33a255c87",
+            ["privacy.encoding.kind=secagg", "availability={model='poisson',sessions_per_day=1.0}"],
+        ),
+    ],
+)
+def test_a_new_key_leaves_the_digest_of_scenarios_without_it(small, digest: str, keys) -> None:
+    """A run is resumed, and a ledger's reservation found, by this digest. See docs/extending.md."""
+    assert small(*keys).digest.startswith(digest)
+
+
 def test_as_many_devices_are_selected_as_the_goal_needs_rounded_up(small) -> None:
     assert small("rounds.report_goal=201").rounds.selection_target == 262  # 1.3 x 201 = 261.3
     assert small("rounds.report_goal=200").rounds.selection_target == 260
@@ -232,7 +259,7 @@ def test_every_field_is_described() -> None:
 
 
 def test_the_default_encoding_is_not_written_down(small) -> None:
-    """So scenarios keep the digest that they had before there was a choice."""
+    """So scenarios without the key keep their digest."""
     scenario = small()
     assert "encoding" not in scenario.to_tables()["privacy"]
     named = scenario.with_overrides("privacy.encoding.kind=fixed_point")

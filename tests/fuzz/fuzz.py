@@ -371,6 +371,9 @@ def make_own(path: Path, seed: int) -> None:
     parameters = rng.random(9).astype(np.float32)
     document = {
         "trace_digest": Trace.open(path).digest,
+        "trace": "..",
+        "noise_warning": "",
+        "start": {},
         "rounds": rounds,
         "seed": 7,
         "scenario": scenario.to_tables(),

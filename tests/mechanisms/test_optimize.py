@@ -431,6 +431,7 @@ def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
     ("arguments", "rule"),
     [
         ({"kind": "forest"}, "kind='forest' is unknown"),
+        ({"kind": "matrix"}, "kind='matrix' has no recipe, since its parameters are your own"),
         (
             {"kind": "tree", "buffers": 2},
             "buffers=2 does not apply to tree; leave it out, or choose blt$",

@@ -46,6 +46,19 @@ def test_the_noise_is_that_of_the_reference_and_falls_below_independent_noise(wo
     assert ours.y[-1] < alone.y[-1]
 
 
+class Unpublished(Identity):
+    paper = ""
+
+
+def test_a_mechanism_without_a_paper_is_named_without_one() -> None:
+    for strategy, shown in (
+        (Unpublished(), "identity"),
+        (Identity(), f"identity ({Identity.paper})"),
+    ):
+        table, *_ = several(strategy).first.tables()
+        assert ("kind", shown) in table.rows
+
+
 def test_no_line_is_drawn_twice() -> None:
     figure = by_name(several(Identity()))["noise"]
     assert isinstance(figure, Figure)

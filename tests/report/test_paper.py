@@ -20,7 +20,7 @@ from fedray.base.errors import InputError
 from fedray.mechanisms.figures import Mechanisms, mechanism_figures
 from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import Tree
+from fedray.mechanisms.registry import STRATEGY_KINDS, Tree
 from fedray.report.figure import Axis, Figure, Mark, Series, look
 from fedray.report.files import STYLES, drawn_figure, saved, write_figures
 from fedray.report.plotly_json import plotly_figure
@@ -197,6 +197,15 @@ def test_further_mechanisms_of_a_kind_differ_in_their_dashes_only() -> None:
     many = [Series(str(each), "line", x, x, mechanism="blt") for each in range(6)]
     found = Figure("f", "", "", Axis("x"), Axis("y"), tuple(many)).looks
     assert len({look(place)[0] for _, place in found}) == 6
+
+
+def test_a_kind_of_mechanism_without_a_colour_of_its_own_takes_one_that_is_left() -> None:
+    x = np.array([1.0, 2.0])
+    for others in (["blt"], ["blt", "tree", "bisr"], STRATEGY_KINDS):
+        kinds = ["new", *others]
+        lines = tuple(Series(each, "line", x, x, mechanism=each) for each in kinds)
+        looks = Figure("f", "", "", Axis("x"), Axis("y"), lines).looks
+        assert len({look(place) for _, place in looks}) == len(kinds)
 
 
 def test_each_kind_has_a_marker_and_a_second_series_of_a_kind_has_it_filled() -> None:

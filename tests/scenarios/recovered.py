@@ -22,6 +22,7 @@ from fedray.scenarios.gboard_fits import (
     simulated_surfaces,
 )
 from fedray.scenarios.gboard_rows import PublishedRun, later_runs, published_runs
+from fedray.scenarios.reproduction import Request
 from fedray.studies.reach_and_pace import REPEAT_SD, TASK_SD, Surface
 
 
@@ -95,7 +96,7 @@ if __name__ == "__main__":
     published = [*published_runs(), *later_runs()]
     found = recovery(
         {run.configuration: run for run in reversed(published)},
-        simulated_surfaces(published, (), 0.01, None, print),
+        simulated_surfaces(published, Request(on_progress=print), 0.01),
         sets,
     )
     for name, count in found.items():

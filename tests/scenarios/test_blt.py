@@ -39,24 +39,24 @@ def test_a_fixed_mechanism_has_the_printed_loss_and_an_optimum_no_larger_one(
 
 @pytest.mark.usefixtures("few")
 def test_a_contradicted_figure_shows_in_the_verdict(monkeypatch) -> None:
-    assert list(blt.run())[-1].agrees
+    assert list(blt.REPRODUCTION.results())[-1].agrees
     wrong = blt._Printed("tree, online", "tree", 27.0, None, {}, 2, False)
     monkeypatch.setattr(blt, "PRINTED", (blt.PRINTED[0], wrong))
-    last = list(blt.run())[-1]
+    last = list(blt.REPRODUCTION.results())[-1]
     assert not last.agrees
     assert last.verdict.startswith("1 of 2 mechanisms")
 
 
 @pytest.mark.usefixtures("few")
 def test_mechanisms_are_kept_and_read_again(tmp_path: Path) -> None:
-    first = list(blt.run(out=tmp_path))[-1]
+    first = list(blt.REPRODUCTION.results(out=tmp_path))[-1]
     names = {each.name for each in (tmp_path / "mechanisms").iterdir()}
     assert "blt-2052-342-6-buffers-2.json" in names
     # A mechanism that was put there is used, so the second run read it.
     fedray.write_strategy(
         fedray.read_strategy("blt-400"), tmp_path / "mechanisms" / "blt-2052-342-6-buffers-2.json"
     )
-    again = list(blt.run(out=tmp_path))[-1]
+    again = list(blt.REPRODUCTION.results(out=tmp_path))[-1]
     ours = [each["max_loss"] for each in again.document["losses"]]
     assert ours[:3] == [each["max_loss"] for each in first.document["losses"]][:3]
     assert ours[3] == pytest.approx(10.7455, abs=1e-4)
@@ -64,7 +64,7 @@ def test_mechanisms_are_kept_and_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_table_4_but_for_its_contradictory_rows() -> None:
-    runs = list(blt.run())[-1].document["privacy"]
+    runs = list(blt.REPRODUCTION.results())[-1].document["privacy"]
     assert [(each["locale"], each["mechanism"]) for each in runs if not each["agrees"]] == [
         ("es-ES", "banded"),
         ("pt-PT", "tree"),
@@ -80,7 +80,7 @@ def test_a_contradictory_row_cannot_make_up_for_another(monkeypatch) -> None:
     banded |= {"zcdp": "0.26", "epsilon_at_delta_1e-10": "4.51"}
     rows = [banded, blt_400 | {"zcdp": "0.15"}, *rest]
     monkeypatch.setattr(blt, "table_rows", lambda _: rows)
-    last = list(blt.run())[-1]
+    last = list(blt.REPRODUCTION.results())[-1]
     assert [each["agrees"] for each in last.document["privacy"][:2]] == [True, False]
     assert not last.agrees
 

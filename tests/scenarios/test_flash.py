@@ -176,7 +176,7 @@ def test_the_model_that_made_the_phones_predicts_them_best_and_explains_them(
 ) -> None:
     """Conditions can imitate these habits and may come as near; a Poisson process, a replay and the
     shares of the phones themselves cannot."""
-    (found,) = flash.run(written_phones(tmp_path))
+    (found,) = flash.REPRODUCTION.results(data=written_phones(tmp_path))
     behind = found.document["behind"]
     assert next(iter(found.document["log_likelihood"])) == f"habit {OWN}"
     for name in (f"replay {OWN}", f"poisson {OWN}", f"shares {OWN}", "habit by the time of day"):
@@ -207,7 +207,7 @@ def test_the_file_of_flash_is_as_it_is_described() -> None:
 )
 def test_published_figures_of_flash_are_those_that_the_study_finds() -> None:
     """The order of predictions in docs/published.md, with seed 1."""
-    (found,) = flash.run(REAL)
+    (found,) = flash.REPRODUCTION.results(data=REAL)
     values, behind = found.document["log_likelihood"], found.document["behind"]
     assert values["shares by the time of day"] == pytest.approx(-0.2611, abs=0.0001)
     assert {*list(values)[:2]} == {f"habit {OWN}", f"conditions {OWN}"}

@@ -78,7 +78,9 @@ def test_a_row_is_fitted_as_long_as_its_scenario_has_the_reach_that_was_fitted_o
     small = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
     here = Placement(1, "in-process")
     found = [
-        next(gboard.run("nwp-pt-PT", overrides=[*small, *more], placement=here))
+        next(
+            gboard.REPRODUCTION.results(rows="nwp-pt-PT", overrides=[*small, *more], placement=here)
+        )
         for more in ([], ["population.reach=0.5"])
     ]
     assert [each.to_json()["runs"][0]["is_fitted"] for each in found] == [True, False]
@@ -100,7 +102,9 @@ def test_a_run_in_which_no_device_comes_twice_is_compared_with_nothing() -> None
 def test_repeats_of_a_configuration_share_a_run_and_have_their_own_printed_figures() -> None:
     small = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
     rows = "tree-3000-pt-PT,blt-100-3000-pt-PT"
-    *_, last = gboard.run(rows, overrides=small, placement=Placement(1, "in-process"))
+    *_, last = gboard.REPRODUCTION.results(
+        rows=rows, overrides=small, placement=Placement(1, "in-process")
+    )
     one, two = last.to_json()["runs"]
     assert one["digest"] == two["digest"]
     assert [each["min_sep"]["published"] for each in (one, two)] == [92, 93]

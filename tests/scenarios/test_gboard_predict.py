@@ -259,7 +259,9 @@ def test_the_command_predicts_published_rows(tmp_path: Path, fedray_command, mon
     assert len(document["scores"]) == len(MODELS) + 2
     page = (tmp_path / "o" / "report.html").read_text()
     assert "blt-100-6000-pt-PT" in page
-    (result,) = gboard_predict.run("nwp-es-AR,pt-PT", placement=Placement(backend="in-process"))
+    (result,) = gboard_predict.REPRODUCTION.results(
+        rows="nwp-es-AR,pt-PT", placement=Placement(backend="in-process")
+    )
     assert json.loads(json.dumps(result.to_json())) == document
     # No column is lost, and the first table fits 100 columns.
     for table in result.tables():

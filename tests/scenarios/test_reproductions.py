@@ -4,7 +4,7 @@ import inspect
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +14,20 @@ from lawful_runs import lawful
 from small_phones import written_phones
 from small_roles import written_roles
 
+import fedray.scenarios
 from fedray.commands import reproduce
-from fedray.commands.reproduce import GIVEN, MADE
 from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
 from fedray.scenarios import blt, flash, gboard_recipes
-from fedray.scenarios.reproduction import Reproduced, Reproduction, agreement_figure
+from fedray.scenarios.reproduction import (
+    Option,
+    Reproduced,
+    Reproduction,
+    Request,
+    agreement_figure,
+)
 from fedray.studies import reach_and_pace
 
 HERE = Placement(backend="in-process")
@@ -70,7 +76,7 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     given = dict(EXAMPLES[name])
     if "data" in given:
         given["data"] = given["data"](tmp_path)
-    for result in reproduce.reproductions()[name].run(**given):
+    for result in reproduce.reproductions()[name].results(**given):
         # A few rounds teach nothing; test_gboard_recipes.py has the statements.
         assert result.agrees or name in ("gboard-recipes", "shakespeare")
         assert result.verdict.endswith((".", "%"))
@@ -83,25 +89,45 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
         assert result.title in repr(result)
 
 
-def test_every_option_of_a_reproduction_has_a_help_and_a_default() -> None:
-    for name, each in reproduce.reproductions().items():
-        for parameter in inspect.signature(each.run, eval_str=True).parameters.values():
-            assert parameter.default is not inspect.Parameter.empty, (name, parameter)
-            assert parameter.name in {*GIVEN, *MADE} or parameter.annotation.__metadata__, (
-                name,
-                parameter,
-            )
+RUN_BY_THE_COMMAND = {"out", "figures", "as_json", "overrides", "place"}
+GALLERY = Path(fedray.scenarios.__path__[0]) / "README.md"
 
 
-def _twice(
-    factor: Annotated[float, "Factor of the printed value."] = 1.0, out: Path | None = None
-) -> Any:
+@pytest.mark.parametrize("name", reproduce.reproductions())
+def test_the_table_of_options_is_that_of_the_function(name: str) -> None:
+    """A misspelt row would fail only when the command calls the function."""
+    each = reproduce.reproductions()[name]
+    request, *own = inspect.signature(each.run, eval_str=True).parameters.values()
+    assert request.annotation is Request
+    assert {each.name: each.annotation for each in own} == {
+        option.name: option.kind for option in each.options
+    }
+    assert all(option.help.endswith(".") for option in each.options)
+    assert not {option.name for option in each.options} & RUN_BY_THE_COMMAND
+
+
+@pytest.mark.parametrize("name", reproduce.reproductions())
+def test_the_gallery_names_the_source_of_a_reproduction(name: str) -> None:
+    each = reproduce.reproductions()[name]
+    assert each.run.__module__.endswith(f".{name.replace('-', '_')}")
+    (row,) = [
+        line for line in GALLERY.read_text().splitlines() if f"`fedray reproduce {name}`" in line
+    ]
+    assert row.split(" | ")[1] == each.source
+
+
+def test_an_option_that_a_reproduction_lacks_is_an_error() -> None:
+    with pytest.raises(TypeError, match="seeds"):
+        next(reproduce.reproductions()["gboard-privacy"].results(seeds=3))
+
+
+def _twice(request: Request, *, factor: float) -> Any:
     """Two results, of which the second counts."""
     for printed in (1.0, 4.0):
         points = [("x", printed, printed * factor)]
         yield Reproduced(
             title="Twice two",
-            document={"printed": printed, "out": str(out)},
+            document={"printed": printed, "out": str(request.out)},
             shown=[Table("Values", ("run", "value"), (("x", f"{printed * factor:g}"),))],
             notes=["A note."],
             verdict=f"x is {factor:g} times the printed value.",
@@ -115,7 +141,14 @@ def own(monkeypatch, fedray_command) -> Any:
     """The command with one more reproduction."""
     known = {
         **reproduce.reproductions(),
-        "own": Reproduction("Twice two is four.", _twice, has_figures=True),
+        "own": Reproduction(
+            "own",
+            "Twice two is four.",
+            "Nobody",
+            _twice,
+            (Option("factor", float, 1.0, "Factor of the printed value."),),
+            has_figures=True,
+        ),
     }
     monkeypatch.setattr(reproduce, "reproductions", lambda: known)
     return lambda *arguments: fedray_command("reproduce", *arguments)
@@ -149,7 +182,8 @@ def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
 
 def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
     for given, message in (
-        (("owm",), "unknown reproduction 'owm'; choose from blt, flash, gboard,"),
+        (("owm",), "unknown reproduction 'owm'; did you mean 'own'?"),
+        (("chess",), "unknown reproduction 'chess'; choose from blt, flash, gboard,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),

@@ -39,8 +39,8 @@ def test_the_model_and_the_work_are_those_of_the_paper(data: Path) -> None:
 def test_a_small_study_trains_ranks_and_continues(data: Path, tmp_path: Path) -> None:
     def study(optimizers: str) -> list:
         return list(
-            shakespeare.run(
-                data,
+            shakespeare.REPRODUCTION.results(
+                data=data,
                 rounds=4,
                 optimizers=optimizers,
                 overrides=SMALL,
@@ -72,7 +72,9 @@ def test_a_small_study_trains_ranks_and_continues(data: Path, tmp_path: Path) ->
 def test_an_interrupted_training_continues_to_the_same_model(data: Path, tmp_path: Path) -> None:
     def study(folder: str, on_progress=lambda _: None) -> dict:
         given = {"rounds": 4, "optimizers": "fedyogi", "overrides": SMALL, "placement": SAVING}
-        (result,) = shakespeare.run(data, **given, out=tmp_path / folder, on_progress=on_progress)
+        (result,) = shakespeare.REPRODUCTION.results(
+            data=data, **given, out=tmp_path / folder, on_progress=on_progress
+        )
         return result.to_json()
 
     def interrupt(text: str) -> None:
@@ -92,6 +94,6 @@ def test_an_interrupted_training_continues_to_the_same_model(data: Path, tmp_pat
 
 def test_an_unknown_optimiser_and_missing_data_are_refused(data: Path) -> None:
     with pytest.raises(InputError, match="must be among fedavg, fedavgm"):
-        next(shakespeare.run(data, optimizers="fedsgd"))
+        next(shakespeare.REPRODUCTION.results(data=data, optimizers="fedsgd"))
     with pytest.raises(InputError, match="name a folder of plays"):
-        next(shakespeare.run())
+        next(shakespeare.REPRODUCTION.results())

@@ -29,6 +29,7 @@ from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.mechanisms.strategy import Strategy
 from fedray.report.page import audit_page
 from fedray.runs.budgeted import worst_rho
+from fedray.runs.calibrated import worst_participation
 from fedray.runs.learning import train
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import resume, simulate
@@ -468,7 +469,7 @@ def test_the_worst_case_of_a_run_is_what_its_schedule_enforces(
     noise = ("privacy.noise_multiplier=2.0", "privacy.mechanism={kind='identity'}")
     value = scenario(schedule, *noise)
     enforced = audit_trace(simulated(tmp_path, value)).mechanisms[0].enforced
-    assert worst_rho(value) == pytest.approx(enforced.rho, rel=1e-12)
+    assert worst_rho(value, worst_participation(value)) == pytest.approx(enforced.rho, rel=1e-12)
 
 
 def test_random_allocation_accounts_for_any_mechanism_in_one_window(tmp_path: Path) -> None:

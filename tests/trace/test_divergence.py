@@ -27,6 +27,9 @@ def trained_with(directory: Path, losses, not_finite: int = 0, **left_out: int) 
     ]
     document = {
         "trace_digest": "0" * 64,
+        "trace": "..",
+        "noise_warning": "",
+        "start": {},
         "rounds": len(rows),
         "seed": 0,
         "scenario": {"privacy": {"mechanism": {"kind": "tree"}, "clipping": {"kind": "adaptive"}}},

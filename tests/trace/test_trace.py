@@ -420,6 +420,9 @@ def write_trained(directory: Path, small, trace_digest: str = "0") -> Path:
     """A trained run of two rounds, of which the second was evaluated."""
     document = {
         "trace_digest": trace_digest,
+        "trace": "..",
+        "noise_warning": "",
+        "start": {},
         "rounds": 2,
         "seed": 0,
         "scenario": small().to_tables(),

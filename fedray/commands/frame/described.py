@@ -7,7 +7,7 @@ from typing import get_type_hints
 from fedray.base.descriptions import descriptions_of
 from fedray.base.document import Document, InPlace
 from fedray.base.errors import InputError
-from fedray.base.mistakes import nearest_first
+from fedray.base.nearest import nearest_first
 from fedray.runtime.placement import Placement
 from fedray.scenario.keys import Key, path_of, tables_of, type_text, unit_of
 from fedray.scenario.literals import literal

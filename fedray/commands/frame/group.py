@@ -6,7 +6,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fedray.base.errors import FedrayError, InputError
-from fedray.base.removed import removed
 from fedray.commands.frame.flags import as_key, as_placement, in_flags, with_set
 from fedray.commands.frame.numbers import check_numbers
 
@@ -20,13 +19,8 @@ class Interrupted(Exception):
 
 
 class Commands(TyperGroup):
-    """The commands under their headings. An unknown option is answered with its new place, and a
-    removed command with its replacement."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if (refusal := removed(f"fedray {args[0]}")) is not None:
-            raise InputError(refusal)
-        return super().resolve_command(ctx, args)
+    """The commands under their headings. An unknown option that is the name of a setting is
+    answered with the way to give it."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -46,11 +40,9 @@ class Commands(TyperGroup):
         names = {each.name for each in self.commands[command].params}
         # The program itself may have any name, and a group within it has its own.
         path = command if ctx.parent is None else f"{ctx.info_name} {command}"
-        if (refusal := removed(f"fedray {path} {option}")) is not None:
-            return refusal
         if option == "--quiet":
             return f"No such option: --quiet; it goes before the command: fedray --quiet {path}"
-        # Options of earlier habit get the way to give them now.
+        # A setting that is no option is given by another one.
         hint = as_placement(option) if "place" in names else None
         return hint or (as_key(option) if "overrides" in names else None)
 

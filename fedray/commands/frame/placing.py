@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 from fedray.base.errors import InputError, shown
+from fedray.base.nearest import nearest_first
 from fedray.runtime.placement import Placement
 
 
@@ -21,8 +22,6 @@ def placement_of(texts: Sequence[str] | None) -> Placement:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    from fedray.base.mistakes import nearest_first
-
     key, separator, value = (part.strip() for part in text.partition("="))
     # New fields of a placement become keys without a line here.
     names = [each.name for each in fields(Placement)]

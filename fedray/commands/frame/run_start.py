@@ -18,12 +18,12 @@ def say_compiling() -> None:
         typer.echo("compiling  once for this version of the code; it takes a minute", err=True)
 
 
-def read_calibrated(scenario: Path, overrides: Sequence[str], trust_code: bool) -> Any:
-    """Returns the scenario of a run, with the noise that its privacy target needs."""
-    from fedray.runs.calibrated import calibrated
+def read_checked(scenario: Path, overrides: Sequence[str], trust_code: bool) -> Any:
+    """Returns the `Preflight` of the scenario of a run."""
+    from fedray.runs.preflight import preflight
     from fedray.scenario.several_tasks import read_scenario
 
-    return calibrated(read_scenario(scenario, overrides, trust_code=trust_code), say=say_noise)
+    return preflight(read_scenario(scenario, overrides, trust_code=trust_code), say_noise)
 
 
 def say_noise(line: str) -> None:

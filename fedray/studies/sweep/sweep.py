@@ -34,7 +34,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from fedray.base.errors import InputError, ScenarioError
-from fedray.base.mistakes import nearest_first
+from fedray.base.nearest import nearest_first
 from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, Recipe
@@ -82,7 +82,7 @@ class Estimate(Table):
     """Least difference of two rounds of one device, b. A list is varied as `estimate.min_sep`."""
     max_participations: Count | None = None
     """Most rounds of one device, k; default: ceil(rounds / min_sep)."""
-    # Documents of sweeps without it stay as they were before there was a choice.
+    # Left out at its default, so that documents of sweeps without it have no such key.
     report_goal: Annotated[int, Field(ge=1, exclude_if=lambda goal: goal is None)] | None = None
     """Report goal for which the noise for a target is chosen; it grows in proportion to the goal of
     a cell, so that the signal-to-noise ratio of a mechanism is the same in all cells. Default: one
@@ -199,7 +199,7 @@ class Sweep(Table):
     ] = "rms_loss"
     """Plotted figure of `fedray.studies.sweep.cells.Row`; "regret" is over the cell's best
     mechanism, not over one made for the truth."""
-    # Documents of sweeps over prefix sums stay as they were before there was a choice.
+    # Left out at its default, so that documents of sweeps over prefix sums have no such key.
     workload: Annotated[str, Field(exclude_if=lambda workload: workload == "prefix")] = "prefix"
     """Workload of losses and errors, such as "momentum=0.9,decay=0.95"; the part "schedule" is the
     learning-rate schedule of the scenario."""

@@ -218,7 +218,7 @@ def text_bound(fans: int) -> float:
 
 
 def test_one_layer_with_projection_keeps_the_digest_of_scenarios(small) -> None:
-    """Scenarios that were written before there was a choice have neither key."""
+    """Scenarios at the defaults have neither key."""
     plain = small("training.task={kind='keyboard_lstm'}")
     assert not {"layers", "projected"} & plain.to_tables()["training"]["task"].keys()
     told = small("training.task={kind='keyboard_lstm',layers=1,projected=true}")

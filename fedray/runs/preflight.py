@@ -1,0 +1,46 @@
+"""Checks before a run, each made once: it can commit its rounds, how often the rules let a device
+come in the worst case, and the noise that its privacy target then needs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from fedray.mechanisms.participation import MinSep
+from fedray.runs.calibrated import calibrated_for, worst_participation
+from fedray.runs.sustainable import check_sustainable
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import tasks_of
+
+_Kind = TypeVar("_Kind", bound=Scenario | SeveralTasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight(Generic[_Kind]):
+    """A scenario that may be run, and the worst case of its rules."""
+
+    scenario: _Kind
+    """Scenario, with a noise multiplier in place of each privacy target."""
+    worst: tuple[MinSep, ...]
+    """`worst_participation` of each task, in the order of `tasks_of`."""
+
+
+def preflight(scenario: _Kind, say: Callable[[str], None] = lambda _: None) -> Preflight[_Kind]:
+    """Checks a scenario before a run, and calibrates its noise.
+
+    Args:
+        scenario: scenario of one task or several.
+        say: called with a line about each calibration.
+
+    Raises:
+        Unsustainable: see `check_sustainable`.
+        InputError: see `check_sustainable` and `calibrated`.
+    """
+    check_sustainable(scenario)
+    tasks = tasks_of(scenario)
+    worst = tuple(worst_participation(each.scenario) for each in tasks)
+    made = [calibrated_for(each.scenario, k, say) for each, k in zip(tasks, worst, strict=True)]
+    if isinstance(scenario, SeveralTasks):
+        named = zip(scenario.tasks, made, strict=True)
+        several = tuple(replace(each, scenario=own) for each, own in named)
+        return Preflight(replace(scenario, tasks=several), worst)
+    return Preflight(made[0], worst)
