@@ -599,7 +599,8 @@ def test_a_ledger_of_an_older_format_is_refused_in_one_sentence(tmp_path: Path) 
     (tmp_path / "old").mkdir()
     append_to_chain(tmp_path / "old" / CHAIN_FILE, [], [old])
     with pytest.raises(
-        InputError, match="format is missing.*charge the runs of a ledger of another form to a new ledger"
+        InputError,
+        match="format is missing.*charge the runs of a ledger of another form to a new ledger",
     ):
         Ledger.open(tmp_path / "old")
 
