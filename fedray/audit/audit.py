@@ -182,10 +182,9 @@ class Audit(DrawnResult):
 
     @property
     def verdict(self) -> InJson[str]:
-        """The answer in a sentence: whether the claim holds and which figures would; without a
-        claim, the epsilon on which a guarantee may rest. Whose it is not, if the data has people on
-        several devices, that an epsilon is weak, if one is, and how ids that differ only in writing
-        were taken."""
+        """The answer in sentences: whether the claim holds and which figures would; without a claim,
+        the epsilon on which a guarantee may rest. Then the other remarks (fedray/audit/verdict.py)
+        that apply, such as that an epsilon is weak."""
         return self._words.text
 
     @property

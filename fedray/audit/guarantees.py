@@ -312,7 +312,8 @@ def enforced_limits(
 
     A simulated trace has the rules in its scenario. A log has none; if it has times, a claimed
     timer is taken as enforced, and the result says so. A rule that a device of the trace broke
-    ensures nothing.
+    ensures nothing. Whether a guarantee may rest on the limits is decided later too: not for a log,
+    for noise that was not added, or for more rounds than recorded (`auditing.py`).
     """
     if isinstance(trace, ImportedTrace):
         limits = _limits_of_log(trace, claimed_timer_hours, patterns)
