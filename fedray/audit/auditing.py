@@ -1,4 +1,6 @@
-"""Auditing a trace: from its directory, a mechanism or a claim, to an `Audit`."""
+"""Auditing a trace, in five steps: the mechanisms and noise that are used, the limits of
+participation, the mechanisms audited, the claim judged, and figures withdrawn that the trace, the
+log or the noise does not support."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -229,7 +231,7 @@ def _used(
             )
         used = _Used((claim.mechanism,), claim.mechanism, claim.noise_multiplier, claim.delta)
     else:
-        used = _of_run(scenario, given, noise_multiplier, delta)
+        used = _used_without_claim(scenario, given, noise_multiplier, delta)
     try:
         if used.noise_multiplier is not None:
             check_noise_multiplier(used.noise_multiplier)
@@ -261,7 +263,7 @@ def _check_claimable(scenario: Scenario | None) -> None:
         )
 
 
-def _of_run(
+def _used_without_claim(
     scenario: Scenario | None,
     given: tuple[Strategy, ...],
     noise_multiplier: float | None,
@@ -409,8 +411,8 @@ def _with_server_rules(
     exclusions: Exclusions | None,
     delta: float,
 ) -> MechanismAudit:
-    """Adds the guarantees of sampling by the server and of its filter, and withdraws those that do
-    not cover the claimed rounds."""
+    """Returns a mechanism with the guarantees of sampling by the server and of its filter, and
+    without those that do not cover the claimed rounds."""
     strategy, noise, enforced = mechanism.strategy, mechanism.noise, mechanism.enforced
     n = 0 if subject.claim is None else subject.claim.rounds or 0
     turns, is_longer = enforced.participation, n > trace.committed_rounds

@@ -50,7 +50,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class AuditVerdict:
-    """The words of an audit, each computed when it is first read."""
+    """The words of an audit, computed when they are read."""
 
     audit: Audit
     """The audit, with the figures behind the words."""
@@ -212,13 +212,13 @@ class AuditVerdict:
 
 
 def on_claim(audit: Audit) -> Remark | None:
-    """Returns whether the claim holds, and which figures would."""
+    """Returns a remark on whether the claim holds, and which figures would hold."""
     return Remark(verdict_sentences(audit.findings)) if audit.findings else None
 
 
 def on_guarantee(audit: Audit) -> Remark | None:
-    """Returns the epsilon on which a guarantee may rest, or why there is none; None with a
-    claim."""
+    """Returns a remark with the epsilon on which a guarantee may rest, or the reason why it may not
+    rest on any; None with a claim."""
     if audit.findings:
         return None
     found = audit.basis.guarantee
@@ -263,7 +263,7 @@ def _epsilon_of_person(audit: Audit) -> str:
 
 
 def on_target(audit: Audit) -> Remark | None:
-    """Returns whether the epsilon meets the scenario's target; None without one."""
+    """Returns a remark on whether the epsilon meets the scenario's target; None without one."""
     if audit.meets_target is None or audit.scenario is None:
         return None
     wanted = given(audit.scenario.privacy.wanted_epsilon or 0.0)
@@ -273,7 +273,7 @@ def on_target(audit: Audit) -> Remark | None:
 
 
 def on_trained_sample(audit: Audit) -> Remark | None:
-    """Returns that a model trained on a sample of each round lacks the guarantee stated, if any."""
+    """Returns a remark that a model trained on a sample of each round lacks the guarantee."""
     run = audit.scenario
     if audit.basis.guarantee is None or run is None or not run.trains_a_sample:
         return None
@@ -287,12 +287,12 @@ def on_trained_sample(audit: Audit) -> Remark | None:
 
 
 def on_clients(audit: Audit) -> Remark | None:
-    """Returns the epsilon of people whose data is on several devices."""
+    """Returns a remark with the epsilon of people whose data is on several devices."""
     return Remark(audit.clients.text, is_about_epsilon=True) if audit.clients else None
 
 
 def on_weak_epsilon(audit: Audit) -> Remark | None:
-    """Returns that an epsilon of a device or a person is weak."""
+    """Returns a remark that an epsilon of a device or a person is weak."""
     text = weak_text(*named_epsilons(audit))
     return Remark(text, is_about_epsilon=True) if text else None
 
@@ -311,8 +311,8 @@ def named_epsilons(audit: Audit) -> list[float]:
 
 
 def on_joined_ids(audit: Audit) -> Remark | None:
-    """Returns that ids that differ only in writing were taken as one device or as distinct ones;
-    None if the import was not asked."""
+    """Returns a remark on whether ids that differ only in writing were taken as one device or as
+    distinct ones; None if the import was not asked."""
     if (ids := audit.joined_ids) is None:
         return None
     taken = "one device" if ids else "distinct devices"
@@ -324,7 +324,8 @@ def on_joined_ids(audit: Audit) -> Remark | None:
 
 
 def on_limits_of_log(audit: Audit) -> Remark | None:
-    """Returns that the limits of a claim about a log are the log's own, which is no evidence."""
+    """Returns a remark that the limits of a claim about a log are the log's own, so that the log is
+    no evidence for them."""
     keys = ("min_sep", "max_participations", "frontier", "timer_hours")
     claim, stated = audit.claim, [each for each in audit.findings if each.statement in keys]
     is_broken = any(each.verdict is Verdict.BROKEN for each in stated)
