@@ -7,7 +7,6 @@ devices at any time, and the devices of a block that have joined have its first 
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +21,14 @@ from fedray.base.arrays import (
 )
 from fedray.base.blocks import BLOCK_DEVICES
 from fedray.base.compiled import njit
-from fedray.base.rng import Key, Stream, draw, exponential, normal, share_at, stream_key, uniform
+from fedray.base.rng import Key, Stream, draw, exponential, normal, stream_key, uniform
 from fedray.scenario import Scenario
-from fedray.scenario.population import TimeZone
-from fedray.wire.device_classes import DeviceClasses, class_of, classes_of, classes_on
+from fedray.wire.device_classes import DeviceClasses, class_of, classes_of
+from fedray.wire.zones import REACH
 
-# Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER:
-# (0, 0).
-_REACH, _SPEED = 0, 1
+# Part b of the address (0, b) within Stream.DEVICE, whose REACH = 0 is in fedray/wire/zones.py.
+# Within Stream.PRESENCE and Stream.TIMER: (0, 0).
+_SPEED = 1
 
 
 class DeviceModel(NamedTuple):
@@ -75,63 +74,8 @@ def is_usable(model, device):
     # No uniform reaches 1, so a draw would give the same.
     if model.usable_share == 1.0:
         return True
-    w0 = draw(model.key, device, 0, _REACH)[0]
+    w0 = draw(model.key, device, 0, REACH)[0]
     return uniform(w0) < model.usable_share
-
-
-class Zones(NamedTuple):
-    """Time zones of a population.
-
-    key: key of the draws.
-    edges: [Z]; upper edge of each zone's share, rising to 1.
-    offsets: [Z]; local time minus UTC, hours.
-    """
-
-    key: Key
-    edges: Float64Array
-    offsets: Float64Array
-
-    @classmethod
-    def of(cls, zones: Sequence[TimeZone], seed: int) -> "Zones":
-        """Compiles the time zones of a population, from the tables and a scenario's seed."""
-        shares = [zone.share for zone in zones]
-        offsets = [zone.utc_offset_hours for zone in zones]
-        return cls(
-            key=stream_key(seed, Stream.DEVICE),
-            edges=np.cumsum(shares),
-            offsets=np.array(offsets, np.float64),
-        )
-
-
-@njit(forceinline=True)
-def zone_of(key, edges, device):
-    """Returns the position of a device's zone; see `Zones` for key and edges."""
-    if edges.size == 1:
-        return 0
-    # The second word of the address whose first decides whether the task can use the device.
-    w1 = draw(key, device, 0, _REACH)[1]
-    return share_at(edges, w1)
-
-
-@njit(cache=True, nogil=True)
-def zones_on(zones: Zones, device_ids: UInt64Array) -> Int64Array:
-    """Returns the positions [G] of the zones of devices [G]."""
-    found = np.empty(device_ids.size, np.int64)
-    for asked in range(device_ids.size):
-        found[asked] = zone_of(zones.key, zones.edges, device_ids[asked])
-    return found
-
-
-def zone_offsets_on(scenario: Scenario, device_ids: UInt64Array) -> Float64Array:
-    """Returns local time minus UTC of devices [G], hours, by the zones of their classes."""
-    own_class = classes_on(DeviceClasses.of(scenario), device_ids)
-    offsets = np.empty(device_ids.size)
-    for place, of_class in enumerate(scenario.of_classes):
-        zones = Zones.of(of_class.population.time_zones, of_class.seed)
-        chosen = own_class == place
-        positions = zones_on(zones, device_ids[chosen])
-        offsets[chosen] = zones.offsets[positions]
-    return offsets
 
 
 def habits_on(scenario: Scenario, device_ids: UInt64Array) -> Float64Array:
@@ -155,7 +99,7 @@ def examples_of(model, device, class_factor):
     times the factor of the device's class, from 1 to the model's limit."""
     # The third word of the address: the first two decide whether the device is usable, and its
     # zone.
-    w2 = draw(model.key, device, 0, _REACH)[2]
+    w2 = draw(model.key, device, 0, REACH)[2]
     spread = math.exp(model.examples_sigma * normal(w2))
     examples = math.floor(class_factor * model.examples_median * spread)
     return max(1.0, min(model.examples_max, examples))

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.scenario.availability import AlwaysOn
-from ..population import Zones
+from fedray.wire.zones import Zones
 from .intervals import Intervals
 from .model import Listing, NothingKnown
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.scenario.availability import ConditionsAvailability, Uses
-from ..population import Zones, zone_of
+from fedray.wire.zones import Zones, zone_of
 from .compiled import CompiledModel, Request
 from .habit_sessions import (
     LONGEST_DAYS,

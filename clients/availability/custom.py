@@ -5,7 +5,7 @@ import numpy as np
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.scenario.availability import CustomAvailability
-from ..population import Zones
+from fedray.wire.zones import Zones
 from ..python_file import function_in
 from .intervals import Intervals
 from .model import Listing, NothingKnown

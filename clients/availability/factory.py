@@ -4,7 +4,7 @@ from pkgutil import resolve_name
 
 from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses
-from ..population import Zones
+from fedray.wire.zones import Zones
 from .by_class import AvailabilityByClass
 from .model import Availability
 

@@ -14,7 +14,7 @@ from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Arra
 from fedray.base.compiled import njit
 from fedray.base.rng import draw_many, share_at, uniform
 from fedray.scenario.availability import HabitAvailability
-from ..population import Zones
+from fedray.wire.zones import Zones
 from .compiled import CompiledModel, Request
 from .habit_sessions import (
     DAY_SESSION,
@@ -220,7 +220,7 @@ def _draw_habits(model, tables, device_ids, words, out):
     propensity, center, length, day_rate, zone = out
     size = device_ids.size
     static = np.full(size, STATIC)
-    # A single zone needs no draw, as in `clients.population.zone_of`.
+    # A single zone needs no draw, as in `fedray.wire.zones.zone_of`.
     zone[:size] = 0
     if edges.size > 1:
         draw_many(zone_key, device_ids, static, static, size, words)

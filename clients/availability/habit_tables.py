@@ -21,7 +21,7 @@ from fedray.base.rng import (
     tabulated_quantiles,
 )
 from fedray.scenario.availability import Habits
-from ..population import Zones
+from fedray.wire.zones import Zones
 
 # Address b within Stream.HABIT at (device, a = 0).
 STATIC = 0

@@ -9,7 +9,7 @@ import numpy as np
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.scenario.availability import PoissonAvailability
-from ..population import Zones
+from fedray.wire.zones import Zones
 from .compiled import CompiledModel, Request
 from .intervals import (
     DAY,

@@ -14,7 +14,7 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
 from fedray.scenario.availability import ReplayAvailability
-from ..population import Zones, zone_of
+from fedray.wire.zones import Zones, zone_of
 from .compiled import CompiledModel, Request
 from .intervals import DAY, HOUR, JOIN_SECONDS, Intervals
 

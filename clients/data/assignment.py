@@ -22,8 +22,9 @@ from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 from fedray.scenario.data import AssignedData
 from fedray.wire.device_classes import DeviceClasses, classes_of, classes_on
+from fedray.wire.zones import Zones, zones_on
 from ..availability.habit import HabitAvailabilityModel
-from ..population import DeviceModel, Zones, speed_of, zones_on
+from ..population import DeviceModel, speed_of
 from .source import FIRST_HELD_OUT, Ids, Integers
 
 QUANTILE_DEVICES = 16_384

@@ -10,7 +10,8 @@ from fedray.base.rng import Stream, draw, normal, poisson, stream_key, uniform
 from fedray.mechanisms.questions.question import Items
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import NumberValues, WordValues
-from ..population import habits_on, zone_offsets_on
+from fedray.wire.zones import zone_offsets_on
+from ..population import habits_on
 from .values import occurrences
 
 

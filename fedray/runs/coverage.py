@@ -18,10 +18,10 @@ from fedray.clients.population import (
     are_usable,
     habits_on,
     present_between,
-    zone_offsets_on,
 )
 from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses, classes_of, classes_on
+from fedray.wire.zones import zone_offsets_on
 
 HABITS = ("0 to 25 %", "25 to 50 %", "50 to 75 %", "75 to 100 %")
 """Quarters of the devices by their propensity to be eligible, from the least."""

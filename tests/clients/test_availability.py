@@ -19,8 +19,9 @@ from fedray.clients.availability.habit_sessions import MAX_SESSIONS, intervals_b
 from fedray.clients.availability.habit_tables import Habit, HabitModel, habit_of
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.clients.availability.model import Listing
-from fedray.clients.population import DeviceModel, are_usable, zone_of
+from fedray.clients.population import DeviceModel, are_usable
 from fedray.scenario import Scenario
+from fedray.wire.zones import zone_of
 
 
 @njit

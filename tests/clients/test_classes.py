@@ -15,7 +15,6 @@ from fedray.clients.availability.model import Listing
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.data.factory import source_of
 from fedray.clients.latency import LatencyModel, work_seconds
-from fedray.clients.population import zone_offsets_on
 from fedray.report.audits import audit_tables
 from fedray.report.page import audit_page
 from fedray.runs.simulation import simulate
@@ -24,6 +23,7 @@ from fedray.scenario import Scenario
 from fedray.server.rounds.rounds import FateModel, Selected, draw_fates
 from fedray.trace.schema import OUTCOMES
 from fedray.wire.device_classes import DeviceClasses, classes_on
+from fedray.wire.zones import zone_offsets_on
 
 DEVICES = np.arange(20_000, dtype=np.uint64)
 CLASSES = (

@@ -93,7 +93,8 @@ def test_many_devices_are_asked_block_by_block(values: Values) -> None:
 
 def test_numbers_follow_zone_and_habit() -> None:
     """The slopes by least squares; false alarms: 1e-6 each."""
-    from fedray.clients.population import habits_on, zone_offsets_on
+    from fedray.clients.population import habits_on
+    from fedray.wire.zones import zone_offsets_on
 
     value = scenario(EXAMPLES["numbers"])
     ids = np.arange(40_000, dtype=np.uint64)
@@ -113,7 +114,7 @@ def test_numbers_follow_zone_and_habit() -> None:
 
 
 def test_words_are_those_of_a_readable_twin() -> None:
-    from fedray.clients.population import zone_offsets_on
+    from fedray.wire.zones import zone_offsets_on
 
     value = scenario(EXAMPLES["words"])
     values, key = values_of(value), stream_key(3, Stream.VALUES)

@@ -18,7 +18,7 @@ from fedray.audit.questions import privacy_of_answers
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.form import read_vocabulary
-from fedray.clients.population import habits_on, zone_offsets_on
+from fedray.clients.population import habits_on
 from fedray.clients.values.values import held_by, of_rows, values_of
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Repeated
@@ -32,6 +32,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.data import ParquetData
 from fedray.trace.reader import Trace
 from fedray.wire.messages import RunProgress
+from fedray.wire.zones import zone_offsets_on
 
 HERE = Placement(1, "in-process")
 MEAN = {"kind": "mean", "low": -20.0, "high": 20.0}

@@ -12,12 +12,12 @@ from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, draw, exponential, stream_key
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.clients.availability.model import Listing
-from fedray.clients.population import Zones
 from fedray.clients.sessions import long_intervals
 from fedray.scenario.population import TimeZone
 from fedray.studies.habits.columns import interval_sums, point_sums
 from fedray.studies.habits.parameters import Fitted, Kind
 from fedray.studies.habits.statistics import Summary, summary_of_intervals, summary_of_records
+from fedray.wire.zones import Zones
 
 
 class Records(NamedTuple):

@@ -8,9 +8,10 @@ from fedray.base.errors import ScenarioError
 from fedray.clients.availability.habit import HabitAvailabilityModel
 from fedray.clients.data.assignment import Assignment, held_out_places
 from fedray.clients.data.source import FIRST_HELD_OUT
-from fedray.clients.population import DeviceModel, Zones, speed_of, zone_of
+from fedray.clients.population import DeviceModel, speed_of
 from fedray.scenario import Scenario
 from fedray.scenario.data import AssignedData
+from fedray.wire.zones import Zones, zone_of
 
 DEVICES = np.arange(20_000, dtype=np.uint64)
 COUNTS = np.random.default_rng(0).integers(1, 50, 1000)
