@@ -20,11 +20,12 @@ Hours = Annotated[float, Field(ge=0, le=87_840)]
 
 class PolicyTable(Table):
     """Base class of policy tables. A table declares the facts that its policy needs from the
-    shards, and the policy gets only these."""
+    shards, and they report only these."""
 
     implementation: ClassVar[str]
-    """`module:name` of the policy: called with this table and the table `participation`, it returns
-    a `ParticipationPolicy`."""
+    """`module:name` of the policy: called with this table and its scenario, it returns a
+    `ParticipationPolicy`. Facts of devices, such as time zones, follow from the scenario by
+    functions of `fedray/wire/`."""
     counts_uploads: ClassVar[bool] = False
     """Whether the policy counts contributions from the start of their upload."""
 

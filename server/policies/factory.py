@@ -19,7 +19,7 @@ def policies_of(scenario: Scenario) -> Policies:
     table = scenario.participation
     tables = (TimerPolicy(),) if table.policies is None else table.policies
     each: list[ParticipationPolicy] = [
-        resolve_name(one.implementation)(one, table) for one in tables
+        resolve_name(one.implementation)(one, scenario) for one in tables
     ]
     if table.round_separation:
         each.append(RoundSeparation(table.round_separation, "arrived"))

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedray.base.arrays import BoolArray, Float64Array, UInt32Array, UInt64Array
-from fedray.scenario.participation import Participation, PolicyTable
+from fedray.scenario import Scenario
+from fedray.scenario.participation import PolicyTable
 from fedray.wire.history import HistoryLosses, first_loss_after
 from fedray.wire.messages import NEVER
 
@@ -95,9 +96,9 @@ class ParticipationPolicy:
         return np.zeros(attempt.size, np.bool_)
 
 
-def remembers_nothing(table: PolicyTable, participation: Participation) -> ParticipationPolicy:
+def remembers_nothing(table: PolicyTable, scenario: Scenario) -> ParticipationPolicy:
     """Returns a policy without memory, for a table that only the shard checks."""
-    del table, participation
+    del table, scenario
     return ParticipationPolicy()
 
 

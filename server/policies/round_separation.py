@@ -4,26 +4,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedray.base.arrays import BoolArray
-from fedray.scenario.participation import MinSepPolicy, Participation
+from fedray.scenario import Scenario
+from fedray.scenario.participation import MinSepPolicy
 from .policy import Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSeparation(ParticipationPolicy):
-    """Rounds of a device differ by at least `gap`.
-
-    gap: least difference between the numbers of two rounds of a device.
-    remembers: rounds that a device remembers: rounds in which its report arrived in time, or rounds
-        in which it started an upload that the server did not abort.
-    """
+    """Rounds of a device differ by at least `gap`."""
 
     gap: int
+    """Least difference between the numbers of two rounds of a device."""
     remembers: Literal["arrived", "upload"]
+    """Rounds that a device remembers: rounds in which its report arrived in time, or rounds in
+    which it started an upload that the server did not abort."""
 
     @classmethod
-    def of(cls, table: MinSepPolicy, participation: Participation) -> "RoundSeparation":
+    def of(cls, table: MinSepPolicy, scenario: Scenario) -> "RoundSeparation":
         """Returns the policy of its table."""
-        del participation
+        del scenario
         return cls(table.gap, "upload")
 
     @property

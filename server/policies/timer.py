@@ -5,24 +5,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.base.arrays import BoolArray, Float64Array
-from fedray.scenario.participation import Participation, TimerPolicy
+from fedray.scenario import Scenario
+from fedray.scenario.participation import TimerPolicy
 from .policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Timer(ParticipationPolicy):
-    """Every device waits its own `timer_seconds` after the event that starts its timer.
-
-    resets_on: the event; see `fedray.scenario.participation.Participation.timer_resets_on`.
-    """
+    """Every device waits its own `timer_seconds` after the event that starts its timer."""
 
     resets_on: str
+    """The event; see `fedray.scenario.participation.Participation.timer_resets_on`."""
 
     @classmethod
-    def of(cls, table: TimerPolicy, participation: Participation) -> "Timer":
+    def of(cls, table: TimerPolicy, scenario: Scenario) -> "Timer":
         """Returns the timer of the table `participation`; its own table has no keys."""
         del table
-        return cls(participation.timer_resets_on)
+        return cls(scenario.participation.timer_resets_on)
 
     def absence(self, attempt: Attempt) -> Absence:
         """Returns times rounded up to seconds, so that no device comes before its timer has run

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedray.scenario.participation import Participation, WithoutReplacementPolicy
+from fedray.scenario import Scenario
+from fedray.scenario.participation import WithoutReplacementPolicy
 from .policy import Absence, Attempt, ParticipationPolicy
 
 
@@ -15,20 +16,17 @@ class WithoutReplacement(ParticipationPolicy):
 
     The shard checks the other half of the rule, that the history must be older than the period,
     because it holds for devices that never took part too.
-
-    period_seconds: the period.
-    knows_of_loss: whether a device that has lost its history knows the time of the loss.
     """
 
     period_seconds: float
+    """The period."""
     knows_of_loss: bool
+    """Whether a device that has lost its history knows the time of the loss."""
 
     @classmethod
-    def of(
-        cls, table: WithoutReplacementPolicy, participation: Participation
-    ) -> "WithoutReplacement":
-        """Returns the policy of its table; `participation` describes losses of history."""
-        is_known = participation.history_loss != "corrupted"
+    def of(cls, table: WithoutReplacementPolicy, scenario: Scenario) -> "WithoutReplacement":
+        """Returns the policy of its table; the scenario describes losses of history."""
+        is_known = scenario.participation.history_loss != "corrupted"
         return cls(3600.0 * table.period_hours, is_known)
 
     @property

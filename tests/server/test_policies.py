@@ -129,6 +129,6 @@ def test_a_report_decades_after_the_end_of_a_run_costs_no_walk_to_it() -> None:
 def test_a_policy_for_which_shards_keep_nothing_is_refused(
     small, monkeypatch, policy: ParticipationPolicy, told: str
 ) -> None:
-    monkeypatch.setattr(Timer, "of", lambda table, participation: policy)
+    monkeypatch.setattr(Timer, "of", lambda table, scenario: policy)
     with pytest.raises(ValueError, match=told):
         policies_of(small())
