@@ -9,18 +9,22 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import Int64Array, UInt64Array
 from fedray.base.errors import RunFailed
+from fedray.trace.columns import COLUMNS
+from fedray.trace.schema import PARTICIPATIONS
 from fedray.wire.messages import Settlement
 from .check_in import by_bits
 
 CHUNK_ROWS = 1 << 21
-# The trace's columns that every settlement has, and their types.
-_COLUMNS = {
-    "round": np.uint32,
-    "device_id": np.uint64,
-    "checkin_time": np.float64,
-    "report_time": np.float64,
-    "outcome": np.uint8,
+_DTYPES = {each.name: each.dtype for each in COLUMNS[PARTICIPATIONS]}
+_IN_SETTLEMENT = {
+    "device_id": "device_ids",
+    "checkin_time": "check_in_times",
+    "report_time": "report_times",
+    "outcome": "outcomes",
+    "version": "versions",
 }
+"""Attribute of a settlement with each column of the trace that is kept with its rows, besides the
+round."""
 
 
 class RowStore:
@@ -28,8 +32,6 @@ class RowStore:
 
     Args:
         has_versions: whether settlements have versions of the model.
-
-    rows: number of rows held.
     """
 
     # A device's rows come in order of check-in time, because it is in one attempt at a time, or its
@@ -37,9 +39,10 @@ class RowStore:
     # upload's rounds.
 
     def __init__(self, has_versions: bool = False) -> None:
-        self._kinds: dict[str, type] = dict(_COLUMNS)
-        if has_versions:
-            self._kinds["version"] = np.uint32
+        names = ["round", *_IN_SETTLEMENT]
+        if not has_versions:
+            names.remove("version")
+        self._dtypes = {name: _DTYPES[name] for name in names}
         # Copies of rows: a settlement's own arrays may be views that keep a whole message in
         # memory.
         self._recent: list[dict[str, NDArray]] = []
@@ -47,6 +50,7 @@ class RowStore:
         self._chunks: list[dict[str, NDArray]] = []
         self._mappings: list[mmap.mmap] = []
         self.rows = 0
+        """Number of rows held."""
 
     def add(self, settlement: Settlement) -> None:
         """Adds the rows of a settlement. Attempts must come in order.
@@ -55,15 +59,11 @@ class RowStore:
             RunFailed: a chunk cannot be written.
         """
         size = settlement.device_ids.size
-        rows: dict[str, NDArray] = {
-            "round": np.full(size, settlement.round_index, np.uint32),
-            "device_id": settlement.device_ids.copy(),
-            "checkin_time": settlement.check_in_times.copy(),
-            "report_time": settlement.report_times.copy(),
-            "outcome": settlement.outcomes.copy(),
-        }
-        if "version" in self._kinds:
-            rows["version"] = settlement.versions.copy()
+        number = np.full(size, settlement.round_index, self._dtypes["round"])
+        rows: dict[str, NDArray] = {"round": number}
+        for name, attribute in _IN_SETTLEMENT.items():
+            if name in self._dtypes:
+                rows[name] = getattr(settlement, attribute).copy()
         self._recent.append(rows)
         self._recent_rows += size
         self.rows += size
@@ -74,8 +74,7 @@ class RowStore:
         """Reads the rows of devices [first_device, end_device), sorted by (device, check-in time).
 
         Returns:
-            Columns of the trace, by name: round, device_id, checkin_time, report_time, outcome; and
-            version, if settlements have it.
+            Columns of the trace by name, as far as settlements have them.
 
         Raises:
             RunFailed: a chunk cannot be written.
@@ -85,9 +84,9 @@ class RowStore:
         # Chunks are sorted by device, so the rows of a range lie together in each.
         ranges = [np.searchsorted(chunk["device_id"], bounds) for chunk in self._chunks]
         columns: dict[str, NDArray] = {}
-        for name, kind in self._kinds.items():
+        for name, dtype in self._dtypes.items():
             # The empty part gives the column its type if no chunk exists.
-            parts = [np.empty(0, kind)]
+            parts = [np.empty(0, dtype)]
             for chunk, (begin, end) in zip(self._chunks, ranges, strict=True):
                 column = chunk[name]
                 parts.append(column[begin:end])
@@ -104,7 +103,7 @@ class RowStore:
             return
         rows = self._recent_rows
         columns: dict[str, NDArray] = {}
-        for name in self._kinds:
+        for name in self._dtypes:
             columns[name] = np.concatenate([each[name] for each in self._recent])
         self._recent = []
         self._recent_rows = 0
@@ -126,9 +125,9 @@ class RowStore:
         self._mappings.append(mapping)
         chunk: dict[str, NDArray] = {}
         begin = 0
-        for name, kind in self._kinds.items():
-            end = begin + rows * np.dtype(kind).itemsize
-            chunk[name] = np.frombuffer(mapping, kind, rows, begin)
+        for name, dtype in self._dtypes.items():
+            end = begin + rows * dtype.itemsize
+            chunk[name] = np.frombuffer(mapping, dtype, rows, begin)
             begin = end
         self._chunks.append(chunk)
 

@@ -19,7 +19,7 @@ from fedray.cli import app
 from fedray.scenario import Scenario
 from fedray.scenario.keys import KeyTable, tables_of
 from fedray.studies.sweep.sweep import Sweep
-from fedray.trace.columns import MEANINGS, columns_of
+from fedray.trace.columns import COLUMNS
 
 FILES: Mapping[str, tuple[str, type[BaseModel]]] = {
     "reference/scenario.md": ("Scenario files", Scenario),
@@ -151,12 +151,12 @@ def _of_command(command: Any, context: Any) -> Iterator[str]:
 
 def trace() -> str:
     """The page of the columns of a trace."""
-    return _page("Trace columns", [part for file in MEANINGS for part in _of_columns(file)])
+    return _page("Trace columns", [part for file in COLUMNS for part in _of_columns(file)])
 
 
 def _of_columns(file: str) -> Iterator[str]:
     yield f"## {file}"
-    rows = ((f"`{each.name}`", each.type, each.unit, each.meaning) for each in columns_of(file))
+    rows = ((f"`{each.name}`", each.type, each.unit, each.meaning) for each in COLUMNS[file])
     yield _table(("column", "type", "unit", "meaning"), rows)
 
 

@@ -28,9 +28,9 @@ from fedray.trace.imported import open_trace
 from fedray.trace.learned_from import is_trained_run, opened_training
 from fedray.trace.provenance import package_versions
 from fedray.trace.reader import Trace
-from fedray.trace.schema import LOSSES_DIGEST, LOSSES_FILE, ROUNDS_FILE
+from fedray.trace.schema import LOSSES_DIGEST, LOSSES_FILE, METRICS_FILE, ROUNDS_FILE
 from fedray.trace.several_tasks import TasksRun, is_of_tasks
-from fedray.trace.trained import METRICS_FILE, MODEL_FILE, TrainedRun
+from fedray.trace.trained import MODEL_FILE, TrainedRun
 from fedray.wire.messages import ProgressListener
 
 

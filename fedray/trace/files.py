@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,8 @@ from fedray.base.arrays import UInt8Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
 from fedray.base.regular_file import check_regular_file, read_regular_file
+from fedray.trace.columns import TEXTS
 from fedray.trace.schema import DOCUMENT_DIGEST, RUN_FILE, document_digest
-
-Codes = Mapping[str, tuple[str, ...]]
-NO_CODES: Codes = MappingProxyType({})
 
 DAMAGE = (
     OSError,
@@ -159,7 +156,6 @@ def read_columns(
     schema: pa.Schema,
     rows: int | None = None,
     names: Iterable[str] | None = None,
-    codes: Codes = NO_CODES,
 ) -> dict[str, NDArray]:
     """Returns columns in the schema's order; page checksums and values are verified.
 
@@ -168,10 +164,9 @@ def read_columns(
         schema: exact columns of the file.
         rows: exact number of rows; None for any.
         names: columns to read; None for all.
-        codes: permitted texts of each text column; the position of a text is its code.
 
     Returns:
-        Arrays by name; NaN stands for null.
+        Arrays by name; NaN stands for null, and a code for a text (fedray/trace/columns.py).
 
     Raises:
         TraceCorrupt: the file is missing or damaged, has other columns or rows, or has a null that
@@ -191,7 +186,7 @@ def read_columns(
                 raise TraceCorrupt.at(file, f"has nulls in its column {name!r}")
         if rows is not None and table.num_rows != rows:
             raise TraceCorrupt.at(file, f"has {table.num_rows} rows, {RUN_FILE} says {rows}")
-        return {name: _to_numpy(table.column(name), file, codes.get(name, ())) for name in wanted}
+        return {name: _to_numpy(table.column(name), file, TEXTS.get(name, ())) for name in wanted}
 
 
 @contextlib.contextmanager

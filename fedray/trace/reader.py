@@ -17,6 +17,14 @@ from fedray.base.removed import removed
 from fedray.base.result import DrawnResult, Result
 from fedray.base.storage import fetched
 from fedray.base.threads import in_order
+from fedray.trace.columns import (
+    LOSS_SCHEMA,
+    ROUND_SCHEMA,
+    columns_in,
+    has_owners,
+    is_buffered,
+    schema_of,
+)
 from fedray.trace.files import DocumentForm, check_file, check_name, read_columns
 from fedray.trace.invariants import (
     check_accepted,
@@ -28,16 +36,11 @@ from fedray.trace.invariants import (
     check_versions,
 )
 from fedray.trace.schema import (
-    BUFFERED_SCHEMA,
     FORMAT,
-    LOSS_SCHEMA,
     LOSSES_DIGEST,
     LOSSES_FILE,
     OUTCOMES,
-    OWNER,
-    PARTICIPATION_SCHEMA,
     PARTICIPATIONS,
-    ROUND_SCHEMA,
     ROUNDS_FILE,
     RUN_FILE,
     SCHEMA_VERSION,
@@ -183,20 +186,17 @@ class Trace(DrawnResult, OpenedTrace):
     @property
     def is_buffered(self) -> bool:
         """Whether rounds are buffers of reports from devices that started at different times."""
-        rounds = self.scenario.get("rounds")
-        return isinstance(rounds, dict) and rounds.get("mode") == "buffered"
+        return is_buffered(self.scenario)
 
     @property
     def participation_schema(self) -> pa.Schema:
         """Columns of the participations."""
-        schema = BUFFERED_SCHEMA if self.is_buffered else PARTICIPATION_SCHEMA
-        return schema.append(OWNER) if self.has_owners else schema
+        return schema_of(columns_in(PARTICIPATIONS, self.scenario))
 
     @property
     def has_owners(self) -> bool:
         """Whether the run had owners of devices (`population.owners`)."""
-        population = self.scenario.get("population")
-        return isinstance(population, dict) and "owners" in population
+        return has_owners(self.scenario)
 
     @property
     def scenario(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class Trace(DrawnResult, OpenedTrace):
     def rounds(self) -> dict[str, NDArray]:
         """Columns of the attempts at rounds, in order of time, with the state as a code (0
         committed, 1 abandoned)."""
-        columns = read_columns(self.path / ROUNDS_FILE, ROUND_SCHEMA, codes={"state": STATES})
+        columns = read_columns(self.path / ROUNDS_FILE, ROUND_SCHEMA)
         if self._verify:
             self._demand(columns_digest(columns) == self.run["rounds_digest"], ROUNDS_FILE)
         return columns
@@ -293,7 +293,7 @@ class Trace(DrawnResult, OpenedTrace):
         check_totals(rows_per_round, self.rounds, str(self.path))
 
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
-        used = ("round", "device_id", "outcome", "version", OWNER.name)
+        used = ("round", "device_id", "outcome", "version", "owner_id")
         names = [name for name in self.participation_schema.names if name in used]
         columns = self._columns_of(part, names)
         chosen = columns["outcome"] == OUTCOMES.index("accepted")
@@ -306,7 +306,7 @@ class Trace(DrawnResult, OpenedTrace):
         versions = columns["version"][chosen] if self.is_buffered else None
         if versions is not None:
             check_versions(versions, rounds, self._max_staleness, file)
-        owner_ids = columns[OWNER.name][chosen] if self.has_owners else None
+        owner_ids = columns["owner_id"][chosen] if self.has_owners else None
         if owner_ids is not None:
             check_owners(owner_ids, device_ids, file)
         return AcceptedPart(device_ids, rounds, versions, owner_ids)
@@ -355,7 +355,7 @@ class Trace(DrawnResult, OpenedTrace):
         """Returns columns of a part, each checked against its recorded digest."""
         file = self.path / part["file"]
         schema = self.participation_schema
-        columns = read_columns(file, schema, part["rows"], names, codes={"outcome": OUTCOMES})
+        columns = read_columns(file, schema, part["rows"], names)
         if not self._verify:
             return columns
         for name, column in columns.items():

@@ -7,8 +7,7 @@
       participations/*.parquet    a row per selected device, sorted by (device_id, checkin_time); a
                                   file per part (a fixed range of device blocks), so that each
                                   device's rows are in one file; of buffered rounds, a row per
-                                  device whose attempt ended while the buffer was filled; with
-                              population.owners, also the owner of the device
+                                  device whose attempt ended while the buffer was filled
       losses.parquet              a row per loss of a device's history, between its first and last
                                   check-in in the trace, sorted by (device_id, time); only if
                                   histories may be lost
@@ -28,7 +27,8 @@ the upload window, and `eligible_estimate` the number of eligible uploads. run.j
 uploads in `uploads` and the draws in `sampling`. If the population has classes, `classes` gives the
 average share of each that is eligible at once, and its participations.
 
-Times are seconds since the start of the run, which is midnight UTC of a Monday.
+Times are seconds since the start of the run, which is midnight UTC of a Monday. The columns of each
+file are in fedray/trace/columns.py.
 """
 
 import hashlib
@@ -37,7 +37,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedray.wire.messages import Outcome
@@ -49,6 +48,8 @@ DOCUMENT_DIGEST = "document_digest"
 RUN_FILE = "run.json"
 ROUNDS_FILE = "rounds.parquet"
 LOSSES_FILE = "losses.parquet"
+METRICS_FILE = "metrics.parquet"
+"""File of a trained run (fedray/trace/trained.py)."""
 REPORT_FILE = "report.html"
 PARTICIPATIONS = "participations"
 
@@ -56,47 +57,6 @@ OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
 """Names in the column `outcome`; a name's position is its code in memory and in the digest."""
 STATES = ("committed", "abandoned")
 
-PARTICIPATION_SCHEMA = pa.schema(
-    [
-        pa.field("round", pa.uint32(), nullable=False),
-        pa.field("device_id", pa.uint64(), nullable=False),
-        pa.field("checkin_time", pa.float64(), nullable=False),
-        # The report's time is null if the device never reported.
-        pa.field("report_time", pa.float64()),
-        pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-        # Number of examples on the device; training.client limits how many of them are used.
-        pa.field("examples", pa.uint32(), nullable=False),
-    ]
-)
-BUFFERED_SCHEMA = PARTICIPATION_SCHEMA.append(
-    # Number of rounds released when the device started, which is the version of the model that it
-    # was sent. The round minus the version is the staleness of its report.
-    pa.field("version", pa.uint32(), nullable=False)
-)
-"""Columns of participations in buffered rounds."""
-OWNER = pa.field("owner_id", pa.uint64(), nullable=False)
-"""Column of the device's owner, the last one of participations in a run with `population.owners`.
-"""
-ROUND_SCHEMA = pa.schema(
-    [
-        pa.field("round", pa.uint32(), nullable=False),
-        pa.field("opened", pa.float64(), nullable=False),
-        pa.field("started", pa.float64(), nullable=False),
-        pa.field("closed", pa.float64(), nullable=False),
-        pa.field("selected", pa.uint32(), nullable=False),
-        pa.field("reported", pa.uint32(), nullable=False),
-        pa.field("accepted", pa.uint32(), nullable=False),
-        pa.field("state", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-        pa.field("eligible_estimate", pa.uint64(), nullable=False),
-    ]
-)
-
-LOSS_SCHEMA = pa.schema(
-    [
-        pa.field("device_id", pa.uint64(), nullable=False),
-        pa.field("time", pa.float64(), nullable=False),
-    ]
-)
 LOSSES_DIGEST = "losses_digest"
 """Key of run.json with the digest of LOSSES_FILE, both of which exist if histories may be lost."""
 

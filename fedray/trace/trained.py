@@ -33,10 +33,11 @@ from fedray.base.result import DrawnResult
 from fedray.base.rounding import number_text, up
 from fedray.base.storage import fetched
 from fedray.scenario.clipping import Clip
+from fedray.trace.columns import COLUMNS, Column, arrow_table, schema_of
 from fedray.trace.files import DocumentForm, first_line, read_columns
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
-from fedray.trace.schema import RUN_FILE, columns_digest
+from fedray.trace.schema import METRICS_FILE, RUN_FILE, columns_digest
 from fedray.wire.messages import Measured, Metric, TaskDescription, TrainingMetrics
 
 FORMAT = "fedray-training"
@@ -44,27 +45,9 @@ VERSION = 3
 TRAINING = "training"
 """Folder of a trace in which `fedray run` puts the trained run."""
 TRAINING_FILE = "training.json"
-METRICS_FILE = "metrics.parquet"
 MODEL_FILE = "model.safetensors"
 VOCABULARY_FILE = "vocabulary.json"
 """List of the words that have numbers, from 4 on; see fedray.clients.data.form."""
-METRIC_SCHEMA = pa.schema(
-    [
-        pa.field("round", pa.uint32(), nullable=False),
-        # The loss is null if no device of the round trained.
-        pa.field("train_loss", pa.float64()),
-        pa.field("clipped_share", pa.float64(), nullable=False),
-        pa.field("trained", pa.uint32(), nullable=False),
-        pa.field("without_examples", pa.uint32(), nullable=False),
-        pa.field("damaged", pa.uint32(), nullable=False),
-        pa.field("not_finite", pa.uint32(), nullable=False),
-        pa.field("zeroed", pa.uint32(), nullable=False),
-        pa.field("clip_norm", pa.float64()),  # null: not recorded
-        pa.field("counted_norm", pa.float64()),  # null: no short updates were counted
-    ]
-)
-"""Columns of every trained run. They are followed, for each metric, by the columns evaluation_NAME
-and evaluation_NAME_error, which are null if the round was not evaluated."""
 LEFT_OUT = {
     "without_examples": "without examples",
     "damaged": "with damaged data",
@@ -115,12 +98,20 @@ def metric_of_answer(metrics: Sequence[Metric]) -> Metric:
     return next((each for each in metrics if each.name == ANSWERED), metrics[0])
 
 
-def metric_schema(metrics: Sequence[Metric]) -> pa.Schema:
+def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
     """Returns the columns of metrics.parquet for a task: the common ones, then a value and a
     standard error for each metric, in order."""
-    names = [f"evaluation_{metric.name}{end}" for metric in metrics for end in ("", "_error")]
-    of_task = [pa.field(name, pa.float64()) for name in names]
-    return pa.schema([*METRIC_SCHEMA, *of_task])
+    of_task = [
+        Column(
+            name=f"evaluation_{metric.name}{end}",
+            type="double or null",
+            unit=metric.unit,
+            meaning=f"{metric.title} on held-out data{error}; null without an evaluation.",
+        )
+        for metric in metrics
+        for end, error in (("", ""), ("_error", ", its standard error"))
+    ]
+    return [*COLUMNS[METRICS_FILE], *of_task]
 
 
 _METRICS = TypeAdapter(tuple[Metric, ...])
@@ -285,7 +276,8 @@ class TrainedRun(DrawnResult):
     def metrics(self) -> dict[str, NDArray]:
         """Columns of metrics.parquet by name, with a row per round; NaN if a round was not
         evaluated. Raises TraceCorrupt."""
-        columns = read_columns(self.path / METRICS_FILE, metric_schema(self.task_metrics))
+        schema = schema_of(metric_columns(self.task_metrics))
+        columns = read_columns(self.path / METRICS_FILE, schema)
         if self._verify and columns_digest(columns) != self.document.get("metrics_digest"):
             raise TraceCorrupt(self._changed(METRICS_FILE))
         return columns
@@ -583,16 +575,10 @@ class TrainedRunWriter(PartialDirectory):
             parameters: the final model, [D].
             document: further keys of training.json.
         """
-        # The digest depends on the order of the columns, which is that of the schema.
-        schema = metric_schema(description.metrics)
-        columns = _metric_columns(metrics, description.metrics)
-        arrays = []
-        for field in schema:
-            column = columns[field.name]
-            # NaN becomes null: a round that was not evaluated has no value.
-            arrays.append(pa.array(column, field.type, mask=np.isnan(column)))
+        # The digest depends on the order of the columns, which is that of the file.
+        columns = _metric_values(metrics, description.metrics)
+        table = arrow_table(metric_columns(description.metrics), columns)
         buffer = io.BytesIO()
-        table = pa.table(arrays, schema=schema)
         pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
         self._write(METRICS_FILE, buffer.getvalue())
         content = model_content(parameters, description.shapes)
@@ -645,7 +631,7 @@ def model_content(parameters: Float32Array, shapes: Mapping[str, tuple[int, ...]
     return safetensors.numpy.save(named)
 
 
-def _metric_columns(
+def _metric_values(
     rows: Sequence[TrainingMetrics], metrics: Sequence[Metric]
 ) -> dict[str, NDArray]:
     columns: dict[str, NDArray] = {

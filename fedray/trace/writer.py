@@ -13,23 +13,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.base.atomic import write_whole
+from fedray.trace.columns import COLUMNS, LOSS_SCHEMA, arrow_table, columns_named
 from fedray.trace.partial import MARK, TOKEN_FILE, PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import (
-    BUFFERED_SCHEMA,
     FORMAT,
-    LOSS_SCHEMA,
     LOSSES_DIGEST,
     LOSSES_FILE,
-    OUTCOMES,
-    OWNER,
-    PARTICIPATION_SCHEMA,
     PARTICIPATIONS,
-    ROUND_SCHEMA,
     ROUNDS_FILE,
     RUN_FILE,
     SCHEMA_VERSION,
-    STATES,
     column_digest,
     columns_digest,
     part_file,
@@ -46,37 +40,28 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
     Args:
         first_device: smallest permitted id.
         end_device: one above the largest permitted id.
-        columns: columns of PARTICIPATION_SCHEMA, or of BUFFERED_SCHEMA with versions, and perhaps
-            OWNER; outcomes as codes, NaN for no report.
+        columns: columns of participations that the run has; outcomes as codes, NaN for no report.
 
     Returns:
         The part with its bytes and the digests of its values.
+
+    Raises:
+        ValueError: a column is unknown, or one that every run has is missing.
     """
-    schema = BUFFERED_SCHEMA if "version" in columns else PARTICIPATION_SCHEMA
-    schema = schema.append(OWNER) if OWNER.name in columns else schema
-    # The digest depends on the order of the columns, which is that of the schema.
-    ordered = {name: columns[name] for name in schema.names}
-    arrays = [_to_arrow(ordered[field.name], field) for field in schema]
-    table = pa.table(arrays, schema=schema)
-    # Times are nearly random, so compressing them costs more than it saves.
-    compression = {name: "NONE" if name.endswith("_time") else "ZSTD" for name in schema.names}
+    chosen = columns_named(PARTICIPATIONS, columns)
+    # The digest depends on the order of the columns, which is that of the file.
+    ordered = {each.name: columns[each.name] for each in chosen}
+    table = arrow_table(chosen, ordered)
+    compression = {each.name: each.compression for each in chosen}
     buffer = io.BytesIO()
     pq.write_table(
         table,
         buffer,
         compression=compression,  # pyright: ignore[reportArgumentType]
         row_group_size=ROW_GROUP,
-        use_dictionary=["outcome"],  # pyright: ignore[reportArgumentType]  (the stub knows bool only)
-        # Sorted ids differ little, and byte-stream split groups the similar upper bytes of times.
-        column_encoding={
-            "round": "PLAIN",
-            "device_id": "DELTA_BINARY_PACKED",
-            "checkin_time": "BYTE_STREAM_SPLIT",
-            "report_time": "BYTE_STREAM_SPLIT",
-            "examples": "PLAIN",
-            **({"version": "PLAIN"} if "version" in columns else {}),
-            **({OWNER.name: "DELTA_BINARY_PACKED"} if OWNER.name in columns else {}),
-        },
+        # The library's stub knows only a bool here.
+        use_dictionary=[each.name for each in chosen if each.texts],  # pyright: ignore[reportArgumentType]
+        column_encoding={each.name: each.encoding for each in chosen if not each.texts},
         write_page_checksum=True,
     )
     # Readers of a few columns check only the digests of these.
@@ -91,28 +76,20 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
     )
 
 
-def _to_arrow(column: NDArray, field: pa.Field) -> pa.Array:
-    if pa.types.is_dictionary(field.type):
-        names = OUTCOMES if field.name == "outcome" else STATES
-        return pa.DictionaryArray.from_arrays(pa.array(column.astype(np.int8)), pa.array(names))
-    missing = np.isnan(column) if field.nullable else None
-    return pa.array(column, type=field.type, mask=missing)
-
-
 def round_columns(records: Sequence[RoundRecord]) -> dict[str, NDArray]:
-    """Returns the columns of rounds.parquet in the schema's order, with a row for each of the
-    `records`; the state as a code, its position in STATES."""
-    return {
-        "round": np.array([record.round_index for record in records], np.uint32),
-        "opened": np.array([record.opened for record in records], np.float64),
-        "started": np.array([record.started for record in records], np.float64),
-        "closed": np.array([record.closed for record in records], np.float64),
-        "selected": np.array([record.selected for record in records], np.uint32),
-        "reported": np.array([record.reported for record in records], np.uint32),
-        "accepted": np.array([record.accepted for record in records], np.uint32),
-        "state": np.array([0 if record.is_committed else 1 for record in records], np.uint8),
-        "eligible_estimate": np.array([record.eligible_estimate for record in records], np.uint64),
-    }
+    """Returns the columns of rounds.parquet, in order, with a row for each of the `records`; the
+    state as a code, its position in STATES."""
+    columns = {}
+    for column in COLUMNS[ROUNDS_FILE]:
+        match column.name:
+            case "round":
+                values = [record.round_index for record in records]
+            case "state":
+                values = [0 if record.is_committed else 1 for record in records]
+            case name:
+                values = [getattr(record, name) for record in records]
+        columns[column.name] = np.array(values, column.dtype)
+    return columns
 
 
 class TraceWriter(PartialDirectory):
@@ -163,8 +140,7 @@ class TraceWriter(PartialDirectory):
         # Shards finish in any order, and the digest of the run must not depend on it.
         self._parts.sort(key=lambda part: part["first_device"])
         columns = round_columns(records)
-        arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
-        self._write_table(ROUNDS_FILE, pa.table(arrays, schema=ROUND_SCHEMA))
+        self._write_table(ROUNDS_FILE, arrow_table(COLUMNS[ROUNDS_FILE], columns))
         # Digests depend on values only, so another Parquet writer would give the same.
         rounds_digest = columns_digest(columns)
         losses_digest = self._write_losses() if self._losses else None
@@ -189,8 +165,7 @@ class TraceWriter(PartialDirectory):
             name: np.concatenate(arrays)
             for name, arrays in zip(LOSS_SCHEMA.names, zip(*parts, strict=True), strict=True)
         }
-        arrays = [_to_arrow(columns[field.name], field) for field in LOSS_SCHEMA]
-        self._write_table(LOSSES_FILE, pa.table(arrays, schema=LOSS_SCHEMA))
+        self._write_table(LOSSES_FILE, arrow_table(COLUMNS[LOSSES_FILE], columns))
         return columns_digest(columns)
 
     def _write_table(self, name: str, table: pa.Table) -> None:

@@ -269,10 +269,10 @@ def test_the_reference_has_every_command_with_every_option(generated: dict[str, 
 
 def test_the_reference_has_every_column_and_every_name(generated: dict[str, str]) -> None:
     from fedray.base.facade import homes
-    from fedray.trace.columns import MEANINGS
+    from fedray.trace.columns import COLUMNS
 
-    for columns in MEANINGS.values():
-        assert all(f"| `{name}` | " in generated["reference/trace.md"] for name in columns)
+    for columns in COLUMNS.values():
+        assert all(f"| `{each.name}` | " in generated["reference/trace.md"] for each in columns)
     python = "".join(text for path, text in generated.items() if "/python/" in path)
     shown = re.findall(r'heading: "fedray\.([\w.]+)"', python)
     assert len(shown) == len(set(shown))

@@ -35,7 +35,7 @@ from fedray.studies.fit import FittedRun
 from fedray.studies.plan import Candidate
 from fedray.studies.reach_and_pace import Interval
 from fedray.studies.sweep.run import CellResult
-from fedray.trace.schema import ROUND_SCHEMA
+from fedray.trace.columns import ROUND_SCHEMA
 
 FUNCTIONS = [name for name in fedray.__all__ if inspect.isfunction(getattr(fedray, name))]
 PACKAGES = ("fedray", "fedray.mechanisms", "fedray.scenario")

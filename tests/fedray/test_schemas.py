@@ -10,9 +10,6 @@ from fedray.scenario import Scenario
 from fedray.scenario.keys import tables_of
 from fedray.scenario.literals import literal
 from fedray.scenario.shipped import find_scenario
-from fedray.trace.columns import MEANINGS, columns_of
-from fedray.trace.schema import BUFFERED_SCHEMA, LOSS_SCHEMA, OWNER, ROUND_SCHEMA
-from fedray.trace.trained import METRIC_SCHEMA
 
 
 def test_every_key_of_every_table_has_a_meaning() -> None:
@@ -31,20 +28,6 @@ def test_a_key_has_its_bounds_unit_and_default() -> None:
     assert told["timer_hours"] == ("number >= 0, <= 87840", "hours", "72.0")
     assert told["policies"] == ("list of table", "", "left out")
     assert told["history_loss"] == ("cleared | corrupted", "", "left out")
-
-
-@pytest.mark.parametrize(
-    ("file", "schema"),
-    [
-        ("participations", BUFFERED_SCHEMA.append(OWNER)),
-        ("rounds.parquet", ROUND_SCHEMA),
-        ("losses.parquet", LOSS_SCHEMA),
-        ("metrics.parquet", METRIC_SCHEMA),
-    ],
-)
-def test_every_column_has_a_meaning_and_nothing_else_has(file: str, schema) -> None:
-    assert set(MEANINGS[file]) == set(schema.names)
-    assert [each.name for each in columns_of(file)] == schema.names
 
 
 @pytest.mark.parametrize(

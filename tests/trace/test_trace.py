@@ -14,14 +14,11 @@ from fedray.base.blocks import BLOCK_DEVICES, MAX_PARTS, part_devices, part_rang
 from fedray.base.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.imports.importer import import_log
+from fedray.trace.columns import ROUND_SCHEMA
 from fedray.trace.files import read_columns
 from fedray.trace.learned_from import open_trained
 from fedray.trace.learned_from import trace_of as learned_from
 from fedray.trace.reader import Trace
-from fedray.trace.schema import (
-    ROUND_SCHEMA,
-    STATES,
-)
 from fedray.trace.trained import (
     TrainedRun,
     TrainedRunWriter,
@@ -411,7 +408,7 @@ def test_a_code_beyond_its_names_is_damage(trace_of, monkeypatch, codes: list, n
         lambda *_, **__: whole.set_column(place, whole.schema.field(place), damaged),
     )
     with pytest.raises(TraceCorrupt) as caught:
-        read_columns(file, ROUND_SCHEMA, codes={"state": STATES})
+        read_columns(file, ROUND_SCHEMA)
     assert str(file) in str(caught.value)
     assert len(str(caught.value)) < 400
 

@@ -11,7 +11,7 @@ from fedray.base.mistakes import nearest_first
 from fedray.runtime.placement import Placement
 from fedray.scenario.keys import Key, path_of, tables_of, type_text, unit_of
 from fedray.scenario.literals import literal
-from fedray.trace.columns import MEANINGS, Column, columns_of
+from fedray.trace.columns import COLUMNS, Column
 
 PLACEMENT = "placement"
 """Name of the keys of `--place`."""
@@ -56,7 +56,7 @@ def known_names() -> list[str]:
     """Names that can be described."""
     paths = [each.path or "scenario" for each in tables_of()]
     # A table of several kinds occurs once for each of them.
-    return list(dict.fromkeys([*paths, *MEANINGS, PLACEMENT, *FILES]))
+    return list(dict.fromkeys([*paths, *COLUMNS, PLACEMENT, *FILES]))
 
 
 def described(name: str) -> Schema:
@@ -70,7 +70,7 @@ def described(name: str) -> Schema:
         InputError: the name is unknown, means several tables, or has no such kind.
     """
     table, _, kind = name.rpartition(".")
-    if not table or name in MEANINGS or path_of(name) is not None or path_of(table) is None:
+    if not table or name in COLUMNS or path_of(name) is not None or path_of(table) is None:
         return Schema(name, _parts(name))
     # `SchemaPart.kind` is "kind = blt", or "model = habit".
     parts = _parts(table)
@@ -83,8 +83,8 @@ def described(name: str) -> Schema:
 
 def _parts(name: str) -> list[SchemaPart]:
     # File names have a suffix, so they never collide with tables.
-    if name in MEANINGS:
-        return [SchemaPart(name, "", [SchemaRow(each) for each in columns_of(name)])]
+    if name in COLUMNS:
+        return [SchemaPart(name, "", [SchemaRow(each) for each in COLUMNS[name]])]
     if name == PLACEMENT:
         return [SchemaPart(name, "", [SchemaRow(each) for each in _placement_keys()])]
     file, _, inner = name.partition(".")
