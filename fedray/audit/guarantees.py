@@ -13,6 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
+from fedray.audit.members import are_members
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.rules import ROUND_TIMES, rules_of
@@ -33,7 +34,6 @@ from fedray.scenario import Scenario
 from fedray.scenario.uploads import MinSepSchedule
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from fedray.wire.members import are_members
 
 SCOPES = {
     "observed": "this run as it happened, for the recorded rounds of each device",
