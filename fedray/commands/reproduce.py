@@ -90,7 +90,8 @@ def reproduce(reproduction: Any, given: dict[str, Any]) -> None:
     # An existing output is refused now, because reproductions take long.
     if not reproduction.is_resumable:
         refuse_existing(out)
-    placement, result = placement_of(place), None
+    placement = placement_of(place)
+    result: Any = None
     # Ray prints reports about workers on stdout, which may have to be only JSON.
     with progress_line("reproducing") as show, contextlib.redirect_stdout(sys.stderr):
         found = reproduction.results(

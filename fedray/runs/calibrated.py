@@ -67,6 +67,7 @@ def calibrated(
     permitted, z = found.guarantee.participation, found.noise_multiplier
     if basis == "enforced" or z is None:
         _demand_rules(scenario, z and permitted)
+    assert z is not None, "rules without a noise multiplier are refused"
     return _with_noise(scenario, z, f"{described(permitted)} of the trace ({basis})", basis, say)
 
 

@@ -3,7 +3,7 @@ come in the worst case, and the noise that its privacy target then needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.calibrated import calibrated_for, worst_participation
@@ -38,9 +38,11 @@ def preflight(scenario: _Kind, say: Callable[[str], None] = lambda _: None) -> P
     check_sustainable(scenario)
     tasks = tasks_of(scenario)
     worst = tuple(worst_participation(each.scenario) for each in tasks)
-    made = [calibrated_for(each.scenario, k, say) for each, k in zip(tasks, worst, strict=True)]
+    made = tuple(
+        replace(each, scenario=calibrated_for(each.scenario, own, say))
+        for each, own in zip(tasks, worst, strict=True)
+    )
+    found: Any = made[0].scenario
     if isinstance(scenario, SeveralTasks):
-        named = zip(scenario.tasks, made, strict=True)
-        several = tuple(replace(each, scenario=own) for each, own in named)
-        return Preflight(replace(scenario, tasks=several), worst)
-    return Preflight(made[0], worst)
+        found = replace(scenario, tasks=made)
+    return Preflight(found, worst)
