@@ -526,9 +526,9 @@ class LogRounds:
         self.is_timed_apart[places] &= seen["own"].to_numpy()
         # Rounded times may be equal for contributions of their own.
         self.is_timed_apart &= source.times is None or not source.times.step
-        rows = seen["rows"].to_numpy()
+        counts = seen["rows"].to_numpy()
         is_few = np.zeros(n, np.bool_)
-        is_few[places] = 10 * rows < np.median(rows)
+        is_few[places] = 10 * counts < np.median(counts)
         self.is_few = is_few
         """Whether a round has so few rows that it may have been abandoned, [n]."""
         few = self.numbers[is_few]
