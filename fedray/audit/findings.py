@@ -225,9 +225,10 @@ def _clause(finding: Finding, has_noise: bool) -> str:
     text = f"{finding.name} is {finding.found_text}, not {finding.claimed_text}"
     if finding.statement in ("rounds", *NOISE_STATEMENTS):
         return text
-    has_pairs = finding.broken_by_devices is not None
-    pairs = f"{counted(finding.broken_by, 'consecutive pair')} of " * has_pairs
-    return f"{text} ({pairs}{counted(finding.breakers, 'device')})"
+    breakers = counted(finding.breakers, "device")
+    if finding.broken_by_devices is not None:
+        breakers = f"{counted(finding.broken_by, 'consecutive pair')} of {breakers}"
+    return f"{text} ({breakers})"
 
 
 def verdict_of(holds: bool) -> Verdict:
