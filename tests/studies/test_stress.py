@@ -341,7 +341,7 @@ def test_a_matrix_in_the_cache_changes_no_result(
     assert {row.epsilon for row in refused.rows if row.mechanism == "banded"} == {None}
 
 
-SEEDS = 6
+SEEDS = 4
 
 
 @pytest.fixture(scope="module")
