@@ -1,5 +1,14 @@
 """Strategies whose matrix C is a `.npy` file: banded and dense matrices that `fedray optimize`
-finds, and matrices of users."""
+finds, and matrices of users.
+
+Entries that may differ from zero, with two bands and dense; here every entry is free, and in a
+Toeplitz matrix only the first column is:
+
+    | x  .  .  . |        | x  .  .  . |
+    | x  x  .  . |        | x  x  .  . |
+    | .  x  x  . |        | x  x  x  . |
+    | .  .  x  x |        | x  x  x  x |
+"""
 
 from typing import ClassVar, Literal
 

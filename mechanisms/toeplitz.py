@@ -1,6 +1,13 @@
 """Toeplitz strategies, C[i, j] = c_(i-j): the family, and the member defined by its coefficients
 (banded Toeplitz, BandToep).
 
+C over four rounds, and with two bands, whose columns two rounds apart share no row:
+
+    | c_0   .    .    .  |        | c_0   .    .    .  |
+    | c_1  c_0   .    .  |        | c_1  c_0   .    .  |
+    | c_2  c_1  c_0   .  |        |  .   c_1  c_0   .  |
+    | c_3  c_2  c_1  c_0 |        |  .    .   c_1  c_0 |
+
 Source: McMahan, Xu, Zhang 2024 (Theorem 3.1, Proposition 3.3); McKenna 2024 (banded Toeplitz,
 "Scaling up the banded matrix factorization mechanism for large scale differentially private ML").
 """

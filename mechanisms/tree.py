@@ -1,6 +1,16 @@
 """Binary trees: C has one row per dyadic node, with ones in the rounds below it. The forest, its
 sensitivity, and the online mechanism.
 
+C over four rounds, and over three without and with completion:
+
+    | 1  .  .  . |        | 1  .  . |        | 1  .  . |    leaves
+    | .  1  .  . |        | .  1  . |        | .  1  . |
+    | .  .  1  . |        | .  .  1 |        | .  .  1 |
+    | .  .  .  1 |
+    | 1  1  .  . |        | 1  1  . |        | 1  1  . |    pairs
+    | .  .  1  1 |                           | .  .  1 |    with a virtual round
+    | 1  1  1  1 |                           | 1  1  1 |    root
+
 Without completion, a node exists only once its last round is released, and its noise is drawn then;
 unless the number of rounds is a power of two, this gives a forest. With completion, virtual rounds
 of zeros fill the tree to the next power of two at its end: its last estimate gets better, the

@@ -149,7 +149,8 @@ class _Printed:
         setting = fedray.MinSep(ROUNDS, MIN_SEP, options.pop("k", PARTICIPATIONS))
         words = [self.mechanism, ROUNDS, MIN_SEP, setting.max_participations]
         words += [f"{key}-{value}" for key, value in options.items()]
-        path = out and out / "mechanisms" / f"{'-'.join(map(str, words))}.json"
+        name = f"{'-'.join(map(str, words))}.json"
+        path = None if out is None else out / "mechanisms" / name
         if path is not None and path.exists():
             return fedray.read_strategy(path)
         request = fedray.MechanismRequest(self.mechanism, setting, **options)

@@ -251,7 +251,7 @@ def _tables(study: PredictionStudy, best: int) -> list[Table]:
     shown = dict(zip(("fitted", "without row", "locale", "paper"), LEFT_OUT, strict=True))
     rows: dict[str, Callable[[RowStudy], str]] = {
         "run": lambda row: row.name,
-        "printed": lambda row: f"{'>= ' * row.is_censored}{row.published_min_sep}",
+        "printed": lambda row: f"{'>= ' if row.is_censored else ''}{row.published_min_sep}",
         "today": min_sep(0, NOTHING),
         **{heading: min_sep(best, kind) for heading, kind in shown.items()},
         "k": lambda row: (

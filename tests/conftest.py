@@ -317,6 +317,15 @@ def trained_of(tmp_path: Path) -> Callable[..., TrainedRun]:
     return lambda name, *arguments, **more: write_trained(tmp_path / name, *arguments, **more)
 
 
+NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
+
+
+@pytest.fixture(scope="session")
+def numbers_in() -> Callable[[str], list[float]]:
+    """The numbers of a text in order, so that a test holds what a sentence says, however it says it."""
+    return lambda text: [float(each.replace(",", "")) for each in NUMBER.findall(text)]
+
+
 @pytest.fixture(scope="session")
 def script() -> Callable[[str, str], Any]:
     """What a page's script element holds, by the page and the element's id."""

@@ -404,8 +404,7 @@ def _as_float32(found: NDArray, name: str, scale: float = 1.0) -> Float32Array:
 
 
 def _as_int64(found: NDArray, name: str) -> Integers:
-    is_outside = found.size and (found.min() < 0 or found.max() >= 2**40)
-    if is_outside:
+    if found.size and (found.min() < 0 or found.max() >= 2**40):
         raise ValueError(f"column {name!r} has a whole number outside 0 to 2^40")
     return found.astype(np.int64)
 

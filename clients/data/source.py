@@ -100,6 +100,7 @@ class DamagedExamples(Exception):
 
     def __init__(self, problems: Mapping[int, str]) -> None:
         reasons = [f"device {device}: {reason}" for device, reason in problems.items()][:3]
-        reasons += [f"{len(problems):,} devices in all"] * (len(problems) > 3)
+        if len(problems) > 3:
+            reasons.append(f"{len(problems):,} devices in all")
         super().__init__("; ".join(reasons))
         self.problems = dict(problems)

@@ -79,7 +79,7 @@ class CustomTask:
         if not isinstance(task := self._task, ModuleTask):
             return None
         given = self._called("losses", lambda: task.gradients(parameters, batch))
-        return given and (self._checked(given[0], batch), given[1])
+        return None if given is None else (self._checked(given[0], batch), given[1])
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         given = self._called("losses", lambda: self._task.losses(parameters, batch))

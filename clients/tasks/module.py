@@ -246,7 +246,7 @@ class ModuleTask:
             try:
                 gradients_of(self, repeated(parameters, 2), repeated(one, 2))
                 changed = self._changed_buffer()
-                self.alone = changed and f"its buffer {changed!r} changes"
+                self.alone = f"its buffer {changed!r} changes" if changed else ""
             except Exception as error:
                 self.alone = _why(error)
             if self.alone:

@@ -61,8 +61,10 @@ class Basis:
     @property
     def epsilons(self) -> list[float]:
         """Epsilons of `guarantee` and `stated`, infinite if unknown: the larger, the weaker."""
-        found = (each and each.epsilon for each in (self.guarantee, self.stated))
-        return [math.inf if each is None else each for each in found]
+        return [
+            math.inf if each is None or each.epsilon is None else each.epsilon
+            for each in (self.guarantee, self.stated)
+        ]
 
     @property
     def trust(self) -> tuple[Assumption, ...]:

@@ -571,7 +571,7 @@ def round_times(
     if isinstance(trace, ImportedTrace):
         times = trace.round_times()
         # Rounded times may be a step closer than the true ones.
-        return times and (times[0], times[1] + trace.time_step)
+        return None if times is None else (times[0], times[1] + trace.time_step)
     if trace.stores_uploads:
         return None
     is_committed = trace.rounds["state"] == 0

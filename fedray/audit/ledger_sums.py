@@ -135,9 +135,9 @@ def _epsilon(unit: _Candidate, delta: float) -> float:
     # Gaussian releases of rho_1, rho_2, .. are together one with mu^2 = 2 (rho_1 + rho_2 + ..)
     # (Dong, Roth and Su 2022, Corollary 3.3), so epsilon is exact for their sum. Other noise has
     # only the bound that zCDP implies, which is larger.
-    events: list[Event] = [
-        Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * unit.rho))
-    ] * (unit.rho > 0.0)
+    events: list[Event] = []
+    if unit.rho > 0.0:
+        events.append(Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * unit.rho)))
     for (epsilon, own), times in unit.answers:
         if times >= MOST_COUNT:
             return math.inf

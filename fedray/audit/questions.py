@@ -97,8 +97,8 @@ def privacy_of_answers(
     seen = "the most windows of a device of this trace; it bounds this run only"
     rows = [
         ("window", 1, True, "a device answers once in a window", None),
-        ("observed", windows, False, seen, model and model[0]),
-        ("enforced", most, most is not None, enforced.reason, model and model[1]),
+        ("observed", windows, False, seen, None if model is None else model[0]),
+        ("enforced", most, most is not None, enforced.reason, None if model is None else model[1]),
     ]
     # A delta of every window: k windows of (epsilon, delta) have no guarantee at delta itself,
     # since each may fail with probability delta. Their sum is safe, though not always tight.

@@ -119,7 +119,8 @@ def files_text(sizes: Sequence[int], marks: Sequence[str]) -> str:
 
 def _marks_text(marks: Sequence[str]) -> str:
     some = ", ".join(map(repr, marks[:_MOST_SHOWN]))
-    return f"{counted(len(marks), 'skipped mark')} ({some}{', ...' * (len(marks) > _MOST_SHOWN)})"
+    more = ", ..." if len(marks) > _MOST_SHOWN else ""
+    return f"{counted(len(marks), 'skipped mark')} ({some}{more})"
 
 
 def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:

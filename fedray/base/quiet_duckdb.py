@@ -1,13 +1,56 @@
 """Connections to DuckDB, which sorts data that memory does not hold."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import duckdb
 
+_free: ContextVar["dict[str, duckdb.DuckDBPyConnection] | None"] = ContextVar("_free", default=None)
+"""Connections that nothing uses now, by their settings; None outside `kept_connections`."""
 
-def connected(settings: Mapping[str, Any]) -> "duckdb.DuckDBPyConnection":
+
+@contextlib.contextmanager
+def kept_connections() -> Iterator[None]:
+    """A context in which connections are used again, because a new one takes as long as a query of
+    a small log; they are closed at its end."""
+    kept: dict[str, duckdb.DuckDBPyConnection] = {}
+    token = _free.set(kept)
+    try:
+        yield
+    finally:
+        _free.reset(token)
+        # An error that is kept keeps this frame, and should keep no connection.
+        while kept:
+            kept.popitem()[1].close()
+
+
+@contextlib.contextmanager
+def connected(settings: Mapping[str, Any]) -> Iterator["duckdb.DuckDBPyConnection"]:
+    """A context with a connection that nothing else uses. It may have views of earlier queries.
+
+    Args:
+        settings: settings of DuckDB, by name.
+    """
+    kept, key = _free.get(), repr(sorted(settings.items()))
+    connection = None if kept is None else kept.pop(key, None)
+    if connection is None:
+        connection = new_connection(settings)
+    try:
+        yield connection
+    except BaseException:
+        # A query may still run.
+        connection.close()
+        raise
+    if kept is None or key in kept:
+        connection.close()
+    else:
+        kept[key] = connection
+
+
+def new_connection(settings: Mapping[str, Any]) -> "duckdb.DuckDBPyConnection":
     """Returns a connection without a progress bar, and without extensions from the network.
 
     Args:

@@ -198,7 +198,7 @@ def print_run(trace: Any, as_json: bool) -> None:
         problem = _without_page(trace.path, error)
     if as_json:
         document = {**audit.to_json(), "report": report, **_costs(trace.run)}
-        document["training"] = trained and trained.to_json()
+        document["training"] = None if trained is None else trained.to_json()
         if answers is not None:
             document["question"] = answers.to_json()
         print_json(document)
@@ -241,7 +241,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     if as_json:
         # The page of the whole run has a key of its own.
         document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
-        models = {name: each and each.to_json() for name, each in trained.items()}
+        models = {name: None if each is None else each.to_json() for name, each in trained.items()}
         asked = {name: each.to_json() for name, each in answers.items()}
         print_json({**document, **_costs(found.document), "training": models, "questions": asked})
     else:

@@ -27,7 +27,7 @@ from fedray.base.arrays import Float64Array, Int64Array, UInt32Array
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.file_digests import FileDigests, ReadFile
 from fedray.base.part_done import PartDone
-from fedray.base.quiet_duckdb import connected
+from fedray.base.quiet_duckdb import connected, kept_connections
 from fedray.base.rounding import counted
 from fedray.imports.log import NO_TIMES, UNRELEASED, UNTIMED, Log, LogLayout, Unused, shown_value
 from fedray.imports.log_files import BATCH_ROWS, separator_of, shown_path
@@ -439,7 +439,8 @@ def _times(source: Log, origin: float) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def _writing(directory: Path) -> Iterator[None]:
     try:
-        yield
+        with kept_connections():
+            yield
     # Errors of reading the log have other types by now.
     except OSError as error:
         raise RunFailed(

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedray.base.errors import InputError
+from fedray.base.quiet_duckdb import kept_connections
 from fedray.base.rounding import counted
 from fedray.imports.importer import (
     SORTED,
@@ -102,6 +103,7 @@ class Inspection:
         return not self.problems
 
 
+@kept_connections()
 def inspect_log(
     log: Path,
     columns: Mapping[str, list[str]],

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, shown
-from fedray.base.quiet_duckdb import connected
+from fedray.base.quiet_duckdb import new_connection
 from fedray.base.rounding import counted
 from fedray.imports.iso_text import BEGINNING, OFFSET, in_plain_form, reason, reason_of_cast
 from fedray.imports.time_steps import Steps
@@ -356,7 +356,7 @@ class _TextParser:
 
         self.text_format = text_format
         # Times are matched to rows by position, and a single thread keeps the order of rows.
-        self._connection = connected({"threads": 1})
+        self._connection = new_connection({"threads": 1})
         # A time that is written in the format must be read back as the same hour of the same day.
         moment = pa.array([datetime.datetime(2026, 11, 23, 13)], pa.timestamp("us"))
         try:

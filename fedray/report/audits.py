@@ -91,16 +91,14 @@ def answers_table(answers: Sequence[AnswerPrivacy], is_instead: bool = False) ->
         "may rest on": lambda each: "yes" if each.may_rest_on else "no",
         "theorem": lambda each: each.theorem,
     }
-    return Table.of(
-        "Privacy of the answers: what a device spends",
-        answers,
-        cells,
+    note = (
         "Of a window; observed: the most windows of a device of this trace; enforced: the most "
         "that the rules permit. A deployment has one of the trust models."
-        + is_instead
-        * " Instead of the run's question: asking both is not accounted for.",
-        details=("theorem",),
     )
+    if is_instead:
+        note += " Instead of the run's question: asking both is not accounted for."
+    title = "Privacy of the answers: what a device spends"
+    return Table.of(title, answers, cells, note, details=("theorem",))
 
 
 def participation_table(audit: Audit) -> Table:
@@ -366,7 +364,7 @@ def evidence_rounds(evidence: Evidence, most: int | None) -> str:
     others."""
     rounds = evidence.log_rounds or evidence.rounds
     text = listed(rounds, len(rounds) if most is None else most)
-    return text + " of the log" * bool(evidence.log_rounds)
+    return f"{text} of the log" if evidence.log_rounds else text
 
 
 def listed(values: Sequence[int], most: int) -> str:

@@ -137,7 +137,9 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
         return {**drawn, "mode": mode, "marker": {"color": color, "size": 5}}
     # Open markers hide no other; further series of a kind have its marker, filled.
     is_open = series.kind == "points" and place < len(_SYMBOLS)
-    symbol = _SYMBOLS[place % len(_SYMBOLS)] + "-open" * is_open
+    symbol = _SYMBOLS[place % len(_SYMBOLS)]
+    if is_open:
+        symbol += "-open"
     marker = {"color": color, "size": 9 if is_open else 7, "symbol": symbol}
     if series.kind in ("stars", "misses"):
         shown = color if series.kind == "stars" else RED

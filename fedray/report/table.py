@@ -191,7 +191,7 @@ class Table:
         widths, least = self._widths(), []
         for kind, head, *cells in zip(self.kinds, self.columns, *self.rows, strict=True):
             whole = [each for each in cells if kind == "number" or len(each) <= WHOLE]
-            words = " ".join([head, *cells[: len(cells) * (kind == "text")]]).split()
+            words = " ".join([head, *cells] if kind == "text" else [head]).split()
             floor = WHOLE if len(whole) < len(cells) else 0
             least.append(max(map(len, [*whole, *words, " " * floor])))
         while sum(widths) > most:
@@ -271,7 +271,7 @@ class Table:
         is_long = [max(map(len, column), default=0) > NARROW for column in columns]
         shape = ["p{14em}" if long else s for s, long in zip(sides, is_long, strict=True)]
         label = re.sub(r"[^\w.-]", "-", name)
-        kind = f"table{'*' * (len(sides) > 4 or any(is_long))}"
+        kind = "table*" if len(sides) > 4 or any(is_long) else "table"
         float_ = [rf"\begin{{{kind}}}", rf"\caption{{{text}}}\label{{tab:{label}}}", r"\centering"]
         # Many columns have gaps of 6 pt instead of 12, so that they fit a page.
         gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
@@ -287,7 +287,7 @@ class Table:
         columns = []
         for head, *cells in zip(self.columns, *self.rows, strict=True):
             found = [_NUMBER.fullmatch(each) for each in cells if each not in ("", "-")]
-            units = {each and each["unit"] for each in found}
+            units = {each["unit"] if each else None for each in found}
             unit = units.pop() if len(units) == 1 and head else None
             short = (each.removesuffix(unit) for each in cells) if unit else cells
             columns.append((f"{head} ({unit.strip()})" if unit else head, *short))
@@ -341,8 +341,8 @@ def with_greek(text: str) -> str:
 
 def _equation(found: re.Match[str]) -> str:
     """Returns a symbol and its value as a formula of TeX."""
-    power = found[3] and rf" \times 10^{{{int(found[3])}}}"
-    return f"${found[1]} = {found[2]}{power or ''}$".replace(r"= 1 \times ", "= ")
+    power = rf" \times 10^{{{int(found[3])}}}" if found[3] else ""
+    return f"${found[1]} = {found[2]}{power}$".replace(r"= 1 \times ", "= ")
 
 
 def _in_symbols(text: str) -> str:

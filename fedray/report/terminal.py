@@ -94,7 +94,8 @@ def _broken_by(audit: Audit) -> Iterator[Paragraph]:
         if each.broken_by and each.evidence:
             three = each.evidence[:3]
             some = [f"{e.device} in {evidence_rounds(e, 6)}: {e.shows}" for e in three]
-            some += [f"and {each.breakers - 3:,} more"] * (each.breakers > 3)
+            if each.breakers > 3:
+                some.append(f"and {each.breakers - 3:,} more")
             yield Paragraph("broken    ", f"{each.name}, by device {'; '.join(some)}")
 
 

@@ -304,9 +304,10 @@ def answers_of(
         asked.demand_trust()
     asked_of, own_of = asked.evaluation, own.evaluation
     bins = {"low", "high"}
-    if own_of != asked_of and (own_of and own_of.model_dump(exclude=bins)) != (
-        asked_of and asked_of.model_dump(exclude=bins)
-    ):
+    others_of = [
+        None if each is None else each.model_dump(exclude=bins) for each in (own_of, asked_of)
+    ]
+    if others_of[0] != others_of[1]:
         raise InputError(
             "analytics.values: the devices evaluated a model when the trace was trained, so their "
             "values cannot be others now; change low and high only, or run the scenario"

@@ -33,8 +33,7 @@ def written_evaluations(composition: TasksAudit) -> tuple[dict[str, Answers], li
     audits = composition.audits
     found, unanswered = {}, []
     for name, audit in audits.items():
-        evaluation = audit.scenario and audit.scenario.evaluation
-        if evaluation is None:
+        if audit.scenario is None or (evaluation := audit.scenario.evaluation) is None:
             continue
         # A model without a round is not trained, so no device evaluated it.
         if evaluation.of in audits:

@@ -402,7 +402,9 @@ class _Simulation:
             self._count,
             self._seconds,
             *coordinator.supply,
-            so_far=only and (lambda: (self._tasks[0].scenario, _columns_so_far(only.records))),
+            so_far=None
+            if only is None
+            else (lambda: (self._tasks[0].scenario, _columns_so_far(only.records))),
         )
         show(
             round=committed,

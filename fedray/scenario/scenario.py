@@ -180,7 +180,7 @@ class Scenario(Table):
     @property
     def content_files(self) -> tuple[ContentFile, ...]:
         """Tables that name a file which is stored with traces."""
-        values = self.analytics and self.analytics.values
+        values = None if self.analytics is None else self.analytics.values
         own = [each for each in (self.availability, values) if isinstance(each, ContentFile)]
         return (*own, *self.training_files)
 
@@ -240,7 +240,7 @@ class Scenario(Table):
     @property
     def evaluation(self) -> EvaluationValues | None:
         """The model that the devices evaluate; None if the scenario is no evaluation."""
-        values = self.analytics and self.analytics.values
+        values = None if self.analytics is None else self.analytics.values
         return values if isinstance(values, EvaluationValues) else None
 
     @property

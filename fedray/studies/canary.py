@@ -200,8 +200,9 @@ def canary_tables(canary: CanaryResult) -> list[Table]:
         ("", f"measured {_interval(canary)} ({100 * CONFIDENCE:g} %)"),
         ("signal", f"{canary.signal:.4f} of what it should be; noise {canary.noise:.4f}"),
         ("p-values", ", ".join(p_values)),
-        *[("not tested", "the counts of short updates, released too")] * canary.counts_untested,
     ]
+    if canary.counts_untested:
+        facts.append(("not tested", "the counts of short updates, released too"))
     problems = [("WRONG", problem) for problem in canary.problems]
     rows = [(each.what, each.epsilon, bound) for each in canary.seen for bound in each.lower]
     bounds = lower_bounds_table("seen", rows, canary.claimed_epsilon, canary.delta)

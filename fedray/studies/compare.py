@@ -725,8 +725,8 @@ def audits_of(
         own = [
             each.to_tables()["privacy"],
             each.training.cohort_sample,
-            cost and cost.model_dump(mode="json"),
-            run and run.document.get("people"),
+            None if cost is None else cost.model_dump(mode="json"),
+            None if run is None else run.document.get("people"),
         ]
         keys.append(json.dumps(own, sort_keys=True))
         if keys[-1] not in audits:
@@ -738,6 +738,6 @@ def _figures_of(audit: Audit) -> _Spent:
     # A run without noise has no guarantee, and so no figures.
     found = {kind: audit.basis.by_name.get(kind) for kind in ("observed", "enforced")}
     return {
-        name: {kind: each and getattr(each, name) for kind, each in found.items()}
+        name: {kind: None if each is None else getattr(each, name) for kind, each in found.items()}
         for name in ("epsilon", "rho")
     }

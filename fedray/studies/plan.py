@@ -473,8 +473,9 @@ def _warnings(plan: Plan) -> list[str]:
             f"of {best.days:.1f}."
         )
     days, max_days = best.enforced_days or best.days or 0.0, plan.scenario.rounds.max_days
-    is_late = days >= LATE * max_days
-    tight = [f"takes {days:.2f} of the {max_days:g} days of rounds.max_days"] * is_late
+    tight = []
+    if days >= LATE * max_days:
+        tight.append(f"takes {days:.2f} of the {max_days:g} days of rounds.max_days")
     if any(row.name == "population -10 %" and row.starves_at is not None for row in plan.what_ifs):
         tight.append("starves with 10 % fewer devices")
     if tight:
@@ -682,7 +683,8 @@ class _Planner:
             # A remedy costs no more than a run of the plan at full size.
             scale = min(self.scale, devices / more)
             keys = [f"population.devices={more}", f"rounds.count={rounds}"]
-            keys += ["participation.max_participations=1"] * once
+            if once:
+                keys.append("participation.max_participations=1")
             scenario = self.scenario.with_overrides(*keys)
             other = replace(self, scenario=scenario, candidates=[])
             return other._tried(goal, hours, scale, f"runs for proposal {next(number)}")

@@ -71,7 +71,7 @@ def _nothing_found(plan: Plan) -> list[str]:
         said += f" with report goal {kept:,} and noise multiplier {noise}"
     if near is None or near.epsilon is None:
         return [f"{said}, whichever was tried.", *_own_words(plan), *_starved_at_full_size(plan)]
-    goal = f"goal {near.report_goal:,} with " * (kept is None)
+    goal = f"goal {near.report_goal:,} with " if kept is None else ""
     said += f": {goal}timer {near.timer_hours:g} h has {up(near.epsilon)}"
     least = min(each.epsilon for each in plan.candidates if each.epsilon and not each.meets_target)
     said += f", and none tried has less than {up(least)}." if least < near.epsilon else "."
@@ -144,14 +144,15 @@ def _remedy_words(plan: Plan, remedy: Remedy) -> str:
         words.append(f"{times:.3g} times the devices ({remedy.devices:,})")
     words += [f"goal {remedy.report_goal:,}"] if remedy.report_goal else []
     words += [f"timer {remedy.timer_hours:g} h"] if remedy.timer_hours else []
-    words += ["each device once"] * (remedy.key == ONCE) + ["more noise"] * (NOISE in remedy.key)
+    words += ["each device once"] if remedy.key == ONCE else []
+    words += ["more noise"] if NOISE in remedy.key else []
     return ", ".join(words)
 
 
 def _days_words(plan: Plan, days: float) -> str:
     """The days of a run, with those it may take if few are left."""
     most = plan.scenario.rounds.max_days
-    return f"{days:.1f}{f' of {most:g}' * (days >= LATE * most)}"
+    return f"{days:.1f} of {most:g}" if days >= LATE * most else f"{days:.1f}"
 
 
 def _starved_at_full_size(plan: Plan) -> list[str]:

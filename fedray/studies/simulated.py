@@ -219,7 +219,7 @@ def simulate_runs(
             placement,
             on_counts,
             [f"simulate goal={each.rounds.report_goal} seed={each.seed}" for each in runs.values()],
-            on_error and (lambda _, error: (on_error(error), b"")),
+            None if on_error is None else (lambda _, error: (on_error(error), b"")),
         )
     except KeyboardInterrupt:
         # The command prints the message, so it says whether running again helps.

@@ -495,8 +495,9 @@ class TrainedRun(DrawnResult):
             if (before := document["start"].get(metric.name)) is not None:
                 text += f"; {before:.4f} before the training"
             if metric.name in optimum:
-                reached = ", reached within the errors" * self.has_reached(metric)
-                text += f"; the best of any model {optimum[metric.name]:.4f}{reached}"
+                text += f"; the best of any model {optimum[metric.name]:.4f}"
+                if self.has_reached(metric):
+                    text += ", reached within the errors"
             rows.append([f"held-out {metric.name}", text])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows

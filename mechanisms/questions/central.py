@@ -196,10 +196,12 @@ class DiscreteGaussian(AddedNoise):
 
         deviation = math.sqrt(self._finer_variance(devices))
         if deviation > MOST_DEVIATION:
+            remedy = "epsilon or delta"
+            if self._is_shared:
+                remedy = f"least_devices, {remedy}"
             raise InputError(
                 f"the noise deviates by {deviation:.3g} steps if {devices:,} devices come, more "
-                f"than {MOST_DEVIATION:,}; raise {'least_devices, ' * self._is_shared}epsilon or "
-                "delta"
+                f"than {MOST_DEVIATION:,}; raise {remedy}"
             )
 
     def width(self, devices: int, failure: float) -> float:

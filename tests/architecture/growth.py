@@ -1,9 +1,11 @@
 """Size and language of the source, per package, and the limits that `test_growth.py` holds.
 
-    python tests/architecture/growth.py             prints the table
+    python tests/architecture/growth.py             prints packages, and the lines of each capability
     python tests/architecture/growth.py --freeze    takes today's figures as limits
 
-Limits are in growth.json, and those of each capability in capabilities.json. They fall with every clean-up; a commit that raises one says why.
+Every package has limits, in growth.json: a commit that raises one says what for. The whole and the number of options have none.
+capabilities.json gives every source file to exactly one capability, the one without which the file would not exist; a capability
+may belong to a row of the mission, which is never removed for lines (`test_mission.py`).
 Dialect counts constructions that native writers avoid, per 10,000 words of docstrings and comments
 (jax_privacy has 3, msprime 4, diffrax 7).
 """
@@ -11,17 +13,19 @@ Dialect counts constructions that native writers avoid, per 10,000 words of docs
 import ast
 import io
 import json
+import math
 import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("fedray", "clients", "server", "mechanisms", "scenarios")
 LIMITS = Path(__file__).with_name("growth.json")
+CAPABILITIES = Path(__file__).with_name("capabilities.json")
 DIALECT = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -38,13 +42,13 @@ DIALECT = [
 NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
-    tokenize.NEWLINE,
     tokenize.INDENT,
     tokenize.DEDENT,
     tokenize.ENCODING,
     tokenize.ENDMARKER,
 }
 Figures = dict[str, float]
+Capabilities = dict[str, dict[str, Any]]
 
 
 def packages() -> dict[str, list[Path]]:
@@ -65,20 +69,24 @@ def figures_of(files: list[Path]) -> Figures:
     counts: Counter[str] = Counter()
     for file in files:
         text = file.read_text(encoding="utf-8")
-        strings = list(_docstrings(ast.parse(text)))
-        prose = [each.value for each in strings]
-        inside = {
-            line for each in strings for line in range(each.lineno, (each.end_lineno or 0) + 1)
-        }
-        code_lines = set()
+        counts["lines"] += len(text.splitlines())
+        prose: list[str] = []
+        code_lines: set[int] = set()
+        statement: list[tokenize.TokenInfo] = []
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
                 prose.append(token.string.lstrip("# "))
                 counts["comments"] += token.line.lstrip().startswith("#")
-            elif token.type not in NO_CODE and token.start[0] not in inside:
-                counts["tokens"] += 1
-                code_lines.add(token.start[0])
-        counts["lines"] += len(text.splitlines())
+            elif token.type == tokenize.NEWLINE:
+                # A statement that is a string is a docstring, and no code.
+                if [each.type for each in statement] == [tokenize.STRING]:
+                    prose.append(ast.literal_eval(statement[0].string))
+                else:
+                    counts["tokens"] += len(statement)
+                    code_lines |= {each.start[0] for each in statement}
+                statement = []
+            elif token.type not in NO_CODE:
+                statement.append(token)
         counts["code lines"] += len(code_lines)
         counts["words"] += sum(len(piece.split()) for piece in prose)
         counts["dialect"] += sum(len(p.findall(piece)) for p in DIALECT for piece in prose)
@@ -91,74 +99,67 @@ def figures_of(files: list[Path]) -> Figures:
     }
 
 
-def _docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str()) as string):
-                yield string
-
-
-def surface() -> Figures:
-    """Public names, commands and distinct options, and rooms: packages and modules of `fedray/`.
-
-    A command with subcommands counts as one, with the options of all of them. Options that are
-    declared once for all commands count once.
-    """
-    import typer
-
-    import fedray
-    from fedray.cli import app
-    from fedray.commands.frame.declaring import COMMON
-
-    group = typer.main.get_command(app)
-    commands = getattr(group, "commands", {})
-    options = {
-        ("" if parameter.name in COMMON else name, parameter.name)
-        for name, command in commands.items()
-        for each in (command, *_subcommands_of(command))
-        for parameter in each.params
-        if parameter.param_type_name == "option"
-    }
-    rooms = [
-        each
-        for each in (ROOT / "fedray").iterdir()
-        if (each.is_dir() and each.name != "__pycache__") or each.suffix == ".py"
-    ]
-    return {
-        "public names": len([name for name in dir(fedray) if not name.startswith("_")]),
-        "commands": len(commands),
-        "options": len(options),
-        "rooms": len(rooms),
-    }
-
-
-def _subcommands_of(command: Any) -> list[Any]:
-    if not hasattr(command, "list_commands"):
-        return []
-    import click
-
-    context = click.Context(command)
-    return [command.get_command(context, name) for name in command.list_commands(context)]
-
-
 def today() -> dict[str, Figures]:
-    """Figures of every package, of all of them together, and of the surface."""
-    found = packages()
-    figures = {name: figures_of(files) for name, files in sorted(found.items())}
-    figures["all"] = figures_of([file for files in found.values() for file in files])
-    return {**figures, "surface": surface()}
+    """Figures of every package."""
+    return {name: figures_of(files) for name, files in sorted(packages().items())}
+
+
+def growths(found: dict[str, Figures], limits: dict[str, Figures]) -> list[str]:
+    """One line for each figure of a package beyond its limit, the largest growth first.
+
+    Only the share of comments may not fall.
+    """
+    beyond: list[tuple[float, str]] = []
+    for name, figures in found.items():
+        for what, value in figures.items():
+            limit = limits.get(name, {}).get(what, 0)
+            low, high = (value, limit) if what == "comments %" else (limit, value)
+            if low < high:
+                text = f"{name}: {what} {value:g}, limit {limit:g}"
+                beyond.append((high / low if low else math.inf, text))
+    return [text for _, text in sorted(beyond, key=lambda each: -each[0])]
+
+
+def capabilities() -> Capabilities:
+    """The files of each capability by its name, with its row of the mission, if it has one."""
+    return json.loads(CAPABILITIES.read_text())
+
+
+def misplaced(known: Capabilities, files: Iterable[str]) -> list[str]:
+    """One line for each file that is not in exactly one capability, or that does not exist."""
+    places = Counter(file for each in known.values() for file in each["files"])
+    there = set(files)
+    return [
+        *(f"{file}: no capability has it" for file in sorted(there - places.keys())),
+        *(f"{file}: no such file" for file in sorted(places.keys() - there)),
+        *(f"{file}: in {count} capabilities" for file, count in places.items() if count > 1),
+    ]
+
+
+def lines_today() -> dict[str, int]:
+    """Lines of every source file by its path from the repository's root."""
+    return {
+        file.relative_to(ROOT).as_posix(): len(file.read_text(encoding="utf-8").splitlines())
+        for files in packages().values()
+        for file in files
+    }
 
 
 def main() -> None:
-    """Prints the table, or writes the limits."""
+    """Prints packages and capabilities, or writes the limits."""
     found = today()
     if "--freeze" in sys.argv[1:]:
         LIMITS.write_text(json.dumps(found, indent=1) + "\n")
-        import inventory
-
-        inventory.freeze()
     for name, figures in found.items():
         print(f"{name:20}", *(f"{what} {value:g}".ljust(22) for what, value in figures.items()))
+    lines = lines_today()
+    sizes = {
+        name: sum(lines.get(file, 0) for file in each["files"])
+        for name, each in capabilities().items()
+    }
+    for name, size in sorted(sizes.items(), key=lambda each: -each[1]):
+        print(f"{name:54} {size:6}  {capabilities()[name].get('row', '')}".rstrip())
+    print(f"{f'{len(sizes)} capabilities':54} {sum(lines.values()):6}")
 
 
 if __name__ == "__main__":

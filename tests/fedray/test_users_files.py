@@ -63,9 +63,9 @@ def test_a_pipe_may_hold_a_scenario(scenario: Path) -> None:
 
 
 def test_only_the_first_of_many_problems_are_listed(scenario: Path) -> None:
-    many = "".join(f"key{place} = 1\n" for place in range(300_000))
+    many = "".join(f"key{place} = 1\n" for place in range(30_000))
     scenario.write_text(many + scenario.read_text())
-    with pytest.raises(InputError, match="299,950 more problems are not listed$") as caught:
+    with pytest.raises(InputError, match="29,950 more problems are not listed$") as caught:
         Scenario.from_toml(scenario)
     assert len(caught.value.problems) == 50
 

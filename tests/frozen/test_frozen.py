@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ import fedray
 from fedray.mechanisms import Tree
 from fedray.studies import simulated as simulated_runs
 
-pytestmark = pytest.mark.slow
 HERE = fedray.Placement(1, "in-process")
 FILE = Path(__file__).with_name("digests.json")
 IS_FREEZING = "FEDRAY_FREEZE" in os.environ
@@ -156,6 +155,18 @@ SWEEPS = {
 }
 
 
+FAST = ("habit", "habit, own mechanism")
+"""The run and the audit that `make check` compares, so that it shows whether a move changed anything."""
+
+
+def cases(names: Iterable[str]) -> list[Any]:
+    """Parameters for names, all slow but the fast ones."""
+    return [
+        pytest.param(name, marks=() if name in FAST else pytest.mark.slow, id=name)
+        for name in names
+    ]
+
+
 def digest_of(value: Any) -> str:
     """SHA-256 of a document, its floats in nine digits."""
 
@@ -215,11 +226,12 @@ def document_of(result: Any) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", cases(RUNS))
 def test_a_run_has_the_frozen_trace(name: str, run_of, frozen) -> None:
     frozen(f"run: {name}", run_of(name).digest)
 
 
+@pytest.mark.slow
 def test_several_tasks_have_the_frozen_traces(small, frozen, tmp_path: Path) -> None:
     tables = {
         **small("participation.timer_hours=4.0").to_tables(),
@@ -231,7 +243,7 @@ def test_several_tasks_have_the_frozen_traces(small, frozen, tmp_path: Path) -> 
     frozen("audit: several tasks", digest_of(document_of(fedray.audit_tasks(run))))
 
 
-@pytest.mark.parametrize("name", AUDITS)
+@pytest.mark.parametrize("name", cases(AUDITS))
 def test_an_audit_has_the_frozen_document(name: str, run_of, frozen) -> None:
     run, options = AUDITS[name]
     if "claim" in options:
@@ -239,7 +251,7 @@ def test_an_audit_has_the_frozen_document(name: str, run_of, frozen) -> None:
     frozen(f"audit: {name}", digest_of(document_of(fedray.audit_trace(run_of(run), **options))))
 
 
-@pytest.mark.parametrize("name", IMPORTS)
+@pytest.mark.parametrize("name", cases(IMPORTS))
 def test_an_import_has_the_frozen_trace_and_audit(name: str, frozen, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(LOG)
     options = {"rounds": None, **IMPORTS[name]}
@@ -250,7 +262,7 @@ def test_an_import_has_the_frozen_trace_and_audit(name: str, frozen, tmp_path: P
     frozen(f"import: {name}", digest_of([trace.digest, document_of(audit)]))
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", cases(SWEEPS))
 def test_a_sweep_has_the_frozen_rows(name: str, small, frozen, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(
         simulated_runs,

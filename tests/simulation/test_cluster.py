@@ -280,7 +280,7 @@ def test_a_sweep_on_nodes_of_which_one_is_lost_has_every_cell_once(
 ) -> None:
     """Runs on the lost node are begun again elsewhere, and counted; a second time nothing is run."""
     # Long enough that the lost node is in the middle of a run.
-    scenario = small("population.devices=200000", "rounds.count=300", "rounds.report_goal=500")
+    scenario = small("population.devices=200000", "rounds.count=100", "rounds.report_goal=500")
     (tmp_path / "small.toml").write_text(scenario.to_toml())
     (tmp_path / "sweep.toml").write_text(
         f"""
@@ -296,7 +296,7 @@ kind = "identity"
         SWEEP, tmp_path / "sweep.toml", CELLS // 3, NODES, tmp_path / "cache"
     )
     assert sorted(row["cell.seed"] for row in rows) == list(range(CELLS))
-    assert all(row["rounds"] == 300 for row in rows)
+    assert all(row["rounds"] == 100 for row in rows)
     assert f"{CELLS} of {CELLS} runs simulated" in [text.split(",")[0] for text in told]
     assert any("lost and begun again" in text for text in told)
     # All runs and cells are kept.

@@ -99,11 +99,8 @@ def test_unequal_epsilon_is_warned_of_and_equal_epsilon_is_in_the_answer(trace, 
     found = fedray.compare_runs([first, again], trace)
     assert found.basis == "observed"
     (observed,) = found.warnings
-    assert re.match(
-        r"Epsilon is that of the recorded participations \(observed\), on which no "
-        r"guarantee for a deployment may rest; the rules ensure none\.$",
-        observed,
-    )
+    assert "(observed)" in observed
+    assert "no guarantee for a deployment" in observed
     shown = re.search(r"at epsilon ([\d.]+) \(observed\)", found.answer)
     assert blt <= float(shown[1]) <= 1.01 * blt
     assert fedray.compare_runs([first.path, other.path]).warnings == ()
@@ -202,14 +199,14 @@ def test_a_loss_of_one_seed_tells_apart_what_the_accuracy_does_not(
     assert "of one seed, within the errors of two evaluations" in answer
 
 
-def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, trained_of) -> None:
+def test_several_seeds_are_judged_by_their_paired_differences(
+    runs, trace, trained_of, numbers_in
+) -> None:
     """Tree is better by 0.1 and 0.12: Student's interval of two pairs holds zero; a third of 0.11 takes it away from zero."""
     # Tree has the smaller mean, of other seeds: pairs decide what can be told apart.
     found = fedray.compare_runs(runs)
-    assert found.answer == (
-        "blt cannot be told apart from tree (11.0 ± 12.7 points of accuracy better). "
-        "blt has accuracy 0.5733 ± 0.2736."
-    )
+    assert found.answer.startswith("blt cannot be told apart from tree (")
+    assert numbers_in(found.answer) == [11.0, 12.7, 0.5733, 0.2736]
     more = [
         trained_of("tree-1", trace, {"accuracy": 0.61}, "training.seed=1", TREE),
         trained_of("blt-4", trace, {"accuracy": -0.01}, "training.seed=4"),
@@ -268,7 +265,9 @@ def test_the_best_of_many_is_told_apart_by_the_quantile_of_all_pairs(
     assert notes.count("on this trace") == 1
 
 
-def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(trace, trained_of) -> None:
+def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(
+    trace, trained_of, numbers_in
+) -> None:
     """Differences of 2.1 standard errors: beyond 1.96, not beyond 2.39 (three pairs)."""
     finals = (0.5, 0.5 - 2.1 * 0.05 * math.sqrt(2), 0.1)
     made = [
@@ -278,11 +277,10 @@ def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(trace, tra
     assert fedray.compare_runs(made[:2]).answer.startswith("blt z 1 is better than blt z 2 (14.8 ±")
     found = fedray.compare_runs(made)
     # An interval of 2.39 x 0.0707, by which z 2 cannot be told apart.
-    assert found.answer.startswith(
-        "blt z 1 is better than blt z 3 (40.0 ± 16.9 points of accuracy); blt z 1 cannot be "
-        "told apart from blt z 2 (14.8 ± 16.9 worse). blt z 1 has accuracy 0.5000; "
-        "differences are of one seed, within the errors of two evaluations."
-    )
+    assert "blt z 1 is better than blt z 3 (" in found.answer
+    assert "blt z 1 cannot be told apart from blt z 2 (" in found.answer
+    pairs = [1, 3, 40.0, 16.9], [1, 2, 14.8, 16.9]
+    assert numbers_in(found.answer)[:10] == [*pairs[0], *pairs[1], 1, 0.5]
     assert "below 2.39 standard errors" in found.warnings[0]
 
 
@@ -305,7 +303,7 @@ def test_a_further_metric_has_the_quantile_of_all_metrics(trace, trained_of) -> 
 
 
 def test_the_cost_of_privacy_is_a_paired_difference_and_tables_compare_with_the_best(
-    trace, trained_of
+    trace, trained_of, numbers_in
 ) -> None:
     """Tree is the best with noise; without noise 0.3, 0.32 more, whose Student's interval is 12.7 x 0.01."""
     silent = "privacy.mechanism=none"
@@ -320,9 +318,8 @@ def test_the_cost_of_privacy_is_a_paired_difference_and_tables_compare_with_the_
         for name, keys in overrides.items()
     }
     found = fedray.compare_runs([*runs["blt"], *runs["tree"], *runs["none"]])
-    assert found.answer.startswith(
-        "tree loses 31.0 ± 12.7 points of accuracy to no noise; tree is better than blt ("
-    )
+    assert "tree is better than blt (" in found.answer
+    assert numbers_in(found.answer)[:2] == [31.0, 12.7]
     # The figure has the same intervals, in points, and its rows have the settings' names.
     (rows,) = comparison_figures(found)[0].series
     assert rows.labels == ("blt", "none")
@@ -340,7 +337,7 @@ def test_the_cost_of_privacy_is_a_paired_difference_and_tables_compare_with_the_
 
 
 def test_clip_norms_that_are_far_off_are_warned_of_once_for_each_setting(
-    trace, trained_of, fedray_command
+    trace, trained_of, fedray_command, numbers_in
 ) -> None:
     made = [
         trained_of(f"{z}-{seed}", trace, {"accuracy": 0.5 + z / 10}, *keys, clipped=clipped)
@@ -349,11 +346,11 @@ def test_clip_norms_that_are_far_off_are_warned_of_once_for_each_setting(
         for keys in [(f"training.seed={seed}", f"privacy.noise_multiplier={z}")]
     ]
     found = fedray.compare_runs(made)
-    assert found.warnings[-2:] == (
-        "blt z 1, blt z 3: Less than 0.1 % of the updates were clipped to privacy.clip_norm=1, to which noise is proportional; a lower one adds less noise.",
-        "blt z 2: 100.0 % of the updates were clipped to privacy.clip_norm=1, so the "
-        "model learns from their directions only; try a higher one too.",
-    )
+    # Settings, shares of clipped updates in per cent, and the clip norm.
+    too_high, too_low = found.warnings[-2:]
+    assert numbers_in(too_high) == [1, 3, 0.1, 1]
+    assert numbers_in(too_low) == [2, 100.0, 1]
+    assert ("lower" in too_high, "higher" in too_low) == (True, True)
     assert "blt z 2: 100.0 % of the updates" in comparison_page(found)
     out = fedray_command("compare", *[str(each.path) for each in made])[1]
     assert "WARNING: blt z 1, blt z 3: Less" in out
@@ -570,12 +567,11 @@ def test_the_command_prints_tables_or_json_and_writes_page_and_figures(
     }
     code, out, _ = fedray_command("compare", *paths)
     assert code == 0
-    assert out.startswith(
-        "blt cannot be told apart from tree (11.0 ± 12.7 points of accuracy better)."
-    )
+    assert out.startswith("blt cannot be told apart from tree (11.0 ± 12.7 ")
     assert "+0.1100 ± 0.1271" in out
     assert not any(path in out for path in paths)
-    assert "Epsilon is not known: the trace is not where it was; give it by --trace." in out
+    assert "Epsilon is not known: " in out
+    assert "--trace" in out
 
 
 def test_curves_have_a_band_from_the_least_to_the_largest_seed(runs, trace) -> None:
@@ -674,7 +670,7 @@ def test_a_comparison_names_the_run_without_noise_as_the_ceiling(trace_of, train
     assert private.rho is not None
     assert ceiling.epsilon == ceiling.rho == {"observed": None, "enforced": None}
     assert ceiling.noise_multiplier is None
-    assert found.answer.startswith("blt loses 20.0 ± 2.8 points of accuracy to no noise. blt has")
+    assert found.answer.startswith("blt loses 20.0 ± 2.8 ")
     assert "blt has accuracy 0.5000 at epsilon " in found.answer
     assert [each.partition(" is that of ")[0] for each in found.warnings] == ["Epsilon"]
     assert "privacy.noise_multiplier" not in ceiling.settings
@@ -814,7 +810,7 @@ def test_an_epsilon_that_protects_nobody_is_said_to_be_void(
 
 @pytest.mark.parametrize("error", [0.01, 0.2])
 def test_seeds_are_blamed_where_they_and_not_the_held_out_set_hide_a_difference(
-    trace, trained_of, error: float
+    trace, trained_of, numbers_in, error: float
 ) -> None:
     """Differences of 0.02 and 0.06: s = 0.0283, and t(n - 1) s / sqrt(n) < 0.04 from n = 5 on."""
     made = []
@@ -829,14 +825,10 @@ def test_seeds_are_blamed_where_they_and_not_the_held_out_set_hide_a_difference(
         assert found.warnings[0].startswith("The held-out set is too small to tell blt and tree")
         assert "too few" not in " ".join(found.warnings)
         return
-    assert found.warnings[0].startswith(
-        "2 seeds are too few to tell blt and tree apart by accuracy: "
-    )
+    assert "seeds are too few" in found.warnings[0]
     # Student's quantile with one degree of freedom times 0.02, and 1.96 errors of two evaluations.
-    assert (
-        "± 25.4 points over seeds, and by ± 2.77 by the held-out set; about 5 seeds"
-        in found.warnings[0]
-    )
+    assert numbers_in(found.warnings[0])[:1] == [2]
+    assert {25.4, 2.77, 5} <= {*numbers_in(found.warnings[0])}
     assert not any(each.startswith("The held-out set") for each in found.warnings)
     spread = MeanInterval(0.001, 2, 0.001 - 0.25, 0.001 + 0.25)
     assert seeds_to_tell(spread, 0.95) is None

@@ -341,7 +341,7 @@ def test_a_matrix_in_the_cache_changes_no_result(
     assert {row.epsilon for row in refused.rows if row.mechanism == "banded"} == {None}
 
 
-SEEDS = 6
+SEEDS = 4
 
 
 @pytest.fixture(scope="module")
@@ -704,7 +704,7 @@ def test_candidates_have_as_many_participations_as_the_rules_enforced(keys, k) -
 
 
 def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
-    trace: fedray.Trace,
+    trace: fedray.Trace, numbers_in
 ) -> None:
     result = stress(trace, estimated=[15], mechanisms=["blt", "tree"])
     for row in result.rows:
@@ -720,7 +720,7 @@ def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
     observed = "No guarantee may rest on observed epsilons; the truth is what rules enforce"
     assert table.notes[1].startswith(observed)
     assert rf"\footnotesize {observed}" in table.rendered("tex")
-    assert table.notes[0] == "In all rows: rounds 40; estimate b, k 15, 3; truth b, k 18, 2."
+    assert numbers_in(table.notes[0]) == [40, 15, 3, 18, 2]  # rounds, estimate, truth
     shown = {"z", "needed z", "RMS error at needed z", "regret"}
     assert {*shown, "observed epsilon"} <= {*table.columns} - {*table.details}
     # The audit of the last row, at the noise of its cell, spends the target.
@@ -804,12 +804,12 @@ def test_estimates_of_one_truth_are_on_the_axis_and_the_truth_is_a_line() -> Non
 
 
 def test_the_published_pairs_name_their_paper_and_their_costs_are_rounded_once(
-    fedray_command,
+    fedray_command, numbers_in
 ) -> None:
     code, out, _ = fedray_command("stress")
     assert code == 0
     assert "Table 4 of McMahan, Xu and Zhang (2024)" in " ".join(out.split())
-    assert out.startswith("Design for min-sep 300 (k 5), or take 1.175 to 1.232 times the noise: ")
+    assert numbers_in(out)[:4] == [300, 5, 1.175, 1.232]  # b, k, factors on the noise
     assert out.count("+6.8 %") == 2, "in the sentence and in the table"
     assert "Regret below 0" in out
 
@@ -833,7 +833,9 @@ def simulated_rows(estimates, enforced_min_sep=None, spent=lambda b: 3.9) -> tup
     )
 
 
-def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happened() -> None:
+def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happened(
+    numbers_in,
+) -> None:
     """All runs spend 3.9 with 9, as observed; the audits would publish 4.1."""
     rows = simulated_rows((8, 9), 8, lambda b: 4.1 if b == 9 else 4.0)
     result = StressResult("mine", 4.0, DELTA, (MinSep(40, 9, 5),), rows)
@@ -842,11 +844,10 @@ def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happene
     assert by_estimate[8].exceeding == 0.0
     (best,) = result.recommended
     assert best.estimated_min_sep == 8
-    told = "No given estimate keeps epsilon 4: the nearest, min-sep 9 (k 5), needs 0.95 times the noise"
-    assert result.verdict.startswith(f"{told} (95 % quantile). Design for min-sep 8 (k 5): ")
-    assert result.verdict.endswith(
-        "Rules enforce min-sep 8 (k 5) at the times of their rounds in 4 of 4 runs; observed was 9."
-    )
+    assert result.verdict.startswith("No given estimate keeps epsilon 4")
+    nearest, advised, truth = [9, 5, 0.95, 95], [8, 5], [8, 5, 4, 4, 9]
+    assert numbers_in(result.verdict)[:7] == [4, *nearest, *advised]
+    assert numbers_in(result.verdict)[-5:] == truth
     (table,) = result.tables()
     assert [row[table.columns.index("epsilon")] for row in table.rows] == ["4.0000", "4.1000"]
     assert [row[table.columns.index("observed epsilon")] for row in table.rows] == [
@@ -861,26 +862,25 @@ def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happene
     assert best.estimated_min_sep == 9
 
 
-def test_a_truth_of_runs_with_rules_and_one_of_runs_without_are_named_apart() -> None:
+def test_a_truth_of_runs_with_rules_and_one_of_runs_without_are_named_apart(numbers_in) -> None:
     enforced = simulated_rows((8,), 8)
     observed = (replace(row, what_if="x=0", min_sep=2) for row in simulated_rows((8,)))
     verdict = StressResult("", 4.0, DELTA, (), (*enforced, *observed)).verdict
-    assert verdict.endswith(
-        "Rules enforce min-sep 8 (k 5) at the times of their rounds in 4 of 8 runs; observed was 9. "
-        "It was min-sep 2 (k 5) in 4 of 8 runs without such rules."
-    )
+    _, enforcing, without = verdict.rpartition("Rules enforce ")
+    enforcing, _, without = without.partition(" It was ")
+    # b, k, and in how many runs; what was observed.
+    assert numbers_in(enforcing) == [8, 5, 4, 8, 9]
+    assert numbers_in(without) == [2, 5, 4, 8]
 
 
-def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds() -> None:
+def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds(numbers_in) -> None:
     rows = simulated_rows((8, 9, 50), 9, lambda b: 4.5 if b == 50 else 4.0)
     given = (MinSep(40, 8, 5), MinSep(40, 50, 1))
     verdict = StressResult("", 4.0, DELTA, given, rows, planned=given[:1]).verdict
-    assert verdict.startswith(
-        "Epsilon 4 holds in all runs with the planner's min-sep 8 (k 5), not with min-sep 50 (k 1), "
-        "more than the 40 rounds. Design for "
-    )
-    alone = StressResult("", 4.0, DELTA, given[1:], rows).verdict
-    assert "the nearest, min-sep 50 (k 1), more than the 40 rounds, needs 3.00 times" in alone
+    assert "the planner's min-sep 8 (k 5), not with min-sep 50 (k 1)" in verdict
+    assert numbers_in(verdict)[:6] == [4, 8, 5, 50, 1, 40]
+    only = StressResult("", 4.0, DELTA, given[1:], rows).verdict
+    assert numbers_in(only)[:5] == [4, 50, 1, 40, 3.0]  # epsilon, estimate, rounds, needed factor
     (table,) = StressResult("", 4.0, DELTA, given, rows).tables()
     assert [row[0] for row in table.rows] == ["8, 5", "9, 5", "50, 1 (> 40 rounds)"]
 
@@ -898,16 +898,14 @@ def test_an_estimate_without_figures_is_a_row_with_its_reason() -> None:
         ("8, 5", "tree", "see below"),
     ]
     assert "tree for min-sep 8 (k 5): is too short." in table.notes
-    assert result.verdict.startswith(
-        "Not judged: tree for min-sep 8 (k 5) (is too short). Epsilon 4 holds in all runs with "
-    )
+    assert result.verdict.startswith("Not judged: tree for min-sep 8 (k 5) (is too short). ")
 
 
 def test_an_estimate_that_one_run_of_20_exceeds_is_not_said_to_hold_in_all_runs() -> None:
     row = simulated_rows((8,), 8)[0]
     rows = tuple(replace(row, seed=seed, epsilon=3.9 + 0.2 * (seed == 7)) for seed in range(20))
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 8, 5),), rows).verdict
-    assert verdict.startswith("Epsilon 4 holds in at least 95 % of the runs with min-sep 8 (k 5). ")
+    assert verdict.startswith("Epsilon 4 holds in at least 95 % of the runs ")
 
 
 def test_a_changed_scenario_is_said_with_its_keys_and_only_bounds_are_marked_as_such() -> None:

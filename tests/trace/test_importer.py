@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from fedray.audit.assumptions import assumptions_of_import
 from fedray.audit.auditing import audit_trace
 from fedray.audit.participation import read_patterns
+from fedray.base import quiet_duckdb
 from fedray.base.errors import InputError, TraceCorrupt
 from fedray.base.quiet_duckdb import connected
 from fedray.imports.importer import REPEATED, import_log
@@ -444,3 +447,33 @@ def test_duckdb_fetches_no_extension_from_the_network() -> None:
             f"SELECT {', '.join(f'current_setting({name!r})' for name in names)}"
         )
         assert found.fetchall() == [(False, False)]
+
+
+def test_an_import_opens_a_connection_once_for_all_queries_and_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one takes as long as a query of a small log."""
+    opened: list[str] = []
+    closed = 0
+    new = quiet_duckdb.new_connection
+
+    class Noted:
+        """A connection that notes that it is closed."""
+
+        def __init__(self, settings: Mapping[str, Any]) -> None:
+            opened.append(str(settings))
+            self._connection = new(settings)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._connection, name)
+
+        def close(self) -> None:
+            nonlocal closed
+            closed += 1
+            self._connection.close()
+
+    monkeypatch.setattr(quiet_duckdb, "new_connection", Noted)
+    log = tmp_path / "log.csv"
+    log.write_text("dev,round\na,0\nb,1\na,2\n")
+    import_log(log, "dev", "round", 3, tmp_path / "t", repeats="refuse")
+    assert len(opened) == len(set(opened)) == closed > 0

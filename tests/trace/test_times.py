@@ -195,7 +195,7 @@ def test_waits_of_rounded_times_are_never_longer_than_the_true_ones(
     assert (waits >= np.diff(true, axis=1)[of_names] - 2 * step).all()
 
 
-def test_exact_times_have_no_step_and_few_times_only_an_assumption() -> None:
+def test_exact_times_have_no_step_and_few_times_only_an_assumption(numbers_in) -> None:
     rng = np.random.default_rng(1)
     exact = rng.integers(START, START + 10**6, 1000)
     assert [read(exact * unit)[1].doubts for unit in (1, 1000, 10**9)] == [[], [], []]
@@ -205,10 +205,8 @@ def test_exact_times_have_no_step_and_few_times_only_an_assumption() -> None:
     _, reader = read(["2026-03-01T12:00:00Z", "2026-03-02T11:00:00Z"])
     assert reader.step == 0
     (doubt,) = reader.doubts
-    assert doubt == (
-        "All times are multiples of 3,600 s: if they were rounded, waits between participations may "
-        "be 3,600 s shorter than they say."
-    )
+    assert "if they were rounded" in doubt
+    assert numbers_in(doubt) == [3600, 3600]  # the step, and how much shorter a wait may be
 
 
 @pytest.mark.parametrize("scale", [1, 1000, 10**6, 10**9])

@@ -36,7 +36,8 @@ class Subject:
         """Returns evidence, the closest `of` several pairs; for an imported log, it also has the
         log's numbers of the rounds."""
         pattern = tuple(rounds)
-        shows += f", the closest of {of:,} pairs" * (of > 1)
+        if of > 1:
+            shows += f", the closest of {of:,} pairs"
         own = pattern
         if isinstance(self.trace, ImportedTrace):
             own = tuple(self.trace.round_labels(np.array(pattern)).tolist())

@@ -165,7 +165,7 @@ def _place(given: Any) -> Any:
 def _local(given: Any) -> Any:
     if isinstance(given, Path):
         return local_path(given)
-    return given and [local_path(each) for each in given]
+    return [local_path(each) for each in given] if given else given
 
 
 def _found_scenario(name: Any) -> Any:

@@ -63,7 +63,9 @@ def as_placement(option: str) -> str | None:
     choices = {"in_process": "backend=in-process", "ray": "backend=ray"}
     keys = {each: f"{each}=VALUE" for each in _placement_keys()}
     setting = (choices | keys).get(name)
-    return setting and f"No such option: {option}; it is given by --place {setting}"
+    if setting is None:
+        return None
+    return f"No such option: {option}; it is given by --place {setting}"
 
 
 def _placement_keys() -> list[str]:

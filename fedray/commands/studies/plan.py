@@ -140,7 +140,8 @@ def _changed(command: str, options: Mapping[str, str], place: int) -> str:
         if kept and kept[-1] in ("--set", *options) and not {kept[-1], pair[0]}.isdisjoint(options):
             kept.pop()
         elif len(pair) == 1 or pair[0] not in options:
-            kept.append(word + f"-{place}" * ("--out" in (*kept[-1:], *pair[:-1])))
+            is_folder = "--out" in (*kept[-1:], *pair[:-1])
+            kept.append(f"{word}-{place}" if is_folder else word)
     given = {key: each for key, each in options.items() if each}
     pairs = ((k, v) if k[:2] == "--" else ("--set", f"{k}={v}") for k, v in given.items())
     return shlex.join([*kept, *(word for pair in pairs for word in pair)])

@@ -68,7 +68,8 @@ def _title(result: StressResult) -> str:
     if len(kinds) == 1:
         source = "; truth as enforced" if True in kinds else "; truth as observed"
     if seeds := [row.seed for row in result.rows if row.seed is not None]:
-        subject = f"{result.subject}{' (changed)' * bool(result.overrides)}: {result.setting}"
+        changed = " (changed)" if result.overrides else ""
+        subject = f"{result.subject}{changed}: {result.setting}"
         which = f"seeds {min(seeds)} to {max(seeds)}" if len({*seeds}) > 1 else f"seed {seeds[0]}"
         source += f", {true_limits(result.rows)}; {which} of {subject}"
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
@@ -124,8 +125,9 @@ def _rests_on(result: StressResult) -> str:
 
 def _below_zero(regrets: Iterable[float | None]) -> str:
     """Returns the reason for regrets below zero, if any is shown."""
-    is_shown = any((each or 0.0) <= -0.001 for each in regrets)
-    return is_shown * (
+    if all((each or 0.0) > -0.001 for each in regrets):
+        return ""
+    return (
         "Regret below 0: it is of RmsLoss under the truth, but a BLT is made for least MaxLoss, as "
         "in its paper, and every kind for the worst rounds of (b, k), not for recorded ones."
     )
@@ -133,7 +135,8 @@ def _below_zero(regrets: Iterable[float | None]) -> str:
 
 def _made_for(n: int, b: int, k: int) -> str:
     """Returns b and k of an estimate, and n if b is beyond it."""
-    return f"{b:,}, {k:,}{f' (> {n:,} rounds)' * (b > n)}"
+    beyond = f" (> {n:,} rounds)" if b > n else ""
+    return f"{b:,}, {k:,}{beyond}"
 
 
 def _bounded(row: StressRow | Outcome, value: float | None, decimals: int) -> str:
@@ -146,7 +149,7 @@ def _at_needed(row: StressRow | Outcome, value: float | None) -> str:
     """Returns a figure in proportion to the noise, at the noise that keeps the target."""
     factor = row.noise_factors[1] if isinstance(row, Outcome) else row.noise_factor
     found = None if factor is None or value is None else factor * value
-    return f"{'<= ' * (row.is_exact is False)}{significant(found)}"
+    return f"{'<= ' if row.is_exact is False else ''}{significant(found)}"
 
 
 def _regret(row: StressRow | Outcome, value: float | None) -> str:
@@ -180,7 +183,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "RMS error": lambda each: significant(each.rms_error),
         "excess": lambda each: share(None if risk(each) else each.mean_excess),
         "regret": lambda each: _regret(each, each.mean_regret),
-        "regret 95 %": lambda each: _regret(each, each.regrets and each.regrets[2]),
+        "regret 95 %": lambda each: _regret(each, each.regrets[2] if each.regrets else None),
     }
     if not any(row.is_enforced for row in result.rows):
         del cells["observed epsilon"]
@@ -257,7 +260,7 @@ def _figure(result: StressResult, key: str, title: str, target: float) -> Figure
     for own in grouped(ordered, lambda row: (row.mechanism, row.is_exact)):
         y = np.array(list(map(y_of, own)), np.float64) * (100.0 if key == "rms_regret" else 1.0)
         low, y, high = y.T if is_simulated else (None, y, None)
-        name = f"{own[0].mechanism}{' (upper bound)' * (not own[0].is_exact)}"
+        name = f"{own[0].mechanism}{'' if own[0].is_exact else ' (upper bound)'}"
         ends = {"low": low, "high": high, "mechanism": kinds[own[0].mechanism]}
         series.append(Series(name, "points", np.array(list(map(x_of, own))), y, **ends))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y")]

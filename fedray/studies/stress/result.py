@@ -197,7 +197,7 @@ class StressResult(DrawnResult):
         best = min(self.recommended, key=lambda each: (risk(each), each.rms_error), default=None)
         if best is None:
             return _sentence(_worst(self.rows), self.epsilon, len(grouped(self.rows, case_of)))
-        which = f", best as {best.mechanism}" * (len(self.recommended) > 1)
+        which = f", best as {best.mechanism}" if len(self.recommended) > 1 else ""
         design = f"Design for {self._made_for(best)}{which}: {self._cost(best)}."
         return f"{self._of_given()}{design}{_truths(self.rows)}"
 
@@ -207,20 +207,23 @@ class StressResult(DrawnResult):
         groups = grouped(filter(self.is_given, self.outcomes), estimate_of)
         kept = [own for own in groups if not any(map(risk, own))]
         target = given(self.epsilon)
-        if kept or not groups:
+        if not groups:
+            return ""
+        if kept:
             broken = [self._made_for(own[0]) for own in groups if own not in kept]
-            but = f", not with {' or '.join(broken)}" * bool(broken)
+            but = f", not with {' or '.join(broken)}" if broken else ""
             is_sure = not any(each.exceeding for own in kept for each in own)
             runs = "all runs" if is_sure else "at least 95 % of the runs"
             names = " and ".join(self._made_for(own[0]) for own in kept)
-            return f"Epsilon {target} holds in {runs} with {names}{but}. " * bool(kept)
+            return f"Epsilon {target} holds in {runs} with {names}{but}. "
         nearest = min(groups, key=lambda own: max(each.noise_factors[2] for each in own))
         short = [each for each in nearest if risk(each)]
-        bound = "at most " * any(not each.is_exact for each in short)
+        bound = "" if all(each.is_exact for each in short) else "at most "
         factors = _span([each.noise_factors[2] for each in short], lambda each: up(each, 2))
         well = "".join(f"; {each.mechanism} keeps it" for each in nearest if not risk(each))
+        every = " with every mechanism" if well else ""
         return (
-            f"No given estimate keeps epsilon {target}{' with every mechanism' * bool(well)}: the "
+            f"No given estimate keeps epsilon {target}{every}: the "
             f"nearest, {self._made_for(nearest[0])}, needs {bound}{factors} times the noise "
             f"(95 % quantile{well}). "
         )
@@ -236,7 +239,7 @@ class StressResult(DrawnResult):
         because it is less noise that they have."""
         target, count = given(self.epsilon), beyond(outcome)
         if risk(outcome) > 0:
-            most = f"{'at most ' * (not outcome.is_exact)}{up(outcome.epsilons[2])}"
+            most = f"{'' if outcome.is_exact else 'at most '}{up(outcome.epsilons[2])}"
             return f"exceeds epsilon {target} in {count} runs (95 % quantile {most})"
         excess = share(outcome.mean_excess).removeprefix("+")
         said = f"its error exceeds that of one made for each truth by {excess}"
@@ -270,7 +273,8 @@ def _truths(rows: Sequence[StressRow]) -> str:
         elif max(_known(own, "max_participations")) == 1:
             said += f" {ALONE.rstrip('.')} {count}."
         else:
-            said += f" It was {true} {count}{' without such rules' * (len(groups) > 1)}."
+            without = " without such rules" if len(groups) > 1 else ""
+            said += f" It was {true} {count}{without}."
     return said
 
 
@@ -341,7 +345,7 @@ def _sentence(rows: Sequence[StressRow], target: float, cases: int) -> str:
     """Returns what to do if mechanisms made for one estimate meet one truth, and their cost."""
     first = rows[0]
     rounds, *estimate = estimate_of(first)
-    which = f" (the worst of {cases} cases)" * (cases > 1)
+    which = f" (the worst of {cases} cases)" if cases > 1 else ""
     most = first.max_participations
     planned, true = _limits(*estimate), _limits(None if most == 1 else first.min_sep, most)
     # Simulated runs may have one truth with several seeds.

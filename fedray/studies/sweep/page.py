@@ -86,9 +86,12 @@ _TITLES = {
 
 
 def _title(sweep: Sweep) -> str:
-    spent = " spent" * (sweep.y == "epsilon" and sweep.target_epsilon is not None)
-    observed = "observed " * (sweep.y in OBSERVED and sweep.scenario is not None)
-    return observed + _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows) + spent
+    title = _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows)
+    if sweep.y in OBSERVED and sweep.scenario is not None:
+        title = f"observed {title}"
+    if sweep.y == "epsilon" and sweep.target_epsilon is not None:
+        title = f"{title} spent"
+    return title
 
 
 def _short(result: SweepResult) -> dict[str, str]:
@@ -122,7 +125,8 @@ def sweep_notes(result: SweepResult) -> tuple[list[str], list[str]]:
     )
     notes.append(NOT_COMPARABLE)
     if result.sweep.target_epsilon is not None:
-        goal = result.sweep.estimate and result.sweep.estimate.report_goal
+        estimate = result.sweep.estimate
+        goal = None if estimate is None else estimate.report_goal
         scaled = f" at report goal {goal:,}, and in proportion at others" if goal else ""
         notes.append(
             f"Each mechanism has the least noise for the target under its estimate{scaled}, or "
@@ -226,8 +230,9 @@ def _means_table(result: SweepResult) -> Table:
         noises = [row.noise_multiplier for row in own if row.noise_multiplier is not None]
         z = needed_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
         rows.append((*place, z, runs, *texts))
-    notes = (UNENFORCED,) * shown.startswith("observed")
-    notes += ("The interval of the mean is Student's; runs without a figure are left out.",)
+    notes = ("The interval of the mean is Student's; runs without a figure are left out.",)
+    if shown.startswith("observed"):
+        notes = (UNENFORCED, *notes)
     return Table(f"{result.sweep.name}: {shown} over seeds", (*keys, *heads), tuple(rows), notes)
 
 
@@ -300,8 +305,8 @@ def sweep_figures(result: SweepResult) -> list[Figure]:
     if sweep.x == ESTIMATED and is_one and truths:
         least, most = min(truths), max(truths)
         marks.append(Mark(float(least), "truth", until=float(most) if most > least else None))
-    is_spent = sweep.y == "epsilon" and sweep.target_epsilon is not None
-    marks += [Mark(sweep.target_epsilon or 0.0, "target", "y")] * is_spent
+    if sweep.y == "epsilon" and sweep.target_epsilon is not None:
+        marks.append(Mark(sweep.target_epsilon, "target", "y"))
     # NaN breaks a line, and must not change the axis.
     every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [

@@ -142,7 +142,8 @@ class SweepResult(DrawnResult):
         without a seed over which figures are means."""
         # A key with a single value would be in every name.
         varied = [key for key, values in self.sweep.varied.items() if len(values) > 1]
-        axes += ("seed",) * self.sweep.has_means
+        if self.sweep.has_means:
+            axes += ("seed",)
         return [
             (short_key(key), value)
             for key, value in cell.values

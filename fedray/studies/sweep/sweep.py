@@ -295,7 +295,9 @@ class Sweep(Table):
 
     def estimate_of(self, cell: "Cell") -> MinSep | None:
         """Returns the guess before the run of a cell."""
-        return self.estimate and self.estimate.participation(cell.get(ESTIMATED))
+        if self.estimate is None:
+            return None
+        return self.estimate.participation(cell.get(ESTIMATED))
 
     @property
     def parsed_workload(self) -> Workload:
