@@ -182,9 +182,9 @@ class Audit(DrawnResult):
 
     @property
     def verdict(self) -> InJson[str]:
-        """The answer in sentences: whether the claim holds and which figures would; without a claim,
-        the epsilon on which a guarantee may rest. Then the other remarks (fedray/audit/verdict.py)
-        that apply, such as that an epsilon is weak."""
+        """The answer in sentences: whether the claim holds and which figures would, or without a
+        claim the epsilon on which a guarantee may rest. Then the other remarks that apply, such as
+        that an epsilon is weak (fedray/audit/verdict.py)."""
         return self._words.text
 
     @property
