@@ -269,8 +269,8 @@ def _used_without_claim(
     noise_multiplier: float | None,
     delta: float | None,
 ) -> _Used:
-    """Returns the given values, and the others from the run; a log has no mechanism of its own, so no
-    privacy is computed unless one is given."""
+    """Returns the given values, and the others from the run. A log has no mechanism of its own, so
+    no privacy is computed unless one is given."""
     if scenario is None:
         return _Used(given, None, noise_multiplier, DEFAULT_DELTA if delta is None else delta)
     privacy = scenario.privacy
