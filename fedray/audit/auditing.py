@@ -145,7 +145,7 @@ def audit_trace(
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """A trace that is audited, and what it is held against."""
+    """A trace to be audited, with its scenarios and the claim about it."""
 
     trace: Trace | ImportedTrace
     """The trace."""
@@ -219,8 +219,8 @@ def _used(
     noise_multiplier: float | None,
     delta: float | None,
 ) -> _Used:
-    """Returns the mechanisms, noise and delta: those of the claim, else the given ones, else those
-    of the run."""
+    """Returns the mechanisms, noise and delta of the claim, else the given ones, else the run's
+    own."""
     given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
     if claim is not None:
         _check_claimable(scenario)
@@ -269,8 +269,8 @@ def _used_without_claim(
     noise_multiplier: float | None,
     delta: float | None,
 ) -> _Used:
-    """Returns what is given, and the rest from the run; a log has no mechanism of its own, so no
-    privacy is computed unless one is given."""
+    """Returns the given values, and the others from the run. A log has no mechanism of its own, so
+    no privacy is computed unless one is given."""
     if scenario is None:
         return _Used(given, None, noise_multiplier, DEFAULT_DELTA if delta is None else delta)
     privacy = scenario.privacy
@@ -411,8 +411,8 @@ def _with_server_rules(
     exclusions: Exclusions | None,
     delta: float,
 ) -> MechanismAudit:
-    """Returns a mechanism with the guarantees of sampling by the server and of its filter, and
-    without those that do not cover the claimed rounds."""
+    """Returns a mechanism with the guarantees of sampling by the server and of its filter,
+    unless they do not cover the claimed rounds."""
     strategy, noise, enforced = mechanism.strategy, mechanism.noise, mechanism.enforced
     n = 0 if subject.claim is None else subject.claim.rounds or 0
     turns, is_longer = enforced.participation, n > trace.committed_rounds

@@ -1,7 +1,7 @@
 """The verdict on a trace: what an audit says in words.
 
 The verdict is a tuple of remarks. A remark is made by a function of the audit, and `REMARKS` has
-these functions in the order of the page. The figures that they read are those of `Audit`.
+these functions in the order of the page. They read the figures of an `Audit`.
 """
 
 import math
@@ -114,8 +114,8 @@ class AuditVerdict:
 
     @property
     def extent_of_limits(self) -> str:
-        """Words after limits that must hold for rows of a log without a device too; empty if there
-        are no such rows."""
+        """Words after limits that must hold for rows of a log without a device too; empty for a
+        complete log."""
         return ", for the rows left out too" if self.audit.incompleteness else ""
 
     @property
