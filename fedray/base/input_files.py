@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedray.base.file_form import has_rows
 from fedray.base.regular_file import check_regular_file
 from fedray.base.rounding import bytes_text, counted
 
@@ -49,13 +50,15 @@ class InputFiles(NamedTuple):
         return files_text([file.path.stat().st_size for file in self.files], self.marks)
 
 
-def input_files(path: Path, *, stays_inside: bool = False) -> InputFiles:
+def input_files(path: Path, *, stays_inside: bool = False, has_levels: bool = False) -> InputFiles:
     """Returns all files at a path. Linked folders and files are followed.
 
     Args:
         path: a file or a folder.
         stays_inside: whether links that lead out of the folder are refused, as for a folder that a
             stranger may have made.
+        has_levels: whether the folders `NAME=VALUE` of a file are columns of its rows, so that
+            equal files in different ones are no copies.
 
     Raises:
         OSError: the path has no files, is part of a table that may hold removed rows, or has a
@@ -93,7 +96,7 @@ def input_files(path: Path, *, stays_inside: bool = False) -> InputFiles:
         raise OSError(errno.ENOENT, f"the folder has no files{skipped}; name one with data")
     # Parts of names are compared, so that the files of a folder follow one another.
     files.sort(key=lambda file: Path(file.name).parts)
-    _refuse_copies(files)
+    _refuse_copies(files, has_levels)
     return InputFiles(tuple(files), tuple(sorted(marks)))
 
 
@@ -184,22 +187,25 @@ def _identity(path: str | Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _refuse_copies(files: Sequence[InputFile]) -> None:
-    """Raises OSError if two files have the same content, as whoever copies a file by mistake would
+def _refuse_copies(files: Sequence[InputFile], has_levels: bool) -> None:
+    """Raises OSError if two files have the same rows, as whoever copies a file by mistake would
     count its rows twice."""
     sizes = [file.path.stat().st_size for file in files]
     counts = Counter(sizes)
     # Parts of one export may all have one size, and then differ in their beginnings.
-    alike: dict[tuple[int, bytes], list[InputFile]] = defaultdict(list)
+    alike: dict[tuple[int, bytes, frozenset[str]], list[InputFile]] = defaultdict(list)
     for file, size in zip(files, sizes, strict=True):
         if counts[size] == 1:
             continue
+        folders = Path(file.name).parts[:-1] if has_levels else ()
+        levels = frozenset(each for each in folders if "=" in each)
         with naming(file.name):
             with file.path.open("rb") as stream:
                 beginning = hashlib.blake2b(stream.read(_BEGINNING_BYTES)).digest()
-            others = alike[size, beginning]
+            others = alike[size, beginning, levels]
             copied = [each for each in others if filecmp.cmp(file.path, each.path, shallow=False)]
-        if copied:
+        # Exports write a file for each of their parts, however many of them have no rows.
+        if copied and has_rows(file.path):
             raise OSError(
                 errno.EEXIST,
                 f"the folder holds a file twice: {copied[0].name!r} and {file.name!r} have the "

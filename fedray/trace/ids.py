@@ -2,11 +2,12 @@
 no id.
 
 Integers and bytes are written in one way. A text has a key, made in this order: Unicode's form NFKC
-and case folded; percent escapes decoded; `b'...'`, `urn:uuid:`, `0x` and the `.0` of a number
-removed; of a UUID or a MAC address the hexadecimal digits, of another text its letters and digits,
-with a hyphen where other characters stood between two digits (1-23 and 12-3 are two ids); zeros
-before a number removed. A text without letters and digits is its own key. `key_of` defines the key,
-and `keys_of` computes it for columns.
+and case folded; percent escapes decoded; `b'...'`, `urn:uuid:`, `uuid:`, `0x`, `\\x`, `x'...'` and
+the `.0` of a number removed; of a UUID, also within a longer id, or of a whole MAC address or EUI-64
+the hexadecimal digits, of other text its letters and digits, with a hyphen where other characters
+stood between two digits (1-23 and 12-3 are two ids); zeros before a number removed. A text without
+letters and digits has what remains of it as its key. `key_of` defines the key, and `keys_of`
+computes it for columns.
 
 Two ids may share a key and still be two devices, so an import asks (`fedray.imports.spellings`).
 """
@@ -26,33 +27,49 @@ from fedray.base.arrays import BoolArray, Int64Array
 
 ROLES = {"device": "device", "person": "owner"}
 """Role of ids in a log, which names their column in a trace, by the unit of privacy."""
+_UUID_DIGITS, _MAC_DIGITS, _EUI_DIGITS = 32, 12, 16
+_ZEROS = tuple("0" * each for each in (_UUID_DIGITS, _MAC_DIGITS, _EUI_DIGITS))
 NO_IDS = (
-    *("nan", "none", "null", "nil", "na", "undefined", "unknown", "missing", "anonymous"),
-    "0" * 32,
+    *("nan", "nat", "none", "null", "nil", "na", "undefined", "unknown", "missing", "anonymous"),
+    *("empty", "notset", "hivedefaultpartition", "desconocido", "desconhecido", "unbekannt"),
+    *("inconnu", "sconosciuto", "неизвестно", "未知", "不明", "알수없음"),
+    *_ZEROS,
 )
-"""Keys of texts that mean no id; the last is that of the UUID of zeros."""
+"""Keys of texts that mean no id; the last are those of a UUID, MAC address or EUI-64 of zeros."""
 _PREFIXES = (
-    re.compile(r"[\W_]*b['\"]"),
-    re.compile(r"[\W_]*urn:uuid:"),
-    re.compile(r"[\W_]*0x(?=[0-9a-f]+[\W_]*$)"),
+    # NULL of MySQL, Hive and COPY of PostgreSQL.
+    re.compile(r"[\W_]*\\n(?=[\W_]*$)"),
+    re.compile(r"[\W_]*b['\"](?:(?:\\x00)+(?=[\W_]*$))?"),
+    re.compile(r"[\W_]*(?:urn:)?uuid:"),
+    re.compile(r"[\W_]*(?:0x(?=[0-9a-f]*[\W_]*$)|(?:\\x|x['\"])(?=[0-9a-f]+[\W_]*$))"),
 )
 _DECIMAL = re.compile(r"[\W_]*([0-9]+)\.0+[\W_]*")
+_MAC_FORMS = ((6, 2), (3, 4), (2, 6), (8, 2), (4, 4))
+"""Groups of a MAC address or an EUI-64, and digits of a group."""
 _MAC = re.compile(
-    r"[\W_]*(?:[0-9a-f]{2}(?:[\W_][0-9a-f]{2}){5}|[0-9a-f]{4}(?:[\W_][0-9a-f]{4}){2})[\W_]*"
+    r"[\W_]*(?:{})[\W_]*".format(
+        "|".join(
+            rf"[0-9a-f]{{{size}}}(?:[\W_][0-9a-f]{{{size}}}){{{groups - 1}}}"
+            for groups, size in _MAC_FORMS
+        )
+    )
 )
+_UUID = re.compile(r"(?=[0-9a-f]{8}(?:[\W_][0-9a-f]{4}){3}[\W_][0-9a-f]{12})")
+_UUID_MARKS = np.array([8, 13, 18, 23])
+"""Places of the separators of a UUID."""
 SLICE = 1 << 14
 """Number of ids whose keys are computed together."""
-_UUID_DIGITS, _MAC_DIGITS = 32, 12
 _LOWER = np.arange(128, dtype=np.uint8)
 _LOWER[ord("A") : ord("Z") + 1] += ord("a") - ord("A")
 _KEPT, _DIGIT, _HEXADECIMAL, _RARE = 1, 2, 4, 8
 _ESCAPES = np.frombuffer(b"%'\"", np.uint8)
+_AFTER_BACKSLASH = np.frombuffer(b"nx", np.uint8)
 _TRAITS = np.array(
     [
         _KEPT * each.isalnum()
         + _DIGIT * each.isdigit()
         + _HEXADECIMAL * (each in "0123456789abcdef")
-        + _RARE * (each in "%'\"x.:")
+        + _RARE * (each in "%'\"x.:\\")
         for each in map(chr, range(128))
     ],
     np.uint8,
@@ -71,8 +88,11 @@ def key_of(text: str) -> str:
         bare = prefix.sub("", bare, count=1) if prefix.match(bare) else bare
     if found := _DECIMAL.fullmatch(bare):
         bare = found[1]
+    marks = {found.start() + mark for found in _UUID.finditer(bare) for mark in _UUID_MARKS}
     kept, is_apart = [""], False
-    for each in bare:
+    for place, each in enumerate(bare):
+        if place in marks:
+            continue
         if not _is_kept(each):
             is_apart = True
             continue
@@ -85,14 +105,14 @@ def key_of(text: str) -> str:
     is_uuid = re.fullmatch(f"[0-9a-f]{{{_UUID_DIGITS}}}", digits) is not None
     if is_uuid or _MAC.fullmatch(bare):
         key = digits
-    if key.isdigit() and not is_uuid:
+    if key.isdigit() and not is_uuid and key not in _ZEROS:
         key = key.lstrip("0") or "0"
-    return key or text
+    return key or bare
 
 
 def means_no_id(text: str) -> bool:
     """Returns whether a text stands for a missing id: a word such as NULL, the UUID of zeros, or
-    spaces and punctuation only."""
+    spaces, punctuation and wrappers only."""
     key = key_of(text)
     return key in NO_IDS or all(_is_blank(each) for each in key)
 
@@ -126,9 +146,10 @@ def are_missing(
         kept: texts, as the log has them, or bytes in hexadecimal, that name a device all the same.
     """
     if not pa.types.is_string(ids.type):
-        zeros = bytes(_UUID_DIGITS // 2)
-        is_zero = _COMPUTE.equal(ids, pa.scalar(zeros, ids.type))
-        return np.asarray(is_zero) & (zeros.hex() not in kept)
+        is_zero = np.asarray(_COMPUTE.match_substring_regex(ids, r"\A\x00+\z"))
+        for place in np.flatnonzero(is_zero).tolist():
+            is_zero[place] = ids[place].as_py().hex() not in kept
+        return is_zero
     # Keys without a letter or digit are few, and the words are short: most keys end here.
     edge = r"(?:^|\|)", r"(?:$|\|)"
     words = rf"{edge[0]}(?:{'|'.join(NO_IDS)}|[^\pL\pM\pN|]*){edge[1]}"
@@ -207,7 +228,10 @@ def _plain_keys(ids: pa.Array) -> tuple[pa.Array, BoolArray]:
     rare = np.flatnonzero(traits & _RARE)
     before = np.where(rare > 0, content[rare - 1], 0)
     after = np.where(rare + 1 < content.size, content[(rare + 1) % max(1, content.size)], 0)
-    is_prefix = (before == ord("0")) | (before == ord("n")) | (after == ord("0"))
+    is_mark = content[rare] == ord(":")
+    is_prefix = np.where(is_mark, _is_after(content, rare, b"uuid"), before == ord("0"))
+    is_prefix |= (before == ord("\\")) | ((after == ord("0")) & ~is_mark)
+    is_prefix |= (content[rare] == ord("\\")) & np.isin(after, _AFTER_BACKSLASH)
     is_plain[owners(rare[is_prefix | np.isin(content[rare], _ESCAPES)])] = False
     # A hyphen stands where others stood between two digits of an id.
     edges = np.flatnonzero(np.diff(is_other, prepend=False, append=False))
@@ -217,6 +241,7 @@ def _plain_keys(ids: pa.Array) -> tuple[pa.Array, BoolArray]:
     is_mark = (traits[first - 1] & traits[end] & _DIGIT) > 0
     first, end = first[is_mark], end[is_mark]
     first = first[owners(first - 1) == owners(end)]
+    first = first[~_are_marks_of_uuids(content, is_other, owners)[first]]
     kept, digits, hexadecimal = (counted(each) for each in (_KEPT, _DIGIT, _HEXADECIMAL))
     is_uuid = (kept == _UUID_DIGITS) & (hexadecimal == kept)
     first = first[~is_uuid[owners(first)]]

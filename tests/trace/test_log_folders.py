@@ -200,6 +200,31 @@ def test_a_copy_of_a_file_is_refused(names: tuple[str, ...], says: str, tmp_path
         imported(log, 40)
 
 
+def test_equal_files_of_different_levels_and_files_without_rows_are_no_copies(
+    tmp_path: Path,
+) -> None:
+    names = ("round=1/p.csv", "round=2/p.csv")
+    log = written(tmp_path / "log", dict.fromkeys(names, b"device\na\nb\n"))
+    assert rows_of(imported(log)) == {("a", 1), ("a", 2), ("b", 1), ("b", 2)}
+    # The same levels in another order are the same rows.
+    copy = dict.fromkeys(("day=1/round=2/p", "round=2/day=1/p"), b"device\na\n")
+    with pytest.raises(InputError, match="holds a file twice"):
+        imported(written(tmp_path / "copy", copy))
+    empty = [as_csv([]), gzip.compress(as_csv([]), mtime=0)]
+    for number, content in enumerate(empty):
+        files = dict.fromkeys(("part-0", "part-1"), content)
+        log = written(tmp_path / f"empty{number}", {**files, "part-2": as_csv(BROKEN)})
+        assert rows_of(imported(log)) == set(BROKEN)
+    files = dict.fromkeys(("part-0", "part-1"), as_parquet([]))
+    log = written(tmp_path / "parquet", {**files, "part-2": as_parquet(BROKEN)})
+    assert rows_of(imported(log)) == set(BROKEN)
+    # A line of JSON Lines is a row, and so is one that ends with a carriage return.
+    for number, content in enumerate((b'{"device": "a", "round": 1}', b"device,round\ra,1\r")):
+        files = dict.fromkeys(("part-0", "part-1"), content)
+        with pytest.raises(InputError, match="holds a file twice"):
+            imported(written(tmp_path / f"row{number}", files))
+
+
 def as_sqlite(file: Path) -> None:
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE log (device, round)")
