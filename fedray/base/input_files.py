@@ -217,8 +217,8 @@ def _refuse_part_of_table(path: Path, scanned: set[Path]) -> None:
                     with os.scandir(folder) as found:
                         kinds.append(_table_kind(folder, list(found)))
                     scanned.add(folder)
-            if any(kinds):
-                raise _table(max(kinds), folder)
+            for kind in filter(None, kinds):
+                raise _table(kind, folder)
             is_part = False
 
 
