@@ -222,7 +222,7 @@ def _plain_keys(ids: pa.Array) -> tuple[pa.Array, BoolArray]:
     traits = _TRAITS[content]
     is_other = (traits & _KEPT) == 0
 
-    def sums(trait: int) -> Int64Array:
+    def sums(trait: int) -> NDArray[np.int32]:
         found = np.zeros(content.size + 1, np.int32)
         np.cumsum((traits & trait) > 0, out=found[1:])
         return found
