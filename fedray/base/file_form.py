@@ -88,6 +88,24 @@ def form_of(file: Path) -> FileForm:
     return FileForm(content, packing)
 
 
+def has_rows(file: Path) -> bool:
+    """Returns whether a file has rows: more than the line of names of CSV. True for a file that
+    cannot be read."""
+    # The import takes a tenth of a second.
+    import pyarrow.parquet as pq
+
+    try:
+        form = form_of(file)
+        if form.content == "Parquet":
+            return pq.read_metadata(file).num_rows > 0
+        with unpacked(file, form.packing) as stream:
+            head = stream.read(HEAD_BYTES)
+    except (OSError, EOFError, lzma.LZMAError, pa.ArrowException):
+        return True
+    is_one_line = len(head) < HEAD_BYTES and len(head.strip().splitlines()) == 1
+    return not is_one_line or form.content != "CSV"
+
+
 def unpacked(file: Path, packing: str) -> pa.NativeFile:
     """Opens a file for reading through its compression.
 

@@ -115,8 +115,8 @@ def import_log(
     Args:
         log: the file or directory. All files in a directory are read but for known marks
             (`input_files.py`), and folders `round=3` are columns of strings.
-        device_column: column of integers, strings or bytes (strings in CSV); with several columns,
-            each combination is a device.
+        device_column: column of integers, strings or bytes (strings in CSV); bytes that are all
+            text are strings. With several columns, each combination is a device.
         round_column: column of integers.
         repeats: meaning of further rows of one device in one round, except exact copies, which are
             dropped (`repeats.py`). "refuse": unknown, so the log is refused. "once": records of one

@@ -43,6 +43,7 @@ NO_TIMES = (
     "leave out the column of times: min-sep and participations need none, but timers are then "
     "unchecked, and copies count as repeats"
 )
+_CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}]"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -204,6 +205,11 @@ class Log:
         self.found = self._files.found
         """The files of the log, and the marks that are skipped."""
         self._types = self._files.types
+        for name in {*layout.device_columns, layout.owner} & self._types.keys():
+            # Impala, and Hive and Spark of old, write text without the mark of text.
+            if _is_bytes(self._types[name]):
+                only = LogFiles(path, {name: layout.columns[name]}, layout.delimiter)
+                self._types[name] = pa.string() if _is_text_in(only, name) else pa.binary()
         _check_round_type(layout.round, self._types[layout.round])
         self._met: dict[str, dict[str, None]] = {column: {} for column in layout.conditions}
         """First few values of the columns of conditions."""
@@ -216,6 +222,13 @@ class Log:
         if layout.time is not None:
             fields |= {"time": pa.float64(), ROW_HASH: pa.uint64()}
         self.schema = pa.schema(fields)
+
+    @property
+    def exact_parts(self) -> frozenset[int]:
+        """Places of the parts of a combined device that have one writing: integers and periods."""
+        names = self.layout.device_columns
+        whole = (place for place, name in enumerate(names) if is_whole(self._types[name]))
+        return frozenset((*whole, *range(len(names), len(self.layout.devices))))
 
     def stage(self, file: Path, batches: Iterable[pa.RecordBatch] | None = None) -> None:
         """Writes the participations to a Parquet file: device, owner, round, time and hash.
@@ -404,11 +417,28 @@ def _name_kind(name: str, kind: pa.DataType, argument: str, named: str) -> pa.Da
         return pa.int64()
     if kind == WHOLE or is_text(kind):
         return kind
-    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    if is_bytes or pa.types.is_fixed_size_binary(kind):
+    if _is_bytes(kind):
         return pa.binary()
     remedy = f"{named} must be integers, strings or bytes"
     raise InputError.of(argument, name, f"is of type {kind}", remedy)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return is_bytes or pa.types.is_fixed_size_binary(kind)
+
+
+def _is_text_in(files: LogFiles, name: str) -> bool:
+    """Returns whether all values of a column of bytes are text: UTF-8 without control characters
+    but white space."""
+    for batch in files.batches():
+        try:
+            texts = batch.column(name).cast(pa.string())
+        except pa.ArrowInvalid:
+            return False
+        if _COMPUTE.any(_COMPUTE.match_substring_regex(texts, _CONTROL)).as_py():
+            return False
+    return True
 
 
 def _check_round_type(name: str, kind: pa.DataType) -> None:

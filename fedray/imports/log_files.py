@@ -325,7 +325,7 @@ def _readable(file: Path) -> Iterator[None]:
 
 def _found(path: Path) -> InputFiles:
     try:
-        return input_files(path)
+        return input_files(path, has_levels=True)
     except FileNotFoundError as error:
         # A folder may be without data.
         if path.exists():

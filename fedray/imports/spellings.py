@@ -5,7 +5,7 @@ Only the log's owner knows, so an import asks once, and every later figure has o
 mean no id are rows without a device, unless the caller says that a device has that name.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ _GROUPS = (
     " GROUP BY key HAVING count(*) > 1 ORDER BY first"
 )
 _DISTINCT = "SELECT DISTINCT {role} FROM names"
-_COUNT = "SELECT count(*) AS ids FROM {role}_ids WHERE NOT is_missing"
+_COUNT = "SELECT count(DISTINCT device) AS ids FROM {rows}"
 _WITHOUT = "(SELECT * FROM {rows} WHERE {role} NOT IN (SELECT id FROM {role}_ids WHERE is_missing))"
 _JOINED = (
     "(SELECT * EXCLUDE (spelling) REPLACE (spelling AS {role}) FROM {rows} JOIN (SELECT id AS"
@@ -67,7 +67,7 @@ class Spellings:
         self._alike: dict[str, bool] = {}
         """Whether ids of each role that was read share keys."""
         self._ids_of_devices = 0
-        """Number of ids of devices that were read; 0 if they are integers."""
+        """Number of ids of devices that are joined; 0 if they are integers."""
         self._source, self._queried, self._staged = source, queried, staged
         self._kept, self._join = set(keep_ids), join_ids
         self._files: dict[str, Path] = {}
@@ -86,7 +86,8 @@ class Spellings:
             found = self._queried(_DISTINCT.format(role=role), {"names": file})
             kind = self._source.schema.field(role).type
             self._files[role] = self._staged.with_name(f"{role}_ids.parquet")
-            _write_keyed(self._files[role], kind, found, is_combined, self._kept)
+            exact = self._source.exact_parts
+            _write_keyed(self._files[role], kind, found, is_combined, exact, self._kept)
             self._ask(role)
 
     def recorded(self, devices: int) -> dict[str, Any]:
@@ -121,6 +122,10 @@ class Spellings:
                 found = Unused(reason, count.as_py(), [(text, str(number))])
                 self._source.left_out[reason] = found
                 self._source.staged_rows -= found.rows
+        if self._join and "device" in self._files:
+            # A device may have no row but those that another role leaves out.
+            (found,) = self._queried(_COUNT.format(rows=rows), self._views())
+            self._ids_of_devices = found["ids"][0].as_py()
 
     def remove(self) -> None:
         """Removes the files of ids."""
@@ -134,9 +139,6 @@ class Spellings:
 
     def _ask(self, role: str) -> None:
         view = {f"{role}_ids": self._files[role]}
-        if role == "device":
-            (count,) = self._queried(_COUNT.format(role=role), view)
-            self._ids_of_devices = count["ids"][0].as_py()
         groups = ids = 0
         some: list[str] = []
         for batch in self._queried(_GROUPS.format(role=role), view):
@@ -172,12 +174,13 @@ def _write_keyed(
     kind: pa.DataType,
     batches: Iterable[pa.RecordBatch],
     is_combined: bool,
+    exact: Collection[int],
     kept: set[str],
 ) -> None:
     schema = pa.schema({"id": kind, "key": kind, "is_missing": pa.bool_()})
     with pq.ParquetWriter(file, schema, compression="lz4", use_dictionary=False) as writer:
         for batch in batches:
             ids = batch.column(0)
-            keys = keys_of(ids, is_combined)
+            keys = keys_of(ids, is_combined, exact)
             missing = pa.array(are_missing(ids, keys, is_combined, kept))
             writer.write_batch(pa.record_batch([ids, keys, missing], schema=schema))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedray.audit.auditing import audit_trace
@@ -39,6 +40,12 @@ ALIKE = {
     "Unicode form": (CAFE, unicodedata.normalize("NFD", CAFE)),
     "zeros": ("007", "7", "7.0", "+7"),
     "a mark between digits": ("1-23", "1.23", "1 23"),
+    "UUID after uuid:": (UUID, f"uuid:{UUID}", f"uuid:{UUID.replace('-', '')}"),
+    **{f"UUID in {each}": (each.format(UUID), each.format(UUID.replace("-", "")), each.format(UUID.upper()))
+       for each in ("user_{}", "ios-{}", "device/{}", "{}@ios", "{}-1", "1-{}")},
+    "MAC address in halves": ("001b44-113ab7", "001b44113ab7", "00:1b:44:11:3a:b7"),
+    "EUI-64": ("02-1b-44-ff-fe-11-3a-b7", "021b44fffe113ab7", "021b:44ff:fe11:3ab7"),
+    "bytes": ("deadbeef", "\\xDEADBEEF", "x'DEADBEEF'", "0xDEADBEEF"),
 }  # fmt: skip
 DISTINCT = (
     "a",
@@ -55,9 +62,16 @@ DISTINCT = (
     "\U0001f601",
     "nancy",
     "null-7",
+    "n",
+    "x",
+    "\U00031350",
 )
 MISSING = ("nan", "None", "NULL", "N/A", "(null)", "undefined", "unknown", "  ", "-", "?", "\u2014",
-           "00000000-0000-0000-0000-000000000000", "{" + 32 * "0" + "}")  # fmt: skip
+           "00000000-0000-0000-0000-000000000000", "{" + 32 * "0" + "}",
+           "\\N", "b''", "urn:uuid:", "0x", "b'\\x00'", "b'NULL'", "NaT", "__HIVE_DEFAULT_PARTITION__", "empty", "not set",
+           "00:00:00:00:00:00", "desconocido", "Unbekannt", "inconnu", "sconosciuto", "desconhecido",
+           "\u041d\u0435\u0438\u0437\u0432\u0435\u0441\u0442\u043d\u043e", "\u672a\u77e5", "\u4e0d\u660e",
+           "\uc54c \uc218 \uc5c6\uc74c")  # fmt: skip
 CLAIM = Claim(mechanism=Tree(), noise_multiplier=4.0, min_sep=2, max_participations=9)
 
 
@@ -84,13 +98,14 @@ def test_ids_that_mean_none_are_known_in_every_writing() -> None:
 
 def drawn_id(drawn: random.Random) -> str:
     """An id of letters, marks, wrappers and hexadecimal digits in any order."""
-    pieces = [*"abxnrABX0019-_:.|{}()'\"=% #\\", "urn:uuid:", "0x", ".0", "b'", "\ufeff", "\u00a0", "e\u0301", "\u00df",
-              "\u0130", "\u0663", "\uff11", "%7B", "%ff", "\U0001f600", "\ufe0f", "null", UUID]  # fmt: skip
+    pieces = [*"abxnrABX0019-_:.|{}()'\"=% #\\", "urn:uuid:", "0x", ".0", "b'", "\ufeff", "\u00a0", "e\u0301", "\u00df", "uuid:", "uid:", "\\N", "\\x", "x'", "\\x00", UUID.replace("-", "_"), UUID.replace("-", ""),
+              "-8b86-d011-b42d-00cf4fc964ff", "001b44-113ab7", "02-1b-44-ff-fe-11-3a-b7", "0" * 12, "\U00031350", "\u0130", "\u0663", "\uff11", "%7B", "%ff", "\U0001f600", "\ufe0f", "null", UUID]  # fmt: skip
     if drawn.random() < 0.3:
         digits = "".join(
-            drawn.choice("0123456789abcdefABCDEF") for _ in range(drawn.choice((11, 12, 31, 32)))
+            drawn.choice("0123456789abcdefABCDEF")
+            for _ in range(drawn.choice((11, 12, 16, 31, 32)))
         )
-        size, mark = drawn.choice((2, 4, 8)), drawn.choice("-:. ")
+        size, mark = drawn.choice((2, 4, 6, 8)), drawn.choice("-:. ")
         groups = mark.join(digits[each : each + size] for each in range(0, len(digits), size))
         return drawn.choice((digits, groups, "{" + groups + "}"))
     return "".join(drawn.choice(pieces) for _ in range(drawn.randrange(12)))
@@ -131,6 +146,50 @@ def test_ids_of_several_columns_are_keyed_column_by_column() -> None:
         assert are_missing(ids, keyed, True, ()).tolist() == expected
         assert True in expected
         assert False in expected
+
+
+def test_null_words_and_integers_keep_devices_apart(tmp_path: Path) -> None:
+    """The NULL of MySQL is no device N, and 7 of a column of integers is not -7."""
+    log = written(tmp_path / "log.csv", [("\\N", 0), ("N", 1)])
+    trace = import_log(log, "device", "round", None, tmp_path / "t", renumber=True, join_ids=True, leave_out_invalid=True)  # fmt: skip
+    assert (trace.run["devices"], trace.run["joined_ids"]) == (1, 1)
+    table = pa.table({"device": ["ab", "AB", "x", "x"], "n": [5, 5, -7, 7], "round": range(4)})
+    pq.write_table(table, tmp_path / "log.parquet")
+    trace = import_log(tmp_path / "log.parquet", ["device", "n"], "round", 4, tmp_path / "u", join_ids=True)  # fmt: skip
+    assert [trace.name_of(each) for each in range(3)] == ["AB|5", "x|-7", "x|7"]
+
+
+@pytest.mark.parametrize("other", [b"", b"\xff\x01", b"a\x00"])
+def test_text_in_a_column_of_bytes_names_the_devices_that_it_names_as_text(
+    tmp_path: Path, other: bytes
+) -> None:
+    ids = [b"NULL", b" ", b"abc", b"ABC", b"abc\t", UUID.encode(), UUID.replace("-", "").encode()]
+    ids += [other] * bool(other)
+    (tmp_path / "log").mkdir()
+    for number, kind in enumerate((pa.binary(), pa.large_binary())):
+        part = ids[:3] if number == 0 else ids[3:]
+        rounds = range(3) if number == 0 else range(3, len(ids))
+        table = pa.table({"device": pa.array(part, kind), "round": rounds, "owner": part})
+        pq.write_table(table, tmp_path / "log" / f"{number}.parquet")
+    options = {"renumber": True, "owner_column": "owner"}
+    log = tmp_path / "log", "device", "round", None
+    if other:
+        # Bytes have one writing.
+        assert import_log(*log, tmp_path / "t", **options).run["devices"] == len(ids)
+        return
+    with pytest.raises(InputError, match=r"5 ids of devices .* within 2 groups .*'ABC' and 'abc"):
+        import_log(*log, tmp_path / "t", **options)
+    assert len(inspect_log(log[0], {}).problems) == 3
+    trace = import_log(*log, tmp_path / "t", **options, join_ids=True, leave_out_invalid=True)
+    assert [trace.name_of(each) for each in range(2)] == [UUID, "ABC"]
+    assert {each.rows for each in trace.left_out} == {2}
+
+
+def test_joined_ids_are_those_of_rows_that_count(tmp_path: Path) -> None:
+    rows = [("ab", 1, "o1"), ("AB", 2, "o1"), ("zz", 3, "NULL")]
+    log = written(tmp_path / "log.csv", rows, "device,round,owner")
+    trace = import_log(log, "device", "round", None, tmp_path / "t", renumber=True, owner_column="owner", join_ids=True, leave_out_invalid=True)  # fmt: skip
+    assert (trace.run["joined_ids"], trace.run["devices"]) == (2, 1)
 
 
 @pytest.mark.parametrize("role", ["device", "owner"])

@@ -167,6 +167,48 @@ def test_a_table_with_removed_rows_is_refused_and_its_present_state_is_read(tmp_
     assert standing(trace, claim) == (False, 6, "3.4675")
 
 
+@pytest.mark.parametrize(
+    ("contents", "log", "says"),
+    [
+        ({"t/_delta_log/0": b"{}", "t/day=1/p": as_csv(KEPT)}, "today -> t/day=1", "a Delta table"),
+        ({"t/_delta_log/0": b"{}", "t/day=1/p": as_csv(KEPT), "log/p": as_csv(BROKEN)}, "log/q -> ../t/day=1", "a Delta table"),
+        ({"t/_delta_log/0": b"{}", "t/p": as_csv(KEPT), "log/p": as_csv(BROKEN)}, "log/q -> ../t/p", "a Delta table"),
+        ({"t/_delta_log/0": b"{}", "t/p": as_csv(KEPT)}, "t/p", "a Delta table"),
+        ({"t/_delta_log/0": b"{}", "t/Xy/p": as_csv(KEPT)}, "t/Xy", "a Delta table"),
+        ({"t/_change_data/p": as_csv(KEPT)}, "t/_change_data", "the history of a Delta table"),
+        ({"t/metadata/v1.metadata.json": b"", "t/data/0110/p": as_csv(KEPT)}, "t/data/0110", "an Iceberg table"),
+        ({"t/_spark_metadata/0": b"v1", "t/p": as_csv(KEPT)}, "t", "the output of a Spark stream"),
+        ({"t/_committed_1": b'{"added": ["p"], "removed": ["o"]}', "t/p": as_csv(KEPT)}, "t", "the output of transactions"),
+        ({"t/_committed_1": b'{"added": ["p"], "removed": []}', "t/p": as_csv(KEPT), "t/o": as_csv(BROKEN)}, "t", "the output of transactions"),
+        ({"t/_started_1": b"", "t/p": as_csv(KEPT)}, "t/p", "the output of transactions"),
+        ({"t/base_1/p": as_csv(KEPT), "t/delta_1_1/p": as_csv(BROKEN)}, "t", "a transactional table of Hive"),
+        ({"t/base_1/p": as_csv(KEPT), "t/delta_1_1/p": as_csv(BROKEN)}, "t/base_1", "a transactional table of Hive"),
+    ],
+)  # fmt: skip
+def test_no_part_of_a_table_is_read(
+    contents: Mapping[str, bytes], log: str, says: str, tmp_path: Path
+) -> None:
+    written(tmp_path, contents)
+    link, _, target = log.partition(" -> ")
+    if target:
+        (tmp_path / link).symlink_to(target)
+    place = tmp_path / (link.split("/")[0] if target else link)
+    with pytest.raises(InputError, match=f"is {says} .*export the present state"):
+        imported(place)
+
+
+def test_folders_whose_files_all_count_are_read(tmp_path: Path) -> None:
+    mark = b'{"added": ["p"], "removed": []}'
+    names = {"_committed_1": mark, "_started_1": b"", "_SUCCESS": b"", "p": as_csv(BROKEN)}
+    for name, contents in {"a": names, "b": {"base_1/p": as_csv(BROKEN)}}.items():
+        log = written(tmp_path / name, contents)
+        (log / "linked").mkdir()
+        written(tmp_path / f"store {name}", {"1": as_csv(KEPT[:2]), "2": as_csv(KEPT[2:])})
+        for each in "12":
+            (log / "linked" / each).symlink_to(tmp_path / f"store {name}" / each)
+        assert imported(log).run["rows"] == 82
+
+
 def test_files_that_were_read_are_recorded_with_size_and_digest(tmp_path: Path) -> None:
     contents = {"b.csv": as_csv(BROKEN), "a/c": gzip.compress(as_csv(KEPT), mtime=0)}
     log = written(tmp_path / "log", {**contents, "_SUCCESS": b"", "sums.md5": b"x"})
@@ -199,6 +241,31 @@ def test_a_copy_of_a_file_is_refused(names: tuple[str, ...], says: str, tmp_path
     log = written(tmp_path / "log", {**dict.fromkeys(names, as_csv(KEPT)), "c": as_csv(BROKEN)})
     with pytest.raises(InputError, match=says):
         imported(log, 40)
+
+
+def test_equal_files_of_different_levels_and_files_without_rows_are_no_copies(
+    tmp_path: Path,
+) -> None:
+    names = ("round=1/p.csv", "round=2/p.csv")
+    log = written(tmp_path / "log", dict.fromkeys(names, b"device\na\nb\n"))
+    assert rows_of(imported(log)) == {("a", 1), ("a", 2), ("b", 1), ("b", 2)}
+    # The same levels in another order are the same rows.
+    copy = dict.fromkeys(("day=1/round=2/p", "round=2/day=1/p"), b"device\na\n")
+    with pytest.raises(InputError, match="holds a file twice"):
+        imported(written(tmp_path / "copy", copy))
+    empty = [as_csv([]), gzip.compress(as_csv([]), mtime=0)]
+    for number, content in enumerate(empty):
+        files = dict.fromkeys(("part-0", "part-1"), content)
+        log = written(tmp_path / f"empty{number}", {**files, "part-2": as_csv(BROKEN)})
+        assert rows_of(imported(log)) == set(BROKEN)
+    files = dict.fromkeys(("part-0", "part-1"), as_parquet([]))
+    log = written(tmp_path / "parquet", {**files, "part-2": as_parquet(BROKEN)})
+    assert rows_of(imported(log)) == set(BROKEN)
+    # A line of JSON Lines is a row, and so is one that ends with a carriage return.
+    for number, content in enumerate((b'{"device": "a", "round": 1}', b"device,round\ra,1\r")):
+        files = dict.fromkeys(("part-0", "part-1"), content)
+        with pytest.raises(InputError, match="holds a file twice"):
+            imported(written(tmp_path / f"row{number}", files))
 
 
 def as_sqlite(file: Path) -> None:
@@ -316,7 +383,7 @@ def test_columns_of_equal_values_are_one_column_whatever_their_types(
     """As devices, owners, rounds and conditions."""
     (tmp_path / "log").mkdir()
     values: list[Any] = ["7", "8"] if "str" in f"{one}{other}" else [7, 8]
-    values = [b"7", b"8"] if "binary" in str(one) else values
+    values = [b"\xff7", b"\xff8"] if "binary" in str(one) else values
     for number, kind in enumerate((one, other)):
         plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         given = [None, None] if pa.types.is_null(kind) else values
