@@ -101,7 +101,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         settings = f"training.seed={seed}"
         write_trained(folder / name, trace, {"accuracy": 0.5}, settings, knows_trace=True)
     (folder / "log.csv").write_text(abandoned())
-    names = {"LOG": "log.csv", "TRACE": "trace", "ASKED": "asked", "LEDGER": "ledger", "CLAIM": "claim.toml"}
+    names = {
+        "LOG": "log.csv",
+        "TRACE": "trace",
+        "ASKED": "asked",
+        "LEDGER": "ledger",
+        "CLAIM": "claim.toml",
+    }
     return {
         key: str(folder / name)
         for key, name in {**names, "MODEL": "model", "OTHER": "other"}.items()
