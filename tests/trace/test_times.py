@@ -279,12 +279,12 @@ def test_a_day_and_a_month_that_may_be_swapped_are_noted(
 
 def test_a_swap_is_ruled_out_by_any_row(monkeypatch) -> None:
     monkeypatch.setattr("fedray.imports.log_times._PARTS", (slice(1), slice(1, None)))
-    reader = TimeReader("at", text_format="%d.%m.%Y %H:%M")
-    reader.seconds(pa.array(["01.03.2026 10:00"] * 3))
-    assert "'%m.%d.%Y %H:%M' reads them all too" in reader.doubts[0]
-    reader.seconds(pa.array(["01.03.2026 10:00", "02.03.2026 10:00", "31.03.2026 10:01"]))
+    reader = TimeReader("at", text_format="%d.%m.%Y %H:%M:%S")
+    reader.seconds(pa.array(["01.03.2026 10:00:07"] * 3))
+    assert "'%m.%d.%Y %H:%M:%S' reads them all too" in reader.doubts[0]
+    reader.seconds(pa.array(["01.03.2026 10:00:07", "02.03.2026 10:00:07", "31.03.2026 10:01:07"]))
     assert reader.doubts == []
-    reader.seconds(pa.array(["01.03.2026 10:00"]))
+    reader.seconds(pa.array(["01.03.2026 10:00:07"]))
     assert reader.doubts == []
 
 
