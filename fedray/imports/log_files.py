@@ -6,6 +6,7 @@ Lines, text stays text and whole numbers stay whole: the id "0012" is not the nu
 """
 
 import contextlib
+import csv
 import errno
 import io
 import json
@@ -191,7 +192,15 @@ class LogFiles:
 
     def _own_batches(self, file: _LogFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if file.form.content == "CSV":
-            yield from open_csv(file.path, file.form, names, self._separator)
+            stream, rows = _Lines(file), 0
+            for batch in open_csv(
+                file.path, file.form, names, self._separator, stream=pa.PythonFile(stream, "r")
+            ):
+                rows += batch.num_rows
+                yield batch
+            # Most files have a row on each line, below the names.
+            if stream.lines != rows + 1:
+                _check_quotes(file, self._separator)
         elif file.form.content == "Parquet":
             with open_parquet(file.path) as parquet:
                 # Of columns with one name, only those of all are in the file's order.
@@ -318,7 +327,12 @@ def row_hashes(batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
 
 
 def open_csv(
-    file: Path, form: FileForm, columns: Sequence[str], separator: str, header: Sequence[str] = ()
+    file: Path,
+    form: FileForm,
+    columns: Sequence[str],
+    separator: str,
+    header: Sequence[str] = (),
+    stream: pa.NativeFile | None = None,
 ) -> arrow_csv.CSVStreamingReader:
     """Opens a CSV file for reading block by block.
 
@@ -328,13 +342,14 @@ def open_csv(
         columns: names of the columns to read, as text; if empty, all are read with guessed types.
         separator: character between columns.
         header: names of all columns, if the first line does not have them.
+        stream: the unpacked file, if it is open.
 
     Raises:
         InputError: the first block cannot be read.
     """
     try:
         return arrow_csv.open_csv(
-            unpacked(file, form.packing),
+            unpacked(file, form.packing) if stream is None else stream,
             read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES, column_names=header),
             # Quoted text may contain line breaks.
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
@@ -351,6 +366,51 @@ def open_csv(
         raise InputError(
             f"{shown_path(file)} cannot be read as CSV ({first_line(error)}{hint}); correct it"
         ) from None
+
+
+class _Lines:
+    """Unpacked file whose lines are counted as they are read."""
+
+    def __init__(self, file: _LogFile) -> None:
+        self._stream = unpacked(file.path, file.form.packing)
+        self._ends, self._is_open = 0, False
+
+    @property
+    def lines(self) -> int:
+        """Number of lines that were read; the last one may have no end."""
+        return self._ends + self._is_open
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    def read(self, count: int) -> bytes:
+        data = self._stream.read(count)
+        self._ends += data.count(b"\n")
+        self._is_open = not data.endswith(b"\n") if data else self._is_open
+        return data
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _check_quotes(file: _LogFile, separator: str) -> None:
+    """Raises InputError for a quote inside a quoted value of CSV that is not written twice: pyarrow
+    takes all lines up to a later quote as one value."""
+    with unpacked(file.path, file.form.packing) as stream:
+        text = io.TextIOWrapper(io.BufferedReader(stream), "utf-8", "replace", newline="")
+        reader = csv.reader(text, delimiter=separator, strict=True)
+        try:
+            for _ in reader:
+                pass
+        except csv.Error as error:
+            # Long values are no fault.
+            if "limit" in str(error):
+                return
+            raise InputError(
+                f"log {shown_path(file.path)} has a quoted value up to line {reader.line_num:,} "
+                "that does not end with its quote; write quotes inside of values twice"
+            ) from None
 
 
 def csv_names(file: Path, form: FileForm, separator: str) -> list[str]:

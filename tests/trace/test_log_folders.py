@@ -382,3 +382,23 @@ def test_all_streams_of_a_compressed_file_are_read(
         log.write_bytes(damaged)
         with pytest.raises(InputError, match="cannot be read"):
             imported(log)
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ('a,0,x\n"b,1\nc,2,y\n"d,3,z\n', 0),
+        ('a,0,"x\nb,0,y\n', 0),
+        ('a,0,"x\nb,0,y"\n', 1),
+        ('a,0,"say ""x""\nb,0,y"\nb,0,\n\n', 2),
+        ('a,0,x"y"z\r\nb,0,y', 2),
+    ],
+)
+def test_no_quote_swallows_rows(rows: str, count: int, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_bytes(b"device,round,note\n" + rows.encode())
+    if count:
+        assert imported(log).run["rows"] == count
+        return
+    with pytest.raises(InputError, match=r"has a quoted value up to line \d that does not end"):
+        imported(log)
