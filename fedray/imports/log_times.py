@@ -9,8 +9,8 @@ The first rows with a time determine the form, which all other rows must have. N
   because clocks were changed is refused.
 * Numbers are Unix times if they lie between 2000 and 2100 in seconds, milliseconds, microseconds or
   nanoseconds; the four ranges do not overlap. Other numbers need the unit, and may then count from
-  any moment, if none of them is such a Unix time, nor most of them one in another unit. Numbers
-  that are all dates in digits too, such as 2026030112, need their format or unit.
+  any moment, if none of them is such a Unix time, and not all are in other units. Numbers that are
+  all dates in digits too, such as 2026030112, need their format or unit.
 * Other text needs its format, or several, with the date and the time of day.
 * Dates without a time of day, text with an offset in some rows only, and times before 2000 or after
   2100, which stand for missing ones, are refused in every form.
@@ -338,7 +338,7 @@ class TimeReader:
                     f"Unix {self._unit} of another one; give `time_format={stamp!r}` for text, or "
                     f"`time_unit={self._unit!r}`"
                 )
-        elif self._has_given_unit:
+        elif self._has_given_unit and not self.form:
             self._check_unit(column, values)
         seconds = values / UNITS[self._unit]
         told = f"{self._unit} as told" if self._has_given_unit else f"Unix {self._unit}"
@@ -359,16 +359,17 @@ class TimeReader:
         return seconds
 
     def _check_unit(self, column: pa.Array, values: Floats) -> None:
-        """Raises InputError if most numbers [N] are Unix times in another unit than the told
-        one."""
-        for unit in UNITS:
-            is_other = ~_is_outside(values / UNITS[unit])
-            if unit != self._unit and 2 * np.count_nonzero(is_other) >= values.size:
-                first = self._one(column, int(is_other.argmax()))
-                raise self._doubt(
-                    f"{first}, which is a Unix time in {unit}, but {self._unit} are told; give "
-                    f"`time_unit={unit!r}`, or subtract the first time from all"
-                )
+        """Raises InputError if all numbers [N] that may be times are Unix times in other units than
+        the told one. Numbers since a start are small at first."""
+        fits = {unit: ~_is_outside(values / UNITS[unit]) for unit in UNITS}
+        first = int((values > 0).argmax())
+        unit = next((unit for unit in UNITS if fits[unit][first]), self._unit)
+        is_unix = np.any([*fits.values()], axis=0)
+        if unit != self._unit and is_unix[values > 0].all():
+            raise self._doubt(
+                f"{self._one(column, first)}, which is a Unix time in {unit}, but {self._unit} are "
+                f"told; give `time_unit={unit!r}`, or subtract the first time from all"
+            )
 
     def _is_needed(self, part: slice) -> bool:
         """Returns whether a part of a batch may change the step; the first one mostly settles

@@ -357,6 +357,7 @@ def test_waits_are_known_to_the_coarsest_time_that_is_written(
         ([1772366400000, 1772366520000], "seconds", "milliseconds"),
         ([1772366400, 1772366520], "milliseconds", "seconds"),
         (["1772366400000000"], "nanoseconds", "microseconds"),
+        ([1772366400000, 0], "seconds", "milliseconds"),
     ],
 )
 def test_a_told_unit_that_another_one_contradicts_is_refused(
@@ -364,8 +365,9 @@ def test_a_told_unit_that_another_one_contradicts_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=rf"a Unix time in {fits}, but {told} are told; give"):
         read(values, unit=told)
-    assert read(values, unit=fits)[0][0] == NOON
-    # Few of many such numbers are times since a start.
+    if 0 not in values:
+        assert read(values, unit=fits)[0][0] == NOON
+    # Some of many such numbers are times since a start.
     assert read([0, 5, 1772366400], unit="nanoseconds")[0][2] == 1.7723664
 
 
