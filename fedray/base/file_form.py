@@ -3,12 +3,15 @@
 Names of files play no part: `part-1`, `log.csv.1` and `log.parquet.gzip` are what they contain.
 """
 
+import bz2
 import errno
+import io
 import lzma
-import os
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -17,12 +20,20 @@ HEAD_BYTES = 4096
 _PARQUET = b"PAR1"
 _PACKINGS = {
     b"\x1f\x8b": "gzip",
+    # The second of each level is of an empty stream, which others may follow.
     **{b"BZh%d1AY&SY" % level: "bz2" for level in range(1, 10)},
+    **{b"BZh%d\x17rE8P\x90" % level: "bz2" for level in range(1, 10)},
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "lz4",
     b"\xfd7zXZ\0": "xz",
 }
-"""Beginnings of compressed files; all but the last are pyarrow's names."""
+"""Beginnings of compressed files, by pyarrow's names but for the last."""
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "bz2": bz2.BZ2Decompressor,
+    "xz": partial(lzma.LZMADecompressor, lzma.FORMAT_XZ),
+}
+"""Decompressors of one stream, where pyarrow does not read all."""
+_READ_BYTES = 1 << 16
 _BY_PYARROW = (
     'python -c "import pyarrow.{module} as m, pyarrow.parquet as p; '
     "p.write_table(m.{function}, '{stem}.parquet')\""
@@ -116,19 +127,54 @@ def unpacked(file: Path, packing: str) -> pa.NativeFile:
     Raises:
         OSError, EOFError, lzma.LZMAError: it is cut off or damaged; perhaps only when it is read.
     """
-    if packing == "xz":
-        _check_end_of_xz(file)
-        return pa.PythonFile(lzma.open(file), "r")
+    if packing in _DECOMPRESSORS:
+        return pa.PythonFile(io.BufferedReader(_Unpacked(file, _DECOMPRESSORS[packing])), "r")
     stream = pa.OSFile(str(file))
     return pa.CompressedInputStream(stream, packing) if packing else stream
 
 
-def _check_end_of_xz(file: Path) -> None:
-    """Raises OSError for bytes after the last stream, which Python's reader passes over."""
-    with file.open("rb") as stream:
-        stream.seek(-min(HEAD_BYTES, stream.seek(0, os.SEEK_END)), os.SEEK_END)
-        if not stream.read().rstrip(b"\0").endswith(b"YZ"):
-            raise _refused("its end is not that of an xz file; it is cut off, or has other content")
+class _Unpacked(io.RawIOBase):
+    """Content of all streams of a compressed file, which may have zeros after each.
+
+    Python's own readers end at such zeros without a word, and pyarrow's at an empty stream.
+    """
+
+    def __init__(self, file: Path, decompressor: Callable[[], Any]) -> None:
+        self._file = file.open("rb")
+        self._new = decompressor
+        self._stream = decompressor()
+        self._is_between = True
+        """Whether no stream has begun since the last one ended."""
+        self._rest = b""
+        """Bytes of the file that no stream has taken yet."""
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if not self._rest and (self._is_between or self._stream.needs_input):
+                self._rest = self._file.read(_READ_BYTES)
+                if not self._rest and self._is_between:
+                    return 0
+                if not self._rest:
+                    raise EOFError("it is cut off, or has other content at its end")
+            if self._is_between:
+                self._rest = self._rest.lstrip(b"\0")
+                self._is_between = not self._rest
+                continue
+            found = self._stream.decompress(self._rest, len(buffer))
+            self._rest = b""
+            if self._stream.eof:
+                self._rest, self._stream = self._stream.unused_data, self._new()
+                self._is_between = True
+            if found:
+                buffer[: len(found)] = found
+                return len(found)
 
 
 def _content(head: bytes, file: Path) -> Content:

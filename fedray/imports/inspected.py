@@ -138,23 +138,24 @@ def inspect_log(
         RunFailed: the disk is full or fails, or there is too little memory.
     """
     _check_outputs(out, propose_rounds, rounds)
-    files = _files(log, form)
-    names = files.names
-    if len(names) == 1 and not form.get("delimiter"):
-        form["delimiter"] = next((each for each in ";\t|" if each in names[0]), None)
-        names = _files(log, form).names
-    described = [_Column(name) for name in names]
-    batches = _begun(_described(_files(log, form, names).batches(), described))
+    files = LogFiles(log, {}, form.get("delimiter"), is_whole=True)
+    if len(files.names) == 1 and not form.get("delimiter"):
+        form["delimiter"] = next((each for each in ";\t|" if each in files.names[0]), None)
+        files = LogFiles(log, {}, form["delimiter"], is_whole=True)
+    described = [_Column(name) for name in files.names]
+    batches = _begun(_described(files.batches(), described))
     roles = {role: given for role, given in columns.items() if given}
-    roles |= {role: [name] for role, name in _guessed(described, roles).items()}
-    role_of = {name: role for role, of_role in roles.items() for name in of_role}
-    unused = [each for each in described if each.name not in role_of]
-    guessed = [] if where else _outcomes(unused)
+    # The import needs columns that every file has, once.
+    usable = [each for each in described if files.is_everywhere(each.name)]
+    roles |= {role: [name] for role, name in _guessed(usable, roles).items()}
+    with_role = {name for of_role in roles.values() for name in of_role}
+    unused = [each for each in described if each.name not in with_role]
+    guessed = [] if where else _outcomes([each for each in unused if each in usable])
     has_period = any(each.startswith(PERIOD) for each in roles.get("device", ()))
     needed = ("device", "round", "time") if has_period else ("device", "round")
     proposal = _Proposal(
         log=log,
-        roles=role_of,
+        roles=roles,
         missing=[role for role in needed if role not in roles],
         where=[*where, *guessed],
         form=form,
@@ -215,7 +216,10 @@ def inspect_log(
         notes.append(
             "--rounds logged says that every round in the log released a model; else list them"
         )
-    cells = tuple((*each.cells, role_of.get(each.name, "")) for each in described)
+    cells = tuple(
+        (*each.cells, ", ".join(role for role in roles if each.name in roles[role]))
+        for each in described
+    )
     return Inspection(cells, tuple(problems), tuple(notes), tuple(proposal.command()))
 
 
@@ -272,8 +276,8 @@ class _Proposal:
     """Import that an inspection proposes."""
 
     log: Path
-    roles: Mapping[str, str]
-    """Role of each column that has one."""
+    roles: Mapping[str, Sequence[str]]
+    """Columns by role; one may have several roles."""
     missing: Sequence[str]
     """Roles that no column has, but some must."""
     where: Sequence[str]
@@ -294,9 +298,10 @@ class _Proposal:
         # A leading "-" would make an option of the file.
         yield from ("fedray", "import")
         yield f"./{self.log}" if str(self.log).startswith("-") else str(self.log)
-        for name, role in self.roles.items():
-            if role != "time" or not self.leaves_times:
-                yield from ("--column", f"{role}={name}")
+        for role, names in self.roles.items():
+            for name in names:
+                if role != "time" or not self.leaves_times:
+                    yield from ("--column", f"{role}={name}")
         for each in self.missing:
             yield from ("--column", f"{each}=NAME")
         for each in self.where:
@@ -315,11 +320,6 @@ class _Proposal:
             yield from ("--keep-id", each)
         if self.join_ids is not None:
             yield "--join-ids" if self.join_ids else "--no-join-ids"
-
-
-def _files(log: Path, form: Mapping[str, Any], names: Sequence[str] = ()) -> LogFiles:
-    columns = dict.fromkeys(names, "column")
-    return LogFiles(log, columns, form.get("delimiter"))
 
 
 class _Column:
@@ -394,8 +394,8 @@ def _described(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the batches, and adds them to the descriptions of their columns, in order."""
     for batch in batches:
-        for each in described:
-            each.add(batch.column(each.name))
+        for each, column in zip(described, batch.columns, strict=True):
+            each.add(column)
         yield batch
 
 

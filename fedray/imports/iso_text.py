@@ -31,6 +31,9 @@ _READ = (
     r"|(?P<sign>[+-])(?P<hours>\d\d)(?::?(?P<minutes>\d\d))?(?: [A-Z]{3,5})?)"
     r"(?:\[[^\]]+\])?)?$"
 )
+_COARSE = r"^[\d-]{8,10}[ Tt]\d\d(:?\d\d)?([^\d:]|$)"
+_HOUR = r"^[\d-]{8,10}[ Tt]\d\d([^\d:]|$)"
+"""Beginnings of times without seconds, and without minutes."""
 _DAY = r"\d{4}-?\d\d-?\d\d"
 _LEAP_SECOND = "a leap second, which Unix time does not have"
 _REASONS = (
@@ -91,6 +94,16 @@ def in_plain_form(text: pa.Array) -> tuple[pa.Array, pa.Array, BoolArray]:
     plain = _joined(date, clock, _COMPUTE.if_else(is_zoned, offset, utc))
     is_read = _COMPUTE.is_valid(plain)
     return _COMPUTE.coalesce(plain, text), is_read, np.asarray(is_next)
+
+
+def written_step(text: pa.Array) -> float:
+    """Returns the seconds of the largest last part of times [N]: an hour, a minute, or 0 if all
+    have seconds."""
+    is_coarse = _COMPUTE.match_substring_regex(text, _COARSE)
+    if not _COMPUTE.any(is_coarse).as_py():
+        return 0.0
+    is_hour = _COMPUTE.match_substring_regex(text.filter(is_coarse), _HOUR)
+    return 3600.0 if _COMPUTE.any(is_hour).as_py() else 60.0
 
 
 def reason(value: str) -> str:

@@ -6,12 +6,16 @@ Lines, text stays text and whole numbers stay whole: the id "0012" is not the nu
 """
 
 import contextlib
+import csv
 import errno
+import io
+import json
 import lzma
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -73,6 +77,33 @@ class _LogFile:
         own = self.schema.names
         return [*own, *(name for name in self.levels if name not in own)]
 
+    @property
+    def kinds(self) -> list[pa.DataType]:
+        """Types of the values of all columns."""
+        own = [_plain(each.type) for each in self.schema]
+        return [*own, *[pa.string()] * (len(self.names) - len(own))]
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Type of a column in one or more files."""
+
+    common: pa.DataType
+    """Type that holds the values of all these files exactly."""
+    kind: pa.DataType
+    """Type in the first of them."""
+    path: Path
+    """The first of them."""
+
+
+class _Key(NamedTuple):
+    """Column of a log in all of its files. Values of types that have none in common are in two."""
+
+    name: str
+    kind: pa.DataType
+    place: int
+    """Number of the file's columns before it with this name."""
+
 
 class LogFiles:
     """The columns of a log that an import reads.
@@ -100,7 +131,9 @@ class LogFiles:
         """The files that are read, and the marks that are skipped."""
         self._files = [self._opened(path, name) for path, name in self.found.files]
         first = self._files[0]
+        self._kinds: dict[str, list[_Kind]] = {}
         for each in self._files:
+            self._add_kinds(each)
             if each.form.content != first.form.content:
                 raise InputError(
                     f"log {shown_path(path)} has both {first.form.content} and "
@@ -111,14 +144,23 @@ class LogFiles:
         if delimiter is not None and first.form.content != "CSV":
             rule = f"is for CSV, but log {shown_path(path)} is {first.form.content}"
             raise InputError.of("delimiter", delimiter, rule, "leave it out")
-        self.names = first.names
-        """Names of all columns of the first file."""
         self.types = {name: self._common_type(name) for name in columns}
         """Types of the columns in all batches."""
+        self._keys = list(dict.fromkeys(key for each in self._files for key in self._keys_of(each)))
+        """All columns of the files, as batches have them if they are whole."""
+        self.names = [name for name, _, _ in self._keys]
+        """Names of all columns of the files; one of two types, or that a file has twice, is there
+        twice."""
+
+    def is_everywhere(self, name: str) -> bool:
+        """Returns whether each file has a column of this name, and only one."""
+        return all(each.names.count(name) == 1 for each in self._files)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in order. Raises InputError for damaged files."""
+        """Yields the rows in order, all with the same columns. Raises InputError for damaged
+        files."""
         for file in self._files:
+            keys = self._keys_of(file)
             wanted = file.names if self._is_whole else list(self.types)
             added = [name for name in wanted if name not in file.schema.names]
             own = [name for name in wanted if name not in added]
@@ -134,25 +176,52 @@ class LogFiles:
                         columns.append(pa.repeat(text, batch.num_rows))
                     # Each file may have other types of the same values.
                     for place, name in enumerate(names):
-                        kind = self.types.get(name, columns[place].type)
-                        if columns[place].type != kind:
+                        kind = keys[place].kind if self._is_whole else self.types.get(name)
+                        if kind is not None and columns[place].type != kind:
                             columns[place] = columns[place].cast(kind)
-                    found = pa.record_batch(columns, names)
-                    self._check_levels(file, found)
-                    yield found
+                    self._check_levels(file, names, columns)
+                    # Each file may have other columns, or the same in another order.
+                    if self._is_whole and keys != self._keys:
+                        has = dict(zip(keys, columns, strict=True))
+                        columns = [
+                            has[key] if key in has else pa.nulls(batch.num_rows, key.kind)
+                            for key in self._keys
+                        ]
+                        names = self.names
+                    yield pa.record_batch(columns, names)
 
     def _own_batches(self, file: _LogFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if file.form.content == "CSV":
-            yield from open_csv(file.path, file.form, names, self._separator)
+            stream, rows = _Lines(file), 0
+            for batch in open_csv(
+                file.path, file.form, names, self._separator, stream=pa.PythonFile(stream, "r")
+            ):
+                rows += batch.num_rows
+                yield batch
+            # Most files have a row on each line, below the names.
+            if stream.lines != rows + 1:
+                _check_quotes(file, self._separator)
         elif file.form.content == "Parquet":
             with open_parquet(file.path) as parquet:
-                yield from parquet.iter_batches(_batch_rows(parquet), columns=names)
+                # Of columns with one name, only those of all are in the file's order.
+                some = None if self._is_whole else names
+                yield from parquet.iter_batches(_batch_rows(parquet), columns=some)
         else:
             schema = pa.schema([file.schema.field(name) for name in names])
             # Rows are compared by all of their values, so none may be passed over.
             unknown = "error" if self._is_whole else "ignore"
-            for batch in _open_json(file.path, file.form.packing, schema, unknown):
-                yield batch.select(names)
+            try:
+                for batch in _open_json(file.path, file.form.packing, schema, unknown):
+                    yield batch.select(names)
+            except pa.ArrowInvalid as error:
+                if "unexpected field" not in str(error):
+                    raise
+                raise InputError(
+                    f"log {shown_path(file.path)} has the field {_late_field(file)} for the first "
+                    f"time after {BLOCK_BYTES >> 20} MiB, so that its type is not known; convert "
+                    "it: duckdb -c \"COPY (FROM read_json('LOG', sample_size=-1)) TO "
+                    "'log.parquet'\""
+                ) from None
 
     def _opened(self, path: Path, name: str) -> _LogFile:
         with _readable(path):
@@ -181,10 +250,12 @@ class LogFiles:
                 rule = f"is not a column of log {shown_path(file.path)}"
                 raise InputError.of(argument, column, rule, remedy)
 
-    def _check_levels(self, file: _LogFile, batch: pa.RecordBatch) -> None:
-        """Raises InputError if a file contradicts the name of its folder."""
-        for name in file.levels.keys() & self.types.keys() & set(file.schema.names):
-            texts = batch.column(name).cast(pa.string()).fill_null(_NO_VALUE)
+    def _check_levels(
+        self, file: _LogFile, names: Sequence[str], columns: Sequence[pa.Array]
+    ) -> None:
+        """Raises InputError if a file's columns [N rows] contradict the name of its folder."""
+        for name in file.levels.keys() & set(names) & set(file.schema.names):
+            texts = columns[names.index(name)].cast(pa.string()).fill_null(_NO_VALUE)
             value = file.levels[name]
             if not _COMPUTE.all(_COMPUTE.equal(texts, value or _NO_VALUE)).as_py():
                 raise InputError(
@@ -192,27 +263,43 @@ class LogFiles:
                     f"{value!r}, the value in the name of its folder; correct one of them"
                 )
 
-    def _common_type(self, name: str) -> pa.DataType:
-        """Returns the type of a column in all files: one that holds the values of each exactly."""
-        first: tuple[Path, pa.DataType] | None = None
-        found = pa.null()
-        for file in self._files:
-            is_own = name in file.schema.names
-            kind = _plain(file.schema.field(name).type) if is_own else pa.string()
+    def _add_kinds(self, file: _LogFile) -> None:
+        """Adds the types of a file's columns to those of the files before."""
+        for name, kind in zip(file.names, file.kinds, strict=True):
+            known = self._kinds.setdefault(name, [])
             # A column without any value has no type.
             if pa.types.is_null(kind):
                 continue
-            first = first or (file.path, kind)
-            common = _common(found, kind)
-            # The string "0012" and the number 12 would be two devices.
-            if common is None:
-                raise InputError(
-                    f"log {shown_path(file.path)} has the column {name} ({kind}), but "
-                    f"{shown_path(first[0])} has {name} ({first[1]}); convert all files to the "
-                    "same types"
-                )
-            found = common
+            for each in known:
+                common = _common(each.common, kind)
+                if common is not None:
+                    each.common = common
+                    break
+            else:
+                known.append(_Kind(kind, kind, file.path))
+
+    def _keys_of(self, file: _LogFile) -> list["_Key"]:
+        """Returns the columns of a file, with types that hold the values of all files exactly."""
+        seen = Counter[str]()
+        found = []
+        for name, kind in zip(file.names, file.kinds, strict=True):
+            alike = [e.common for e in self._kinds[name] if _common(e.common, kind) == e.common]
+            usual = [each.common for each in self._kinds[name]]
+            found.append(_Key(name, next(iter([*alike, *usual]), kind), seen[name]))
+            seen[name] += 1
         return found
+
+    def _common_type(self, name: str) -> pa.DataType:
+        """Returns the type of a column in all files: one that holds the values of each exactly."""
+        first, *others = self._kinds[name] or [_Kind(pa.null(), pa.null(), self._files[0].path)]
+        # The string "0012" and the number 12 would be two devices.
+        for other in others:
+            raise InputError(
+                f"log {shown_path(other.path)} has the column {name} ({other.kind}), but "
+                f"{shown_path(first.path)} has {name} ({first.kind}); convert all files to the "
+                "same types"
+            )
+        return first.common
 
 
 def row_hashes(batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
@@ -240,7 +327,12 @@ def row_hashes(batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
 
 
 def open_csv(
-    file: Path, form: FileForm, columns: Sequence[str], separator: str, header: Sequence[str] = ()
+    file: Path,
+    form: FileForm,
+    columns: Sequence[str],
+    separator: str,
+    header: Sequence[str] = (),
+    stream: pa.NativeFile | None = None,
 ) -> arrow_csv.CSVStreamingReader:
     """Opens a CSV file for reading block by block.
 
@@ -250,13 +342,14 @@ def open_csv(
         columns: names of the columns to read, as text; if empty, all are read with guessed types.
         separator: character between columns.
         header: names of all columns, if the first line does not have them.
+        stream: the unpacked file, if it is open.
 
     Raises:
         InputError: the first block cannot be read.
     """
     try:
         return arrow_csv.open_csv(
-            unpacked(file, form.packing),
+            unpacked(file, form.packing) if stream is None else stream,
             read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES, column_names=header),
             # Quoted text may contain line breaks.
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
@@ -273,6 +366,51 @@ def open_csv(
         raise InputError(
             f"{shown_path(file)} cannot be read as CSV ({first_line(error)}{hint}); correct it"
         ) from None
+
+
+class _Lines:
+    """Unpacked file whose lines are counted as they are read."""
+
+    def __init__(self, file: _LogFile) -> None:
+        self._stream = unpacked(file.path, file.form.packing)
+        self._ends, self._is_open = 0, False
+
+    @property
+    def lines(self) -> int:
+        """Number of lines that were read; the last one may have no end."""
+        return self._ends + self._is_open
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    def read(self, count: int) -> bytes:
+        data = self._stream.read(count)
+        self._ends += data.count(b"\n")
+        self._is_open = not data.endswith(b"\n") if data else self._is_open
+        return data
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _check_quotes(file: _LogFile, separator: str) -> None:
+    """Raises InputError for a quote inside a quoted value of CSV that is not written twice: pyarrow
+    takes all lines up to a later quote as one value."""
+    with unpacked(file.path, file.form.packing) as stream:
+        text = io.TextIOWrapper(io.BufferedReader(stream), "utf-8", "replace", newline="")
+        reader = csv.reader(text, delimiter=separator, strict=True)
+        try:
+            for _ in reader:
+                pass
+        except csv.Error as error:
+            # Long values are no fault.
+            if "limit" in str(error):
+                return
+            raise InputError(
+                f"log {shown_path(file.path)} has a quoted value up to line {reader.line_num:,} "
+                "that does not end with its quote; write quotes inside of values twice"
+            ) from None
 
 
 def csv_names(file: Path, form: FileForm, separator: str) -> list[str]:
@@ -372,6 +510,18 @@ def _open_json(
         arrow_json.ReadOptions(block_size=BLOCK_BYTES),
         arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown),
     )
+
+
+def _late_field(file: _LogFile) -> str:
+    """Returns the first field of JSON Lines that is not in the file's schema, with its line."""
+    # A line may have several values, which Python does not read.
+    with unpacked(file.path, file.form.packing) as stream, contextlib.suppress(ValueError):
+        for number, line in enumerate(io.BufferedReader(stream), 1):
+            names = json.loads(line) if line.strip() else ()
+            for name in names:
+                if name not in file.schema.names:
+                    return f"{name!r} (line {number:,})"
+    return "of another value"
 
 
 def _json_schema(file: Path, packing: str) -> pa.Schema:

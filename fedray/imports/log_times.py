@@ -9,12 +9,14 @@ The first rows with a time determine the form, which all other rows must have. N
   because clocks were changed is refused.
 * Numbers are Unix times if they lie between 2000 and 2100 in seconds, milliseconds, microseconds or
   nanoseconds; the four ranges do not overlap. Other numbers need the unit, and may then count from
-  any moment, if none of them is such a Unix time.
+  any moment, if none of them is such a Unix time, and not all are in other units. Numbers that are
+  all dates in digits too, such as 2026030112, need their format or unit.
 * Other text needs its format, or several, with the date and the time of day.
 * Dates without a time of day, text with an offset in some rows only, and times before 2000 or after
   2100, which stand for missing ones, are refused in every form.
-* A type that holds no seconds (float32), and numbers of too few digits, are refused. Other times
-  that are all multiples of a step are read, and `TimeReader.step` says so.
+* A type that holds no seconds (float32), and a number of too few digits, are refused. Other times
+  that are all multiples of a step, or some of which are written to the hour or the minute, are
+  read, and `TimeReader.step` says so.
 """
 
 import bisect
@@ -22,7 +24,7 @@ import contextlib
 import datetime
 import re
 from collections.abc import Callable, Sequence
-from decimal import Decimal
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,14 @@ from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, shown
 from fedray.base.quiet_duckdb import new_connection
 from fedray.base.rounding import counted
-from fedray.imports.iso_text import BEGINNING, OFFSET, in_plain_form, reason, reason_of_cast
+from fedray.imports.iso_text import (
+    BEGINNING,
+    OFFSET,
+    in_plain_form,
+    reason,
+    reason_of_cast,
+    written_step,
+)
 from fedray.imports.time_steps import Steps
 from fedray.trace.files import first_line
 
@@ -56,7 +65,18 @@ _PARTS = (slice(_SAMPLE), slice(_SAMPLE, None))
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _NUMBERS = "numbers"
 _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
-_DAY_OR_MONTH = re.compile("(?<!%)%-?[dm]")
+_DAY_MONTH_YEAR = re.compile("(?<!%)%-?[dmy]")
+_ORDERS = {"dmy": ["dmy", "mdy", "ymd"], "dy": ["dy", "yd"]}
+"""Orders of day, month and year of two digits in which dates are written."""
+_FIVE_YEARS = 5 * 366 * 86_400 * 10**6
+"""Microseconds by which a reading may be longer while few times are known."""
+_WITH_EXPONENT = r"^[+-]?\d*\.?(?P<fraction>\d*)[eE]\+?(?P<exponent>-?\d+)$"
+_STAMPS = {
+    "%Y%m%d%H": ((1e6, 1e4), (1e4, 100), (100, 100), (1, 100), (1e10, 1)),
+    "%y%m%d%H%M": ((1e8, 100), (1e6, 100), (1e4, 100), (100, 100), (1, 100)),
+}
+"""Formats of dates that are numbers like Unix seconds: divisors and moduli of their parts, from
+the year to the minute."""
 _FORMAT_EXAMPLE = "an example is '%d.%m.%Y %H:%M:%S'"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
@@ -101,6 +121,9 @@ class TimeReader:
         """Whether a number was a Unix time, and the first numbers that were not, for messages."""
         self._row_name: RowName = str
         self._steps = Steps()
+        self._written = 0.0
+        """Seconds of the hour or minute that is the last part of a time as it is written; 0 if all
+        have seconds."""
         self.form = ""
         """Form of the times, in words; empty before the first row."""
 
@@ -108,18 +131,21 @@ class TimeReader:
     def step(self) -> float:
         """Step in seconds to which the times are rounded, as far as they show; 0 if they are exact
         to a second, or so few that a step may be chance."""
-        return self._steps.seconds if self._steps.is_sure else 0.0
+        return max(self._steps.seconds if self._steps.is_sure else 0.0, self._written)
 
     @property
     def doubts(self) -> list[str]:
         """Sentences on the rounding of the times, and on another reading of them."""
         found = [each.doubt for each in self._parsers if each.doubt]
-        if seconds := self._steps.seconds:
-            so = "if they were rounded, waits between participations may be"
-            if self._steps.is_sure:
-                so = "they are taken as rounded, so that waits between participations count as"
+        seconds, is_sure = self._steps.seconds, self._steps.is_sure
+        rounded = "they are taken as rounded, so that waits between participations count as"
+        if seconds > self._written:
+            so = rounded if is_sure else "if they were rounded, waits between participations may be"
             step = f"{seconds:,g} s"
             found.append(f"All times are multiples of {step}: {so} {step} shorter than they say.")
+        if self._written and not (is_sure and seconds > self._written):
+            step = f"{self._written:,g} s"
+            found.append(f"Some times are written to {step}: {rounded} {step} shorter.")
         return found
 
     def seconds(
@@ -170,9 +196,9 @@ class TimeReader:
         are_numbers = may_be and any(_is_number(text[place].as_py()) for place in (0, -1))
         if are_numbers or self.form.startswith(_NUMBERS):
             seconds = self._of_numbers(self._cast(text, pa.float64(), text))
-            if are_numbers:
-                self._check_digits(text)
+            self._check_digits(text)
             return seconds
+        self._written = max(self._written, written_step(text))
         plain, is_read, is_next_day = in_plain_form(text)
         if some := self._some(text, _COMPUTE.invert(is_read)):
             wrong = text[int(np.flatnonzero(~np.asarray(is_read))[0])].as_py()
@@ -205,6 +231,7 @@ class TimeReader:
             if some := self._some(text, _COMPUTE.not_equal(found, each).fill_null(False)):
                 raise self._error(f"{some}, which {self._given} read differently; leave one out")
             found = _COMPUTE.coalesce(found, each)
+        self._written = max(each.written for each in self._parsers)
         if some := self._some(text, found.is_null()):
             raise self._error(f"{some}, which does not match {self._given}; correct format or rows")
         form = " or ".join(repr(each.text_format) for each in self._parsers)
@@ -229,14 +256,22 @@ class TimeReader:
         raise self._doubt(f"{wrong} {reason_of_cast(given[place].as_py(), text[place].as_py())}")
 
     def _check_digits(self, text: pa.Array) -> None:
-        """Raises InputError if numbers [N] as text are written with too few digits for seconds."""
-        # A trailing zero may be left out, so that some have fewer digits than they are exact to.
-        last = min(Decimal(each).as_tuple().exponent for each in text[:_SAMPLE].to_pylist())
-        step = 10.0 ** int(last) / UNITS[self._unit or "seconds"]
-        if step > 1:
+        """Raises InputError if a number of text [N] is written with too few digits for seconds."""
+        has_exponent = np.asarray(_COMPUTE.match_substring(text, "e", ignore_case=True))
+        places = np.flatnonzero(has_exponent)
+        if not places.size:
+            return
+        # Beside numbers with all digits, others may still be rounded.
+        found = _COMPUTE.extract_regex(text.take(pa.array(places)), _WITH_EXPONENT)
+        digits = _COMPUTE.utf8_length(_COMPUTE.struct_field(found, "fraction"))
+        exponent = _COMPUTE.struct_field(found, "exponent").cast(pa.float64())
+        last = np.asarray(exponent) - np.asarray(digits)
+        steps = 10.0**last / UNITS[self._unit or "seconds"]
+        wrong = np.flatnonzero(steps > 1)
+        if wrong.size:
             raise self._doubt(
-                f"{self._one(text, 0)}, whose digits are too few: they stand for all times within "
-                f"{step:,g} s; write all digits"
+                f"{self._one(text, int(places[wrong[0]]))}, whose digits are too few: they stand "
+                f"for all times within {steps[wrong[0]]:,g} s; write all digits"
             )
 
     def _of_timestamps(
@@ -297,6 +332,14 @@ class TimeReader:
                     "unit; give their unit, such as `time_unit='seconds'`"
                 )
             self._unit = units[0]
+            if stamp := _stamp(values / UNITS[self._unit]):
+                raise self._doubt(
+                    f"{self._one(column, 0)}, which like the others is a date in digits, and also "
+                    f"Unix {self._unit} of another one; give `time_format={stamp!r}` for text, or "
+                    f"`time_unit={self._unit!r}`"
+                )
+        elif self._has_given_unit and not self.form:
+            self._check_unit(column, values)
         seconds = values / UNITS[self._unit]
         told = f"{self._unit} as told" if self._has_given_unit else f"Unix {self._unit}"
         self.form = f"{_NUMBERS}, {told}"
@@ -314,6 +357,19 @@ class TimeReader:
             else:
                 self._steps.add(some.astype(np.int64), UNITS[self._unit])
         return seconds
+
+    def _check_unit(self, column: pa.Array, values: Floats) -> None:
+        """Raises InputError if all numbers [N] that may be times are Unix times in other units than
+        the told one. Numbers since a start are small at first."""
+        fits = {unit: ~_is_outside(values / UNITS[unit]) for unit in UNITS}
+        first = int((values > 0).argmax())
+        unit = next((unit for unit in UNITS if fits[unit][first]), self._unit)
+        is_unix = np.any([*fits.values()], axis=0)
+        if unit != self._unit and is_unix[values > 0].all():
+            raise self._doubt(
+                f"{self._one(column, first)}, which is a Unix time in {unit}, but {self._unit} are "
+                f"told; give `time_unit={unit!r}`, or subtract the first time from all"
+            )
 
     def _is_needed(self, part: slice) -> bool:
         """Returns whether a part of a batch may change the step; the first one mostly settles
@@ -358,7 +414,8 @@ class _TextParser:
         # Times are matched to rows by position, and a single thread keeps the order of rows.
         self._connection = new_connection({"threads": 1})
         # A time that is written in the format must be read back as the same hour of the same day.
-        moment = pa.array([datetime.datetime(2026, 11, 23, 13)], pa.timestamp("us"))
+        hour = datetime.datetime(2026, 11, 23, 13)
+        moment = pa.array([hour, hour.replace(minute=59, second=59)], pa.timestamp("us"))
         try:
             found = self._queried("try_strptime(strftime(value, $1), $1)", moment)
         # DuckDB's messages may cut a letter in two.
@@ -366,39 +423,61 @@ class _TextParser:
             rule = f"cannot be read ({first_line(error)})"
             raise InputError.of("time_format", text_format, rule, _FORMAT_EXAMPLE) from None
         # Microseconds are compared, because with %z the result has a zone that was not written.
-        if found.cast(pa.int64()) != moment.cast(pa.int64()):
+        lost = _COMPUTE.subtract(moment.cast(pa.int64()), found.cast(pa.int64())).to_pylist()
+        if lost[0] != 0:
             rule = "does not name a date with a time of day"
             raise InputError.of("time_format", text_format, rule, _FORMAT_EXAMPLE)
+        self.is_used = False
+        """Whether it read a time."""
+        self._written = lost[1] / 1e6 + 1 if lost[1] else 0.0
+        """A minute or an hour, seconds, if the format has no smaller part; else 0."""
 
-        has_both = {"%d", "%m"} == {
-            each.replace("-", "") for each in _DAY_OR_MONTH.findall(text_format)
-        }
-        self._swapped = _swapped(text_format) if has_both else ""
-        """The format with day and month swapped, while it reads all times too; else empty."""
-        self._is_other = False
-        """Whether it reads some of them as other times."""
+        letters = [each[-1] for each in _DAY_MONTH_YEAR.findall(text_format)]
+        orders = _ORDERS.get("".join(sorted(letters)), [])
+        if {"d", "m"} <= set(letters):
+            swap = {"d": "m", "m": "d"}
+            orders = ["".join(swap.get(each, each) for each in letters), *orders]
+        self._others = [
+            _Other(_reordered(text_format, order), order.find("y") != "".join(letters).find("y"))
+            for order in dict.fromkeys(orders)
+            if list(order) != letters
+        ]
+        """Formats of the same parts in other orders, while they read all times too."""
 
     def parsed(self, text: pa.Array) -> pa.Array:
         """Returns the timestamps of text [N]; null if it does not match the format."""
         found = self._queried("try_strptime(value, $1)", text)
+        self.is_used |= found.null_count < len(found)
         for part in _PARTS:
-            if self._swapped:
-                other = self._queried("try_strptime(value, $1)", text[part], self._swapped)
-                if _COMPUTE.any(_COMPUTE.and_(found[part].is_valid(), other.is_null())).as_py():
-                    self._swapped = ""
-                self._is_other |= bool(_COMPUTE.any(_COMPUTE.not_equal(found[part], other)).as_py())
+            for each in tuple(self._others):
+                other = self._queried("try_strptime(value, $1)", text[part], each.text_format)
+                if not each.add(found[part], other):
+                    self._others.remove(each)
         return found
 
     @property
+    def written(self) -> float:
+        """Seconds of the last part of the times that were read: a minute, an hour; else 0."""
+        return self._written if self.is_used else 0.0
+
+    @property
     def doubt(self) -> str:
-        """Sentence on a day and a month that may be swapped; empty if the times rule it out."""
-        if not self._swapped or not self._is_other:
-            return ""
-        return (
-            f"No day of the times that {self.text_format!r} reads is above 12, so that "
-            f"{self._swapped!r} reads them all too, as other days: the log does not show which "
-            "number is the day."
-        )
+        """Sentence on numbers that may be swapped; empty if the times rule it out."""
+        for each in self._others:
+            if not each.is_other:
+                continue
+            if not each.is_year:
+                return (
+                    f"No day of the times that {self.text_format!r} reads is above 12, so that "
+                    f"{each.text_format!r} reads them all too, as other days: the log does not "
+                    "show which number is the day."
+                )
+            if each.is_narrower:
+                return (
+                    f"{each.text_format!r} reads all times that {self.text_format!r} reads too, as "
+                    "days of a shorter time: the log does not show which number is the year."
+                )
+        return ""
 
     def _queried(self, expression: str, values: pa.Array, text_format: str = "") -> pa.Array:
         self._connection.register("given", pa.table({"value": values}))
@@ -407,9 +486,53 @@ class _TextParser:
         return answer.to_arrow_table().column(0).combine_chunks()
 
 
-def _swapped(text_format: str) -> str:
-    letters = {"d": "m", "m": "d"}
-    return _DAY_OR_MONTH.sub(lambda found: found[0][:-1] + letters[found[0][-1]], text_format)
+@dataclass(slots=True)
+class _Other:
+    """Another order of day, month and year, with what it read so far."""
+
+    text_format: str
+    is_year: bool
+    """Whether it takes another number for the year: such a reading is only likely if its times are
+    closer together."""
+    is_other: bool = False
+    """Whether it reads some of them as other times."""
+    _own: tuple[int, int] | None = None
+    _given: tuple[int, int] | None = None
+    """First and last time as this format, and as the given one, reads them, microseconds."""
+
+    @property
+    def is_narrower(self) -> bool:
+        """Whether its times are closer together than those of the given format."""
+        return _span(self._own) < _span(self._given)
+
+    def add(self, given: pa.Array, own: pa.Array) -> bool:
+        """Adds times [N] as both formats read them; returns whether this one is still likely."""
+        if _COMPUTE.any(_COMPUTE.and_(given.is_valid(), own.is_null())).as_py():
+            return False
+        self.is_other |= bool(_COMPUTE.any(_COMPUTE.not_equal(given, own)).as_py())
+        if not self.is_year:
+            return True
+        self._given, self._own = _wider(self._given, given), _wider(self._own, own)
+        return _span(self._own) < _span(self._given) + _FIVE_YEARS
+
+
+def _wider(known: tuple[int, int] | None, times: pa.Array) -> tuple[int, int] | None:
+    moments = times.cast(pa.int64()).drop_null()
+    if not len(moments):
+        return known
+    ends = _COMPUTE.min_max(moments).as_py()
+    first, last = known or (ends["min"], ends["max"])
+    return min(first, ends["min"]), max(last, ends["max"])
+
+
+def _span(ends: tuple[int, int] | None) -> int:
+    return 0 if ends is None else ends[1] - ends[0]
+
+
+def _reordered(text_format: str, order: str) -> str:
+    """Returns a format with the letters of day, month and year in another order."""
+    letters = iter(order)
+    return _DAY_MONTH_YEAR.sub(lambda found: found[0][:-1] + next(letters), text_format)
 
 
 def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
@@ -448,6 +571,20 @@ def shown_range(first: float, last: float) -> tuple[str, str]:
     moments = (datetime.datetime.fromtimestamp(each, datetime.UTC) for each in (first, last))
     begin, end = (each.isoformat() for each in moments)
     return begin, end
+
+
+def _stamp(seconds: Floats) -> str:
+    """Returns the format of dates in ten digits, from 2000 on, if all numbers [N] are some."""
+    for text_format, divisors in _STAMPS.items():
+        year, month, day, hour, minute = (
+            np.floor(seconds / unit) % modulus for unit, modulus in divisors
+        )
+        is_whole = seconds == np.floor(seconds)
+        is_date = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+        is_time = (hour < 24) & (minute < 60)
+        if (is_whole & is_date & is_time & ((year < 100) | (year // 100 == 20))).all():
+            return text_format
+    return ""
 
 
 def _is_outside(seconds: Any) -> Any:

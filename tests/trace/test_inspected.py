@@ -677,3 +677,69 @@ def test_the_next_command_has_every_format_of_times(tmp_path: Path) -> None:
     assert not found.problems
     given = zip(found.command, found.command[1:], strict=False)
     assert [value for option, value in given if option == "--time-format"] == formats
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "device,round\nb,0\n",
+        "note,device,round\nx,b,0\n",
+        "device,note,round,note\nb,x,0,y\n",
+        "outcome,device,round,size\nlate,b,0,1\n",
+    ],
+    ids=["without", "in another place", "twice", "of its own"],
+)
+def test_columns_that_the_import_does_not_need_may_differ_between_files(
+    tmp_path: Path, second: str
+) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    (log / "1.csv").write_text("device,round,note\na,0,x\n")
+    (log / "2.csv").write_text(second)
+    found = inspect_log(log, {})
+    assert found.is_importable
+    wanted = ["device", "round", "note", *second.splitlines()[0].split(",")]
+    assert {each[0] for each in found.columns} == set(wanted)
+    assert import_log(log, "device", "round", 1, tmp_path / "trace").run["rows"] == 2
+
+
+def test_a_column_may_have_another_type_in_a_later_file_if_no_role_needs_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    for name, row in (
+        ("1", '{"device":"a","round":0,"x":1}'),
+        ("2", '{"x":"1","device":"b","round":0}'),
+    ):
+        (log / name).write_text(row + "\n")
+    found = inspect_log(log, {})
+    assert [each[:4] for each in found.columns if each[0] == "x"] == [
+        ("x", "int64", "1", "1"),
+        ("x", "text, whole numbers", "1", "1"),
+    ]
+    assert found.is_importable
+    (problem,) = inspect_log(log, {"device": ["x"]}).problems
+    assert "convert all files to the same types" in problem
+
+
+def test_a_column_may_have_several_roles(fedray_command, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text("phone,person,round\np1,u1,0\np1,u2,0\n")
+    given = ("device=person", "device=phone", "owner=person", "round=round")
+    options = [word for each in given for word in ("--column", each)]
+    trace = run_proposed(fedray_command, Path("own.csv"), *options)
+    assert (trace.run["device_columns"], trace.run["owner_column"]) == (
+        ["person", "phone"],
+        "person",
+    )
+    assert trace.run["devices"] == 2
+
+
+def test_a_field_that_comes_too_late_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fedray.imports.log_files.BLOCK_BYTES", 1 << 10)
+    row = '{{"device":"d{0}","round":0,"time":"2026-03-01T12:00:{0:02d}Z"{1}}}\n'.format
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(row(n, ',"error":"lost"' if n == 50 else "") for n in range(60)))
+    with pytest.raises(InputError, match=r"has the field 'error' \(line 51\) for the first time"):
+        import_log(log, "device", "round", 1, tmp_path / "trace", time_column="time")
+    with pytest.raises(InputError, match=r"has the field 'error' \(line 51\)"):
+        inspect_log(log, {})

@@ -1,5 +1,6 @@
 """Every file of a log's folder is read, is a known mark, or is named in a refusal; and what is read is what the files say."""
 
+import bz2
 import gzip
 import hashlib
 import json
@@ -24,6 +25,7 @@ from fedray.audit.assumptions import assumptions_of_import
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.base.errors import InputError
+from fedray.base.file_form import form_of, unpacked
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
 from fedray.imports.inspected import inspect_log
@@ -422,3 +424,49 @@ def test_a_round_above_the_limit_is_too_large_in_every_type(value: int, tmp_path
         )
         with pytest.raises(InputError, match=r"1 row with a round beyond 10\^18"):
             imported(tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("packed", "between"),
+    [
+        (lzma.compress, b""),
+        (lzma.compress, bytes(8)),
+        (lzma.compress, bytes(8192)),
+        (bz2.compress, b""),
+        (bz2.compress, bz2.compress(b"")),
+    ],
+)
+def test_all_streams_of_a_compressed_file_are_read(
+    packed: Callable[[bytes], bytes], between: bytes, tmp_path: Path
+) -> None:
+    first, second = packed(b"device,round\na,0\n"), packed(b"b,0\n")
+    log = tmp_path / "log"
+    log.write_bytes(
+        (between if packed is bz2.compress else b"") + first + between + second + between
+    )
+    with unpacked(log, form_of(log).packing) as stream:
+        assert stream.read(100) == b"device,round\na,0\nb,0\n"
+    for damaged in (first[:-9], first + b"other,0\n" * 9):
+        log.write_bytes(damaged)
+        with pytest.raises(InputError, match="cannot be read"):
+            imported(log)
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ('a,0,x\n"b,1\nc,2,y\n"d,3,z\n', 0),
+        ('a,0,"x\nb,0,y\n', 0),
+        ('a,0,"x\nb,0,y"\n', 1),
+        ('a,0,"say ""x""\nb,0,y"\nb,0,\n\n', 2),
+        ('a,0,x"y"z\r\nb,0,y', 2),
+    ],
+)
+def test_no_quote_swallows_rows(rows: str, count: int, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_bytes(b"device,round,note\n" + rows.encode())
+    if count:
+        assert imported(log).run["rows"] == count
+        return
+    with pytest.raises(InputError, match=r"has a quoted value up to line \d that does not end"):
+        imported(log)

@@ -15,6 +15,7 @@ from fedray.audit.participation import read_patterns
 from fedray.base.errors import InputError
 from fedray.imports import importer
 from fedray.imports.importer import import_log
+from fedray.imports.inspected import inspect_log
 from fedray.mechanisms.registry import Tree
 from fedray.trace.imported import COPIED, ImportedTrace
 
@@ -183,3 +184,53 @@ def test_times_of_batches_hide_no_contributions(tmp_path: Path) -> None:
     trace = imported(tmp_path, HEADER + rows, repeats="each")
     assert read_patterns(trace).participations == 14
     assert trace.left_out == []
+
+
+AGAIN = {"device": "a", "round": 0, "time": 1_772_366_400}
+OTHER = {"device": "b", "round": 0, "time": 1_772_366_401}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_copy"),
+    [
+        ({"try": 1, "shard": 2}, {"shard": 1, "try": 2}, False),
+        ({"try": 1, "shard": 2}, {"shard": 2, "try": 1}, True),
+        ({"try": 1, "shard": 2}, {"try": 1, "piece": 2}, False),
+        ({"try": 1}, {"try": 1, "shard": 2}, False),
+        ({"try": 1, "shard": None}, {"try": 1}, True),
+        ({"try": 1}, {"try": "1"}, False),
+        ({"try": 1}, {"try": True}, False),
+    ],
+)
+def test_rows_of_two_files_are_compared_by_the_names_of_their_columns(
+    tmp_path: Path, one: dict, other: dict, is_copy: bool
+) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    files = ([AGAIN | one, OTHER | dict.fromkeys(one, 7)], [AGAIN | other])
+    # CSV has no types.
+    for kind in ("json", "csv") if type(other["try"]) is int else ("json",):
+        for number, rows in enumerate(files):
+            text = [json.dumps(row) for row in rows]
+            if kind == "csv":
+                cells = [
+                    ["" if each is None else str(each) for each in row.values()] for row in rows
+                ]
+                text = [",".join(each) for each in ([*rows[0]], *cells)]
+            (folder / f"{number}").write_text("\n".join(text) + "\n")
+        check_copy(folder, tmp_path / kind, is_copy)
+
+
+def check_copy(folder: Path, out: Path, is_copy: bool) -> None:
+    def given() -> ImportedTrace:
+        return import_log(folder, "device", "round", 1, out, time_column="time")
+
+    # The inspection compares the same columns.
+    notes = inspect_log(folder, {}, rounds={"rounds": 1}).notes
+    if is_copy:
+        assert [(each.reason, each.rows) for each in given().left_out] == [(COPIED, 1)]
+        assert any(each.startswith(f"1 row {COPIED}") for each in notes)
+        return
+    with pytest.raises(InputError, match="has 1 row of the same device in the same round again"):
+        given()
+    assert any(each.startswith("1 row of the same device in the same") for each in notes)

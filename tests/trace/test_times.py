@@ -282,12 +282,12 @@ def test_a_day_and_a_month_that_may_be_swapped_are_noted(
 
 def test_a_swap_is_ruled_out_by_any_row(monkeypatch) -> None:
     monkeypatch.setattr("fedray.imports.log_times._PARTS", (slice(1), slice(1, None)))
-    reader = TimeReader("at", text_format="%d.%m.%Y %H:%M")
-    reader.seconds(pa.array(["01.03.2026 10:00"] * 3))
-    assert "'%m.%d.%Y %H:%M' reads them all too" in reader.doubts[0]
-    reader.seconds(pa.array(["01.03.2026 10:00", "02.03.2026 10:00", "31.03.2026 10:01"]))
+    reader = TimeReader("at", text_format="%d.%m.%Y %H:%M:%S")
+    reader.seconds(pa.array(["01.03.2026 10:00:07"] * 3))
+    assert "'%m.%d.%Y %H:%M:%S' reads them all too" in reader.doubts[0]
+    reader.seconds(pa.array(["01.03.2026 10:00:07", "02.03.2026 10:00:07", "31.03.2026 10:01:07"]))
     assert reader.doubts == []
-    reader.seconds(pa.array(["01.03.2026 10:00"]))
+    reader.seconds(pa.array(["01.03.2026 10:00:07"]))
     assert reader.doubts == []
 
 
@@ -313,3 +313,96 @@ def test_rounds_that_a_float_may_have_merged_are_refused(tmp_path: Path) -> None
             tmp_path / "log.parquet", "device", "round", None, tmp_path / "u",
             rounds_file=tmp_path / "r.parquet",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batches", "wrong"),
+    [
+        ([["1772370000", "1772370107"], ["1772456607", "1.77246e+09"]], "1.77246e+09"),
+        ([["1772370000"] * 2000 + ["1.77246E9"]], "1.77246E9"),
+    ],
+)
+def test_a_number_of_few_digits_is_refused_wherever_it_is(
+    batches: list[list[str]], wrong: str
+) -> None:
+    reader = TimeReader("at")
+    with pytest.raises(InputError) as refused:
+        for each in batches:
+            reader.seconds(pa.array(each))
+    assert f"{wrong!r} (row {len(batches[-1])}), whose digits are too few" in str(refused.value)
+    assert "within 10,000 s" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "form", "step"),
+    [
+        (["2026-03-01T12Z", "2026-03-01T12:30:11Z"], {}, 3600),
+        (["2026-03-01T12:30:11Z", "20260301T12+01"], {}, 3600),
+        (["2026-03-01 12:30", "2026-03-01 12:30:11"], {}, 60),
+        (["2026-03-01 12:30:11", "2026-03-01 12:30:00"], {}, 0),
+        (["01.13.26 12:30"], {"text_format": "%m.%d.%y %H:%M"}, 60),
+        (["01.13.26 12"], {"text_format": ["%m.%d.%y %H:%M", "%m.%d.%y %H"]}, 3600),
+        (["01.13.26 12:30:11"], {"text_format": ["%m.%d.%y %H:%M:%S", "%m.%d.%y %H"]}, 0),
+    ],
+)
+def test_waits_are_known_to_the_coarsest_time_that_is_written(
+    values: list[str], form: dict[str, Any], step: float
+) -> None:
+    _, reader = read(values, **form)
+    assert reader.step == step
+    said = f"Some times are written to {step:,} s: they are taken as rounded"
+    assert any(said in each for each in reader.doubts) == bool(step)
+
+
+@pytest.mark.parametrize(
+    ("values", "told", "fits"),
+    [
+        ([1772366400000, 1772366520000], "seconds", "milliseconds"),
+        ([1772366400, 1772366520], "milliseconds", "seconds"),
+        (["1772366400000000"], "nanoseconds", "microseconds"),
+        ([1772366400000, 0], "seconds", "milliseconds"),
+    ],
+)
+def test_a_told_unit_that_another_one_contradicts_is_refused(
+    values: list[Any], told: str, fits: str
+) -> None:
+    with pytest.raises(InputError, match=rf"a Unix time in {fits}, but {told} are told; give"):
+        read(values, unit=told)
+    if 0 not in values:
+        assert read(values, unit=fits)[0][0] == NOON
+    # Some of many such numbers are times since a start.
+    assert read([0, 5, 1772366400], unit="nanoseconds")[0][2] == 1.7723664
+
+
+def test_dates_in_digits_are_no_unix_times() -> None:
+    """As Unix seconds, hours of one day are a second apart, in 2034."""
+    for values, text_format in (
+        (["2026030112", "2026030212"], "%Y%m%d%H"),
+        ([2603011200, 2603021205], "%y%m%d%H%M"),
+    ):
+        with pytest.raises(
+            InputError, match=rf"a date in digits, .*; give `time_format='{text_format}"
+        ):
+            read(values)
+        assert read(values, unit="seconds")[0].tolist() == [float(each) for each in values]
+    assert read(["2026030112"], text_format="%Y%m%d%H")[0].tolist() == [NOON]
+    for values in ([2026030112, 2026030172], [2026030112, 2026043212], [START, START + 1]):
+        assert read(values)[0].tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("text_format", "values", "other"),
+    [
+        ("%d/%m/%y %H:%M", ["26/03/05 12:00", "26/03/16 11:00"], "%y/%m/%d %H:%M"),
+        ("%d %b %y %H:%M", ["26 Mar 05 12:00", "26 Mar 06 11:00"], "%y %b %d %H:%M"),
+        ("%m/%d/%y %H:%M", ["05/16/26 12:00", "05/17/26 11:00"], ""),
+        ("%y/%m/%d %H:%M", ["26/03/15 12:00", "26/03/16 11:00"], ""),
+        ("%d/%m/%y %H:%M", ["15/03/26 12:00", "16/03/26 11:00"], ""),
+    ],
+)
+def test_a_day_and_a_year_that_may_be_swapped_are_noted(
+    text_format: str, values: list[str], other: str
+) -> None:
+    _, reader = read(values, text_format=text_format)
+    said = [each for each in reader.doubts if "which number is the year" in each]
+    assert [each.startswith(repr(other)) for each in said] == [True] * bool(other)
