@@ -29,18 +29,17 @@ HELD = 1 << 40
 
 @dataclass
 class Canaries:
-    """Devices of an experiment, with the examples that each holds and the update that each sends.
-
-    has_canary: coordinates of a layer that have a canary; all others are silent, [m].
-    silent: number of devices that hold examples and send zero.
-    layer_norms: clip norm of each layer of the model, in order; a single one without layers.
-    clip: clipping of the next round, which is set before it is trained.
-    """
+    """Devices of an experiment, with the examples that each holds and the update that each
+    sends."""
 
     has_canary: BoolArray
+    """Coordinates of a layer that have a canary; all others are silent, [m]."""
     silent: int
+    """Number of devices that hold examples and send zero."""
     layer_norms: Sequence[float]
+    """Clip norm of each layer of the model, in order; a single one without layers."""
     clip: Clip
+    """Clipping of the next round, which is set before it is trained."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

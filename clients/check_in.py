@@ -39,18 +39,16 @@ _DIGITS = 1 << _DIGIT_BITS
 
 
 class CheckInProcess(NamedTuple):
-    """Process of a shard's check-ins within a window.
-
-    key: key of the draws, which differs between samplers.
-    first_device: first device of the shard.
-    window: times and rate.
-    mean_gap_seconds: mean time between two check-ins of a device; infinity at rate 0.
-    """
+    """Process of a shard's check-ins within a window."""
 
     key: Key
+    """Key of the draws, which differs between samplers."""
     first_device: int
+    """First device of the shard."""
     window: Window
+    """Times and rate."""
     mean_gap_seconds: float
+    """Mean time between two check-ins of a device; infinity at rate 0."""
 
     @classmethod
     def of(cls, window: Window, key: Key, first_device: int) -> "CheckInProcess":
@@ -61,19 +59,17 @@ class CheckInProcess(NamedTuple):
 
 
 class FirstCheckIns(NamedTuple):
-    """First check-ins of intervals [A] of a shard's devices in a window.
-
-    local: positions of the devices in the shard.
-    begin_times: times from which the check-ins are drawn: interval and window have started, and the
-        timer, as far as it was known, is open.
-    times: check-in times; infinity for a check-in after the window.
-    end_times: ends of the intervals.
-    """
+    """First check-ins of intervals [A] of a shard's devices in a window."""
 
     local: UInt32Array
+    """Positions of the devices in the shard."""
     begin_times: Float64Array
+    """Times from which the check-ins are drawn: interval and window have started, and the timer, as
+    far as it was known, is open."""
     times: Float64Array
+    """Check-in times; infinity for a check-in after the window."""
     end_times: Float64Array
+    """Ends of the intervals."""
 
     def take(self, chosen: Int64Array) -> "FirstCheckIns":
         """Returns the check-ins at positions."""
@@ -141,16 +137,16 @@ def _correct(order, times, local):
 
 
 class OpenIntervals(NamedTuple):
-    """Intervals [A] of a shard's devices, with the open times of the devices' timers.
-
-    local, start_times, end_times: see `fedray.clients.availability.intervals.Intervals`.
-    open_times: whole seconds; 0 if the timer was open when the intervals were listed.
-    """
+    """Intervals [A] of a shard's devices, with the open times of the devices' timers."""
 
     local: UInt32Array
+    """See `fedray.clients.availability.intervals.Intervals`."""
     start_times: Float64Array
+    """See `fedray.clients.availability.intervals.Intervals`."""
     end_times: Float64Array
+    """See `fedray.clients.availability.intervals.Intervals`."""
     open_times: UInt32Array
+    """Whole seconds; 0 if the timer was open when the intervals were listed."""
 
     @classmethod
     def room(cls, size: int) -> "OpenIntervals":

@@ -40,17 +40,15 @@ class Clipped(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClippedGroup:
-    """Effect of clipping on the updates of G devices: arrays, or tensors on a GPU.
-
-    factors: factors [G] float64 that make updates no longer than the clip norm; 0 if an update
-        counts as zero.
-    done: effect on each update, [G], as `Clipped`.
-    norms: norms before clipping, [G] float64.
-    """
+    """Effect of clipping on the updates of G devices: arrays, or tensors on a GPU."""
 
     factors: Numbers
+    """Factors [G] float64 that make updates no longer than the clip norm; 0 if an update counts as
+    zero."""
     done: Numbers
+    """Effect on each update, [G], as `Clipped`."""
     norms: Numbers
+    """Norms before clipping, [G] float64."""
 
 
 class Clipper:

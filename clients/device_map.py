@@ -12,15 +12,14 @@ _EMPTY = np.uint32(0xFFFFFFFF)
 
 
 class DeviceTable(NamedTuple):
-    """Arrays of a `DeviceMap`, for compiled code.
-
-    dense: [N]; value of each device of the shard, or empty.
-    keys, values: [2^m]; open addressing, at most half full; a single empty slot if dense.
-    """
+    """Arrays of a `DeviceMap`, for compiled code."""
 
     dense: UInt32Array
+    """[N]; value of each device of the shard, or empty."""
     keys: UInt32Array
+    """[2^m]; devices by open addressing, at most half full; a single empty slot if dense."""
     values: UInt32Array
+    """[2^m]; value of each slot's device; a single empty slot if dense."""
 
 
 class DeviceMap:

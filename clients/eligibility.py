@@ -14,16 +14,14 @@ from .population import Presence, present_between
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    """Eligible intervals of devices. Times are seconds UTC since the start of the simulation.
-
-    availability: intervals in which a device charges, is idle and is on an unmetered network.
-    presence: joins and lifetimes of devices.
-    first_device: first device of the shard.
-    """
+    """Eligible intervals of devices. Times are seconds UTC since the start of the simulation."""
 
     availability: Availability
+    """Intervals in which a device charges, is idle and is on an unmetered network."""
     presence: Presence
+    """Joins and lifetimes of devices."""
     first_device: int
+    """First device of the shard."""
 
     @classmethod
     def of(cls, scenario: Scenario, first_device: int) -> "Eligibility":

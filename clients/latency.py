@@ -26,23 +26,22 @@ when the data determines how many each one has."""
 
 
 class LatencyModel(NamedTuple):
-    """Numbers of a scenario's latency table by class; all times include the slowdown.
-
-    devices: devices of the scenario.
-    classes: their classes.
-    examples_median: median number of examples on a device.
-    setup_seconds: [K]; time before training starts, and of secure aggregation.
-    train_seconds: [K]; median training time at the median number of examples.
-    download_seconds, upload_seconds: [K]; transfer times of the model at the median rates.
-    """
+    """Numbers of a scenario's latency table by class; all times include the slowdown."""
 
     devices: DeviceModel
+    """Devices of the scenario."""
     classes: DeviceClasses
+    """Their classes."""
     examples_median: float
+    """Median number of examples on a device."""
     setup_seconds: Float64Array
+    """[K]; time before training starts, and of secure aggregation."""
     train_seconds: Float64Array
+    """[K]; median training time at the median number of examples."""
     download_seconds: Float64Array
+    """[K]; download time of the model at the median rate."""
     upload_seconds: Float64Array
+    """[K]; upload time of the model at the median rate."""
 
     @classmethod
     def of(cls, scenario: Scenario, source: ExampleSource) -> "LatencyModel":

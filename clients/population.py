@@ -32,24 +32,24 @@ _SPEED = 1
 
 
 class DeviceModel(NamedTuple):
-    """Numbers from which a device's attributes derive, except its class.
-
-    key: key of the draws.
-    usable_share: share of the devices that the task can use.
-    examples_median, examples_sigma, examples_max: distribution of the training examples on a
-        device; see `fedray.scenario.population`.
-    speed_sigma: log-standard deviation of the training time between devices.
-    downlink_sigma, uplink_sigma: log-standard deviations of the two rates.
-    """
+    """Numbers from which a device's attributes derive, except its class."""
 
     key: Key
+    """Key of the draws."""
     usable_share: float
+    """Share of the devices that the task can use."""
     examples_median: float
+    """Median number of training examples on a device; see `fedray.scenario.population`."""
     examples_sigma: float
+    """Log-standard deviation of that number."""
     examples_max: float
+    """Largest number of training examples on a device."""
     speed_sigma: float
+    """Log-standard deviation of the training time between devices."""
     downlink_sigma: float
+    """Log-standard deviation of the downlink rate."""
     uplink_sigma: float
+    """Log-standard deviation of the uplink rate."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "DeviceModel":
@@ -119,16 +119,14 @@ def speed_of(model, device):
 
 class JoinOrder(NamedTuple):
     """Order in which ids are dealt to blocks: one to each block in turn until the last block is
-    full, then one to each of the others.
-
-    blocks: number of blocks.
-    block_devices: number of ids in every block but the last.
-    last_block_devices: number of ids in the last block.
-    """
+    full, then one to each of the others."""
 
     blocks: int
+    """Number of blocks."""
     block_devices: int
+    """Number of ids in every block but the last."""
     last_block_devices: int
+    """Number of ids in the last block."""
 
 
 @njit(inline="always")
@@ -175,22 +173,20 @@ def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
 
 class Presence(NamedTuple):
     """Joins and lifetimes of devices: the first are present from the start, the others join one
-    after the other.
-
-    key: key of the draws.
-    order: order in which ids are dealt to blocks.
-    devices: number of devices at the start.
-    devices_at_the_end: number of devices that have joined by the end of the simulated days.
-    seconds_per_join: time between two joins; infinity without joins.
-    lifetime_seconds: mean time until a device leaves; infinity for never.
-    """
+    after the other."""
 
     key: Key
+    """Key of the draws."""
     order: JoinOrder
+    """Order in which ids are dealt to blocks."""
     devices: int
+    """Number of devices at the start."""
     devices_at_the_end: int
+    """Number of devices that have joined by the end of the simulated days."""
     seconds_per_join: float
+    """Time between two joins; infinity without joins."""
     lifetime_seconds: float
+    """Mean time until a device leaves; infinity for never."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Presence":
@@ -260,18 +256,16 @@ def present_between(
 
 
 class TimerHabits(NamedTuple):
-    """Accuracy of devices' timers.
-
-    key: key of the draws.
-    timer_seconds: length of the timer.
-    violator_share: share of the devices that ignore it.
-    skew_seconds: standard deviation of the other devices' clocks.
-    """
+    """Accuracy of devices' timers."""
 
     key: Key
+    """Key of the draws."""
     timer_seconds: float
+    """Length of the timer."""
     violator_share: float
+    """Share of the devices that ignore it."""
     skew_seconds: float
+    """Standard deviation of the other devices' clocks."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "TimerHabits":
@@ -326,16 +320,14 @@ def usable_among(model: DeviceModel, first_device: int, end_device: int) -> UInt
 
 
 class ExampleModel(NamedTuple):
-    """Numbers of training examples on devices.
-
-    devices: devices of the scenario.
-    classes: their classes.
-    class_factors: [K]; factor on the median of each class.
-    """
+    """Numbers of training examples on devices."""
 
     devices: DeviceModel
+    """Devices of the scenario."""
     classes: DeviceClasses
+    """Their classes."""
     class_factors: Float64Array
+    """[K]; factor on the median of each class."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "ExampleModel":

@@ -56,11 +56,6 @@ class Figures(DrawnResult):
     """Errors, sensitivity, losses and privacy of one strategy under one participation.
 
     Privacy is computed on demand; each of its figures is exact or an upper bound.
-
-    noise_multiplier: z; without it mu, rho and epsilon are None.
-    delta: delta of epsilon.
-    sampling: Poisson sampling assumed by the amplified epsilon, or None.
-    workload: matrix A of the errors.
     """
 
     TABLES: ClassVar[str] = "fedray.report.mechanisms:figures_tables"
@@ -81,9 +76,13 @@ class Figures(DrawnResult):
     ]
     """Errors, sensitivity and losses under that participation."""
     noise_multiplier: float | None
+    """z; without it mu, rho and epsilon are None."""
     delta: float
+    """delta of epsilon."""
     sampling: NotInJson[PoissonSampling | None] = None
+    """Poisson sampling assumed by the amplified epsilon, or None."""
     workload: NotInJson[Workload] = PREFIX
+    """Matrix A of the errors."""
     made_for: IfAny[str] = None
     """Workload that the mechanism's file was made for; absent if it is that of the errors."""
 

@@ -32,20 +32,17 @@ class SensitivityUnknown(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """L2 sensitivity of X -> C X at clip norm 1, under zero-out of one device.
-
-    is_exact: whether some device's contributions attain the value; False: it is a proven upper
-        bound, possibly loose.
-    theorem: theorem that proves the value.
-    lower_bound: norm that a device with `worst_pattern` attains; equal to the value if that is
-        exact.
-    """
+    """L2 sensitivity of X -> C X at clip norm 1, under zero-out of one device."""
 
     value: float
     """L2 sensitivity under the participation, at clip norm 1."""
     is_exact: bool
+    """Whether some device's contributions attain the value; False: it is a proven upper bound,
+    possibly loose."""
     theorem: str
+    """Theorem that proves the value."""
     lower_bound: float
+    """Norm that a device with `worst_pattern` attains; equal to the value if that is exact."""
     worst_pattern: tuple[int, ...]
     """Rounds of a device that attain the lower bound."""
 

@@ -36,26 +36,28 @@ _COUNT, _USE = 0, 1
 
 
 class _UseModel(NamedTuple):
-    """Numbers of the table `uses`; hours are local.
-
-    key: key of the draws.
-    day_rate, night_rate: mean number of uses that begin in an hour.
-    day_start, day_end: hours of the day.
-    day_uses, uses: mean number by day, and in a whole day.
-    none_probability: probability of a whole day without a use.
-    mean_seconds, longest_seconds: lengths of a use.
-    """
+    """Numbers of the table `uses`; hours are local."""
 
     key: Key
+    """Key of the draws."""
     day_rate: float
+    """Mean number of uses that begin in an hour of the day."""
     night_rate: float
+    """Mean number of uses that begin in an hour of the night."""
     day_start: float
+    """Hour at which the day starts."""
     day_end: float
+    """Hour at which the day ends."""
     day_uses: float
+    """Mean number of uses by day."""
     uses: float
+    """Mean number of uses in a whole day."""
     none_probability: float
+    """Probability of a whole day without a use."""
     mean_seconds: float
+    """Mean length of a use."""
     longest_seconds: float
+    """Longest length of a use."""
 
     @classmethod
     def of(cls, table: Uses, seed: int) -> "_UseModel":
@@ -79,19 +81,20 @@ class _UseModel(NamedTuple):
 
 
 class _Conditions(NamedTuple):
-    """Numbers of the model.
-
-    needs_charging, needs_wifi, needs_idle: conditions of eligibility.
-    charging, wifi: habits.
-    uses: uses of a device.
-    """
+    """Numbers of the model."""
 
     needs_charging: bool
+    """Whether an eligible device charges."""
     needs_wifi: bool
+    """Whether an eligible device is on wifi."""
     needs_idle: bool
+    """Whether an eligible device is idle."""
     charging: HabitModel
+    """Habit of charging."""
     wifi: HabitModel
+    """Habit of being on wifi."""
     uses: _UseModel
+    """Uses of a device."""
 
 
 class ConditionsModel(CompiledModel):

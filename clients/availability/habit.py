@@ -94,39 +94,40 @@ def is_compiled() -> bool:
 
 
 class _Chunk(NamedTuple):
-    """Devices looked at together: the first entries of arrays [CHUNK].
-
-    local: positions of the devices in the listing.
-    device_ids: their ids.
-    from_times, until_times: time that their intervals must touch, seconds since start.
-    habits: their habits.
-    """
+    """Devices looked at together: the first entries of arrays [CHUNK]."""
 
     local: Int64Array
+    """Positions of the devices in the listing."""
     device_ids: UInt64Array
+    """Their ids."""
     from_times: Float64Array
+    """Start of the time that their intervals must touch, seconds since start."""
     until_times: Float64Array
+    """End of the time that their intervals must touch, seconds since start."""
     habits: KnownHabits
+    """Their habits."""
 
 
 class _Draws(NamedTuple):
     """Draws made together: of local days, of nights, or of day sessions. Rows of a device lie
-    together, in the order of the chunk.
-
-    slots: [R]; positions of the devices in the chunk.
-    device_ids, days, numbers: [R]; addresses.
-    words: [4, R]; words drawn.
-    starts, ends: [R]; hours of a night or session. Of a local day: 1 if a night, and if day
-        sessions, may touch the time, otherwise 0.
-    """
+    together, in the order of the chunk."""
 
     slots: Int64Array
+    """[R]; positions of the devices in the chunk."""
     device_ids: UInt64Array
+    """[R]; first part of the addresses."""
     days: Int64Array
+    """[R]; second part of the addresses."""
     numbers: Int64Array
+    """[R]; third part of the addresses."""
     words: UInt32Array
+    """[4, R]; words drawn."""
     starts: Float64Array
+    """[R]; hour at which a night or session starts. Of a local day: 1 if a night may touch the
+    time, otherwise 0."""
     ends: Float64Array
+    """[R]; hour at which a night or session ends. Of a local day: 1 if day sessions may touch the
+    time, otherwise 0."""
 
 
 class _Room(NamedTuple):

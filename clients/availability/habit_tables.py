@@ -31,52 +31,56 @@ MOST = 0.9
 
 class HabitModel(NamedTuple):
     """Numbers of the habit table. Hours are local; see `fedray.scenario.availability.Habits` for
-    the meaning of spreads and rates.
-
-    habit_key: key of the draws of static habits.
-    session_key: key of the draws of sessions.
-    mean_propensity: mean over all devices.
-    center, center_between, center_within: middle of the night session, hours after midnight, and
-        its standard deviations between devices and between nights.
-    length, length_between, length_within: length of the night session, hours, and its
-        log-standard deviations.
-    session_max: longest session, hours.
-    interruption_on, interruption_off: mean hours between interruptions, and of one.
-    day_sessions: mean number of day sessions.
-    day_habit_weight: share of the day rate that follows the propensity.
-    day_start, day_end: first and last hour at which a day session starts.
-    day_length, day_length_sigma: median hours of a day session, and its log-standard deviation.
-    most_lengths: hours that a share MOST of the day sessions do not exceed.
-    weekend_factor: factor on propensity and day rate.
-    center_within_reach: largest distance of a night's middle from the device's own, hours.
-    length_within_reach: largest ratio of a night's length to the device's own.
-    first_hour, last_hour: hours that contain every session of a local day.
-    """
+    the meaning of spreads and rates."""
 
     habit_key: Key
+    """Key of the draws of static habits."""
     session_key: Key
+    """Key of the draws of sessions."""
     mean_propensity: float
+    """Mean over all devices."""
     center: float
+    """Middle of the night session, hours after midnight."""
     center_between: float
+    """Standard deviation of the middle between devices, hours."""
     center_within: float
+    """Standard deviation of the middle between nights, hours."""
     length: float
+    """Length of the night session, hours."""
     length_between: float
+    """Log-standard deviation of the length between devices."""
     length_within: float
+    """Log-standard deviation of the length between nights."""
     session_max: float
+    """Longest session, hours."""
     interruption_on: float
+    """Mean hours between interruptions."""
     interruption_off: float
+    """Mean hours of an interruption."""
     day_sessions: float
+    """Mean number of day sessions."""
     day_habit_weight: float
+    """Share of the day rate that follows the propensity."""
     day_start: float
+    """First hour at which a day session starts."""
     day_end: float
+    """Last hour at which a day session starts."""
     day_length: float
+    """Median hours of a day session."""
     day_length_sigma: float
+    """Log-standard deviation of the length of a day session."""
     most_lengths: float
+    """Hours that a share MOST of the day sessions do not exceed."""
     weekend_factor: float
+    """Factor on propensity and day rate."""
     center_within_reach: float
+    """Largest distance of a night's middle from the device's own, hours."""
     length_within_reach: float
+    """Largest ratio of a night's length to the device's own."""
     first_hour: float
+    """First of the hours that contain every session of a local day."""
     last_hour: float
+    """Last of the hours that contain every session of a local day."""
 
     @classmethod
     def of(
@@ -127,17 +131,15 @@ class HabitModel(NamedTuple):
 
 
 class HabitTables(NamedTuple):
-    """Arrays of the habit model.
-
-    propensities, free_rates: quantiles of the propensity (a beta distribution), and of the part of
-        the day rate that does not follow it (a gamma distribution of mean 1); see
-        `fedray.base.rng.tabulated`.
-    zones: time zones of the devices.
-    """
+    """Arrays of the habit model."""
 
     propensities: Float64Array
+    """Quantiles of the propensity (a beta distribution); see `fedray.base.rng.tabulated`."""
     free_rates: Float64Array
+    """Quantiles of the part of the day rate that does not follow the propensity (a gamma
+    distribution of mean 1)."""
     zones: Zones
+    """Time zones of the devices."""
 
     @classmethod
     def of(cls, table: Habits, zones: Zones) -> "HabitTables":
@@ -163,34 +165,33 @@ def _gamma_quantiles(shape: float) -> Float64Array:
 
 
 class Habit(NamedTuple):
-    """Static habits of one device.
-
-    propensity: probability that a night has a session.
-    center: middle of the device's nights, local hours.
-    length: length of the device's nights, hours.
-    day_rate: mean number of day sessions.
-    offset: local time minus UTC, hours.
-    """
+    """Static habits of one device."""
 
     propensity: float
+    """Probability that a night has a session."""
     center: float
+    """Middle of the device's nights, local hours."""
     length: float
+    """Length of the device's nights, hours."""
     day_rate: float
+    """Mean number of day sessions."""
     offset: float
+    """Local time minus UTC, hours."""
 
 
 class KnownHabits(NamedTuple):
-    """Static habits of devices [N], 36 bytes each; empty arrays if they are not known.
-
-    propensity, center, length, day_rate: see `Habit`.
-    zone: position of the device's zone in the model, which gives its offset.
-    """
+    """Static habits of devices [N], 36 bytes each; empty arrays if they are not known."""
 
     propensity: Float64Array
+    """See `Habit`."""
     center: Float64Array
+    """See `Habit`."""
     length: Float64Array
+    """See `Habit`."""
     day_rate: Float64Array
+    """See `Habit`."""
     zone: Int32Array
+    """Position of the device's zone in the model, which gives its offset."""
 
 
 @njit(cache=True, nogil=True)

@@ -19,17 +19,15 @@ JOIN_SECONDS = 1.0
 
 
 class Intervals(NamedTuple):
-    """Intervals [I], sorted by (device, start), disjoint.
-
-    local: position of the device among the devices listed, or in the shard.
-    start_times: seconds since start; later than the true start if the interval began before the
-        time listed.
-    end_times: true ends, however far past the time listed; infinity for an interval without end.
-    """
+    """Intervals [I], sorted by (device, start), disjoint."""
 
     local: UInt32Array
+    """Position of the device among the devices listed, or in the shard."""
     start_times: Float64Array
+    """Seconds since start; later than the true start if the interval began before the time
+    listed."""
     end_times: Float64Array
+    """True ends, however far past the time listed; infinity for an interval without end."""
 
     @classmethod
     def room(cls, size: int) -> "Intervals":

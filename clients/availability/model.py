@@ -7,32 +7,28 @@ from .intervals import Intervals
 
 
 class Listing(NamedTuple):
-    """A request for the intervals of devices that touch a time.
-
-    device_ids: [N].
-    open_times: [N]; time at which each device's timer opens.
-    from_time: start; intervals that end by max(from_time, open time) are left out.
-    until_time: end; intervals that start at it or later are left out, and devices whose timers open
-        at it or later.
-    known: result of `Availability.known_of` for the same devices, or for more of which these are
-        the first; it changes no answer.
-    """
+    """A request for the intervals of devices that touch a time."""
 
     device_ids: UInt64Array
+    """[N]."""
     open_times: Float64Array
+    """[N]; time at which each device's timer opens."""
     from_time: float
+    """Start; intervals that end by max(from_time, open time) are left out."""
     until_time: float
+    """End; intervals that start at it or later are left out, and devices whose timers open at it or
+    later."""
     known: Any = None
+    """Result of `Availability.known_of` for the same devices, or for more of which these are the
+    first; it changes no answer."""
 
 
 class Availability(Protocol):
     """Decides when devices are eligible: a pure function of device and time, for any devices in any
-    order. Times are seconds UTC since the start of the simulation.
-
-    bytes_to_know: memory that `known_of` takes per device; 0 if nothing is worth keeping.
-    """
+    order. Times are seconds UTC since the start of the simulation."""
 
     bytes_to_know: int
+    """Memory that `known_of` takes per device; 0 if nothing is worth keeping."""
 
     def known_of(self, device_ids: UInt64Array) -> Any:
         """Computes the constants of devices, for callers that list their intervals repeatedly.

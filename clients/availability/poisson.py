@@ -27,20 +27,18 @@ _COUNT, _SESSION = 0, 1
 
 
 class _Model(NamedTuple):
-    """Numbers of the table.
-
-    key: key of the draws.
-    sessions_per_day: mean number of sessions that a device starts in a day.
-    none_probability: probability that it starts none.
-    mean_seconds: mean length of a session before it is cut.
-    max_seconds: length at which it is cut.
-    """
+    """Numbers of the table."""
 
     key: Key
+    """Key of the draws."""
     sessions_per_day: float
+    """Mean number of sessions that a device starts in a day."""
     none_probability: float
+    """Probability that it starts none."""
     mean_seconds: float
+    """Mean length of a session before it is cut."""
     max_seconds: float
+    """Length at which it is cut."""
 
 
 class PoissonModel(CompiledModel):

@@ -20,34 +20,31 @@ from .intervals import DAY, HOUR, JOIN_SECONDS, Intervals
 
 
 class _Shifts(NamedTuple):
-    """Delays with which devices replay their records.
-
-    key: key of the draws.
-    days: number of whole-day delays to choose from; 1 for no delay.
-    jitter_seconds: upper limit of an additional uniform delay.
-    """
+    """Delays with which devices replay their records."""
 
     key: Key
+    """Key of the draws."""
     days: int
+    """Number of whole-day delays to choose from; 1 for no delay."""
     jitter_seconds: float
+    """Upper limit of an additional uniform delay."""
 
 
 class _Record(NamedTuple):
-    """Intervals of the recorded devices, and how others replay them.
-
-    first: [R + 1]; recorded device r has the intervals first[r] to first[r + 1].
-    start_times, end_times: seconds since local midnight of the recording's first day.
-    period_seconds: time after which the recording repeats.
-    zones: time zones of the replaying devices.
-    shifts: their delays.
-    """
+    """Intervals of the recorded devices, and how others replay them."""
 
     first: Int64Array
+    """[R + 1]; recorded device r has the intervals first[r] to first[r + 1]."""
     start_times: Float64Array
+    """Starts, seconds since local midnight of the recording's first day."""
     end_times: Float64Array
+    """Ends, seconds since local midnight of the recording's first day."""
     period_seconds: float
+    """Time after which the recording repeats."""
     zones: Zones
+    """Time zones of the replaying devices."""
     shifts: _Shifts
+    """Their delays."""
 
     @classmethod
     def of(cls, table: ReplayAvailability, seed: int, zones: Zones) -> "_Record":

@@ -18,18 +18,17 @@ SAMPLE_DEVICES = 10_000
 
 
 class Supply(NamedTuple):
-    """Devices eligible at once at the full hours of the first week; estimates from a fixed sample.
-
-    least: number at the hour with the fewest.
-    mean: mean over all hours.
-    most: number at the hour with the most.
-    by_hour: mean number at each hour of the day in UTC, from 0:00 on, over the week.
-    """
+    """Devices eligible at once at the full hours of the first week; estimates from a fixed
+    sample."""
 
     least: int
+    """Number at the hour with the fewest."""
     mean: int
+    """Mean over all hours."""
     most: int
+    """Number at the hour with the most."""
     by_hour: tuple[int, ...]
+    """Mean number at each hour of the day in UTC, from 0:00 on, over the week."""
 
 
 def eligible_at_once(scenario: Scenario) -> Supply:

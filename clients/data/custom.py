@@ -30,12 +30,10 @@ _T = TypeVar("_T")
 
 
 class Partitioned(Protocol):
-    """Partitions of a data set, numbered from 0, such as a partitioner of Flower Datasets.
-
-    num_partitions: number of partitions.
-    """
+    """Partitions of a data set, numbered from 0, such as a partitioner of Flower Datasets."""
 
     num_partitions: int
+    """Number of partitions."""
 
     def load_partition(self, partition_id: int) -> Any:
         """Returns a partition; `partition[column]` is a column of all of its examples."""

@@ -42,20 +42,18 @@ _Kind = Literal["words", "whole", "real", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Properties of the data that are cached with its index.
-
-    kind: type of the text's column or else of the targets; "none" without targets.
-    values: number of possible whole numbers: tokens or classes; 0 for reals.
-    words: vocabulary of a text in words, the most frequent first.
-    shape: shape of an example's inputs; () for a text.
-    target_shape: shape of an example's targets.
-    """
+    """Properties of the data that are cached with its index."""
 
     kind: _Kind
+    """Type of the text's column or else of the targets; "none" without targets."""
     values: int
+    """Number of possible whole numbers: tokens or classes; 0 for reals."""
     words: tuple[str, ...] = ()
+    """Vocabulary of a text in words, the most frequent first."""
     shape: tuple[int, ...] = ()
+    """Shape of an example's inputs; () for a text."""
     target_shape: tuple[int, ...] = ()
+    """Shape of an example's targets."""
 
     def to_bytes(self) -> bytes:
         """Returns the contents as JSON."""

@@ -19,18 +19,16 @@ from .source import Examples, ExampleSource, Field, Ids, Integers
 
 @dataclass(frozen=True, slots=True)
 class Phrases:
-    """The candidate phrases of one table. Shapes: P phrases, T tokens.
-
-    table: the table.
-    tokens: tokens of the phrases, with START if texts have it, [P, T].
-    is_planted: coin of each phrase, [P].
-    candidates: devices that hold the phrase if it is planted, [P, devices].
-    """
+    """The candidate phrases of one table. Shapes: P phrases, T tokens."""
 
     table: Planted
+    """The table."""
     tokens: Int64Array
+    """Tokens of the phrases, with START if texts have it, [P, T]."""
     is_planted: BoolArray
+    """Coin of each phrase, [P]."""
     candidates: UInt64Array
+    """Devices that hold the phrase if it is planted, [P, devices]."""
 
 
 def phrases_of(scenario: Scenario, tokens: Field) -> tuple[Phrases, ...]:

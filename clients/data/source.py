@@ -25,27 +25,25 @@ OnRead = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One array of every example, such as its pixels, its class or its tokens.
-
-    shape: shape in one example.
-    kind: "real" (float32), or "whole" (int64: classes, tokens).
-    values: number of possible whole numbers, 0 to values - 1; 0 for reals.
-    padding: token that fills a text up to its length and is not a target; None if texts are not
-        padded.
-    unknown: token for every word outside the vocabulary; None without such a token.
-    unit: unit of text that a token represents, "word" or "character".
-    start: token before the first word of every text; None if texts start with a word.
-    end: token after the last word of a text; None without such a token.
-    """
+    """One array of every example, such as its pixels, its class or its tokens."""
 
     shape: tuple[int, ...]
+    """Shape in one example."""
     kind: Literal["real", "whole"]
+    """"real" (float32), or "whole" (int64: classes, tokens)."""
     values: int = 0
+    """Number of possible whole numbers, 0 to values - 1; 0 for reals."""
     padding: int | None = None
+    """Token that fills a text up to its length and is not a target; None if texts are not
+    padded."""
     unknown: int | None = None
+    """Token for every word outside the vocabulary; None without such a token."""
     unit: str = "word"
+    """Unit of text that a token represents, "word" or "character"."""
     start: int | None = None
+    """Token before the first word of every text; None if texts start with a word."""
     end: int | None = None
+    """Token after the last word of a text; None without such a token."""
 
     @property
     def dtype(self) -> type[np.float32] | type[np.int64]:
@@ -67,15 +65,14 @@ class ExampleSource(Protocol):
 
     A source is a pure function of the scenario, for any caller and order of calls. It needs no
     torch. `fedray.check_task` checks a source.
-
-    fields: arrays of an example by name.
-    held_out_devices: number of ids from FIRST_HELD_OUT on that have data.
-    optimum: best value that any model can reach, for metrics whose optimum the data determines.
     """
 
     fields: Fields
+    """Arrays of an example by name."""
     held_out_devices: int
+    """Number of ids from FIRST_HELD_OUT on that have data."""
     optimum: Mapping[str, float]
+    """Best value that any model can reach, for metrics whose optimum the data determines."""
 
     def examples_on(self, device_ids: Ids) -> Integers:
         """Returns the number of examples [G] of devices [G], which may be 0."""

@@ -67,18 +67,16 @@ def check_task(make: Callable[[int], tuple[Any, Any]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A task, examples of DEVICES, and parameters [G, *shape] in three variants.
-
-    start: initial parameters.
-    own: different parameters for each device, near the initial ones.
-    same: the same parameters for each device, away from the initial ones.
-    """
+    """A task, examples of DEVICES, and parameters [G, *shape] in three variants."""
 
     task: Task
     batch: Named
     start: Named
+    """Initial parameters."""
     own: Named
+    """Different parameters for each device, near the initial ones."""
     same: Named
+    """The same parameters for each device, away from the initial ones."""
 
     @classmethod
     def of(cls, task: Task, source: ExampleSource) -> "_Case":

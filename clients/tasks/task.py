@@ -31,13 +31,12 @@ class Task(Protocol):
 
     A task is a pure function of its seed and fields: every trainer builds one, and all must agree.
     `fedray.check_task` checks a task.
-
-    shapes: shape of each parameter by its name.
-    metrics: metrics that `measure` returns.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
+    """Shape of each parameter by its name."""
     metrics: tuple[Metric, ...]
+    """Metrics that `measure` returns."""
 
     def initial_parameters(self) -> Vector:
         """Returns the flat parameters [D] at which training starts, a function of the seed."""

@@ -10,20 +10,18 @@ from ..data.source import Ids, Integers
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """Request for the work of a group of devices. Shapes: G devices, D parameters.
-
-    round_index: round in which they take part.
-    device_ids: devices [G], uint64.
-    held: examples of each device, [G] int64, at least 1.
-    start: parameters of the round, [D] float32.
-    out: memory for the updates, [G, D] float32; None to allocate it.
-    """
+    """Request for the work of a group of devices. Shapes: G devices, D parameters."""
 
     round_index: int
+    """Round in which they take part."""
     device_ids: Ids
+    """Devices [G], uint64."""
     held: Integers
+    """Examples of each device, [G] int64, at least 1."""
     start: Tensor
+    """Parameters of the round, [D] float32."""
     out: Tensor | None = None
+    """Memory for the updates, [G, D] float32; None to allocate it."""
 
     def room(self) -> Tensor:
         """Returns memory [G, D] for the updates, with arbitrary content."""
@@ -34,16 +32,14 @@ class WorkOrder:
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
-    """Results of a group of devices.
-
-    updates: update of each device before clipping, [G, D] float32, in the order's `out` if any.
-    losses: mean loss of each device on its first batch before it trained, [G] float64.
-    examples: number of different examples that each device used, [G] int64.
-    """
+    """Results of a group of devices."""
 
     updates: Tensor
+    """Update of each device before clipping, [G, D] float32, in the order's `out` if any."""
     losses: Tensor
+    """Mean loss of each device on its first batch before it trained, [G] float64."""
     examples: Integers
+    """Number of different examples that each device used, [G] int64."""
 
 
 class DeviceWork(Protocol):

@@ -66,44 +66,40 @@ exact all the same."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Participation that a set of rules allows: (min-sep, max participations), with a reason.
-
-    participation: None if the rules are unknown.
-    reason: reason why it holds, or why it is None; one sentence.
-    assumptions: assumptions behind it.
-    pairs: frontier within the participation: each device keeps at least one of them; empty if all
-        keep one participation.
-    """
+    """Participation that a set of rules allows: (min-sep, max participations), with a reason."""
 
     participation: MinSep | None
+    """None if the rules are unknown."""
     reason: str
+    """Reason why it holds, or why it is None; one sentence."""
     assumptions: tuple[str, ...] = ()
+    """Assumptions behind it."""
     pairs: tuple[MinSep, ...] = ()
+    """Frontier within the participation: each device keeps at least one of them; empty if all keep
+    one participation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guarantee(Document):
-    """A guarantee for one mechanism: one of the three, or that of Poisson sampling or of a filter.
-
-    name: "observed", "enforced", "claimed", "corrected", "sampled" or "filtered"; `scope` states
-        the subject of each.
-    participation: (b, k); for the observed guarantee, the one that the trace obeys.
-    sensitivity: sensitivity at clip norm 1; None if unknown, with the reason in `reason`.
-    event: the release, for the accountants; None if the sensitivity or the noise is unknown. Then
-        mu, rho and epsilon are None.
-    may_rest_on: whether a DP guarantee may rest on it even if participation depends on released
-        models.
-    reason: reason why it holds, or why it is unknown, as a sentence.
-    """
+    """A guarantee for one mechanism: one of the three, or that of Poisson sampling or of a
+    filter."""
 
     name: str
+    """"observed", "enforced", "claimed", "corrected", "sampled" or "filtered"; `scope` states the
+    subject of each."""
     participation: Annotated[MinSep | None, Keys("rounds max_participations")]
+    """(b, k); for the observed guarantee, the one that the trace obeys."""
     sensitivity: Annotated[Sensitivity | None, Keys("sensitivity=value is_exact theorem")]
+    """Sensitivity at clip norm 1; None if unknown, with the reason in `reason`."""
     event: NotInJson[Event | None]
+    """The release, for the accountants; None if the sensitivity or the noise is unknown. Then mu,
+    rho and epsilon are None."""
     delta: float
     """delta of the epsilon."""
     may_rest_on: bool
+    """Whether a DP guarantee may rest on it even if participation depends on released models."""
     reason: str
+    """Reason why it holds, or why it is unknown, as a sentence."""
     assumptions: tuple[str, ...] = ()
     """Assumptions behind the guarantee, in sentences."""
     pairs: NotInJson[tuple[MinSep, ...]] = ()

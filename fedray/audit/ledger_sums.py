@@ -66,18 +66,16 @@ class Charge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Components of the spending of some units.
-
-    components: their names, K of them.
-    rows: spending of each unit, [U, K].
-    units: number of units.
-    respelled: number of them whose charges have several names.
-    """
+    """Components of the spending of some units."""
 
     components: tuple[_Component, ...]
+    """Their names, K of them."""
     rows: Float64Array
+    """Spending of each unit, [U, K]."""
     units: int = 0
+    """Number of units."""
     respelled: int = 0
+    """Number of them whose charges have several names."""
 
     @property
     def rho(self) -> float:

@@ -25,17 +25,15 @@ from fedray.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class DeviceNoise(Document):
-    """Total noise of one round's devices.
-
-    report_goal: number of devices for which the noise multiplier is stated.
-    event: sum of that round.
-    round_index: number of the round in the trace; None for a round with the fewest devices that the
-        rules permit.
-    """
+    """Total noise of one round's devices."""
 
     report_goal: NotInJson[int]
+    """Number of devices for which the noise multiplier is stated."""
     event: Annotated[DiscreteGaussianSum, Keys("devices")]
+    """Sum of that round."""
     round_index: Annotated[IfAny[int], Key("round")]
+    """Number of the round in the trace; None for a round with the fewest devices that the rules
+    permit."""
 
     @classmethod
     def of(
@@ -93,15 +91,13 @@ class DeviceNoise(Document):
 
 
 class ServerNoise(NamedTuple):
-    """Gaussian noise that the server added.
-
-    multiplier: z.
-    count_noise: standard deviation of the noise on the counts of short updates that z covers; None
-        if only sums of updates were released.
-    """
+    """Gaussian noise that the server added."""
 
     multiplier: float
+    """z."""
     count_noise: float | None = None
+    """Standard deviation of the noise on the counts of short updates that z covers; None if only
+    sums of updates were released."""
 
 
 Noise = ServerNoise | DeviceNoise

@@ -25,16 +25,14 @@ ROWS = 1 << 20
 
 
 class Chosen(NamedTuple):
-    """Devices [Q] with the same number of participations c.
-
-    places: places among all devices, [Q].
-    rounds: their patterns, [Q, c].
-    weights: factor on each contribution, [Q, c]; None if all are 1.
-    """
+    """Devices [Q] with the same number of participations c."""
 
     places: Int64Array
+    """Places among all devices, [Q]."""
     rounds: Int64Array
+    """Their patterns, [Q, c]."""
     weights: Float64Array | None
+    """Factor on each contribution, [Q, c]; None if all are 1."""
 
 
 @dataclass(frozen=True)

@@ -27,20 +27,18 @@ FORMAT, VERSION = "fedray-events", 1
 
 @dataclass(frozen=True, slots=True)
 class ReleasedEvent:
-    """Event behind one guarantee of an audit.
-
-    mechanism: kind of the mechanism.
-    guarantee: "observed", "observed limits", "enforced" or "claimed".
-    scope: subject of the figures.
-    delta: delta of epsilon.
-    """
+    """Event behind one guarantee of an audit."""
 
     mechanism: str
+    """Kind of the mechanism."""
     guarantee: str
+    """"observed", "observed limits", "enforced" or "claimed"."""
     scope: str
+    """Subject of the figures."""
     event: Event
     """The release."""
     delta: float
+    """delta of epsilon."""
 
     def __repr__(self) -> str:
         spent = epsilon_of(self.event, self.delta)

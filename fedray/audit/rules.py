@@ -41,23 +41,21 @@ _RESET = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule of participation; unlimited figures are 0 or None.
-
-    name: the rule in words.
-    unkept: reason why devices may not keep it, in words; empty if they do.
-    seconds: time that passes from its start in one round to the next check-in.
-    is_from_report: whether an accepted report starts it; else an unrecorded event in the round
-        does, no sooner than the round's start.
-    separation: least difference between the numbers of two rounds of a device.
-    most: most participations of a device.
-    """
+    """A rule of participation; unlimited figures are 0 or None."""
 
     name: str
+    """The rule in words."""
     unkept: str
+    """Reason why devices may not keep it, in words; empty if they do."""
     seconds: float = 0.0
+    """Time that passes from its start in one round to the next check-in."""
     is_from_report: bool = False
+    """Whether an accepted report starts it; else an unrecorded event in the round does, no sooner
+    than the round's start."""
     separation: int = 0
+    """Least difference between the numbers of two rounds of a device."""
     most: int | None = None
+    """Most participations of a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +64,16 @@ class Violations(Document):
 
     A wait that starts with an upload or a selection is counted from the start of the round, since
     traces do not record the upload: a counted participation was certainly too soon.
-
-    devices: devices with at least one of them.
-    participations: participations too soon after an earlier one, or too many.
-    after_loss: participations too soon, before which the device lost its history of the earlier
-        one.
-    losses: losses of history that the trace records.
     """
 
     devices: int
+    """Devices with at least one of them."""
     participations: int
+    """Participations too soon after an earlier one, or too many."""
     after_loss: int
+    """Participations too soon, before which the device lost its history of the earlier one."""
     losses: int
+    """Losses of history that the trace records."""
 
 
 def rules_of(given: Participation) -> list[Rule]:
@@ -196,16 +192,14 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
 @dataclass(frozen=True, slots=True)
 class _Participations:
     """Participations [A] of a part of a trace, in order of device and time; the first one of each
-    upload.
-
-    started: start of each round; in buffered rounds, start of the device.
-    """
+    upload."""
 
     device_ids: UInt64Array
     rounds: Int64Array
     check_in_times: Float64Array
     report_times: Float64Array
     started: Float64Array
+    """Start of each round; in buffered rounds, start of the device."""
 
     @classmethod
     def of(cls, columns: dict[str, NDArray], started: Float64Array | None) -> "_Participations":

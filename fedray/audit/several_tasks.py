@@ -47,19 +47,17 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class TaskSpending:
-    """Privacy that one device spent in one task.
-
-    task: name of the task.
-    rounds: rounds in which the device took part, in order.
-    sensitivity: sensitivity of these rounds, at contributions of norm 1; None if the task trains no
-        model, and the device answered a question in each round.
-    rho: zCDP of that sensitivity.
-    """
+    """Privacy that one device spent in one task."""
 
     task: str
+    """Name of the task."""
     rounds: tuple[int, ...]
+    """Rounds in which the device took part, in order."""
     sensitivity: float | None
+    """Sensitivity of these rounds, at contributions of norm 1; None if the task trains no model,
+    and the device answered a question in each round."""
     rho: float
+    """zCDP of that sensitivity."""
 
 
 class SpentShare(NamedTuple):
@@ -204,30 +202,26 @@ def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> Tasks
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Privacy that the devices [P] of one part of the traces spent over all tasks.
-
-    rho: rho of each device, of models and answers.
-    of_gaussians: rho of its Gaussian releases.
-    tasks: number of its tasks.
-    others: amounts that it spent in each of the E tasks without Gaussian noise, [P, E].
-    """
+    """Privacy that the devices [P] of one part of the traces spent over all tasks."""
 
     device_ids: UInt64Array
     rho: Float64Array
+    """rho of each device, of models and answers."""
     of_gaussians: Float64Array
+    """rho of its Gaussian releases."""
     tasks: Int64Array
+    """Number of its tasks."""
     others: Float64Array
+    """Amounts that it spent in each of the E tasks without Gaussian noise, [P, E]."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskPart:
-    """Privacy that the devices [Q] of one part of one task's trace spent in it.
-
-    amounts: sensitivities of the devices' rounds, or numbers of their answers.
-    """
+    """Privacy that the devices [Q] of one part of one task's trace spent in it."""
 
     patterns: Patterns
     amounts: Float64Array
+    """Sensitivities of the devices' rounds, or numbers of their answers."""
     rho: Float64Array
     is_exact: bool
 

@@ -8,23 +8,18 @@ show a description.
 import ast
 import functools
 import inspect
-import re
 import textwrap
 from collections.abc import Mapping
 from itertools import pairwise
-
-_ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n {4}.*)*)", re.MULTILINE)
-"""An entry of a docstring about fields: names, and a text whose further lines are indented."""
 
 
 @functools.cache
 def descriptions_of(owner: type) -> Mapping[str, str]:
     """Returns descriptions of the fields and properties of a class, by name.
 
-    The description of a field is `Field(description=...)`, else its entry in the docstring of the
-    class ("rows: rows of the trace."), else the string below it; for a property it is the first
-    paragraph of its docstring. Fields without a description are left out, and so are all strings of
-    a class without source, such as a class typed at a prompt.
+    The description of a field is `Field(description=...)`, else the string below it; for a property
+    it is the first paragraph of its docstring. Fields without a description are left out, and so
+    are all strings of a class without source, such as a class typed at a prompt.
     """
     found: dict[str, str] = {}
     # Base classes come first, so that the strings of subclasses win.
@@ -39,8 +34,6 @@ def descriptions_of(owner: type) -> Mapping[str, str]:
 
 def _own_descriptions(owner: type) -> dict[str, str]:
     found = _strings_below_fields(owner)
-    for names, entry in _ENTRY.findall(inspect.cleandoc(vars(owner).get("__doc__") or "")):
-        found |= dict.fromkeys(names.split(", "), entry)
     for name, value in vars(owner).items():
         if isinstance(value, property | functools.cached_property) and value.__doc__:
             found[name] = inspect.cleandoc(value.__doc__).partition("\n\n")[0]

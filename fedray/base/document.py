@@ -27,12 +27,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Mark of an attribute that gives a document other keys than the attribute's own name.
-
-    listed: the keys, each "key" or "key=path": attributes of the value, at a dotted path.
-    """
+    """Mark of an attribute that gives a document other keys than the attribute's own name."""
 
     listed: str
+    """The keys, each "key" or "key=path": attributes of the value, at a dotted path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,14 +69,12 @@ _OTHERS: dict[bytes, tuple[str, str]] = {
 
 
 class FileForm(NamedTuple):
-    """What a file is.
-
-    content: format of its rows.
-    packing: compression of the whole file; empty for none.
-    """
+    """What a file is."""
 
     content: Content
+    """Format of its rows."""
     packing: str
+    """Compression of the whole file; empty for none."""
 
 
 def form_of(file: Path) -> FileForm:

@@ -36,25 +36,21 @@ _BEGINNING_BYTES = 1 << 16
 
 
 class InputFile(NamedTuple):
-    """A file to read.
-
-    path: path by which it is opened.
-    name: path relative to the folder, or the name of a single file.
-    """
+    """A file to read."""
 
     path: Path
+    """Path by which it is opened."""
     name: str
+    """Path relative to the folder, or the name of a single file."""
 
 
 class InputFiles(NamedTuple):
-    """The files of a path, in order of their names.
-
-    files: files to read.
-    marks: names of skipped files and folders, relative to the folder.
-    """
+    """The files of a path, in order of their names."""
 
     files: tuple[InputFile, ...]
+    """Files to read."""
     marks: tuple[str, ...]
+    """Names of skipped files and folders, relative to the folder."""
 
     def __str__(self) -> str:
         """Returns the files and marks as a phrase."""

@@ -83,19 +83,17 @@ _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Description of a log, and its problems.
-
-    columns: name, type, distinct values, empty cells, examples and guessed role of each column; the
-        distinct values of lists and the like are not counted.
-    problems: reasons for which the import refuses the log; each with a count and the first row.
-    notes: remarks that change the meaning of the import, but do not prevent it.
-    command: arguments of the import to run next.
-    """
+    """Description of a log, and its problems."""
 
     columns: tuple[tuple[str, ...], ...]
+    """Name, type, distinct values, empty cells, examples and guessed role of each column; the
+    distinct values of lists and the like are not counted."""
     problems: tuple[str, ...]
+    """Reasons for which the import refuses the log; each with a count and the first row."""
     notes: tuple[str, ...]
+    """Remarks that change the meaning of the import, but do not prevent it."""
     command: tuple[str, ...]
+    """Arguments of the import to run next."""
 
     @property
     def is_importable(self) -> bool:

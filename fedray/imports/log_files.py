@@ -58,18 +58,16 @@ _COMPUTE: Any = pc
 
 @dataclass(frozen=True, slots=True)
 class _LogFile:
-    """A file of a log.
-
-    path: path by which it is opened.
-    form: what it is.
-    schema: its own columns.
-    levels: values of the folders `NAME=VALUE` above it, by name; None for no value.
-    """
+    """A file of a log."""
 
     path: Path
+    """Path by which it is opened."""
     form: FileForm
+    """What it is."""
     schema: pa.Schema
+    """Its own columns."""
     levels: Mapping[str, str | None]
+    """Values of the folders `NAME=VALUE` above it, by name; None for no value."""
 
     @property
     def names(self) -> list[str]:

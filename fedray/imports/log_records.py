@@ -44,22 +44,20 @@ class RecordColumns:
 
 
 class LogRecords(NamedTuple):
-    """The rows [R] of a log.
-
-    device: [R]; device numbers from 0, in order of first occurrence.
-    start: [R]; seconds since 1970 or since the log's own origin.
-    end: [R]; equal to the starts if rows are moments.
-    form: form of the times, in words.
-    is_unix: whether the first time, as seconds since 1970, is within the years 2000 to 2100.
-    is_eligible: [R]; whether the device was eligible; None without a column of states.
-    """
+    """The rows [R] of a log."""
 
     device: Int64Array
+    """[R]; device numbers from 0, in order of first occurrence."""
     start: Float64Array
+    """[R]; seconds since 1970 or since the log's own origin."""
     end: Float64Array
+    """[R]; equal to the starts if rows are moments."""
     form: str
+    """Form of the times, in words."""
     is_unix: bool
+    """Whether the first time, as seconds since 1970, is within the years 2000 to 2100."""
     is_eligible: BoolArray | None = None
+    """[R]; whether the device was eligible; None without a column of states."""
 
 
 def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:

@@ -24,18 +24,18 @@ _SCHEMA = pa.schema(
 
 
 class Sessions(NamedTuple):
-    """Sessions [S] of a block of devices, sorted by device and start, disjoint.
-
-    first_device, end_device: range of the block's devices, with or without sessions.
-    device: [S]; ids of the devices.
-    start, end: [S]; seconds since the first midnight.
-    """
+    """Sessions [S] of a block of devices, sorted by device and start, disjoint."""
 
     first_device: int
+    """First device of the block, with or without sessions."""
     end_device: int
+    """End of the range of the block's devices."""
     device: Int64Array
+    """[S]; ids of the devices."""
     start: Float64Array
+    """[S]; starts, seconds since the first midnight."""
     end: Float64Array
+    """[S]; ends, seconds since the first midnight."""
 
 
 def write_sessions(blocks: Iterable[Sessions], file: Path) -> int:

@@ -36,26 +36,23 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a result.
-
-    Args:
-        title: line above the table; empty for no title.
-        columns: headings; all empty for a list of names and values.
-        rows: cells, each row as long as `columns`.
-        notes: paragraphs that a reader needs.
-        row_styles: style of each row in HTML: `used` or `marked` (bold), a verdict (coloured), or
-            empty. No styles at all if empty.
-        details: headings of columns that only pages have room for.
-        method: notes that only pages have room for: how the figures came about.
-    """
+    """A table of a result."""
 
     title: str
+    """Line above the table; empty for no title."""
     columns: tuple[str, ...]
+    """Headings; all empty for a list of names and values."""
     rows: tuple[tuple[str, ...], ...]
+    """Cells, each row as long as `columns`."""
     notes: tuple[str, ...] = ()
+    """Paragraphs that a reader needs."""
     row_styles: tuple[str, ...] = ()
+    """Style of each row in HTML: `used` or `marked` (bold), a verdict (coloured), or empty. No
+    styles at all if empty."""
     details: tuple[str, ...] = ()
+    """Headings of columns that only pages have room for."""
     method: tuple[str, ...] = ()
+    """Notes that only pages have room for: how the figures came about."""
 
     @classmethod
     def of(
@@ -297,15 +294,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A paragraph of the terminal, which is wrapped to its width.
-
-    Args:
-        lead: text in front of the first line; the other lines are indented by its length.
-        text: the paragraph.
-    """
+    """A paragraph of the terminal, which is wrapped to its width."""
 
     lead: str
+    """Text in front of the first line; the other lines are indented by its length."""
     text: str
+    """The paragraph."""
 
     def wrapped(self, width: int) -> str:
         """Returns the paragraph as a terminal of this width prints it."""

@@ -303,13 +303,12 @@ class DeviceTime:
 
     Args:
         scenario: the scenario.
-
-    group: devices that train at once; known once the time was measured.
-    kind: kind of the trainers' device.
     """
 
     group: int
+    """Devices that train at once; known once the time was measured."""
     kind = "cpu"
+    """Kind of the trainers' device."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -536,30 +535,28 @@ class LiveTraining:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Everything with which a training starts.
-
-    scenario: scenario with the model, its data and its mechanism.
-    placement: workers and cluster.
-    directory: future directory of the trained run.
-    partial: directory of its files until then.
-    time_of_devices: training time of devices, which may have been measured.
-    is_resumed: whether to continue from the last checkpoint in `partial`.
-    on_progress: called with the progress.
-    evaluations: evaluations of the model by devices of other tasks.
-    trace: the trace, if it is complete.
-    shards: number of shards for a number of CPUs, which a live training reserves too.
-    """
+    """Everything with which a training starts."""
 
     scenario: Scenario
+    """Scenario with the model, its data and its mechanism."""
     placement: Placement
+    """Workers and cluster."""
     directory: Path
+    """Future directory of the trained run."""
     partial: Path
+    """Directory of its files until then."""
     time_of_devices: DeviceTime
+    """Training time of devices, which may have been measured."""
     is_resumed: bool
+    """Whether to continue from the last checkpoint in `partial`."""
     on_progress: ProgressListener | None
+    """Called with the progress."""
     evaluations: Evaluations | None = None
+    """Evaluations of the model by devices of other tasks."""
     trace: Trace | None = None
+    """The trace, if it is complete."""
     shards: Callable[[float], int] = lambda _: 0
+    """Number of shards for a number of CPUs, which a live training reserves too."""
 
 
 @dataclass

@@ -17,43 +17,40 @@ LEAST_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Workers, resources and timeouts of one run.
-
-    shards: number of population shards; None takes one per CPU of the cluster (in-process one, or
-        one per CPU for a million devices or more). Shards of a node are threads of one process.
-    backend: "ray" (actors), "in-process" (the same plain classes, in this process), or "auto": ray
-        for half a million devices or more, for trainings of a minute or more, and if a key here
-        asks for a cluster or a number of workers; otherwise, and where Ray is not installed,
-        in-process.
-    address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None takes
-        the one that this process has joined, else that of RAY_ADDRESS, else a local one.
-    object_store_megabytes: size of a local cluster's object store.
-    worker_timeout_seconds: longest wait for one answer of a worker, which is then restarted. It
-        must be longer than the work of one look-ahead window; starting does not count.
-    checkpoint_seconds: wall-clock time between two checkpoints; 0 for one after every look-ahead
-        window, and after every round of a training.
-    most_restarts: number of restarts of one worker that dies or hangs.
-    aggregator_gpus: GPUs that the aggregator reserves; a fraction shares one, and with 0 it sees no
-        GPU. The trace does not depend on it. The model does, since a GPU draws other noise, so a
-        run can continue only on the kind of hardware on which it was started.
-    trainers: number of trainers of the model; None takes one per CPU of the cluster (in-process one
-        per CPU, at most four), or fills the GPUs of `trainer_gpus`. In-process they are threads.
-    trainer_gpus: GPUs that each trainer reserves; a fraction shares one, and with 0 it sees no GPU.
-        The model depends on the kind of hardware, as for `aggregator_gpus`.
-    trainer_cpus: CPUs that each trainer reserves on a cluster.
-    """
+    """Workers, resources and timeouts of one run."""
 
     shards: int | None = None
+    """Number of population shards; None takes one per CPU of the cluster (in-process one, or one
+    per CPU for a million devices or more). Shards of a node are threads of one process."""
     backend: Backend = "auto"
+    """"ray" (actors), "in-process" (the same plain classes, in this process), or "auto": ray for
+    half a million devices or more, for trainings of a minute or more, and if a key here asks for a
+    cluster or a number of workers; otherwise, and where Ray is not installed, in-process."""
     address: str | None = None
+    """Ray cluster to join ("auto", "ray://host:port", "host:port"); None takes the one that this
+    process has joined, else that of RAY_ADDRESS, else a local one."""
     object_store_megabytes: int = 512
+    """Size of a local cluster's object store."""
     worker_timeout_seconds: float = 600.0
+    """Longest wait for one answer of a worker, which is then restarted. It must be longer than the
+    work of one look-ahead window; starting does not count."""
     checkpoint_seconds: float = 30.0
+    """Wall-clock time between two checkpoints; 0 for one after every look-ahead window, and after
+    every round of a training."""
     most_restarts: int = 5
+    """Number of restarts of one worker that dies or hangs."""
     aggregator_gpus: float = 0.0
+    """GPUs that the aggregator reserves; a fraction shares one, and with 0 it sees no GPU. The
+    trace does not depend on it. The model does, since a GPU draws other noise, so a run can
+    continue only on the kind of hardware on which it was started."""
     trainers: int | None = None
+    """Number of trainers of the model; None takes one per CPU of the cluster (in-process one per
+    CPU, at most four), or fills the GPUs of `trainer_gpus`. In-process they are threads."""
     trainer_gpus: float = 0.0
+    """GPUs that each trainer reserves; a fraction shares one, and with 0 it sees no GPU. The model
+    depends on the kind of hardware, as for `aggregator_gpus`."""
     trainer_cpus: float = 1.0
+    """CPUs that each trainer reserves on a cluster."""
 
     def __post_init__(self) -> None:
         has_shards = self.shards is None or self.shards >= 1

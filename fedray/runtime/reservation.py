@@ -32,40 +32,36 @@ SECONDS_BETWEEN_LOOKS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Node of the cluster.
-
-    name: Ray's name.
-    cpus: CPUs of the node that a run has or may have.
-    """
+    """Node of the cluster."""
 
     name: str
+    """Ray's name."""
     cpus: float
+    """CPUs of the node that a run has or may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """CPUs and GPUs of a run.
-
-    nodes: nodes of the run, with their reserved CPUs.
-    trainers: number of trainers, 0 without a training.
-    group: Ray's placement group, with the bundles of the nodes, then of the workers with a GPU.
-    namespace: Ray's namespace of the run's actors.
-    processes: processes of the nodes on which workers share one, by bundle.
-    gauges: gauges of the run.
-    seen: nodes of the cluster that were there when the run began, or have joined it since.
-    groups: all placement groups of the run.
-    restarts: number of the next restart of a worker.
-    """
+    """CPUs and GPUs of a run."""
 
     nodes: tuple[Node, ...]
+    """Nodes of the run, with their reserved CPUs."""
     trainers: int
+    """Number of trainers, 0 without a training."""
     group: Any
+    """Ray's placement group, with the bundles of the nodes, then of the workers with a GPU."""
     namespace: str
+    """Ray's namespace of the run's actors."""
     gauges: Gauges
+    """Gauges of the run."""
     seen: set[str]
+    """Nodes of the cluster that were there when the run began, or have joined it since."""
     groups: list[Any]
+    """All placement groups of the run."""
     processes: dict[int, Any] = field(default_factory=dict)
+    """Processes of the nodes on which workers share one, by bundle."""
     restarts: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Number of the next restart of a worker."""
 
     @property
     def cpus(self) -> float:

@@ -29,20 +29,18 @@ _Done = TypeVar("_Done")
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """Progress of tasks.
-
-    jobs: jobs to do.
-    done: jobs done.
-    running: jobs in progress or next in line.
-    lost: deaths of a job's process, after which the job was restarted.
-    kept: further jobs that were done in an earlier run.
-    """
+    """Progress of tasks."""
 
     jobs: int
+    """Jobs to do."""
     done: int = 0
+    """Jobs done."""
     running: int = 0
+    """Jobs in progress or next in line."""
     lost: int = 0
+    """Deaths of a job's process, after which the job was restarted."""
     kept: int = 0
+    """Further jobs that were done in an earlier run."""
 
     def line(self, what: str) -> PartDone:
         """Describes the progress in a line such as "12 of 200 runs simulated, 8 running, 1 lost and

@@ -56,14 +56,12 @@ class Pending(Protocol[T_co]):
 
 
 class Worker(Protocol):
-    """Object of a plain class, wherever it runs.
-
-    restarts: number of restarts.
-    is_elsewhere: whether a call runs concurrently with its caller.
-    """
+    """Object of a plain class, wherever it runs."""
 
     restarts: int
+    """Number of restarts."""
     is_elsewhere: bool
+    """Whether a call runs concurrently with its caller."""
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
         """Begins a call of a method. Calls of one worker run in their order.
@@ -218,33 +216,31 @@ class ThreadWorker(InProcessWorker):
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
-    """Specification of a worker on Ray.
-
-    name: title of the gauges, and of a process of its own.
-    label: Ray's name of an actor of its own, such as "trainer-3".
-    who: name in messages, such as "the aggregator".
-    make: function of `arguments` that makes the object in the actor's process. Ray's object
-        references among the arguments arrive as their values.
-    lost: class of the error when the actor is lost for good.
-    reservation, bundle: reservation of the run, and the place of the actor's bundle in it.
-    gpus: GPUs of that bundle. An actor without one sees no GPU.
-    is_alone: whether the actor has no other worker, since a user's code may not be made for
-        threads.
-    tags: labels of the gauges, beside the run. An object has gauges if it has a method `gauges`,
-        which returns descriptions and values by name.
-    """
+    """Specification of a worker on Ray."""
 
     name: str
+    """Title of the gauges, and of a process of its own."""
     label: str
+    """Ray's name of an actor of its own, such as "trainer-3"."""
     who: str
+    """Name in messages, such as "the aggregator"."""
     make: Callable[..., Any]
+    """Function of `arguments` that makes the object in the actor's process. Ray's object references
+    among the arguments arrive as their values."""
     arguments: Sequence[Any]
     lost: type[RunFailed]
+    """Class of the error when the actor is lost for good."""
     reservation: Reservation
+    """Reservation of the run."""
     bundle: int
+    """Place of the actor's bundle in the reservation."""
     gpus: float = 0.0
+    """GPUs of that bundle. An actor without one sees no GPU."""
     is_alone: bool = False
+    """Whether the actor has no other worker, since a user's code may not be made for threads."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the gauges, beside the run. An object has gauges if it has a method `gauges`, which
+    returns descriptions and values by name."""
 
 
 def shared(value: Any) -> Any:
@@ -537,17 +533,15 @@ class _Hosted:
 
 @dataclass(slots=True)
 class _Start:
-    """Start of an actor.
-
-    loaded: ObjectRef of the name and the address of its node, when its object is made; None once
-        that was waited for.
-    node: name of its node; empty if it is unknown.
-    where: its node in messages, such as "on 10.0.0.3 "; empty if it is unknown.
-    """
+    """Start of an actor."""
 
     loaded: Any
+    """ObjectRef of the name and the address of its node, when its object is made; None once that
+    was waited for."""
     node: str = ""
+    """Name of its node; empty if it is unknown."""
     where: str = ""
+    """Its node in messages, such as "on 10.0.0.3 "; empty if it is unknown."""
 
     def wait(self) -> None:
         """Waits until the actor is up or has died, only the first time."""
@@ -564,22 +558,22 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class RayAnswer:
-    """Pending answer of an actor.
-
-    worker, method, arguments: the call.
-    restarts: number of restarts of the worker when the call was made.
-    start: start of the actor.
-    reference: Ray's ObjectRef of the answer.
-    kept: ObjectRef of the part that stays with the actor, or None.
-    """
+    """Pending answer of an actor."""
 
     worker: RayWorker
+    """Worker that is called."""
     restarts: int
+    """Number of restarts of the worker when the call was made."""
     start: _Start
+    """Start of the actor."""
     method: str
+    """Name of the called method."""
     arguments: tuple[Any, ...]
+    """Arguments of the call."""
     reference: Any
+    """Ray's ObjectRef of the answer."""
     kept: Any = None
+    """ObjectRef of the part that stays with the actor, or None."""
 
     def result(self) -> Any:
         """Waits for the answer, and repeats the call if the actor is lost.

@@ -27,16 +27,14 @@ COUNT_NOISE_SHARE = 20
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Clipping of a round's updates.
-
-    norm: largest L2 norm of a clipped update.
-    zero_above: norm above which an update counts as zero; infinite to keep all.
-    counted_norm: largest norm of an update that is counted; None to count none.
-    """
+    """Clipping of a round's updates."""
 
     norm: float
+    """Largest L2 norm of a clipped update."""
     zero_above: float = math.inf
+    """Norm above which an update counts as zero; infinite to keep all."""
     counted_norm: float | None = None
+    """Largest norm of an update that is counted; None to count none."""
 
 
 class Clipping(Table):

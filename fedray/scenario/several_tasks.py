@@ -75,20 +75,18 @@ class FederatedTask(Table):
 
 @dataclass(frozen=True, slots=True)
 class TaskScenario:
-    """A task, with the scenario that describes it without the other tasks.
-
-    name: name of the task, and of the folder of its trace.
-    starts_days: earliest start of its first selection, days since the start of the run.
-    weight: weight of the task if several tasks want the same device.
-    timer_group: group with a shared timer; None for a timer of its own.
-    scenario: the common tables, with the task's own keys.
-    """
+    """A task, with the scenario that describes it without the other tasks."""
 
     name: str
+    """Name of the task, and of the folder of its trace."""
     starts_days: float
+    """Earliest start of its first selection, days since the start of the run."""
     weight: float
+    """Weight of the task if several tasks want the same device."""
     timer_group: str | None
+    """Group with a shared timer; None for a timer of its own."""
     scenario: Scenario
+    """The common tables, with the task's own keys."""
 
     @property
     def prefix(self) -> str:
@@ -111,16 +109,14 @@ class TaskScenario:
 
 @dataclass(frozen=True, slots=True)
 class SeveralTasks:
-    """Several tasks on one population; their traces are a function of this value.
-
-    name: name of the scenario.
-    description: one sentence for readers.
-    tasks: tasks in the order of the file.
-    """
+    """Several tasks on one population; their traces are a function of this value."""
 
     name: str
+    """Name of the scenario."""
     description: str
+    """One sentence for readers."""
     tasks: tuple[TaskScenario, ...]
+    """Tasks in the order of the file."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -14,14 +14,12 @@ _TESTS = {"test", "tests", "idle_test"}
 
 @dataclass(frozen=True, slots=True)
 class StandardLibrary:
-    """The library of the running Python.
-
-    files: modules with source by dotted name, sorted by name.
-    digest: SHA-256 of Python's version and of all names and contents.
-    """
+    """The library of the running Python."""
 
     files: dict[str, Path]
+    """Modules with source by dotted name, sorted by name."""
     digest: str
+    """SHA-256 of Python's version and of all names and contents."""
 
 
 @cache

@@ -263,19 +263,17 @@ def run_canary(
 
 
 class Recorded(NamedTuple):
-    """The part of a trace that canaries need.
-
-    pattern: rounds of the canaries, in order.
-    rounds: number of released rounds n.
-    staleness: versions by which their models were older than the newest, one per round of the
-        pattern; empty if all are 0.
-    shares: accepted devices over the report goal, by round [n]; empty if all are 1.
-    """
+    """The part of a trace that canaries need."""
 
     pattern: tuple[int, ...]
+    """Rounds of the canaries, in order."""
     rounds: int
+    """Number of released rounds n."""
     staleness: tuple[int, ...] = ()
+    """Versions by which their models were older than the newest, one per round of the pattern;
+    empty if all are 0."""
     shares: tuple[float, ...] = ()
+    """Accepted devices over the report goal, by round [n]; empty if all are 1."""
 
     @property
     def least_share(self) -> float:
@@ -500,30 +498,28 @@ def _contribution(
 
 class _Setup(NamedTuple):
     """The experiment: a scenario whose rounds have room for all canaries at once, and its theory.
-    The rules of estimators and weights are written down here a second time.
-
-    scenario: the trained scenario.
-    has_canary: coordinates of a layer that have a canary, each by a fair coin, [m].
-    silent: devices with examples that send zero, in every other round of the pattern.
-    layer_norms: first clip norm of each layer.
-    goal: devices of a round.
-    denominator: divisor of a noised sum; None for the number of devices.
-    least: sum of weights above which a sum is scaled down; infinite if sums are never scaled.
-    effect: largest change of the estimate by one device, over its largest change of the sum.
-    encoding: encoding of the sums.
-    longest: length of the longest clipped update, in clip norms.
-    """
+    The rules of estimators and weights are written down here a second time."""
 
     scenario: Scenario
+    """The trained scenario."""
     has_canary: BoolArray
+    """Coordinates of a layer that have a canary, each by a fair coin, [m]."""
     silent: int
+    """Devices with examples that send zero, in every other round of the pattern."""
     layer_norms: tuple[float, ...]
+    """First clip norm of each layer."""
     goal: int
+    """Devices of a round."""
     denominator: float | None
+    """Divisor of a noised sum; None for the number of devices."""
     least: float
+    """Sum of weights above which a sum is scaled down; infinite if sums are never scaled."""
     effect: float
+    """Largest change of the estimate by one device, over its largest change of the sum."""
     encoding: Encoding
+    """Encoding of the sums."""
     longest: float
+    """Length of the longest clipped update, in clip norms."""
 
     @classmethod
     def of(cls, scenario: Scenario, recorded: Recorded, coordinates: int) -> "_Setup":

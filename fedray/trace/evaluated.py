@@ -31,16 +31,14 @@ null for a device without examples."""
 
 
 class EvaluatedRound(NamedTuple):
-    """A round of an evaluation task.
-
-    version: number of rounds that the model was trained on.
-    device_ids: devices of the round, [A], sorted.
-    values: metric of each device, [A]; NaN for one without examples.
-    """
+    """A round of an evaluation task."""
 
     version: int
+    """Number of rounds that the model was trained on."""
     device_ids: UInt64Array
+    """Devices of the round, [A], sorted."""
     values: Float64Array
+    """Metric of each device, [A]; NaN for one without examples."""
 
 
 def devices_of_rounds(trace: Trace) -> list[UInt64Array]:

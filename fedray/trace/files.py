@@ -33,25 +33,23 @@ DAMAGE = (
 
 @dataclass(frozen=True, slots=True)
 class DocumentForm:
-    """Form of a document such as run.json, which is checked the same way in every form.
-
-    name: name of the file.
-    format: value of its key `format`.
-    version: value of its key `version_key`.
-    kinds: type of the value of each further key. Code relies on these types, even if digests are
-        not checked.
-    whose: phrase that follows "the directory" in messages.
-    repair: remedy for a damaged file.
-    update: remedy for a document of another release.
-    """
+    """Form of a document such as run.json, which is checked the same way in every form."""
 
     name: str
+    """Name of the file."""
     format: str
+    """Value of its key `format`."""
     version: int
+    """Value of its key `version_key`."""
     kinds: Mapping[str, type]
+    """Type of the value of each further key. Code relies on these types, even if digests are not
+    checked."""
     whose: str
+    """Phrase that follows "the directory" in messages."""
     repair: str
+    """Remedy for a damaged file."""
     update: str
+    """Remedy for a document of another release."""
     version_key: str = "version"
 
     def read(self, directory: Path) -> Any:

@@ -41,16 +41,14 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, with enough to recognise it after its number was reused.
-
-    pid: process id.
-    started: start of the process, in clock ticks since the machine was started.
-    machine: identity of the machine since its last start, and namespace of the pid.
-    """
+    """A process, with enough to recognise it after its number was reused."""
 
     pid: int
+    """Process id."""
     started: int
+    """Start of the process, in clock ticks since the machine was started."""
     machine: str
+    """Identity of the machine since its last start, and namespace of the pid."""
 
     @classmethod
     def present(cls) -> Self | None:
@@ -71,27 +69,26 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """Content of a progress file.
-
-    kind: work in progress.
-    process: process that does the work; None if its system has no /proc.
-    has_ended: whether the process reported that it ended without finishing.
-    begun: time at which the work started or was resumed, seconds since 1970.
-    told: time at which the file was last written, seconds since 1970.
-    done, count: rounds simulated or trained so far, and in total.
-    seconds_left: estimated time left, from the recent pace; None if unknown.
-    facts: further figures by name, which depend on `kind`.
-    """
+    """Content of a progress file."""
 
     kind: Kind
+    """Work in progress."""
     process: Process | None
+    """Process that does the work; None if its system has no /proc."""
     has_ended: bool
+    """Whether the process reported that it ended without finishing."""
     begun: FiniteFloat
+    """Time at which the work started or was resumed, seconds since 1970."""
     told: FiniteFloat
+    """Time at which the file was last written, seconds since 1970."""
     done: Count
+    """Rounds simulated or trained so far."""
     count: Count
+    """Rounds to simulate or train in total."""
     seconds_left: Annotated[FiniteFloat | None, BeforeValidator(finite_or_none)]
+    """Estimated time left, from the recent pace; None if unknown."""
     facts: Mapping[str, Any]
+    """Further figures by name, which depend on `kind`."""
 
 
 class ProgressFile:

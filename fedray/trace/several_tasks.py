@@ -50,16 +50,14 @@ def is_of_tasks(directory: str | Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TasksRun:
-    """An opened run of several tasks.
-
-    path: directory of the run.
-    document: tasks.json.
-    traces: traces of the tasks by name, in the order of the scenario.
-    """
+    """An opened run of several tasks."""
 
     path: Path
+    """Directory of the run."""
     document: dict[str, Any]
+    """tasks.json."""
     traces: dict[str, Trace]
+    """Traces of the tasks by name, in the order of the scenario."""
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:

@@ -43,108 +43,100 @@ State = Literal["finished", "running", "elsewhere", "interrupted", "damaged"]
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """Upper bounds on the privacy that a run has spent so far.
-
-    rho: upper bound from the rules of participation and the times of the rounds so far; None
-        without a proof, with the reason in `reason`.
-    epsilon: epsilon of the bound, at `delta`.
-    delta: delta of epsilon.
-    rounds: committed rounds after which the bounds hold.
-    reason: basis of the bounds, or the reason why they are missing.
-    limit: the budget `privacy.stop_at` of the run, by figure; empty without one.
-    """
+    """Upper bounds on the privacy that a run has spent so far."""
 
     rho: float | None
+    """Upper bound from the rules of participation and the times of the rounds so far; None without
+    a proof, with the reason in `reason`."""
     epsilon: float | None
+    """Epsilon of the bound, at `delta`."""
     delta: float
+    """delta of epsilon."""
     rounds: int
+    """Committed rounds after which the bounds hold."""
     reason: str
+    """Basis of the bounds, or the reason why they are missing."""
     limit: dict[str, float]
+    """The budget `privacy.stop_at` of the run, by figure; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSoFar:
-    """One of several tasks of a run in progress.
-
-    done: number of simulated rounds.
-    count: number of rounds of the task, or None if unknown.
-    privacy: upper bound on the privacy spent so far; None before its first round.
-    """
+    """One of several tasks of a run in progress."""
 
     done: int
+    """Number of simulated rounds."""
     count: int | None
+    """Number of rounds of the task, or None if unknown."""
     privacy: Privacy | None
+    """Upper bound on the privacy spent so far; None before its first round."""
 
 
 # Validated, because its values come from files that may be of any release, or damaged.
 @pydantic.dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A run, import, training or study in the directory.
-
-    path: relative to the directory, with slashes; for an unfinished entry, its future path.
-    kind: "run", a simulated run; "tasks", a run of several tasks; "import", an imported log;
-        "training", a training that is stored apart from its trace; "sweep"; or "study", any other
-        study.
-    state: "finished"; "running", in a process on this machine; "elsewhere", in a process on another
-        machine or on a system without /proc, of which only the last report is known; "interrupted",
-        if its process has ended; or "damaged", if it cannot be read.
-    name: name of the scenario; empty without one.
-    written: time of completion, ISO 8601; empty until then.
-    done: rounds simulated, or trained if nothing is simulated; None if unknown.
-    count: number of rounds of the run, or None if unknown.
-    trained: number of rounds trained; None if nothing is trained.
-    simulated_seconds: seconds since the start of the simulated time.
-    eligible: estimated number of devices that are eligible now.
-    may_come: estimated number of eligible devices that no rule holds back now.
-    train_loss: mean loss of the last round of a training in progress.
-    evaluation: its last held-out metrics, by name.
-    privacy: upper bound on the privacy spent so far, for a run in progress; None without a bound
-        yet, for an entry that has `tasks`, and for a finished one, whose audit is exact.
-    tasks: tasks of an unfinished run of several, by name; empty for other entries.
-    shards: number of workers that simulate the population.
-    trainers: number of workers that train devices.
-    wall_seconds: wall-clock seconds since the work began or was resumed.
-    seconds_left: an estimate, or None if unknown.
-    told: seconds since the last report of an entry in progress.
-    resume: command that resumes an interrupted entry; empty if it cannot be resumed.
-    note: further remark, such as how a run ended, what it waits for, or why it has had no round for
-        most of a day.
-    """
+    """A run, import, training or study in the directory."""
 
     path: str
+    """Relative to the directory, with slashes; for an unfinished entry, its future path."""
     kind: Kind
+    """"run", a simulated run; "tasks", a run of several tasks; "import", an imported log;
+    "training", a training that is stored apart from its trace; "sweep"; or "study", any other
+    study."""
     state: State
+    """"finished"; "running", in a process on this machine; "elsewhere", in a process on another
+    machine or on a system without /proc, of which only the last report is known; "interrupted", if
+    its process has ended; or "damaged", if it cannot be read."""
     name: str = ""
+    """Name of the scenario; empty without one."""
     written: str = ""
+    """Time of completion, ISO 8601; empty until then."""
     done: int | None = None
+    """Rounds simulated, or trained if nothing is simulated; None if unknown."""
     count: int | None = None
+    """Number of rounds of the run, or None if unknown."""
     trained: int | None = None
+    """Number of rounds trained; None if nothing is trained."""
     simulated_seconds: FiniteFloat | None = None
+    """Seconds since the start of the simulated time."""
     eligible: int | None = None
+    """Estimated number of devices that are eligible now."""
     may_come: int | None = None
+    """Estimated number of eligible devices that no rule holds back now."""
     train_loss: FiniteFloat | None = None
+    """Mean loss of the last round of a training in progress."""
     evaluation: dict[str, FiniteFloat | None] = field(default_factory=dict)
+    """Its last held-out metrics, by name."""
     privacy: Privacy | None = None
+    """Upper bound on the privacy spent so far, for a run in progress; None without a bound yet, for
+    an entry that has `tasks`, and for a finished one, whose audit is exact."""
     tasks: dict[Annotated[str, "task"], TaskSoFar] = field(default_factory=dict)
+    """Tasks of an unfinished run of several, by name; empty for other entries."""
     shards: int | None = None
+    """Number of workers that simulate the population."""
     trainers: int | None = None
+    """Number of workers that train devices."""
     wall_seconds: FiniteFloat | None = None
+    """Wall-clock seconds since the work began or was resumed."""
     seconds_left: FiniteFloat | None = None
+    """An estimate, or None if unknown."""
     told: FiniteFloat | None = None
+    """Seconds since the last report of an entry in progress."""
     resume: str = ""
+    """Command that resumes an interrupted entry; empty if it cannot be resumed."""
     note: str = ""
+    """Further remark, such as how a run ended, what it waits for, or why it has had no round for
+    most of a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Document):
-    """The entries of a directory.
-
-    directory: its absolute path.
-    entries: entries in progress first, then interrupted ones, then the rest, the latest first.
-    """
+    """The entries of a directory."""
 
     directory: str
+    """Its absolute path."""
     entries: tuple[Entry, ...]
+    """Entries in progress first, then interrupted ones, then the rest, the latest first."""
 
 
 def list_runs(directory: str | Path) -> Listing:

@@ -17,14 +17,12 @@ from fedray.wire.messages import ClassCounts, Outcome
 
 
 class DeviceClasses(NamedTuple):
-    """Classes of a population.
-
-    key: key of the draws.
-    edges: [K]; upper edge of each class's share, rising to 1.
-    """
+    """Classes of a population."""
 
     key: Key
+    """Key of the draws."""
     edges: Float64Array
+    """[K]; upper edge of each class's share, rising to 1."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "DeviceClasses":

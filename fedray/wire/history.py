@@ -17,14 +17,12 @@ from fedray.wire.messages import Losses
 
 
 class HistoryLosses(NamedTuple):
-    """Rate of the losses.
-
-    key: key of the draws.
-    mean_seconds: mean time between two losses of a device; infinity if histories are never lost.
-    """
+    """Rate of the losses."""
 
     key: Key
+    """Key of the draws."""
     mean_seconds: float
+    """Mean time between two losses of a device; infinity if histories are never lost."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "HistoryLosses":

@@ -48,20 +48,18 @@ NEVER = 2**32 - 1
 
 
 class Window(NamedTuple):
-    """Look-ahead window, [start_time, end_time), with the rate of its check-ins.
-
-    number: count of earlier windows; all have the same length.
-    start_time, end_time: seconds since start.
-    ask_until_time: end of the check-ins: the window's end, or earlier if devices are to come
-        together.
-    check_ins_per_hour: rate of the Poisson process of an eligible device with an open timer.
-    """
+    """Look-ahead window, [start_time, end_time), with the rate of its check-ins."""
 
     number: int
+    """Count of earlier windows; all have the same length."""
     start_time: float
+    """Start of the window, seconds since start."""
     end_time: float
+    """End of the window, seconds since start."""
     ask_until_time: float
+    """End of the check-ins: the window's end, or earlier if devices are to come together."""
     check_ins_per_hour: float
+    """Rate of the Poisson process of an eligible device with an open timer."""
 
 
 NO_WINDOW = Window(-1, 0.0, 0.0, 0.0, 0.0)
@@ -75,38 +73,37 @@ class Settlement:
     If the server stores uploads, an attempt is either an upload or a round. In buffered rounds, an
     attempt comprises everything that ended while the buffer was filled: a device may have several
     rows, in order of check-in, of which at most one is accepted.
-
-    attempt: number of the attempt; a shard applies each attempt once.
-    round_index: attempted round; NO_ROUND for uploads stored for later rounds, which devices
-        remember like a round, but which have no rows in the trace.
-    device_ids: selected devices.
-    check_in_times: last check-in of each before it was selected, seconds since start.
-    report_times: time of each report; NaN if the device did not report.
-    outcomes: codes of `Outcome`.
-    open_times: whole second from which the device's timer is open again; 0 if no timer was
-        started, NEVER if the device has reached its cap.
-    remembers_round: whether the device stores the round as its last one.
-    forget_times: whole second at which a device loses the history that contains this attempt; empty
-        if histories are never lost.
-    versions: version of the model that the device was sent (the number of rounds released before
-        it started); empty unless rounds are buffered.
-    task: position of the task in the scenario, if several tasks share the devices. With NO_ROUND,
-        only the timers of that task are started.
     """
 
     # Rounds count from 0, so no round has this number.
     NO_ROUND: ClassVar[int] = -1
     attempt: int
+    """Number of the attempt; a shard applies each attempt once."""
     round_index: int
+    """Attempted round; NO_ROUND for uploads stored for later rounds, which devices remember like a
+    round, but which have no rows in the trace."""
     device_ids: UInt64Array
+    """Selected devices."""
     check_in_times: Float64Array
+    """Last check-in of each before it was selected, seconds since start."""
     report_times: Float64Array
+    """Time of each report; NaN if the device did not report."""
     outcomes: UInt8Array
+    """Codes of `Outcome`."""
     open_times: UInt32Array
+    """Whole second from which the device's timer is open again; 0 if no timer was started, NEVER if
+    the device has reached its cap."""
     remembers_round: BoolArray
+    """Whether the device stores the round as its last one."""
     forget_times: UInt32Array
+    """Whole second at which a device loses the history that contains this attempt; empty if
+    histories are never lost."""
     versions: UInt32Array = field(default_factory=lambda: np.empty(0, np.uint32))
+    """Version of the model that the device was sent (the number of rounds released before it
+    started); empty unless rounds are buffered."""
     task: int = 0
+    """Position of the task in the scenario, if several tasks share the devices. With NO_ROUND, only
+    the timers of that task are started."""
 
     @property
     def is_of_uploads(self) -> bool:
@@ -151,23 +148,21 @@ def settlements_of_devices(
 
 @dataclass(frozen=True, slots=True)
 class CheckInOrder:
-    """Order to a shard: apply settlements, then list the check-ins of a look-ahead window.
-
-    window: window with its rate.
-    is_enumerated: whether check-ins are drawn from listed intervals, rather than by thinning.
-    list_from_time: start of the period for which intervals are listed, at the latest the window's
-        start, seconds since start. A later listing, as after a resume, gives the same.
-    list_until_time: end of that period, which is a window's end, seconds since start.
-    settlements: settlements since the last order, cut to the shard's devices.
-    rounds: round that each task is forming; a single one if devices are not shared.
-    """
+    """Order to a shard: apply settlements, then list the check-ins of a look-ahead window."""
 
     window: Window
+    """Window with its rate."""
     is_enumerated: bool
+    """Whether check-ins are drawn from listed intervals, rather than by thinning."""
     list_from_time: float
+    """Start of the period for which intervals are listed, at the latest the window's start, seconds
+    since start. A later listing, as after a resume, gives the same."""
     list_until_time: float
+    """End of that period, which is a window's end, seconds since start."""
     settlements: tuple[Settlement, ...] = ()
+    """Settlements since the last order, cut to the shard's devices."""
     rounds: tuple[int, ...] = (0,)
+    """Round that each task is forming; a single one if devices are not shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,37 +170,35 @@ class CheckIns:
     """First check-in of each eligible interval in a window, sorted by (time, device); [A] each.
 
     If T tasks share the devices, the columns from fixed_seconds on are [A, T], and all are filled.
-
-    device_ids: devices that check in.
-    times: check-in times, seconds since start.
-    interval_ends: end of the device's interval, seconds since start.
-    fixed_seconds: time from selection to report without training (setup, transfers), which is the
-        same in all rounds of the device.
-    training_seconds: training time, which a factor scales in each round.
-    upload_seconds: last part of the fixed time, the upload; empty unless a policy counts uploads.
-    last_rounds: last round that the device remembers, or -1; empty unless rounds must be
-        separated.
-    timer_seconds: time that the device really waits; empty if all devices keep the timer.
-    contributions: number of reports in time that the device remembers; empty unless participations
-        are capped.
-    census: census of the shard's devices at the window's start.
-    open_times: time from which the task's own rules admit the device, whole seconds or later,
-        infinity for never; empty unless several tasks share the devices.
-    task_censuses: census of each task; empty unless there are several.
     """
 
     device_ids: UInt64Array
+    """Devices that check in."""
     times: Float64Array
+    """Check-in times, seconds since start."""
     interval_ends: Float64Array
+    """End of the device's interval, seconds since start."""
     fixed_seconds: Float32Array
+    """Time from selection to report without training (setup, transfers), which is the same in all
+    rounds of the device."""
     training_seconds: Float32Array
+    """Training time, which a factor scales in each round."""
     upload_seconds: Float32Array
+    """Last part of the fixed time, the upload; empty unless a policy counts uploads."""
     last_rounds: Int32Array
+    """Last round that the device remembers, or -1; empty unless rounds must be separated."""
     timer_seconds: Float64Array
+    """Time that the device really waits; empty if all devices keep the timer."""
     contributions: UInt32Array
+    """Number of reports in time that the device remembers; empty unless participations are
+    capped."""
     census: "Census"
+    """Census of the shard's devices at the window's start."""
     open_times: Float64Array = field(default_factory=lambda: np.empty(0))
+    """Time from which the task's own rules admit the device, whole seconds or later, infinity for
+    never; empty unless several tasks share the devices."""
     task_censuses: tuple["Census", ...] = ()
+    """Census of each task; empty unless there are several."""
 
     @classmethod
     def merged(cls, parts: Sequence["CheckIns"]) -> "CheckIns":
@@ -232,20 +225,18 @@ class CheckIns:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Estimated numbers of devices, from a fixed sample.
-
-    eligible: eligible devices at the window's start.
-    open_eligible: eligible devices whose timer is open.
-    free_eligible: eligible devices with an open timer that no round separation holds back.
-    listed: usable devices whose timer opens before the order's list_until_time.
-    spent_eligible: eligible devices that have reached their cap.
-    """
+    """Estimated numbers of devices, from a fixed sample."""
 
     eligible: int
+    """Eligible devices at the window's start."""
     open_eligible: int
+    """Eligible devices whose timer is open."""
     free_eligible: int
+    """Eligible devices with an open timer that no round separation holds back."""
     listed: int
+    """Usable devices whose timer opens before the order's list_until_time."""
     spent_eligible: int = 0
+    """Eligible devices that have reached their cap."""
 
     def __add__(self, other: "Census") -> "Census":
         names = [each.name for each in fields(self)]
@@ -269,64 +260,60 @@ NO_CHECK_INS = CheckIns(
 
 @dataclass(frozen=True, slots=True)
 class TrainOrder:
-    """Order to a trainer: train groups of a round's devices.
-
-    round_index: the round.
-    groups: devices [G] of each group, sorted. The round's cohort determines the groups, so that no
-        result depends on the trainer.
-    clip: clipping of the updates; None for measurements, whose updates are discarded, to clip as in
-        the first round.
-    version: version of the model that the devices train from, which is its number of rounds; None
-        for the newest.
-    weight: factor applied to the clipped updates, at most 1; a function of round and version.
-    """
+    """Order to a trainer: train groups of a round's devices."""
 
     round_index: int
+    """The round."""
     groups: Sequence[UInt64Array]
+    """Devices [G] of each group, sorted. The round's cohort determines the groups, so that no
+    result depends on the trainer."""
     clip: Clip | None = None
+    """Clipping of the updates; None for measurements, whose updates are discarded, to clip as in
+    the first round."""
     version: int | None = None
+    """Version of the model that the devices train from, which is its number of rounds; None for the
+    newest."""
     weight: float = 1.0
+    """Factor applied to the clipped updates, at most 1; a function of round and version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainReport:
-    """Counts of the devices of one or more orders.
-
-    round_index: the round.
-    devices: devices asked to train.
-    accepted: devices that the round accepted, of which `devices` may be a sample; 0 in a trainer's
-        own report, where it is unknown.
-    trained: devices whose update is in the sum.
-    without_examples: devices without data.
-    damaged: devices whose data cannot be read.
-    not_finite: devices whose update has a NaN or an infinity; it counts as zero.
-    clipped: devices whose update was scaled down to the clip norm.
-    zeroed: devices whose update was so long that it counts as zero.
-    short: devices whose update is no longer than the order's `counted_norm`.
-    long: devices whose update is longer, or not finite; 0 like `short` if nothing is counted.
-    examples: different examples used by the devices in the sum.
-    weight_sum: sum of the weights of the devices asked, in steps of 2^-FIXED_POINT_BITS; 0 if all
-        weights are equal.
-    loss_sum: sum of the devices' losses before training, in steps of 2^-FIXED_POINT_BITS, so that
-        it is the same in any order.
-    norm_sum: sum of the norms of their updates before clipping, in the same steps.
-    """
+    """Counts of the devices of one or more orders."""
 
     round_index: int
+    """The round."""
     devices: int = 0
+    """Devices asked to train."""
     accepted: int = 0
+    """Devices that the round accepted, of which `devices` may be a sample; 0 in a trainer's own
+    report, where it is unknown."""
     trained: int = 0
+    """Devices whose update is in the sum."""
     without_examples: int = 0
+    """Devices without data."""
     damaged: int = 0
+    """Devices whose data cannot be read."""
     not_finite: int = 0
+    """Devices whose update has a NaN or an infinity; it counts as zero."""
     clipped: int = 0
+    """Devices whose update was scaled down to the clip norm."""
     zeroed: int = 0
+    """Devices whose update was so long that it counts as zero."""
     short: int = 0
+    """Devices whose update is no longer than the order's `counted_norm`."""
     long: int = 0
+    """Devices whose update is longer, or not finite; 0 like `short` if nothing is counted."""
     examples: int = 0
+    """Different examples used by the devices in the sum."""
     weight_sum: int = 0
+    """Sum of the weights of the devices asked, in steps of 2^-FIXED_POINT_BITS; 0 if all weights
+    are equal."""
     loss_sum: int = 0
+    """Sum of the devices' losses before training, in steps of 2^-FIXED_POINT_BITS, so that it is
+    the same in any order."""
     norm_sum: int = 0
+    """Sum of the norms of their updates before clipping, in the same steps."""
 
     @property
     def mean_norm(self) -> float | None:
@@ -358,44 +345,41 @@ class RoundRecord:
 
     A buffered round opens and starts when the one before is released, and closes when its buffer is
     full. Its selected devices are those whose attempts ended in the meantime.
-
-    round_index: number of earlier committed rounds.
-    opened: start of the selection; for stored uploads, end of their window.
-    started: time at which devices were selected, or selection was abandoned.
-    closed: time at which the round was committed or abandoned.
-    selected: selected devices.
-    reported: selected devices that reported, in time or late.
-    accepted: devices whose reports were used; 0 for an abandoned attempt.
-    is_committed: whether the round was committed.
-    eligible_estimate: devices eligible at the start of the look-ahead window in which the round
-        started; for stored uploads, devices eligible in the round.
     """
 
     round_index: int
+    """Number of earlier committed rounds."""
     opened: float
+    """Start of the selection; for stored uploads, end of their window."""
     started: float
+    """Time at which devices were selected, or selection was abandoned."""
     closed: float
+    """Time at which the round was committed or abandoned."""
     selected: int
+    """Selected devices."""
     reported: int
+    """Selected devices that reported, in time or late."""
     accepted: int
+    """Devices whose reports were used; 0 for an abandoned attempt."""
     is_committed: bool
+    """Whether the round was committed."""
     eligible_estimate: int
+    """Devices eligible at the start of the look-ahead window in which the round started; for stored
+    uploads, devices eligible in the round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a model on held-out data, which is a ratio of sums over examples.
-
-    name: name in columns and JSON, such as "loss".
-    unit: unit, such as "nats per word", or "".
-    better: direction of better values.
-    is_exponential: whether the figure is exp(ratio), as a perplexity is.
-    """
+    """A figure of a model on held-out data, which is a ratio of sums over examples."""
 
     name: str
+    """Name in columns and JSON, such as "loss"."""
     unit: str
+    """Unit, such as "nats per word", or ""."""
     better: Literal["lower", "higher"]
+    """Direction of better values."""
     is_exponential: bool = False
+    """Whether the figure is exp(ratio), as a perplexity is."""
 
     @property
     def sign(self) -> float:
@@ -415,24 +399,22 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class TaskDescription:
-    """The learning task as a trainer built it.
-
-    shapes: shape of each parameter by name, in the order of the flat vector [D].
-    metrics: metrics of an evaluation.
-    optimum: best value of any model, for metrics for which the data determines it.
-    device: kind of device of the trainer.
-    notes: sentences on the task for whoever trains it, such as why devices train one at a time.
-    people: number of `clients` in recorded data, and `most_devices` of one; empty for other data.
-    words: vocabulary of a text in words, in order of their numbers; empty for other data.
-    """
+    """The learning task as a trainer built it."""
 
     shapes: Mapping[str, tuple[int, ...]]
+    """Shape of each parameter by name, in the order of the flat vector [D]."""
     metrics: tuple[Metric, ...]
+    """Metrics of an evaluation."""
     optimum: Mapping[str, float]
+    """Best value of any model, for metrics for which the data determines it."""
     device: str = "cpu"
+    """Kind of device of the trainer."""
     notes: tuple[str, ...] = ()
+    """Sentences on the task for whoever trains it, such as why devices train one at a time."""
     people: Mapping[str, int] = field(default_factory=dict)
+    """Number of `clients` in recorded data, and `most_devices` of one; empty for other data."""
     words: tuple[str, ...] = ()
+    """Vocabulary of a text in words, in order of their numbers; empty for other data."""
 
 
 class Measured(NamedTuple):
@@ -446,29 +428,26 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Metrics of a model on held-out data.
-
-    metrics: metrics by name, in the task's order.
-    devices, examples: numbers of held-out devices and examples.
-    """
+    """Metrics of a model on held-out data."""
 
     metrics: Mapping[Annotated[str, "metric"], Measured]
+    """Metrics by name, in the task's order."""
     devices: int
+    """Number of held-out devices."""
     examples: int
+    """Number of held-out examples."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMeasures:
-    """Metrics of a model on the data of each of U devices.
-
-    device_ids: [U]; devices with readable data.
-    examples: [U]; number of examples used.
-    sums: sums of numerators and of weights, [U, 2], by metric; their ratio is the metric.
-    """
+    """Metrics of a model on the data of each of U devices."""
 
     device_ids: UInt64Array
+    """[U]; devices with readable data."""
     examples: Int64Array
+    """[U]; number of examples used."""
     sums: Mapping[str, Float64Array]
+    """Sums of numerators and of weights, [U, 2], by metric; their ratio is the metric."""
 
     def values(self, metric: Metric) -> Float64Array:
         """Returns each device's metric, [U]; NaN if its examples have no weight."""
@@ -481,16 +460,14 @@ class DeviceMeasures:
 
 @dataclass(frozen=True, slots=True)
 class TrainingMetrics:
-    """Figures of the model after a round.
-
-    report: report on the round's devices.
-    evaluation: evaluation on held-out data; None in rounds without one.
-    clip: clipping of the round's updates; None if it was not recorded.
-    """
+    """Figures of the model after a round."""
 
     report: TrainReport
+    """Report on the round's devices."""
     evaluation: Evaluation | None = None
+    """Evaluation on held-out data; None in rounds without one."""
     clip: Clip | None = None
+    """Clipping of the round's updates; None if it was not recorded."""
 
     @property
     def round_index(self) -> int:
@@ -514,43 +491,40 @@ class TrainingMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """Part of the trace: the rows of whole device blocks, as a Parquet file.
-
-    first_device, end_device: devices of the part, [first_device, end_device).
-    rows: number of rows.
-    digest: digest of all columns.
-    column_digests: digest of each column, by name.
-    parquet: bytes of the file; None if the shard has written the file itself.
-    losses: losses of the devices' histories; None if histories are never lost.
-    classes: participations by class; None without classes.
-    """
+    """Part of the trace: the rows of whole device blocks, as a Parquet file."""
 
     first_device: int
+    """First device of the part, [first_device, end_device)."""
     end_device: int
+    """End of the range of the part's devices."""
     rows: int
+    """Number of rows."""
     digest: str
+    """Digest of all columns."""
     column_digests: Mapping[str, str]
+    """Digest of each column, by name."""
     parquet: bytes | None
+    """Bytes of the file; None if the shard has written the file itself."""
     losses: "Losses | None" = None
+    """Losses of the devices' histories; None if histories are never lost."""
     classes: "ClassCounts | None" = None
+    """Participations by class; None without classes."""
 
 
 class ClassCounts(NamedTuple):
-    """Participations by class of devices [K].
-
-    selected: selections.
-    participations: accepted updates of committed rounds.
-    devices: devices with at least one participation.
-    least_gap: smallest difference between the rounds of two participations of a device; 0 if no
-        device has two.
-    most: largest number of participations of a device.
-    """
+    """Participations by class of devices [K]."""
 
     selected: Int64Array
+    """Selections."""
     participations: Int64Array
+    """Accepted updates of committed rounds."""
     devices: Int64Array
+    """Devices with at least one participation."""
     least_gap: Int64Array
+    """Smallest difference between the rounds of two participations of a device; 0 if no device has
+    two."""
     most: Int64Array
+    """Largest number of participations of a device."""
 
     def __add__(self, other: "ClassCounts") -> "ClassCounts":  # pyright: ignore[reportIncompatibleMethodOverride]
         """Adds the counts of two disjoint sets of devices."""
@@ -576,93 +550,87 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardUse:
-    """Resources that the shards of a node have used so far.
-
-    first_device, end_device: devices of the shards, [first_device, end_device).
-    rows: rows of the trace in memory or temporary files.
-    peak_mebibytes: peak memory of the process.
-    busy_seconds: wall-clock time of the calls for windows, without the work between calls.
-    window: number of the last window listed.
-    """
+    """Resources that the shards of a node have used so far."""
 
     first_device: int
+    """First device of the shards, [first_device, end_device)."""
     end_device: int
+    """End of the range of the shards' devices."""
     rows: int
+    """Rows of the trace in memory or temporary files."""
     peak_mebibytes: float
+    """Peak memory of the process."""
     busy_seconds: float
+    """Wall-clock time of the calls for windows, without the work between calls."""
     window: int
+    """Number of the last window listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Progress of a simulation, after an attempt at a round.
-
-    committed, count: committed rounds, and rounds wanted.
-    simulated_seconds: simulated time since the start of the run.
-    eligible_estimate: eligible devices at the start of the present look-ahead window.
-    may_come: estimate of the eligible devices that no rule held back then; with several tasks, the
-        largest number of any task.
-    starving: reason why no round was committed for most of a day; empty otherwise.
-    so_far: function that returns the scenario and, by name, columns of its committed rounds, from
-        which fedray/audit/so_far.py bounds the privacy spent; None with several tasks.
-    """
+    """Progress of a simulation, after an attempt at a round."""
 
     committed: int
+    """Committed rounds."""
     count: int
+    """Rounds wanted."""
     simulated_seconds: float
+    """Simulated time since the start of the run."""
     eligible_estimate: int
+    """Eligible devices at the start of the present look-ahead window."""
     may_come: int | None = None
+    """Estimate of the eligible devices that no rule held back then; with several tasks, the largest
+    number of any task."""
     starving: str = ""
+    """Reason why no round was committed for most of a day; empty otherwise."""
     # A function, since the columns of all rounds are too much for every report.
     so_far: Callable[[], tuple[Any, Mapping[str, Sequence[float]]]] | None = None
+    """Function that returns the scenario and, by name, columns of its committed rounds, from which
+    fedray/audit/so_far.py bounds the privacy spent; None with several tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """Progress of a training, after a round.
-
-    trained, count: rounds trained, and total number of rounds.
-    metrics: figures of the last round.
-    evaluation: last evaluation; None before the first.
-    evaluated: rounds that the evaluated model was trained on; 0 before the first evaluation.
-    """
+    """Progress of a training, after a round."""
 
     trained: int
+    """Rounds trained."""
     count: int
+    """Total number of rounds."""
     metrics: TrainingMetrics
+    """Figures of the last round."""
     evaluation: Evaluation | None
+    """Last evaluation; None before the first."""
     evaluated: int
+    """Rounds that the evaluated model was trained on; 0 before the first evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
     """Estimated time of a training without evaluations and the aggregator, measured with some of
-    its devices before it begins.
-
-    count: rounds to train.
-    devices: devices that train in each round.
-    sample_seconds: estimated time with these devices.
-    accepted: devices that a round accepts.
-    full_seconds: estimated time if all accepted devices trained.
-    """
+    its devices before it begins."""
 
     count: int
+    """Rounds to train."""
     devices: int
+    """Devices that train in each round."""
     sample_seconds: float
+    """Estimated time with these devices."""
     accepted: int
+    """Devices that a round accepts."""
     full_seconds: float
+    """Estimated time if all accepted devices trained."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataProgress:
     """Progress of the first reading of data, which counts its words or values before anything is
-    simulated or trained.
-
-    clients, count: clients read, and total number of clients.
-    """
+    simulated or trained."""
 
     clients: int
+    """Clients read."""
     count: int
+    """Total number of clients."""
 
 
 Progress = DataProgress | RunProgress | TrainingEstimate | TrainingProgress

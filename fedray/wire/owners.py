@@ -17,17 +17,14 @@ from fedray.scenario import Scenario
 
 
 class OwnersOfDevices(NamedTuple):
-    """Owners of a population.
-
-    key: key of the draws.
-    edges: [S]; upper edge of the share of cells whose persons have 1, 2, .., S devices, rising to
-        1.
-    cell: L, number of devices of a cell.
-    """
+    """Owners of a population."""
 
     key: Key
+    """Key of the draws."""
     edges: Float64Array
+    """[S]; upper edge of the share of cells whose persons have 1, 2, .., S devices, rising to 1."""
     cell: int
+    """L, number of devices of a cell."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "OwnersOfDevices | None":

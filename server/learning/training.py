@@ -58,16 +58,14 @@ def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArra
 
 
 class Cohort(NamedTuple):
-    """The devices of a round that train.
-
-    device_ids: [cohort_sample], sorted.
-    versions: model version sent to each, [cohort_sample]; None if all have the newest.
-    accepted: devices that the round accepted; None if all of them train.
-    """
+    """The devices of a round that train."""
 
     device_ids: NDArray[np.uint64]
+    """[cohort_sample], sorted."""
     versions: NDArray[np.uint32] | None = None
+    """Model version sent to each, [cohort_sample]; None if all have the newest."""
     accepted: int | None = None
+    """Devices that the round accepted; None if all of them train."""
 
 
 class _Group(NamedTuple):

@@ -10,12 +10,10 @@ from .policy import Absence, Attempt, ParticipationPolicy
 
 @dataclass(frozen=True, slots=True)
 class Cap(ParticipationPolicy):
-    """A device takes part at most `max_participations` times.
-
-    max_participations: number of reports that arrived in time, after which a device may not return.
-    """
+    """A device takes part at most `max_participations` times."""
 
     max_participations: int
+    """Number of reports that arrived in time, after which a device may not return."""
 
     @property
     def counts_contributions(self) -> bool:

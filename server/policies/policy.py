@@ -22,32 +22,28 @@ from fedray.wire.messages import NEVER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt at a round and its devices [S]; times are seconds since start.
-
-    started: start of the round; in buffered rounds and with stored uploads, start of each device
-        [S].
-    device_ids: [S]; the devices.
-    report_times: [S]; time of each report, or infinity.
-    upload_times: [S]; time at which the upload starts, or would have started.
-    has_reported: [S]; whether the device reported, late or not.
-    has_arrived: [S]; whether its report arrived before the round closed. The device cannot know
-        whether the round was committed.
-    has_uploaded: [S]; whether its upload started and the server did not abort it: it arrived, or
-        was lost on the way before the round closed.
-    timer_seconds: [S]; time that each keeps away after its timer starts.
-    contributions: [S]; number of reports that arrived in time before this attempt; 0 if not
-        counted.
-    """
+    """An attempt at a round and its devices [S]; times are seconds since start."""
 
     started: float | Float64Array
+    """Start of the round; in buffered rounds and with stored uploads, start of each device [S]."""
     device_ids: UInt64Array
+    """[S]; the devices."""
     report_times: Float64Array
+    """[S]; time of each report, or infinity."""
     upload_times: Float64Array
+    """[S]; time at which the upload starts, or would have started."""
     has_reported: BoolArray
+    """[S]; whether the device reported, late or not."""
     has_arrived: BoolArray
+    """[S]; whether its report arrived before the round closed. The device cannot know whether the
+    round was committed."""
     has_uploaded: BoolArray
+    """[S]; whether its upload started and the server did not abort it: it arrived, or was lost on
+    the way before the round closed."""
     timer_seconds: Float64Array
+    """[S]; time that each keeps away after its timer starts."""
     contributions: UInt32Array
+    """[S]; number of reports that arrived in time before this attempt; 0 if not counted."""
 
     @property
     def size(self) -> int:
@@ -56,15 +52,13 @@ class Attempt:
 
 
 class Absence(NamedTuple):
-    """Absences of devices after an attempt.
-
-    since: [S]; time at which the device stores this, seconds since start; any finite time if it
-        does not.
-    until: [S]; whole second from which it may come again; 0 if it need not keep away.
-    """
+    """Absences of devices after an attempt."""
 
     since: Float64Array
+    """[S]; time at which the device stores this, seconds since start; any finite time if it does
+    not."""
     until: Float64Array
+    """[S]; whole second from which it may come again; 0 if it need not keep away."""
 
 
 class ParticipationPolicy:
@@ -104,16 +98,14 @@ def remembers_nothing(table: PolicyTable, scenario: Scenario) -> ParticipationPo
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Several policies as one, which admits a device if all of them do.
-
-    each: the policies; an empty tuple admits every device.
-    losses: losses of the devices' histories.
-    end_seconds: time after which no device checks in, seconds since start.
-    """
+    """Several policies as one, which admits a device if all of them do."""
 
     each: tuple[ParticipationPolicy, ...]
+    """The policies; an empty tuple admits every device."""
     losses: HistoryLosses
+    """Losses of the devices' histories."""
     end_seconds: float = math.inf
+    """Time after which no device checks in, seconds since start."""
 
     @property
     def separation(self) -> int:

@@ -33,11 +33,6 @@ class Arrivals(NamedTuple):
     """Check-ins of a window: the list of first ones [A], and a heap, by time, of the next ones of
     its rows.
 
-    counts: [rows of the list that have come, entries of the heap]. An array, because compiled code
-        changes it, and a tuple's own numbers are fixed.
-    next_times, next_rows: the heap [A]; a row has at most one entry, because its device only checks
-        in again after its last check-in was processed.
-
     The other columns are as in `fedray.wire.messages.CheckIns`: [A, T] from fixed_seconds on, for T
     tasks, or [0, T] for an unused column.
     """
@@ -53,8 +48,13 @@ class Arrivals(NamedTuple):
     contributions: UInt32Array
     open_times: Float64Array
     counts: Int64Array
+    """[rows of the list that have come, entries of the heap]. An array, because compiled code
+    changes it, and a tuple's own numbers are fixed."""
     next_times: Float64Array
+    """[A]; times of the heap. A row has at most one entry, because its device only checks in again
+    after its last check-in was processed."""
     next_rows: Int64Array
+    """[A]; rows of the heap's entries."""
 
     @classmethod
     def of(cls, check_ins: CheckIns, tasks: int = 1) -> Self:
@@ -72,19 +72,18 @@ class Arrivals(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """Devices that wait or work until a time: records in slots, and a heap of the slots by time.
-
-    counts: [free slots, entries of the heap]; `push` expects the second at this place.
-    times, places: the heap [S].
-    free: [S]; unused slots.
-    records: [S].
-    """
+    """Devices that wait or work until a time: records in slots, and a heap of the slots by time."""
 
     counts: Int64Array
+    """[free slots, entries of the heap]; `push` expects the second at this place."""
     times: Float64Array
+    """[S]; times of the heap."""
     places: Int64Array
+    """[S]; slots of the heap."""
     free: Int64Array
+    """[S]; unused slots."""
     records: NDArray[np.void]
+    """[S]."""
 
     @classmethod
     def of(

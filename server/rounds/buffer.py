@@ -103,24 +103,22 @@ contributions: number of reports accepted before.
 
 @dataclass(frozen=True, slots=True)
 class BufferRules:
-    """The scenario's rules of buffered rounds.
-
-    report_goal: number of accepted reports of a buffer.
-    concurrency: largest number of devices in training.
-    max_staleness: largest staleness of an accepted report.
-    timer_seconds: time that a device keeps away after its timer starts, unless it states its own.
-    policies: memory of devices after an attempt.
-    fates: distribution of the course of attempts.
-    outages: [O, 2]; start and end of each, seconds since start, in order and disjoint.
-    """
+    """The scenario's rules of buffered rounds."""
 
     report_goal: int
+    """Number of accepted reports of a buffer."""
     concurrency: int
+    """Largest number of devices in training."""
     max_staleness: int
+    """Largest staleness of an accepted report."""
     timer_seconds: float
+    """Time that a device keeps away after its timer starts, unless it states its own."""
     policies: Policies
+    """Memory of devices after an attempt."""
     fates: FateModel
+    """Distribution of the course of attempts."""
     outages: Float64Array
+    """[O, 2]; start and end of each, seconds since start, in order and disjoint."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "BufferRules":
@@ -156,14 +154,12 @@ class _Rules(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """Devices whose work has ended and whose memory is still to be decided, in order of time.
-
-    counts: [number of such devices, number of reports in the buffer].
-    records: [room] records of `_STARTED`.
-    """
+    """Devices whose work has ended and whose memory is still to be decided, in order of time."""
 
     counts: Int64Array
+    """[number of such devices, number of reports in the buffer]."""
     records: NDArray[np.void]
+    """[room] records of `_STARTED`."""
 
 
 class _Settled(NamedTuple):

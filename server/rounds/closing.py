@@ -12,16 +12,14 @@ from fedray.scenario.rounds import AtLeastClosing, GoalClosing
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """End of a round.
-
-    is_committed: whether enough reports came before the deadline.
-    time: time at which it closed, seconds since start.
-    has_arrived: [S]; whether each report arrived in time; these are kept if it was committed.
-    """
+    """End of a round."""
 
     is_committed: bool
+    """Whether enough reports came before the deadline."""
     time: float
+    """Time at which it closed, seconds since start."""
     has_arrived: BoolArray
+    """[S]; whether each report arrived in time; these are kept if it was committed."""
 
 
 class ClosingRule(Protocol):
@@ -50,12 +48,10 @@ class ClosingRule(Protocol):
 @dataclass(frozen=True, slots=True)
 class AtGoal:
     """A round closes with its report_goal-th report and keeps exactly report_goal reports; with
-    fewer it is abandoned at the deadline. Equal report times count in order of device id.
-
-    report_goal: number of reports.
-    """
+    fewer it is abandoned at the deadline. Equal report times count in order of device id."""
 
     report_goal: int
+    """Number of reports."""
 
     def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
         # A round is committed if enough devices report in time, and abandoned otherwise (Bonawitz
@@ -78,14 +74,12 @@ class AtGoal:
 class AtLeast:
     """A round stays open for some time, and keeps all reports that come before it closes. If the
     goal is not met by then, it closes with the report that meets it, or is abandoned at the
-    deadline.
-
-    report_goal: number of reports without which it is abandoned.
-    open_seconds: time that it stays open, from its start.
-    """
+    deadline."""
 
     report_goal: int
+    """Number of reports without which it is abandoned."""
     open_seconds: float
+    """Time that it stays open, from its start."""
 
     def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
         at_goal = AtGoal(self.report_goal).close(report_times, started, deadline)

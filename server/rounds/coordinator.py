@@ -53,19 +53,17 @@ from .task import Supply, TaskRounds
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:
-    """An attempt at a round that has closed.
-
-    record: record of the attempt.
-    accepted_device_ids: [A], sorted; empty if the attempt was abandoned.
-    settlements: settlement of its devices, then one for each task that shares the timer; empty if
-        no devices were selected.
-    task: place of its task in the scenario.
-    """
+    """An attempt at a round that has closed."""
 
     record: RoundRecord
+    """Record of the attempt."""
     accepted_device_ids: UInt64Array
+    """[A], sorted; empty if the attempt was abandoned."""
     settlements: tuple[Settlement, ...]
+    """Settlement of its devices, then one for each task that shares the timer; empty if no devices
+    were selected."""
     task: int = 0
+    """Place of its task in the scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +76,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class WindowOver:
-    """End of a window, at which every decision in it is made and `RoundLoop.state` can be taken.
-
-    end_time: the window's end, seconds since start.
-    """
+    """End of a window, at which every decision in it is made and `RoundLoop.state` can be taken."""
 
     end_time: float
+    """The window's end, seconds since start."""
     settlements: tuple[Settlement, ...] = ()
 
 

@@ -31,18 +31,16 @@ from .closing import ClosingRule, closing_rule_of
 
 
 class FateModel(NamedTuple):
-    """Distribution of the course of a device's attempt, for compiled code.
-
-    key: key of the draws.
-    speed_within: log-standard deviation of the training time between rounds of one device.
-    classes: classes of the devices.
-    failure_probabilities: [K]; probability that a device of each class fails on its own.
-    """
+    """Distribution of the course of a device's attempt, for compiled code."""
 
     key: Key
+    """Key of the draws."""
     speed_within: float
+    """Log-standard deviation of the training time between rounds of one device."""
     classes: DeviceClasses
+    """Classes of the devices."""
     failure_probabilities: Float64Array
+    """[K]; probability that a device of each class fails on its own."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "FateModel":
@@ -70,30 +68,28 @@ def outages_of(scenario: Scenario) -> Float64Array:
 
 @dataclass(frozen=True, slots=True)
 class RoundRules:
-    """The scenario's rules of a round.
-
-    selection_target: devices that must wait at once for a round to start, and that it selects.
-    waiting_room: largest number of waiting devices.
-    least_to_start: devices that must wait for it to start after the selection timeout.
-    selection_timeout_seconds: longest wait for devices.
-    report_timeout_seconds: longest wait for reports.
-    timer_seconds: time that a device keeps away after its timer starts, unless it states its own.
-    closing: closing rule of a round.
-    policies: memory of devices after a round, by which they keep away from later ones.
-    fates: distribution of the course of attempts.
-    outages: [O, 2]; start and end of each, seconds since start, in order and disjoint.
-    """
+    """The scenario's rules of a round."""
 
     selection_target: int
+    """Devices that must wait at once for a round to start, and that it selects."""
     waiting_room: int
+    """Largest number of waiting devices."""
     least_to_start: int
+    """Devices that must wait for it to start after the selection timeout."""
     selection_timeout_seconds: float
+    """Longest wait for devices."""
     report_timeout_seconds: float
+    """Longest wait for reports."""
     timer_seconds: float
+    """Time that a device keeps away after its timer starts, unless it states its own."""
     closing: ClosingRule
+    """Closing rule of a round."""
     policies: Policies
+    """Memory of devices after a round, by which they keep away from later ones."""
     fates: FateModel
+    """Distribution of the course of attempts."""
     outages: Float64Array
+    """[O, 2]; start and end of each, seconds since start, in order and disjoint."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "RoundRules":
@@ -117,28 +113,26 @@ class RoundRules:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The devices that a round starts with, sorted by device id; [S] each.
-
-    device_ids: the devices.
-    check_in_times: time of each check-in, seconds since start.
-    interval_ends: time at which each stops being eligible, seconds since start.
-    fixed_seconds, training_seconds: the device's own parts of its work; see
-        `fedray.wire.messages.CheckIns`.
-    upload_seconds: last part of the fixed seconds, for the upload; 0 if no policy counts uploads.
-    timer_seconds: wait of each before it may be selected again.
-    contributions: number of reports that arrived in time so far; 0 if not counted.
-    list_rows: rows of the present window's list; -1 for devices that have waited longer.
-    """
+    """The devices that a round starts with, sorted by device id; [S] each."""
 
     device_ids: UInt64Array
+    """The devices."""
     check_in_times: Float64Array
+    """Time of each check-in, seconds since start."""
     interval_ends: Float64Array
+    """Time at which each stops being eligible, seconds since start."""
     fixed_seconds: Float32Array
+    """Time of each without training; see `fedray.wire.messages.CheckIns`."""
     training_seconds: Float32Array
+    """Each device's own training time; see `fedray.wire.messages.CheckIns`."""
     upload_seconds: Float32Array
+    """Last part of the fixed seconds, for the upload; 0 if no policy counts uploads."""
     timer_seconds: Float64Array
+    """Wait of each before it may be selected again."""
     contributions: UInt32Array
+    """Number of reports that arrived in time so far; 0 if not counted."""
     list_rows: Int64Array
+    """Rows of the present window's list; -1 for devices that have waited longer."""
 
     def take(self, chosen: BoolArray) -> "Selected":
         """Returns some of the devices.
@@ -151,37 +145,32 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """Course of an attempt of devices [S], if they stay eligible; seconds since selection.
-
-    work_seconds: time until the device reports.
-    failure_seconds: time until it fails on its own; infinity for no failure.
-    """
+    """Course of an attempt of devices [S], if they stay eligible; seconds since selection."""
 
     work_seconds: Float64Array
+    """Time until the device reports."""
     failure_seconds: Float64Array
+    """Time until it fails on its own; infinity for no failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """Result of a round.
-
-    is_committed: whether the goal was met before the deadline.
-    closed: time at which the round closed, seconds since start.
-    reported: number of devices that reported, late ones included.
-    accepted_device_ids: [A], sorted; empty for an abandoned round.
-    settlement: message to the shards.
-    busy_until: [S]; end of each device's work in the round, whatever the outcome, seconds since
-        start.
-    attempted: the attempt, for policies.
-    """
+    """Result of a round."""
 
     is_committed: bool
+    """Whether the goal was met before the deadline."""
     closed: float
+    """Time at which the round closed, seconds since start."""
     reported: int
+    """Number of devices that reported, late ones included."""
     accepted_device_ids: UInt64Array
+    """[A], sorted; empty for an abandoned round."""
     settlement: Settlement
+    """Message to the shards."""
     busy_until: Float64Array
+    """[S]; end of each device's work in the round, whatever the outcome, seconds since start."""
     attempted: Attempt
+    """The attempt, for policies."""
 
 
 def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:

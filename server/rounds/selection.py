@@ -98,41 +98,37 @@ _COLUMNS = (_WAITING.names or ())[:-1]
 
 
 class _Rules(NamedTuple):
-    """Rules of the tasks for compiled code, [T] each.
-
-    targets: number of devices of a task that must wait at once.
-    rooms: largest number of devices that may wait for a task.
-    timers: timer of all devices if the lists do not state each one's wait, seconds.
-    separations: least difference between the numbers of two rounds of a device; 0 for none.
-    weights: see `fedray.scenario.several_tasks.FederatedTask.weight`.
-    offer_keys: [T, 2]; keys of the draws that decide between tasks.
-    return_key: key of the draws of next check-ins.
-    """
+    """Rules of the tasks for compiled code, [T] each."""
 
     targets: Int64Array
+    """Number of devices of a task that must wait at once."""
     rooms: Int64Array
+    """Largest number of devices that may wait for a task."""
     timers: Float64Array
+    """Timer of all devices if the lists do not state each one's wait, seconds."""
     separations: Int64Array
+    """Least difference between the numbers of two rounds of a device; 0 for none."""
     weights: Float64Array
+    """See `fedray.scenario.several_tasks.FederatedTask.weight`."""
     offer_keys: UInt64Array
+    """[T, 2]; keys of the draws that decide between tasks."""
     return_key: Key
+    """Key of the draws of next check-ins."""
 
 
 class _Attempts(NamedTuple):
-    """Attempts at rounds that selection is open for, [T] each; times are seconds since start.
-
-    rounds: numbers of the rounds.
-    select_from: time from which devices may wait; infinite for a task that is over.
-    ready_times: time from which the round may start.
-    is_ready: whether that time has come.
-    deadlines: time at which selection times out.
-    """
+    """Attempts at rounds that selection is open for, [T] each; times are seconds since start."""
 
     rounds: Int64Array
+    """Numbers of the rounds."""
     select_from: Float64Array
+    """Time from which devices may wait; infinite for a task that is over."""
     ready_times: Float64Array
+    """Time from which the round may start."""
     is_ready: BoolArray
+    """Whether that time has come."""
     deadlines: Float64Array
+    """Time at which selection times out."""
 
     @classmethod
     def of(cls, tasks: int) -> "_Attempts":

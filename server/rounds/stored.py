@@ -45,16 +45,14 @@ MOST_FAILURES = 100
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Uploads that a server holds, in order of device; [U] each.
-
-    device_ids: device of each; no device has two.
-    check_in_times: time of each check-in to upload, seconds since start.
-    report_times: time at which each upload was complete.
-    """
+    """Uploads that a server holds, in order of device; [U] each."""
 
     device_ids: UInt64Array
+    """Device of each; no device has two."""
     check_in_times: Float64Array
+    """Time of each check-in to upload, seconds since start."""
     report_times: Float64Array
+    """Time at which each upload was complete."""
 
     def with_more(self, more: "Stored") -> "Stored":
         """Returns these uploads and others, of other devices."""

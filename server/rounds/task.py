@@ -23,17 +23,15 @@ devices."""
 
 
 class Supply(NamedTuple):
-    """Supply of devices at the start of a run's present window.
-
-    eligible: estimated number of eligible devices.
-    may_come: estimated number of eligible devices that no rule holds back; with several tasks, the
-        largest of any task.
-    starving: reason why no round was committed for most of a day; empty otherwise.
-    """
+    """Supply of devices at the start of a run's present window."""
 
     eligible: int
+    """Estimated number of eligible devices."""
     may_come: int
+    """Estimated number of eligible devices that no rule holds back; with several tasks, the largest
+    of any task."""
     starving: str
+    """Reason why no round was committed for most of a day; empty otherwise."""
 
 
 class TaskRounds:

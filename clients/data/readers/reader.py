@@ -20,19 +20,18 @@ formats can hold far more in a small file, so readers check it before they unpac
 
 
 class Client(NamedTuple):
-    """One client of the data, as in an index.
-
-    split: name such as "train"; empty if the data has no splits.
-    name: name of the client, unique within the split.
-    examples: number of examples.
-    first, end: range of the records in the reader's own unit; 0 if the name suffices.
-    """
+    """One client of the data, as in an index."""
 
     split: str
+    """Name such as "train"; empty if the data has no splits."""
     name: str
+    """Name of the client, unique within the split."""
     examples: int
+    """Number of examples."""
     first: int = 0
+    """First of the records in the reader's own unit; 0 if the name suffices."""
     end: int = 0
+    """End of the range of the records in that unit; 0 if the name suffices."""
 
 
 class Damaged(ValueError):

@@ -16,20 +16,18 @@ SHOWN = {"rho": fine, "epsilon": up}
 
 @dataclass(frozen=True, slots=True)
 class SpentStatement:
-    """A claim of rho or epsilon.
-
-    key: "rho" or "epsilon".
-    claimed: claimed figure.
-    privacy_of: figure of an event.
-    noise: least noise of this trace.
-    permitted: least noise that the rules permit.
-    """
+    """A claim of rho or epsilon."""
 
     key: str
+    """"rho" or "epsilon"."""
     claimed: float
+    """Claimed figure."""
     privacy_of: Callable[[Event], float]
+    """Figure of an event."""
     noise: Noise
+    """Least noise of this trace."""
     permitted: Noise
+    """Least noise that the rules permit."""
 
     @property
     def most(self) -> float:

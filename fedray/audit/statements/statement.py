@@ -21,16 +21,14 @@ MOST_EVIDENCE = 10
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A trace that a claim is checked against.
-
-    trace: the trace.
-    patterns: rounds of every device.
-    name_of: function that returns the shown name of a device id.
-    """
+    """A trace that a claim is checked against."""
 
     trace: Trace | ImportedTrace
+    """The trace."""
     patterns: Patterns
+    """Rounds of every device."""
     name_of: Callable[[int], str]
+    """Function that returns the shown name of a device id."""
 
     def evidence(self, device_id: int, rounds: Sequence[int], shows: str, of: int = 1) -> Evidence:
         """Returns evidence, the closest `of` several pairs; for an imported log, it also has the
@@ -47,16 +45,14 @@ class Subject:
 
 
 class Breaches(NamedTuple):
-    """Rows of an evidence file.
-
-    device_ids: [R]; None if no device is at fault.
-    rounds: first and last round, [R, 2].
-    found: figure that breaks the statement, [R].
-    """
+    """Rows of an evidence file."""
 
     device_ids: UInt64Array | None
+    """[R]; None if no device is at fault."""
     rounds: NDArray
+    """First and last round, [R, 2]."""
     found: NDArray
+    """Figure that breaks the statement, [R]."""
 
 
 class Statement(ABC):

@@ -27,16 +27,14 @@ _ENTRY = re.compile(r" {4}(\w+)(?: \((.+?)\))?: (.*)")
 
 
 class Described(NamedTuple):
-    """Description of a parameter.
-
-    text: line of help.
-    metavar: word for the value; None for the usual one.
-    heading: heading that lists it; None for the usual one.
-    """
+    """Description of a parameter."""
 
     text: str
+    """Line of help."""
     metavar: str | None
+    """Word for the value; None for the usual one."""
     heading: str | None
+    """Heading that lists it; None for the usual one."""
 
 
 def parsed(doc: str) -> tuple[str, Mapping[str, Described]]:

@@ -21,17 +21,15 @@ from fedray.wire.zones import Zones
 
 
 class Records(NamedTuple):
-    """Records of devices, sorted by device and time.
-
-    first: [N + 1]; device i has the records first[i] to first[i + 1], at least one unless the log
-        is of states.
-    starts: [R], hours since the log's first midnight.
-    ends: [R], hours; equal to the starts if records are moments.
-    """
+    """Records of devices, sorted by device and time."""
 
     first: Int64Array
+    """[N + 1]; device i has the records first[i] to first[i + 1], at least one unless the log is of
+    states."""
     starts: Float64Array
+    """[R], hours since the log's first midnight."""
     ends: Float64Array
+    """[R], hours; equal to the starts if records are moments."""
 
     @property
     def devices(self) -> int:
@@ -70,16 +68,14 @@ class Layout:
 
 
 class ObservedLog(NamedTuple):
-    """A log in the form in which it is fitted.
-
-    records: records of whole days, in hours of the log's clock, moved by the given offset.
-    layout: properties that a simulation must share.
-    form: form of the log's times, in words; empty for a simulated log.
-    """
+    """A log in the form in which it is fitted."""
 
     records: Records
+    """Records of whole days, in hours of the log's clock, moved by the given offset."""
     layout: Layout
+    """Properties that a simulation must share."""
     form: str = ""
+    """Form of the log's times, in words; empty for a simulated log."""
 
 
 @dataclass(frozen=True)
