@@ -190,14 +190,13 @@ class LogFiles:
 
     def _own_batches(self, file: _LogFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if file.form.content == "CSV":
-            stream, rows = _Lines(file), 0
-            for batch in open_csv(
-                file.path, file.form, names, self._separator, stream=pa.PythonFile(stream, "r")
-            ):
+            lines, rows = _Lines(file.path, file.form.packing), 0
+            reader = open_csv(file.path, file.form, names, self._separator, lines=lines)
+            for batch in reader:
                 rows += batch.num_rows
                 yield batch
             # Most files have a row on each line, below the names.
-            if stream.lines != rows + 1:
+            if lines.count != rows + 1:
                 _check_quotes(file, self._separator)
         elif file.form.content == "Parquet":
             with open_parquet(file.path) as parquet:
@@ -330,7 +329,7 @@ def open_csv(
     columns: Sequence[str],
     separator: str,
     header: Sequence[str] = (),
-    stream: pa.NativeFile | None = None,
+    lines: "_Lines | None" = None,
 ) -> arrow_csv.CSVStreamingReader:
     """Opens a CSV file for reading block by block.
 
@@ -340,14 +339,14 @@ def open_csv(
         columns: names of the columns to read, as text; if empty, all are read with guessed types.
         separator: character between columns.
         header: names of all columns, if the first line does not have them.
-        stream: the unpacked file, if it is open.
+        lines: the unpacked file, if it is open.
 
     Raises:
         InputError: the first block cannot be read.
     """
     try:
         return arrow_csv.open_csv(
-            unpacked(file, form.packing) if stream is None else stream,
+            pa.PythonFile(lines or _Lines(file, form.packing), "r"),
             read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES, column_names=header),
             # Quoted text may contain line breaks.
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
@@ -367,16 +366,16 @@ def open_csv(
 
 
 class _Lines:
-    """Unpacked file whose lines are counted as they are read."""
+    """Unpacked file whose lines are counted as they are read.
 
-    def __init__(self, file: _LogFile) -> None:
-        self._stream = unpacked(file.path, file.form.packing)
-        self._ends, self._is_open = 0, False
+    Its last line has an end, without which pyarrow takes a file of one line for empty.
+    """
 
-    @property
-    def lines(self) -> int:
-        """Number of lines that were read; the last one may have no end."""
-        return self._ends + self._is_open
+    def __init__(self, file: Path, packing: str) -> None:
+        self._stream = unpacked(file, packing)
+        self._is_open = False
+        self.count = 0
+        """Number of lines that were read."""
 
     @property
     def closed(self) -> bool:
@@ -384,8 +383,13 @@ class _Lines:
 
     def read(self, count: int) -> bytes:
         data = self._stream.read(count)
-        self._ends += data.count(b"\n")
-        self._is_open = not data.endswith(b"\n") if data else self._is_open
+        # The end belongs to the block of its line.
+        while 0 < len(data) < count and (more := self._stream.read(count - len(data))):
+            data += more
+        if len(data) < count and (data or self._is_open) and not data.endswith(b"\n"):
+            data += b"\n"
+        self.count += data.count(b"\n")
+        self._is_open = bool(data) and not data.endswith(b"\n")
         return data
 
     def close(self) -> None:

@@ -432,15 +432,14 @@ class _TextParser:
         self._written = lost[1] / 1e6 + 1 if lost[1] else 0.0
         """A minute or an hour, seconds, if the format has no smaller part; else 0."""
 
-        letters = [each[-1] for each in _DAY_MONTH_YEAR.findall(text_format)]
+        letters = "".join(each[-1] for each in _DAY_MONTH_YEAR.findall(text_format))
         orders = _ORDERS.get("".join(sorted(letters)), [])
         if {"d", "m"} <= set(letters):
-            swap = {"d": "m", "m": "d"}
-            orders = ["".join(swap.get(each, each) for each in letters), *orders]
+            orders = [letters.translate(str.maketrans("dm", "md")), *orders]
         self._others = [
-            _Other(_reordered(text_format, order), order.find("y") != "".join(letters).find("y"))
+            _Other(_reordered(text_format, order), order.find("y") != letters.find("y"))
             for order in dict.fromkeys(orders)
-            if list(order) != letters
+            if order != letters
         ]
         """Formats of the same parts in other orders, while they read all times too."""
 

@@ -266,6 +266,12 @@ def test_a_list_never_loses_its_first_line(log, tmp_path: Path, form: str, suffi
     assert rows_of(trace) == [("a", 0), ("a", 1), ("a", 2)]
 
 
+def test_a_list_may_be_one_round_without_an_end(log, tmp_path: Path) -> None:
+    file = tmp_path / "released"
+    file.write_bytes(b"3")
+    assert rows_of(log("dev,round\na,3", rounds_file=file)) == [("a", 0)]
+
+
 def test_a_log_without_a_suffix_is_known_by_its_first_bytes(tmp_path: Path) -> None:
     text, table, packed = tmp_path / "log.txt", tmp_path / "log.bin", tmp_path / "log.gzip"
     text.write_text("dev,round\na,0\nb,1\n")
