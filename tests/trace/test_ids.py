@@ -25,6 +25,8 @@ from fedray.trace.ids import are_missing, combined, key_of, keys_of, means_no_id
 
 CAFE = "caf\u00e9"
 UUID = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
+# Digits stand on both sides of its hyphens.
+OF_DIGITS = "3f2504e0-4f89-11d3-9a06-0305e82c3301"
 ALIKE = {
     "case": ("AB-12", "ab-12", "ab_12", "AB12"),
     "sharp s": ("STRASSE", "stra\u00dfe"),
@@ -41,7 +43,7 @@ ALIKE = {
     "zeros": ("007", "7", "7.0", "+7"),
     "a mark between digits": ("1-23", "1.23", "1 23"),
     "UUID after uuid:": (UUID, f"uuid:{UUID}", f"uuid:{UUID.replace('-', '')}"),
-    **{f"UUID in {each}": (each.format(UUID), each.format(UUID.replace("-", "")), each.format(UUID.upper()))
+    **{f"UUID in {each}": (each.format(OF_DIGITS), each.format(OF_DIGITS.replace("-", "")), each.format(OF_DIGITS.upper()))
        for each in ("user_{}", "ios-{}", "device/{}", "{}@ios", "{}-1", "1-{}")},
     "MAC address in halves": ("001b44-113ab7", "001b44113ab7", "00:1b:44:11:3a:b7"),
     "EUI-64": ("02-1b-44-ff-fe-11-3a-b7", "021b44fffe113ab7", "021b:44ff:fe11:3ab7"),
@@ -99,7 +101,7 @@ def test_ids_that_mean_none_are_known_in_every_writing() -> None:
 def drawn_id(drawn: random.Random) -> str:
     """An id of letters, marks, wrappers and hexadecimal digits in any order."""
     pieces = [*"abxnrABX0019-_:.|{}()'\"=% #\\", "urn:uuid:", "0x", ".0", "b'", "\ufeff", "\u00a0", "e\u0301", "\u00df", "uuid:", "uid:", "\\N", "\\x", "x'", "\\x00", UUID.replace("-", "_"), UUID.replace("-", ""),
-              "-8b86-d011-b42d-00cf4fc964ff", "001b44-113ab7", "02-1b-44-ff-fe-11-3a-b7", "0" * 12, "\U00031350", "\u0130", "\u0663", "\uff11", "%7B", "%ff", "\U0001f600", "\ufe0f", "null", UUID]  # fmt: skip
+              "-8b86-d011-b42d-00cf4fc964ff", "001b44-113ab7", "02-1b-44-ff-fe-11-3a-b7", "0" * 12, "\U00031350", "\u0130", "\u0663", "\uff11", "%7B", "%ff", "\U0001f600", "\ufe0f", "null", UUID, OF_DIGITS]  # fmt: skip
     if drawn.random() < 0.3:
         digits = "".join(
             drawn.choice("0123456789abcdefABCDEF")
