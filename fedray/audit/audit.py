@@ -417,10 +417,10 @@ class Audit(DrawnResult):
         return self.mechanisms[0].guarantees if self.mechanisms else ()
 
     @property
-    def releases(self) -> InJson[list[Release]]:
+    def releases(self) -> InJson[tuple[Release, ...]]:
         """The separate releases of each round, at the observed sensitivity of the run's own
         mechanism; empty if only sums of updates are released."""
-        return next((each.releases for each in self.mechanisms if each.is_own), [])
+        return next((each.releases for each in self.mechanisms if each.is_own), ())
 
     @property
     def utility_basis_name(self) -> Annotated[str | None, Key("utility_basis")]:

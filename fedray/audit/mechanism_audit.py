@@ -106,14 +106,16 @@ class MechanismAudit(Document):
         return self.observed.epsilon
 
     @property
-    def releases(self) -> list[Release]:
+    def releases(self) -> tuple[Release, ...]:
         """The separate releases of each round, at the observed sensitivity; empty if only sums of
         updates are released."""
         event = self.observed.event
         if not isinstance(event, Composed):
-            return []
+            return ()
         keys = {"query", "noise_multiplier"}
-        return [Release(**each.model_dump(include=keys), rho=rho_of(each)) for each in event.events]
+        return tuple(
+            Release(**each.model_dump(include=keys), rho=rho_of(each)) for each in event.events
+        )
 
     @property
     def guarantees(self) -> InJson[tuple[Guarantee, Guarantee, Guarantee]]:

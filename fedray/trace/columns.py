@@ -61,7 +61,8 @@ class Column:
     @property
     def dtype(self) -> np.dtype:
         """Type of the values in memory; texts are codes, and NaN stands for null."""
-        return np.dtype(np.uint8 if self.texts else self.field.type.to_pandas_dtype())
+        # numpy has the same names of types.
+        return np.dtype(np.uint8 if self.texts else self.type.removesuffix(_OR_NULL))
 
     def to_arrow(self, values: NDArray) -> pa.Array:
         """Returns values of the type `dtype` as they are in the file."""

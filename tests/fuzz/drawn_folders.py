@@ -324,7 +324,9 @@ def _add_forbidden(what: str, folder: Path, found: Folder, rng: random.Random) -
     elif what == "binary":
         (folder / "part.snappy").write_bytes(bytes(range(256)) * 3)
     elif what == "copy":
-        shutil.copy(rng.choice(found.files).path, folder / "again.bak")
+        # Beside its original, because other levels make other rows of the same content.
+        copied = rng.choice(found.files).path
+        shutil.copy(copied, copied.with_name("again.bak"))
     elif what == "loop":
         (folder / "loop").symlink_to(found.path)
     elif what == "pipe":
