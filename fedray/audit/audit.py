@@ -180,7 +180,7 @@ class Audit(DrawnResult):
             if each.statement in SPENT_STATEMENTS and each.verdict in FAILING
         )
 
-    @property
+    @cached_property
     def verdict(self) -> InJson[str]:
         """The answer in sentences: whether the claim holds and which figures would, or without a
         claim the epsilon on which a guarantee may rest. Then the other remarks that apply, such as

@@ -102,7 +102,9 @@ def breaches(audit: Audit) -> Iterator[tuple[str, Breaches]]:
     """Yields every breach of a statement about participation, with the statement's key."""
     subject = Subject(audit.trace, audit.patterns, audit.names.of)
     broken = {each.statement for each in audit.findings if each.broken_by}
-    for statement in (each for each in STATEMENTS if each.key in broken):
+    for statement in STATEMENTS:
+        if statement.key not in broken:
+            continue
         for each in statement.breaches(getattr(audit.claim, statement.key), subject):
             yield statement.key, each
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedray.audit.findings import Finding, Verdict, verdict_of
+from fedray.audit.findings import Finding, verdict_of
 from fedray.audit.statements.statement import (
     MOST_EVIDENCE,
     Breaches,
@@ -27,14 +27,7 @@ class MinSepStatement(Statement):
     def check(self, claimed: int, subject: Subject) -> Finding:
         patterns = subject.patterns
         if patterns.max_participations == 1:
-            text = "no device took part twice"
-            return Finding(
-                statement=self.key,
-                verdict=Verdict.HOLDS,
-                claimed=claimed,
-                should_say="any min_sep",
-                explanation=text,
-            )
+            return self.without_pairs(claimed, "any min_sep")
         pairs = broken = breakers = 0
         closest: list[tuple[int, int, int]] = []
         for gaps, later in patterns.pairs():

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.audit.findings import Evidence, Finding
+from fedray.audit.findings import Evidence, Finding, Verdict
 from fedray.audit.participation import CHUNK, Patterns
 from fedray.base.arrays import BoolArray, Int64Array, UInt64Array
 from fedray.mechanisms.participation import MinSep
@@ -72,6 +72,16 @@ class Statement(ABC):
     @abstractmethod
     def breaches(self, claimed: Any, subject: Subject) -> Iterator[Breaches]:
         """Yields every breach, in the order of devices and rounds, at most CHUNK at a time."""
+
+    def without_pairs(self, claimed: Any, advised: str) -> Finding:
+        """Returns the finding on a trace in which no device took part twice."""
+        return Finding(
+            statement=self.key,
+            verdict=Verdict.HOLDS,
+            claimed=claimed,
+            should_say=advised,
+            explanation="no device took part twice",
+        )
 
     def words(self, claimed: Any, rounds: int, trace: Trace | ImportedTrace) -> str:
         """Returns the statement over `rounds` rounds as "key = value", with doubts in brackets;
