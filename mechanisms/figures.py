@@ -59,6 +59,7 @@ class Figures(DrawnResult):
     """
 
     TABLES: ClassVar[str] = "fedray.report.mechanisms:figures_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.mechanisms:figures_subject"
     HEADLINE: ClassVar[str] = "fedray.report.mechanisms:figures_verdict"
     FIGURES: ClassVar[str] = "fedray.report.mechanism_figures:mechanism_figures"
     PAGE: ClassVar[str] = "fedray.report.mechanism_figures:mechanism_page"
@@ -188,6 +189,7 @@ class Mechanisms(DrawnResult):
     """Figures of several mechanisms at one setting."""
 
     TABLES: ClassVar[str] = "fedray.report.mechanisms:mechanism_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.mechanisms:mechanism_subject"
     HEADLINE: ClassVar[str] = "fedray.report.mechanisms:mechanisms_verdict"
     FIGURES: ClassVar[str] = Figures.FIGURES
     PAGE: ClassVar[str] = Figures.PAGE

@@ -32,6 +32,8 @@ from fedray.report.figure import Series as Series
 from fedray.report.figures import MetricLine as MetricLine
 from fedray.report.figures import metric_curve as metric_curve
 from fedray.report.page import render_study
+from fedray.report.subject import UNKNOWN
+from fedray.report.subject import Subject as Subject
 from fedray.report.table import Table as Table
 from fedray.runtime.placement import Placement
 from fedray.studies import reach_and_pace as reach_and_pace
@@ -63,6 +65,13 @@ class Reproduced(DrawnResult):
     """False if a figure contradicts the publication, which the exit code reports."""
     drawn: Sequence[Figure] = ()
     """Figures of the page."""
+    subject: Subject = UNKNOWN
+    """What the obtained figures are of; a table of another subject has its own."""
+
+    @property
+    def of(self) -> Subject:
+        """The subject, or the title."""
+        return self.subject or Subject(self.title)
 
     def __repr__(self) -> str:
         return f"<Reproduced {self.title}: {self.verdict}>"
@@ -73,15 +82,15 @@ class Reproduced(DrawnResult):
 
     def tables(self) -> list[Table]:
         """Returns the tables, as pages show them."""
-        return list(self.shown)
+        return [each.under(self.of) for each in self.shown]
 
     def figures(self) -> list[Figure]:
         """Returns the figures."""
-        return list(self.drawn)
+        return [each.under(self.of) for each in self.drawn]
 
     def page(self) -> str:
         """Returns the page: tables, their conventions, and the verdict."""
-        own = self.title, " ".join(self.notes), self.drawn, self.shown, self.to_json()
+        own = self.title, " ".join(self.notes), self.figures(), self.tables(), self.to_json()
         return render_study(*own, verdict=self.verdict)
 
 

@@ -73,6 +73,7 @@ class Audit(DrawnResult):
     """The audit of a trace. Printed, it is a table; `to_json` has the same figures unrounded."""
 
     TABLES: ClassVar[str] = "fedray.report.audits:audit_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.subjects:audit_subject"
     FIGURES: ClassVar[str] = "fedray.report.figures:audit_figures"
     PAGE: ClassVar[str] = "fedray.report.page:audit_page"
     VERDICT: ClassVar[str] = "fedray.audit.verdict:AuditVerdict"

@@ -60,6 +60,7 @@ class TraceCalibration(Result):
     """The noise multipliers with which a trace would have met a target."""
 
     TABLES: ClassVar[str] = "fedray.report.audits:calibration_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.subjects:calibration_subject"
 
     path: Annotated[Path, Key("trace")]
     """Directory of the trace."""

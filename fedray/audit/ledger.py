@@ -73,6 +73,7 @@ class Ledger(Result):
     are read, so before any figure is shown."""
 
     TABLES: ClassVar[str] = "fedray.report.audits:ledger_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.subjects:ledger_subject"
 
     path: Path
     """Directory of the ledger."""

@@ -63,6 +63,7 @@ class Statement(Result):
     """A privacy statement."""
 
     TABLES: ClassVar[str] = "fedray.report.audits:statement_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.subjects:statement_subject"
 
     title: str
     """Name of the run; of a log, its rounds and mechanism."""

@@ -146,6 +146,7 @@ class TasksAudit(DrawnResult):
     """Audits of the traces of several tasks, and their composition over devices."""
 
     TABLES: ClassVar[str] = "fedray.report.audits:tasks_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.subjects:tasks_subject"
     FIGURES: ClassVar[str] = "fedray.report.several_tasks:tasks_figures"
     PAGE: ClassVar[str] = "fedray.report.several_tasks:tasks_page"
 

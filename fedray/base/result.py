@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, ClassVar
 
-from fedray.base.document import Document
+from fedray.base.document import Document, InJson
 from fedray.base.errors import InputError
 from fedray.base.extras import missing_extra
 
@@ -46,6 +46,8 @@ class Result(Document):
 
     TABLES: ClassVar[str]
     """Function that makes the tables of a result, as "module:name"."""
+    SUBJECT: ClassVar[str]
+    """Function that says what the figures of a result are of, as "module:name"."""
     HEADLINE: ClassVar[str] = ""
     """Function that makes the answer of a result, as "module:name"; empty without one."""
 
@@ -54,9 +56,15 @@ class Result(Document):
         """The answer in a sentence or two, which stands above the tables; empty without one."""
         return resolve_name(self.HEADLINE)(self) if self.HEADLINE else ""
 
+    @property
+    def of(self) -> InJson[Any]:
+        """What the figures of the result are of (`fedray.report.subject.Subject`): population,
+        condition, runs, unit, estimand and sample."""
+        return resolve_name(self.SUBJECT)(self)
+
     def tables(self) -> list[Any]:
-        """Returns the result as tables (`fedray.report.table.Table`)."""
-        return resolve_name(self.TABLES)(self)
+        """Returns the result as tables (`fedray.report.table.Table`), each with its subject."""
+        return [each.under(self.of) for each in resolve_name(self.TABLES)(self)]
 
     def _repr_html_(self) -> str:
         """The summary line of the result and its tables, as HTML that loads nothing."""
@@ -76,8 +84,9 @@ class DrawnResult(Result):
     """Function that makes the page of a result, as "module:name"."""
 
     def figures(self) -> list[Any]:
-        """Returns the figures of the result's page (`fedray.report.figure`)."""
-        return resolve_name(self.FIGURES)(self)
+        """Returns the figures of the result's page (`fedray.report.figure`), each with its
+        subject."""
+        return [each.under(self.of) for each in resolve_name(self.FIGURES)(self)]
 
     def page(self) -> str:
         """Returns the page of the result: one HTML document that loads nothing."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.rounding import up
+from fedray.report.subject import UNKNOWN, Subject
 
 LOG_LINES = 5.0
 """Ratio of the largest to the smallest value above which lines get a logarithmic axis: on a linear
@@ -215,6 +216,17 @@ class Figure:
     """Series in the order of drawing."""
     marks: tuple[Mark, ...] = ()
     """Lines and zones across the figure."""
+    subject: Subject = UNKNOWN
+    """What all points are of; a series of another subject says so in its name."""
+
+    @property
+    def caption(self) -> str:
+        """The title and the subject."""
+        return ", ".join(filter(None, (self.title, str(self.subject))))
+
+    def under(self, whole: Subject) -> "Figure":
+        """Returns the figure with the facets of `whole` where its subject has none."""
+        return replace(self, subject=self.subject.under(whole))
 
     def drawn(self) -> "Figure":
         """Returns the figure as it is drawn: long series thinned, as its note then says."""

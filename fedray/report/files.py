@@ -44,7 +44,7 @@ _MARKERS = [*MARKERS]
 _AROUND = np.array([(0, 1), (1, 0), (-1, 0), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
 """Sides of a point where its label may stand, right and above."""
 _Label = tuple[Any, Sequence[tuple[float, float]]]
-OPTIONAL_COLUMNS = {"name", "until", "low", "high"}
+OPTIONAL_COLUMNS = {"name", "until", "low", "high", "of"}
 """Columns of a figure's CSV that are left out if no row has them."""
 
 
@@ -105,12 +105,16 @@ def figure_csv(figure: Figure) -> str:
     """Returns a figure's data as CSV, unrounded.
 
     A figure has a row per point (series, x, until if any, y, and the ends of its range), then a row
-    per mark. Numbers are read back as the same float64; unknown ones are empty.
+    per mark; the first row says what the figure is of. Numbers are read back as the same
+    float64; unknown ones are empty.
     """
     until = {"until": f"{figure.x.title}, until"}
     headings = {"series": "series", "name": "name", "x": figure.x.title, **until}
-    headings |= {"y": figure.y.title, "low": "from", "high": "to"}
+    headings |= {"y": figure.y.title, "low": "from", "high": "to", "of": "of"}
     rows = list(_point_rows(figure))
+    if figure.subject and rows:
+        # Once, because a figure may have a million points.
+        rows[0]["of"] = str(figure.subject)
     # A column that no row has is left out; if only some rows have it, the others are empty.
     used = set(headings) - OPTIONAL_COLUMNS | {key for row in rows for key in row}
     columns = [key for key in headings if key in used]

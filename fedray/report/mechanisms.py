@@ -9,6 +9,7 @@ from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.amplified import AmplifiedBands
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
+from fedray.report.subject import Subject
 from fedray.report.table import Table
 
 MOST_SHOWN = 8
@@ -29,6 +30,23 @@ def figures_verdict(figures: Figures) -> str:
         f"independent noise at equal privacy (RmsLoss {significant(found.rms_loss)} of "
         f"{figures.workload.rows})."
     )
+
+
+def figures_subject(figures: Figures) -> Subject:
+    """Returns the subject of a mechanism's figures: the rounds and the limits of a participant."""
+    n, b, k = (
+        figures.participation.rounds,
+        figures.participation.min_sep,
+        figures.participation.max_participations,
+    )
+    return Subject(
+        f"{counted(n, 'round')} with min-sep {b:,}, at most {counted(k, 'participation')}"
+    )
+
+
+def mechanism_subject(several: Mechanisms) -> Subject:
+    """Returns the subject of several mechanisms at one setting."""
+    return figures_subject(several.first)
 
 
 def mechanisms_verdict(several: Mechanisms) -> str:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from html import escape
 from importlib import resources
@@ -32,6 +33,7 @@ from fedray.report import audits
 from fedray.report.figure import Figure
 from fedray.report.files import figure_csv
 from fedray.report.plotly_json import plotly_figure
+from fedray.report.subject import shared_subject
 from fedray.report.table import Table
 from fedray.report.traces import outcomes_table, parameters_table
 from fedray.trace.reader import Trace
@@ -196,19 +198,22 @@ def render_study(
         standing: style class of the verdict and tiles: `broken` is red.
         answer: a few words in large type above the verdict.
     """
+    of = shared_subject(each.subject for each in (*tables, *figures))
     values = {
+        "of": of,
         "verdict": verdict,
         "warnings": warnings,
         "standing": standing,
         "answer": answer,
         "tiles": tiles,
         "note": note,
-        "tables": tables,
+        "tables": [each.beyond(of) for each in tables],
         "assumptions": assumptions,
         "scenario_toml": scenario_toml,
         "results_json": _script_safe(results),
     }
-    return _render("study.html.j2", figures, title=title, **values)
+    shown = [replace(each, subject=each.subject.beyond(of)) for each in figures]
+    return _render("study.html.j2", shown, title=title, **values)
 
 
 def render_fragment(line: str, tables: Sequence[Table]) -> str:

@@ -3,7 +3,6 @@
 from fedray.audit.basis import weak_text
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
 from fedray.base.rounding import given, up
-from fedray.report.audits import tasks_tables
 from fedray.report.figure import Figure
 from fedray.report.figures import spent_figure
 from fedray.report.page import render_study
@@ -17,8 +16,8 @@ def tasks_page(audit: TasksAudit) -> str:
         f"Several tasks: {audit.path.name}",
         f"{len(audit.audits)} tasks on one population; {found.devices:,} devices took part in at "
         "least one. Each task has a page of its own.",
-        tasks_figures(audit),
-        tasks_tables(audit),
+        audit.figures(),
+        audit.tables(),
         audit.to_json(),
         ASSUMPTIONS,
         verdict=f"Enforced epsilon of a device over all tasks: {shown} at delta "

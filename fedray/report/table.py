@@ -10,6 +10,7 @@ from textwrap import fill, wrap
 from typing import Self, TypeVar
 
 from fedray.base.escaped import printable, printable_lines
+from fedray.report.subject import FACETS, UNKNOWN, Subject, shared_subject
 
 NARROW, MEDIUM, PROSE, WHOLE = 36, 64, 100, 24
 """Numbers of characters: a row that fits a telephone's screen, a row that need not fill a page, a
@@ -53,6 +54,11 @@ class Table:
     """Headings of columns that only pages have room for."""
     method: tuple[str, ...] = ()
     """Notes that only pages have room for: how the figures came about."""
+    subject: Subject = UNKNOWN
+    """What the figures of all rows are of."""
+    row_subjects: tuple[Subject, ...] = ()
+    """What the figures of each row are of, if the rows differ; a facet that is empty is that of
+    `subject`. Cells of a row say in these words what only it has."""
 
     @classmethod
     def of(
@@ -64,6 +70,7 @@ class Table:
         row_styles: Iterable[str] = (),
         details: tuple[str, ...] = (),
         method: Iterable[str] = (),
+        subject: Subject | Callable[[_Item], Subject] = UNKNOWN,
     ) -> Self:
         """Makes a table with a row for each item.
 
@@ -75,11 +82,17 @@ class Table:
             row_styles: style of each row.
             details: headings of columns that only pages have room for.
             method: notes that only pages have room for.
+            subject: what the figures are of, or a function that says it of an item.
         """
+        items = tuple(items)
         rows = tuple(tuple(cell(item) for cell in cells.values()) for item in items)
         kept = tuple(note for note in notes if note)
-        told = tuple(note for note in method if note)
-        return cls(title, tuple(cells), rows, kept, tuple(row_styles), details, told)
+        said = tuple(note for note in method if note)
+        table = cls(title, tuple(cells), rows, kept, tuple(row_styles), details, said)
+        if isinstance(subject, Subject):
+            return replace(table, subject=subject)
+        of_rows = tuple(map(subject, items))
+        return replace(table, subject=shared_subject(of_rows), row_subjects=of_rows)
 
     @classmethod
     def facts(cls, title: str, pairs: Iterable[Sequence[str]], *notes: str) -> Self:
@@ -104,6 +117,37 @@ class Table:
         """
         heading, *others = (tuple(row) for row in rows)
         return cls(title, heading, tuple(others), notes)
+
+    @property
+    def caption(self) -> str:
+        """The title and the subject."""
+        return ", ".join(filter(None, (self.title, str(self.subject))))
+
+    def under(self, whole: Subject) -> Self:
+        """Returns the table with the facets of `whole` where its subject has none, and its rows do
+        not differ."""
+        differ = {e: "" for e in FACETS if any(getattr(row, e) for row in self.row_subjects)}
+        return replace(self, subject=self.subject.under(replace(whole, **differ)))
+
+    def beyond(self, shared: Subject) -> Self:
+        """Returns the table without the facets of its subject that equal those of `shared`, as it
+        stands where these have been said."""
+        return replace(self, subject=self.subject.beyond(shared))
+
+    @property
+    def mixed(self) -> tuple[str, ...]:
+        """Facets in which rows differ though no cell says so, as a reader must not find them."""
+
+        def is_said(facet: str, row: Sequence[str], subject: Subject) -> bool:
+            return any(getattr(subject, facet) in cell for cell in row)
+
+        pairs = list(zip(self.rows, self.row_subjects, strict=bool(self.row_subjects)))
+        return tuple(
+            each
+            for each in FACETS
+            if len({getattr(subject, each) for _, subject in pairs}) > 1
+            and not all(getattr(s, each) and is_said(each, row, s) for row, s in pairs)
+        )
 
     @property
     def has_heading(self) -> bool:
@@ -168,7 +212,7 @@ class Table:
         """
         columns, *rows = (tuple(map(printable, row)) for row in (self.columns, *self.rows))
         cells = replace(self, columns=columns, rows=tuple(rows))
-        lines = [fill(self.title, width)] if self.title else []
+        lines = [fill(self.caption, width)] if self.caption else []
         # Each column but the last is followed by two spaces, and all are indented by two.
         if not self.has_heading:
             lines += cells._fact_lines(width)
@@ -240,14 +284,15 @@ class Table:
         if form == "csv":
             out = io.StringIO()
             writer = csv.writer(out, lineterminator="\n")
-            writer.writerows(map(_plain, line) for line in lines)
+            writer.writerows(map(_plain, line) for line in table._with_subjects(lines))
             return out.getvalue()
         if form == "md":
             # Markdown has no table without headings.
             rule = ("---:" if kind == "number" else "---" for kind in table.kinds)
             rows = [table.columns, rule, *table.rows]
             cells = ((printable(cell).replace("|", r"\|") for cell in row) for row in rows)
-            return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+            said = f"{printable(table.caption)}\n\n" if table.caption else ""
+            return said + "".join(f"| {' | '.join(row)} |\n" for row in cells)
         sides = "".join("r" if kind == "number" else "l" for kind in table.kinds)
         rows = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
         if table.has_heading:
@@ -261,7 +306,7 @@ class Table:
                 rows.insert(place - len(first), r"\midrule")
         below = [each for each in table.notes if each.startswith((COLUMNS, NO_GUARANTEE))]
         said = [f"% {' '.join(each.split())}" for each in table.notes if each not in ("", *below)]
-        caption = [table.title, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]
+        caption = [table.caption, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]
         text = _VALUE.sub(_equation, _in_symbols(". ".join(filter(None, caption))))
         # Prose has lines, and with it or many columns a table needs the page's whole width.
         columns = [[row[place] for row in table.rows] for place in range(len(sides))]
@@ -278,6 +323,18 @@ class Table:
         body += [r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"]
         body += [rf"\par\smallskip\footnotesize {_in_symbols(each)}" for each in below]
         return "\n".join([*said, *float_, *body, rf"\end{{{kind}}}", ""])
+
+    def _with_subjects(self, lines: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+        """Yields the lines of a file with the subject of each row as the last cell; a list of names
+        and values has a line for it."""
+        of_rows = [each.under(self.subject) for each in self.row_subjects]
+        said = [str(each) for each in of_rows or [self.subject] * len(self.rows)]
+        if not any(said):
+            yield from lines
+        elif self.has_heading:
+            yield from ((*line, each) for line, each in zip(lines, ["of", *said], strict=True))
+        else:
+            yield from (*lines, ("of", said[0]))
 
     def _with_units(self) -> Self:
         """Returns the table with units in the headings of columns of one unit."""

@@ -53,7 +53,7 @@ def trained_page(
     return render_study(
         scenario["name"],
         f"{note}.",
-        [*figures, *trained_figures(trained)],
+        [*figures, *trained.figures()],
         [*tables, *([guarantees_table(audit)] if audit is not None else ()), *trained.tables()],
         {**trained.to_json(), **(results or {})},
         audit.assumptions if audit is not None else (),

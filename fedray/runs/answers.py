@@ -150,6 +150,7 @@ class Answers(DrawnResult):
     """Private answers of every window and trust model, with their errors and coverage."""
 
     TABLES: ClassVar[str] = "fedray.runs.answers_page:answers_tables"
+    SUBJECT: ClassVar[str] = "fedray.runs.answers_page:answers_subject"
     FIGURES: ClassVar[str] = "fedray.runs.answers_page:answers_figures"
     PAGE: ClassVar[str] = "fedray.runs.answers_page:answers_page"
     HEADLINE: ClassVar[str] = "fedray.runs.answers_page:answers_headline"

@@ -11,6 +11,8 @@ from fedray.base.rounding import counted
 from fedray.report.audits import answers_table
 from fedray.report.figure import Axis, Figure, Series
 from fedray.report.page import render_study, write_own_page
+from fedray.report.subject import Subject
+from fedray.report.subjects import trace_subject
 from fedray.report.table import Table
 from fedray.runs.answers import KNOWN_HERE, Answers, WindowAnswer, answers_of
 
@@ -53,12 +55,17 @@ def answers_page(found: Answers) -> str:
     return render_study(
         "Answers to a question",
         note,
-        answers_figures(found),
-        answers_tables(found),
+        found.figures(),
+        found.tables(),
         found.to_json(),
         scenario_toml=tomli_w.dumps(found.trace.scenario),
         verdict=found.headline,
     )
+
+
+def answers_subject(found: Answers) -> Subject:
+    """Returns the subject of answers: their trace."""
+    return trace_subject(found.trace)
 
 
 def answers_headline(found: Answers) -> str:

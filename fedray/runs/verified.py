@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from fedray.base.document import InJson
 from fedray.base.errors import InputError
 from fedray.base.result import Result
+from fedray.report.subject import Subject
 from fedray.report.table import Table
 from fedray.runs.learning import scenario_of, train
 from fedray.runs.simulation import simulate
@@ -39,6 +40,7 @@ class Verification(Result):
     """Comparison of a run with its repetition."""
 
     TABLES: ClassVar[str] = "fedray.runs.verified:verification_tables"
+    SUBJECT: ClassVar[str] = "fedray.runs.verified:verification_subject"
 
     path: Path
     """Directory of the run."""
@@ -65,6 +67,11 @@ class Verification(Result):
             f"{name} {then} (now {now})" for name, (then, now) in self.other_versions.items()
         )
         return f"the run was made with {changed}, whose draws or arithmetic may differ; use these"
+
+
+def verification_subject(found: Verification) -> Subject:
+    """Returns the subject of a comparison: the run and its repetition."""
+    return Subject(f"run {found.path.name}")
 
 
 def verification_tables(found: Verification) -> list[Table]:

@@ -54,6 +54,7 @@ from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
 from fedray.report.lower_bounds import lower_bounds_table
+from fedray.report.subject import Subject
 from fedray.report.table import Table
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -115,6 +116,7 @@ class CanaryResult(Result):
     """Findings of canaries, beside the theory."""
 
     TABLES: ClassVar[str] = "fedray.studies.canary:canary_tables"
+    SUBJECT: ClassVar[str] = "fedray.studies.canary:canary_subject"
 
     mechanism: str
     """Kind of the mechanism."""
@@ -180,6 +182,11 @@ class CanaryResult(Result):
         Right code has any with a probability below 1e-3.
         """
         return [test.problem for test in self.tests if test.problem is not None]
+
+
+def canary_subject(canary: CanaryResult) -> Subject:
+    """Returns the subject of canaries: the coordinates with and without one."""
+    return Subject(canary.mechanism, sample=f"{canary.coordinates:,} coordinates")
 
 
 def canary_tables(canary: CanaryResult) -> list[Table]:

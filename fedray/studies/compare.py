@@ -146,6 +146,7 @@ class Comparison(DrawnResult):
     """Trained runs of one trace, grouped."""
 
     TABLES: ClassVar[str] = "fedray.studies.compare_page:comparison_tables"
+    SUBJECT: ClassVar[str] = "fedray.studies.compare_page:comparison_subject"
     FIGURES: ClassVar[str] = "fedray.studies.compare_page:comparison_figures"
     PAGE: ClassVar[str] = "fedray.studies.compare_page:comparison_page"
 

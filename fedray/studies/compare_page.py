@@ -13,6 +13,8 @@ from fedray.base.rounding import counted, given, in_words, needed_noise, up
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
+from fedray.report.subject import Subject
+from fedray.report.subjects import trained_subject
 from fedray.report.table import Table
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group, shown_unit
 from fedray.studies.paired import MeanInterval, interval_text
@@ -30,13 +32,21 @@ def comparison_page(comparison: Comparison) -> str:
     return render_study(
         "Training grid" if comparison.axes else "Trained runs compared",
         f"{runs} runs on the participations of one trace (digest {trace}).",
-        comparison_figures(comparison),
-        comparison_tables(comparison),
+        comparison.figures(),
+        comparison.tables(),
         comparison.to_json(),
         comparison.assumptions,
         verdict=comparison.answer,
         warnings=comparison.warnings,
     )
+
+
+def comparison_subject(comparison: Comparison) -> Subject:
+    """Returns the subject of a comparison: the one trace that all its runs were trained on."""
+    first, runs = _first(comparison.groups[0]), len(comparison.groups[0].runs)
+    same = all(len(each.runs) == runs for each in comparison.groups)
+    each = counted(runs, "training") + " each" if same else "trainings"
+    return replace(trained_subject(first), runs=each)
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:

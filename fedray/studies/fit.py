@@ -19,6 +19,8 @@ from fedray.base.mistakes import Explained, refused
 from fedray.base.parsing import decode_text
 from fedray.base.regular_file import read_input
 from fedray.base.result import Result
+from fedray.base.rounding import counted
+from fedray.report.subject import Subject
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -153,6 +155,7 @@ class Fit(Result):
     """Reach and pace of a population, fitted to observed runs: estimates."""
 
     TABLES: ClassVar[str] = "fedray.studies.fit:fit_tables"
+    SUBJECT: ClassVar[str] = "fedray.studies.fit:fit_subject"
 
     parameters: tuple[Interval, ...]
     """The fitted parameters, each with an interval in which the others are free."""
@@ -170,6 +173,11 @@ class Fit(Result):
     def to_arrow(self) -> pa.Table:
         """The runs in the given order, a row each."""
         return pa.Table.from_pylist([each.to_json() for each in self.runs])
+
+
+def fit_subject(fit: Fit) -> Subject:
+    """Returns the subject of a fit: the observed runs, of which the figures are estimates."""
+    return Subject(f"{counted(len(fit.runs), 'observed run')}", estimand="estimates")
 
 
 def fit_tables(fit: Fit) -> list[Table]:

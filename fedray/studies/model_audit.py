@@ -98,6 +98,7 @@ class ModelAudit(DrawnResult):
     """Traces in a trained model of planted phrases and of the devices that trained it."""
 
     TABLES: ClassVar[str] = "fedray.studies.model_audit_page:model_audit_tables"
+    SUBJECT: ClassVar[str] = "fedray.studies.model_audit_page:model_audit_subject"
     FIGURES: ClassVar[str] = "fedray.studies.model_audit_page:model_audit_figures"
     PAGE: ClassVar[str] = "fedray.studies.model_audit_page:model_audit_page"
 

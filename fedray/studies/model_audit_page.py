@@ -7,6 +7,8 @@ import numpy as np
 from fedray.base.rounding import given, up
 from fedray.report.figure import Axis, Figure, Mark, Series
 from fedray.report.lower_bounds import lower_bounds_table
+from fedray.report.subject import Subject
+from fedray.report.subjects import trained_subject
 from fedray.report.table import Table
 from fedray.report.trained_page import trained_page
 from fedray.studies.inference import Interval
@@ -15,8 +17,13 @@ from fedray.studies.model_audit import ModelAudit, PhrasesFound
 
 def model_audit_page(audit: ModelAudit) -> str:
     """Returns the page of the trained run, with the audit before its own figures."""
-    figures, tables = model_audit_figures(audit), model_audit_tables(audit)
+    figures, tables = audit.figures(), audit.tables()
     return trained_page(audit.trained, figures, tables, {"model_audit": audit.to_json()})
+
+
+def model_audit_subject(audit: ModelAudit) -> Subject:
+    """Returns the subject of an audit of a model: its training."""
+    return trained_subject(audit.trained)
 
 
 def model_audit_tables(audit: ModelAudit) -> list[Table]:

@@ -233,6 +233,7 @@ class Plan(DrawnResult):
     """The best candidate, and all that were simulated on the way."""
 
     TABLES: ClassVar[str] = "fedray.studies.plan_page:plan_tables"
+    SUBJECT: ClassVar[str] = "fedray.studies.plan_page:plan_subject"
     FIGURES: ClassVar[str] = "fedray.studies.plan_page:plan_figures"
     PAGE: ClassVar[str] = "fedray.studies.plan_page:plan_page"
     HEADLINE: ClassVar[str] = "fedray.studies.plan_page:plan_verdict"

@@ -12,6 +12,8 @@ from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import counted, given, needed_noise, shown_min_sep, up
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
+from fedray.report.subject import Subject
+from fedray.report.subjects import scenario_subject
 from fedray.report.table import Table
 from fedray.studies.plan import LATE, Candidate, Plan, PlannedTimer, planned_scenario, scale_of
 from fedray.studies.remedies import HALF_TRADE, NOISE, ONCE, TRADE, Remedy
@@ -272,7 +274,7 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
     )
     made = f"Made by fedray {package_versions().get('fedray', 'unknown')}"
     note += f" {made}{f': {command}' if command else ''}."
-    tables = plan_tables(plan)[plan.best is not None :]
+    tables = plan.tables()[plan.best is not None :]
     if again:
         words = [_remedy_words(plan, each) for each in plan.found]
         rows = list(zip(words, again, strict=True))
@@ -284,7 +286,7 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
         answer = f"Epsilon {epsilon}, not {given(target.epsilon)}: not met"
     else:
         answer = f"Met: epsilon {epsilon}, {_days(plan.best) or 0.0:.1f} days"
-    figures = plan_figures(plan)
+    figures = plan.figures()
     results = plan.to_json()
     return render_study(
         *(title, note, figures, tables, results, OF_EVERY_AUDIT),
@@ -294,6 +296,12 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
         standing="broken" if plan.best is None else "holds",
         answer=answer,
     )
+
+
+def plan_subject(plan: Plan) -> Subject:
+    """Returns the subject of a plan: the population, in as many runs of each candidate."""
+    runs = f"{counted(plan.seeds, 'run')} of each candidate"
+    return scenario_subject(plan.scenario, runs=runs)
 
 
 def plan_tables(plan: Plan) -> list[Table]:

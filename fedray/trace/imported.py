@@ -224,6 +224,7 @@ class ImportedTrace(OpenedTrace):
     """
 
     TABLES: ClassVar[str] = "fedray.report.traces:imported_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.subjects:trace_subject"
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:

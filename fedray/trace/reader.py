@@ -146,6 +146,7 @@ class Trace(DrawnResult, OpenedTrace):
     """
 
     TABLES: ClassVar[str] = "fedray.report.traces:trace_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.subjects:trace_subject"
     FIGURES: ClassVar[str] = "fedray.report.figures:trace_figures"
     PAGE: ClassVar[str] = "fedray.report.page:trace_page"
 

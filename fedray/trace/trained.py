@@ -214,6 +214,7 @@ class TrainedRun(DrawnResult):
     """
 
     TABLES: ClassVar[str] = "fedray.report.traces:trained_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.subjects:trained_subject"
     FIGURES: ClassVar[str] = "fedray.report.trained_page:trained_figures"
     PAGE: ClassVar[str] = "fedray.report.trained_page:trained_page"
 

@@ -12,6 +12,7 @@ import typer
 from fedray.base.atomic import write_output
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable
+from fedray.report.subject import UNKNOWN, shared_subject
 from fedray.report.table import FORMS, Paragraph, Piece, Table
 
 WIDTH_OF_FILES = 100
@@ -80,12 +81,20 @@ def print_json(document: Any) -> None:
 
 
 def print_pieces(pieces: Iterable[Piece]) -> None:
-    """Prints tables, paragraphs and lines one after the other; an empty line follows a table."""
+    """Prints tables, paragraphs and lines one after the other; an empty line follows a table. What
+    all tables are of stands once, above the first."""
     width = shutil.get_terminal_size((WIDTH_OF_FILES, 0)).columns
+    pieces = tuple(pieces)
+    subjects = [each.subject for each in pieces if isinstance(each, Table)]
+    shared = shared_subject(subjects) if len(subjects) > 1 else UNKNOWN
+    is_said = not shared
     for each in pieces:
         if isinstance(each, Table):
+            if not is_said:
+                typer.echo(Paragraph("", f"Tables {shared}:").wrapped(width))
+                is_said = True
             TABLES.get([]).append(each)
-            typer.echo(f"{each.brief().text(width)}\n")
+            typer.echo(f"{each.brief().beyond(shared).text(width)}\n")
         elif isinstance(each, Paragraph):
             typer.echo(each.wrapped(width))
         else:

@@ -110,6 +110,7 @@ class HabitFit(DrawnResult):
     """The availability model that is nearest to a log."""
 
     TABLES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_tables"
+    SUBJECT: ClassVar[str] = "fedray.studies.habits.page:habit_fit_subject"
     FIGURES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_figures"
     PAGE: ClassVar[str] = "fedray.studies.habits.page:habit_fit_page"
 

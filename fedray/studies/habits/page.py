@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 import tomli_w
 
+from fedray.base.rounding import counted
 from fedray.report.figure import Axis, Figure, Series
 from fedray.report.page import render_study
+from fedray.report.subject import Subject
 from fedray.report.table import Table
 from fedray.studies.habits.columns import GAP_HOURS, RUN_HOURS
 from fedray.studies.habits.fit import NORMAL_95, HabitFit, Held, Statistic
@@ -43,6 +45,12 @@ def fit_sentence(fit: HabitFit) -> str:
         f"{fit.layout.kind}: {fit.records:,} records of {fit.devices:,} devices on "
         f"{fit.layout.days} whole days, beside {fit.simulated_devices:,} simulated devices."
     )
+
+
+def habit_fit_subject(fit: HabitFit) -> Subject:
+    """Returns the subject of a fit: the log's devices, of which the figures are estimates."""
+    log = f"a log of {counted(fit.devices, 'device')}"
+    return Subject(log, estimand="estimates", sample=f"{fit.layout.days} whole days")
 
 
 def habit_fit_tables(fit: HabitFit) -> list[Table]:

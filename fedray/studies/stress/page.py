@@ -10,6 +10,8 @@ from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import counted, given, significant, up
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
+from fedray.report.subject import Subject
+from fedray.report.subjects import scenario_subject
 from fedray.report.table import COLUMNS, NO_GUARANTEE, Table
 from fedray.studies.compare_page import comparison_figures, comparison_tables
 from fedray.studies.stress.judged import StressRow
@@ -42,12 +44,20 @@ def stress_page(result: StressResult) -> str:
     return render_study(
         f"Misestimated min-sep{f', {result.subject}' if result.subject else ''}",
         result.verdict,
-        stress_figures(result),
-        stress_tables(result),
+        result.figures(),
+        result.tables(),
         result.to_json(),
         OF_EVERY_AUDIT,
         None if result.scenario is None else result.scenario.to_toml(),
     )
+
+
+def stress_subject(result: StressResult) -> Subject:
+    """Returns the subject of a stress test: the scenario, or the trace or settings by name."""
+    if result.scenario is None:
+        return Subject(result.subject)
+    runs = len({(row.seed, row.what_if) for row in result.rows})
+    return scenario_subject(result.scenario, *result.overrides or (), runs=counted(runs, "run"))
 
 
 def stress_tables(result: StressResult) -> list[Table]:

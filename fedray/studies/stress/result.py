@@ -74,6 +74,7 @@ class StressResult(DrawnResult):
     """What a misestimated min-sep costs, mechanism by mechanism."""
 
     TABLES: ClassVar[str] = "fedray.studies.stress.page:stress_tables"
+    SUBJECT: ClassVar[str] = "fedray.studies.stress.page:stress_subject"
     FIGURES: ClassVar[str] = "fedray.studies.stress.page:stress_figures"
     PAGE: ClassVar[str] = "fedray.studies.stress.page:stress_page"
 

@@ -22,6 +22,7 @@ from fedray.base.rounding import (
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_log
 from fedray.report.page import render_study
+from fedray.report.subject import Subject
 from fedray.report.table import NO_GUARANTEE, Table
 from fedray.studies.paired import mean_interval
 from fedray.studies.sweep.cells import Row
@@ -154,13 +155,18 @@ def sweep_page(result: SweepResult) -> str:
     return render_study(
         result.sweep.name,
         result.sweep.description,
-        sweep_figures(result),
-        sweep_tables(result),
+        result.figures(),
+        result.tables(),
         result.to_json(),
         OF_EVERY_AUDIT,
         verdict=result.headline,
         warnings=result.warnings,
     )
+
+
+def sweep_subject(result: SweepResult) -> Subject:
+    """Returns the subject of a sweep: its cells."""
+    return Subject(f"sweep {result.sweep.name} ({counted(len(result.cells), 'cell')})")
 
 
 def sweep_verdict(result: SweepResult) -> str:

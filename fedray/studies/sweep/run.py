@@ -75,6 +75,7 @@ class SweepResult(DrawnResult):
     """All rows of a sweep, cell by cell, as tables, JSON or Arrow."""
 
     TABLES: ClassVar[str] = "fedray.studies.sweep.page:sweep_tables"
+    SUBJECT: ClassVar[str] = "fedray.studies.sweep.page:sweep_subject"
     FIGURES: ClassVar[str] = "fedray.studies.sweep.page:sweep_figures"
     PAGE: ClassVar[str] = "fedray.studies.sweep.page:sweep_page"
     HEADLINE: ClassVar[str] = "fedray.studies.sweep.page:sweep_verdict"

@@ -1,0 +1,73 @@
+"""What the results of the core are of, for their captions."""
+
+from pathlib import Path
+from typing import Any
+
+from fedray.audit.audit import Audit
+from fedray.audit.calibration import TraceCalibration
+from fedray.audit.ledger import Ledger
+from fedray.audit.privacy_statement import Statement
+from fedray.audit.several_tasks import TasksAudit
+from fedray.base.rounding import counted
+from fedray.report.subject import AS_WRITTEN, Subject
+from fedray.scenario import Scenario
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import OpenedTrace, Trace
+from fedray.trace.trained import TrainedRun
+
+
+def scenario_subject(scenario: Scenario, *overrides: str, runs: str = "one run") -> Subject:
+    """Returns the subject of figures of a simulated scenario.
+
+    Args:
+        scenario: the scenario, with the overrides.
+        overrides: keys that differ from its file, "table.key=value".
+        runs: number of its runs.
+    """
+    devices = counted(scenario.population.devices, "device")
+    condition = f"if {' and '.join(overrides)}" if overrides else AS_WRITTEN
+    return Subject(f"{scenario.name} ({devices})", condition, runs)
+
+
+def trace_subject(trace: OpenedTrace) -> Subject:
+    """Returns the subject of figures of one trace: of its whole population, or of the devices that
+    a log names."""
+    if isinstance(trace, Trace):
+        name, devices = trace.scenario["name"], trace.scenario["population"]["devices"]
+        return Subject(f"{name} ({counted(devices, 'device')})", runs="one run")
+    assert isinstance(trace, ImportedTrace), "there are two kinds of traces"
+    return Subject(f"log {Path(trace.run['log']).name}", runs="one run")
+
+
+def trained_subject(trained: TrainedRun) -> Subject:
+    """Returns the subject of figures of one training."""
+    scenario = trained.document["scenario"]
+    devices = counted(scenario["population"]["devices"], "device")
+    return Subject(f"{scenario['name']} ({devices})", runs="one training")
+
+
+def audit_subject(audit: Audit) -> Subject:
+    """Returns the subject of an audit: its trace."""
+    return trace_subject(audit.trace)
+
+
+def tasks_subject(audit: TasksAudit) -> Subject:
+    """Returns the subject of an audit of several tasks."""
+    traces: list[Any] = [each.trace for each in audit.audits.values()]
+    devices = max(each.scenario["population"]["devices"] for each in traces)
+    return Subject(f"{audit.path.name} ({counted(devices, 'device')})", runs="one run")
+
+
+def calibration_subject(calibration: TraceCalibration) -> Subject:
+    """Returns the subject of a calibration: its trace."""
+    return Subject(f"trace {calibration.path.name}", runs="one run")
+
+
+def statement_subject(statement: Statement) -> Subject:
+    """Returns the subject of a privacy statement: the run that it names."""
+    return Subject(statement.title, runs="one run")
+
+
+def ledger_subject(ledger: Ledger) -> Subject:
+    """Returns the subject of a ledger: all traces that it charges, and the unit of its budget."""
+    return Subject(f"ledger {ledger.path.name}", unit=ledger.unit)

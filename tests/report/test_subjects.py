@@ -1,0 +1,84 @@
+"""Subjects of figures: captions are made from them, and rows of different subjects never stand
+under one caption without a column that tells them apart."""
+
+import csv
+import io
+from dataclasses import replace
+from importlib import import_module
+from pkgutil import resolve_name, walk_packages
+
+import pytest
+
+import fedray.audit
+import fedray.runs
+import fedray.studies
+from fedray.base.result import Result
+from fedray.report.subject import AS_WRITTEN, UNKNOWN, Subject, shared_subject
+from fedray.report.table import Table
+
+BASE = Subject("paced (160,000 devices)", AS_WRITTEN, "5 runs")
+LARGER = replace(BASE, condition="if population.devices=640000")
+CELLS = {"estimate": lambda row: str(row[0]), "condition": lambda row: row[1].condition}
+
+
+def table_of(*rows: tuple[int, Subject], cells=CELLS) -> Table:
+    return Table.of("Estimates", rows, cells, subject=lambda row: row[1])
+
+
+def test_rows_of_two_conditions_are_mixed_without_a_column_that_says_so():
+    rows = (100, BASE), (100, LARGER)
+    assert table_of(*rows).mixed == ()
+    pooled = table_of(*rows, cells={"estimate": CELLS["estimate"], "k": lambda row: "1"})
+    assert pooled.mixed == ("condition",)
+    assert table_of(*rows).varied().mixed == ()
+    # A page has room for more columns than a terminal, and both are checked.
+    assert replace(table_of(*rows), details=("condition",)).brief().mixed == ("condition",)
+
+
+def test_a_facet_that_only_one_row_says_is_mixed_too():
+    assert table_of((1, BASE), (2, replace(BASE, condition=""))).mixed == ("condition",)
+
+
+def test_caption_has_what_all_rows_share_and_each_row_of_csv_has_all():
+    table = table_of((100, BASE), (100, LARGER))
+    assert table.caption == "Estimates, of paced (160,000 devices), in 5 runs"
+    assert table.text(200).splitlines()[0] == table.caption
+    assert rf"\caption{{{table.caption}}}" in table.rendered("tex")
+    assert table.rendered("md").startswith(f"{table.caption}\n\n| ")
+    rows = list(csv.DictReader(io.StringIO(table.rendered("csv"))))
+    assert [each["of"] for each in rows] == [str(BASE), str(LARGER)]
+
+
+def test_list_of_names_and_values_has_a_line_for_its_subject():
+    facts = replace(Table.facts("", [("z", "2")]), subject=BASE)
+    assert facts.rendered("csv").splitlines() == ["z,2", f'of,"{BASE}"']
+
+
+def test_result_fills_in_what_a_table_does_not_say_and_nothing_in_which_its_rows_differ():
+    whole = replace(BASE, sample="50 devices")
+    own = replace(Table.facts("", [("z", "2")]), subject=Subject(runs="one run"))
+    assert own.under(whole).subject == replace(whole, runs="one run")
+    mixed = table_of((1, BASE), (2, LARGER))
+    assert mixed.under(whole).subject == replace(whole, condition="")
+
+
+def test_shared_subject_keeps_the_equal_facets():
+    assert shared_subject([BASE, LARGER]) == replace(BASE, condition="")
+    assert shared_subject([]) == UNKNOWN
+    assert BASE.beyond(shared_subject([BASE, LARGER])) == Subject(condition=AS_WRITTEN)
+
+
+for package in (fedray.audit, fedray.runs, fedray.studies):
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
+
+
+def all_results(base: type = Result) -> list[type]:
+    return [each for one in base.__subclasses__() for each in [one, *all_results(one)]]
+
+
+@pytest.mark.parametrize(
+    "kind", [each for each in all_results() if hasattr(each, "TABLES")], ids=lambda e: e.__name__
+)
+def test_every_result_says_what_it_is_of(kind):
+    assert callable(resolve_name(kind.SUBJECT))
