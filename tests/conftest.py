@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 from fedray.base.blocks import part_ranges
+from fedray.base.result import Result
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun, TrainedRunWriter
@@ -51,6 +52,24 @@ SMALL = {
     "rounds": {"count": 12, "report_goal": 200, "look_ahead_minutes": 30.0},
     "training": {"enabled": False},
 }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_table_mixes_subjects() -> Iterator[None]:
+    """Every table of a result that any test shows has a subject, and its rows differ from each other in no facet that their cells do not say."""
+    tables = Result.tables
+
+    def checked(self: Result) -> list[Any]:
+        found = tables(self)
+        for each in found:
+            for shown in (each, each.brief()):
+                assert not shown.mixed, f"{shown.title!r} mixes {shown.mixed}"
+            assert not each.rows or each.subject.population, f"{each.title!r} says no population"
+        return found
+
+    Result.tables = checked  # pyright: ignore[reportAttributeAccessIssue]
+    yield
+    Result.tables = tables
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
