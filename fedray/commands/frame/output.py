@@ -81,8 +81,8 @@ def print_json(document: Any) -> None:
 
 
 def print_pieces(pieces: Iterable[Piece]) -> None:
-    """Prints tables, paragraphs and lines one after the other; an empty line follows a table. What
-    all tables are of stands once, above the first."""
+    """Prints tables, paragraphs and lines one after the other; an empty line follows a table. The
+    facets that all tables share stand once, above the first."""
     width = shutil.get_terminal_size((WIDTH_OF_FILES, 0)).columns
     pieces = tuple(pieces)
     subjects = [each.subject for each in pieces if isinstance(each, Table)]
