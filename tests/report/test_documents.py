@@ -27,8 +27,8 @@ from fedray.commands.audit import audit_run_of_tasks
 from fedray.commands.run import print_run_of_tasks
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
+from fedray.mechanisms.loss import Purpose
 from fedray.mechanisms.registry import Identity
-from fedray.mechanisms.workload import PREFIX
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -270,7 +270,7 @@ def test_documents_of_mechanisms_match_their_types(
 ) -> None:
     """The optimisation takes most of the second."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    write_strategy(Identity(), tmp_path / "identity.json", PREFIX)
+    write_strategy(Identity(), tmp_path / "identity.json", Purpose("rms", "prefix"))
     setting = ("--rounds", "60", "--min-sep", "12", "--max-participations", "4")
     sampled = ("--sampling", "0.01", "--delta", "1e-6")
     file = str(tmp_path / "identity.json")

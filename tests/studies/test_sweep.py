@@ -505,9 +505,54 @@ def test_a_blt_is_optimised_for_the_figure_that_is_plotted_and_the_legend_says_s
         assert getattr(row, y) == getattr(loss(made, MinSep(60, 12, 5)), y)
         (figure,) = sweep_figures(result)
         # A loss that all mechanisms share is only in the notes.
-        said = "" if objective == "rms" else f", least {name}"
-        assert f"blt 2 buffers{said} for the truth" in [each.name for each in figure.series]
+        assert "blt 2 buffers for the truth" in [each.name for each in figure.series]
         assert row.mechanism in sweep_page(result)
+        banded = next(row for row in result.cells[0].rows if row.mechanism.startswith("banded"))
+        assert banded.mechanism == f"banded 12 bands, least {name} for the estimate"
+
+
+@pytest.mark.slow
+def test_a_loss_of_the_file_or_of_the_option_is_that_of_mechanisms_regrets_and_order(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    """One that is made for the other loss keeps it, and says so in its name."""
+    monkeypatch.chdir(tmp_path)
+    text = (
+        SETTINGS.replace(', "truth", "distribution"', ', "truth"')
+        .replace("[6, 20]", "[12]")
+        .replace('[3, "most"]', '["most"]')
+    )
+    given = text.replace('x = "min_sep"', 'x = "min_sep"\ny = "regret"\nloss = "max"')
+    result = run_sweep(*read(tmp_path, given), HERE)
+    rows = result.cells[0].rows
+    names = [row.mechanism for row in rows]
+    assert names == [
+        "banded 12 bands, least MaxLoss for the estimate",
+        "blt 2 buffers, least RmsLoss for the estimate",
+        "blt 2 buffers, least RmsLoss for the truth",
+        "tree-full",
+    ]
+    (figure,) = sweep_figures(result)
+    shown = [each.name for each in figure.series]
+    assert [("least" in name) for name in shown] == [True, True, True, False]
+    least = min(row.max_loss for row in rows)
+    assert [row.regret for row in rows] == [row.max_loss / least - 1 for row in rows]
+    order = [row["max_loss"] for row in result.table()]
+    assert order == sorted(order)
+    # The option has the plotted figure of its loss, and the same rows.
+    (tmp_path / "s.toml").write_text(text)
+    code, out, _ = fedray_command("sweep", "s.toml", "--loss", "max", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["sweep"]["y"], found["sweep"]["loss"]) == ("max_loss", "max")
+    by_name = {row["mechanism"]: row["max_loss"] for row in found["rows"]}
+    assert by_name == {row.mechanism: row.max_loss for row in rows}
+    wrong = text.replace('x = "min_sep"', 'x = "min_sep"\ny = "rms_loss"\nloss = "max"')
+    with pytest.raises(InputError, match="loss: is max, and y = 'rms_loss' is of another one"):
+        read(tmp_path, wrong)
+    code, _, err = fedray_command("sweep", "s.toml", "--loss", "mean")
+    assert code == 2
+    assert "--loss='mean' must be max or rms" in err
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Stress tests as tables, figures and a page."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import counted, given, significant, up
+from fedray.mechanisms.loss import LOSS_NAMES
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
@@ -31,12 +32,14 @@ from fedray.studies.stress.result import (
 
 MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
-EXCESS = "Excess: RMS error over that of one made for the truth with its z, if the target is kept."
+EXCESS = "Excess: error over the least of the kind with its own z, minus 1, if the target is kept."
 LEGEND = (
-    "z, noise multiplier; needed z, the least that keeps the target under the truth; RMS error of "
-    "prefix sums, at clip norm 1; regret, that at needed z over that of the same kind made for the "
-    "truth, minus 1; <=, from an upper bound of the sensitivity; -, unknown"
+    "z, noise multiplier; needed z, the least that keeps the target under the truth; error of "
+    "prefix sums, at clip norm 1; regret, that at needed z over the least of the kind, minus 1; "
+    "<=, from an upper bound of the sensitivity; -, unknown"
 )
+ERRORS = {"rms": "RMS error", "max": "max error"}
+"""Heading of the error, by the loss."""
 
 
 def stress_page(result: StressResult) -> str:
@@ -99,21 +102,19 @@ def _rows_table(result: StressResult) -> Table:
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),
         "observed epsilon": lambda row: _bounded(row, row.observed_epsilon, 4),
         "needed z": lambda row: _at_needed(row, row.noise_multiplier),
-        "RMS error at needed z": lambda row: _at_needed(row, row.rms_error),
+        f"{ERRORS[result.loss]} at needed z": lambda row: _at_needed(row, row.error),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
         "RMS error": lambda row: significant(row.rms_error),
-        "excess": lambda row: share(row.rms_excess if (row.noise_factor or 0.0) <= 1.0 else None),
-        "max regret": lambda row: _regret(row, row.max_regret),
-        "regret": lambda row: _regret(row, row.rms_regret),
+        "excess": lambda row: share(row.excess if (row.noise_factor or 0.0) <= 1.0 else None),
+        "regret": lambda row: _regret(row, row.regret),
     }
     if not any(row.is_enforced for row in result.rows):
         del cells["observed epsilon"]
-    below_zero = _below_zero(row.rms_regret for row in result.rows)
-    notes = (_rests_on(result), f"{COLUMNS} {LEGEND}.", below_zero)
+    notes = (_rests_on(result), f"{COLUMNS} {LEGEND}.")
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
-    details = ("MaxLoss", "RmsLoss", "max error", "RMS error", "excess", "max regret")
+    details = ("MaxLoss", "RmsLoss", "max error", "RMS error", "excess")
     told = {"details": details, "method": (EXCESS, "Losses are errors at mu = 1.")}
     table = Table.of(_title(result), result.rows, cells, *notes, *reasons, **told)
     return table.varied("rounds", "estimate b, k", "truth b, k")
@@ -131,16 +132,6 @@ def _rests_on(result: StressResult) -> str:
         f"{NO_GUARANTEE} observed epsilons; the truth is what rules enforce at the recorded times"
     )
     return f"{rest}{', or what was observed if they enforce nothing' if False in kinds else ''}."
-
-
-def _below_zero(regrets: Iterable[float | None]) -> str:
-    """Returns the reason for regrets below zero, if any is shown."""
-    if all((each or 0.0) > -0.001 for each in regrets):
-        return ""
-    return (
-        "Regret below 0: it is of RmsLoss under the truth, but a BLT is made for least MaxLoss, as "
-        "in its paper, and every kind for the worst rounds of (b, k), not for recorded ones."
-    )
 
 
 def _made_for(n: int, b: int, k: int) -> str:
@@ -179,7 +170,7 @@ def _shown(result: StressResult) -> list[Outcome]:
 def _outcome_tables(result: StressResult) -> list[Table]:
     """A row for each mechanism and estimate that is given or recommended, over all runs; then for
     the given estimates over the runs of each what-if."""
-    best, shown = result.recommended, _shown(result)
+    best, shown, error = result.recommended, _shown(result), ERRORS[result.loss]
     cells: dict[str, Callable[[Outcome], str]] = {
         "made for b, k": lambda each: _made_for(*estimate_of(each)),
         "mechanism": lambda each: f"{each.mechanism}{' *' if each in best else ''}",
@@ -189,8 +180,8 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         "epsilon 95 %": lambda each: _bounded(each, each.epsilons[2], 4),
         "observed epsilon": lambda each: _bounded(each, each.observed_epsilon, 4),
         "needed z": lambda each: _at_needed(each, each.noise_multiplier),
-        "RMS error at needed z": lambda each: _at_needed(each, each.rms_error),
-        "RMS error": lambda each: significant(each.rms_error),
+        f"{error} at needed z": lambda each: _at_needed(each, each.error),
+        error: lambda each: significant(each.error),
         "excess": lambda each: share(None if risk(each) else each.mean_excess),
         "regret": lambda each: _regret(each, each.mean_regret),
         "regret 95 %": lambda each: _regret(each, each.regrets[2] if each.regrets else None),
@@ -212,11 +203,10 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         if result.scenario and result.scenario.participation.max_participations
         else "A k below ceil(n / b) rests on the simulated times; "
         "participation.max_participations secures it.",
-        _below_zero(each.mean_regret for each in shown),
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
     )
-    details = ("epsilon 95 %", "RMS error", "excess", "regret 95 %")
+    details = ("epsilon 95 %", error, "excess", "regret 95 %")
     method = (EXCESS, "95 %: the 0.95 quantile over the runs.")
     tables = [Table.of(_title(result), shown, cells, *notes, details=details, method=method)]
     # A mechanism that cannot run in every truth is a row too.
@@ -242,14 +232,14 @@ def stress_figures(result: StressResult) -> list[Figure]:
     figures = (
         ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
         ("noise_factor", f"Noise factor, to keep epsilon {given(result.epsilon)}", 1.0),
-        ("rms_regret", "Regret of RmsLoss (%), at equal epsilon", 0.0),
+        ("regret", f"Regret of {LOSS_NAMES[result.loss]} (%), at equal epsilon", 0.0),
     )
     trained = [] if result.comparison is None else comparison_figures(result.comparison)
     return [*(_figure(result, *figure) for figure in figures), *trained]
 
 
 def _figure(result: StressResult, key: str, title: str, target: float) -> Figure:
-    is_simulated, key_name = _is_simulated(result), key.removeprefix("rms_")
+    is_simulated = _is_simulated(result)
     is_single = len({estimate_of(row) for row in result.rows}) == 1
     is_one_truth = is_simulated or len({case_of(row)[3:] for row in result.rows}) == 1
 
@@ -259,7 +249,7 @@ def _figure(result: StressResult, key: str, title: str, target: float) -> Figure
         return float(row.min_sep or 0) / (1 if is_single else row.estimated_min_sep)
 
     def y_of(row: Any) -> Any:
-        return getattr(row, f"{key_name}s" if is_simulated else key)
+        return getattr(row, f"{key}s" if is_simulated else key)
 
     kinds = {row.mechanism: row.kind for row in result.rows}
     every: Sequence[Any] = _shown(result) if is_simulated else result.rows
@@ -268,7 +258,7 @@ def _figure(result: StressResult, key: str, title: str, target: float) -> Figure
     # The exact points of a mechanism come first, so that bounds have its filled marker.
     ordered = sorted(sorted(drawn, key=x_of), key=lambda row: not row.is_exact)
     for own in grouped(ordered, lambda row: (row.mechanism, row.is_exact)):
-        y = np.array(list(map(y_of, own)), np.float64) * (100.0 if key == "rms_regret" else 1.0)
+        y = np.array(list(map(y_of, own)), np.float64) * (100.0 if key == "regret" else 1.0)
         low, y, high = y.T if is_simulated else (None, y, None)
         name = f"{own[0].mechanism}{'' if own[0].is_exact else ' (upper bound)'}"
         ends = {"low": low, "high": high, "mechanism": kinds[own[0].mechanism]}
@@ -289,7 +279,7 @@ def _figure(result: StressResult, key: str, title: str, target: float) -> Figure
     if is_simulated:
         note = "Medians over the simulated runs; bars from the 5 % to the 95 % quantile."
     return Figure(
-        f"stress-{key_name.replace('_', '-')}",
+        f"stress-{key.replace('_', '-')}",
         title,
         note,
         Axis(x_title, needs_log(each.x for each in series), False, None, is_single or is_one_truth),

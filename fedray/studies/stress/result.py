@@ -14,6 +14,7 @@ import pyarrow as pa
 from fedray.base.document import Document, IfAny, InJson, NotInJson, json_of
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, given, up
+from fedray.mechanisms.loss import Objective
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.scenario import Scenario
 from fedray.studies.compare import Comparison
@@ -60,13 +61,14 @@ class Outcome(Document):
     noise_factors: tuple[float, float, float]
     """The same quantiles of the factor on the noise that keeps the target."""
     regrets: tuple[float, float, float] | None
-    """The same quantiles of `rms_regret`, at equal epsilon; None if it is unknown in a truth."""
+    """The same quantiles of `regret`, at equal epsilon; None if it is unknown in a truth."""
     mean_regret: float | None
-    """Mean of `rms_regret`."""
+    """Mean of `regret`."""
     mean_excess: float | None
-    """Mean of `rms_excess`, at the noise that was chosen."""
-    rms_error: float
-    """Mean noise of the prefix sums at that noise, root mean square over the rounds."""
+    """Mean of `excess`, at the noise that was chosen."""
+    error: float
+    """Mean over the runs of the noise of the prefix sums at that noise: root mean square over the
+    rounds or, with the loss "max", of the worst round."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class StressResult(DrawnResult):
     """The simulated scenario; None for another subject."""
     overrides: IfAny[tuple[str, ...]] = None
     """Keys of the scenario that the command set, "table.key=value"; absent without any."""
+    loss: Objective = "rms"
+    """Loss for which mechanisms are made, and of errors and regrets: "rms" or "max"."""
 
     def __repr__(self) -> str:
         return f"<StressResult: {self.verdict}>"
@@ -175,7 +179,7 @@ class StressResult(DrawnResult):
         known = [row for row in self.rows if row.max_participations is not None]
 
         def lacks(row: StressRow) -> bool:
-            return row.epsilon is None or (row.seed is not None and row.rms_excess is None)
+            return row.epsilon is None or (row.seed is not None and row.excess is None)
 
         some = {row.mechanism for row in known if not lacks(row)}
         found: dict[str, str] = {}
@@ -195,7 +199,7 @@ class StressResult(DrawnResult):
         return said if self.comparison is None else f"{said} {self.comparison.answer}"
 
     def _said(self) -> str:
-        best = min(self.recommended, key=lambda each: (risk(each), each.rms_error), default=None)
+        best = min(self.recommended, key=lambda each: (risk(each), each.error), default=None)
         if best is None:
             return _sentence(_worst(self.rows), self.epsilon, len(grouped(self.rows, case_of)))
         which = f", best as {best.mechanism}" if len(self.recommended) > 1 else ""
@@ -243,7 +247,7 @@ class StressResult(DrawnResult):
             most = f"{'' if outcome.is_exact else 'at most '}{up(outcome.epsilons[2])}"
             return f"exceeds epsilon {target} in {count} runs (95 % quantile {most})"
         excess = share(outcome.mean_excess).removeprefix("+")
-        said = f"its error exceeds that of one made for each truth by {excess}"
+        said = f"its error exceeds that of the best of the kind for each truth by {excess}"
         return f"{said}, and {count} runs exceed epsilon {target}"
 
 
@@ -304,7 +308,7 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
     what_ifs = {row.what_if for row in rows}
     epsilons = _known(rows, "epsilon")
     observed = _known(rows, "observed_epsilon")
-    regrets, excesses = _known(rows, "rms_regret"), _known(rows, "rms_excess")
+    regrets, excesses = _known(rows, "regret"), _known(rows, "excess")
     return Outcome(
         *(first.mechanism, rounds, min_sep, most),
         what_if=first.what_if if len(what_ifs) == 1 else None,
@@ -319,7 +323,7 @@ def _outcome(rows: Sequence[StressRow], target: float) -> Outcome:
         regrets=_quantiles(regrets) if len(regrets) == len(rows) else None,
         mean_regret=fmean(regrets) if len(regrets) == len(rows) else None,
         mean_excess=fmean(excesses) if len(excesses) == len(rows) else None,
-        rms_error=fmean(_known(rows, "rms_error")),
+        error=fmean(_known(rows, "error")),
     )
 
 
@@ -365,9 +369,9 @@ def _sentence(rows: Sequence[StressRow], target: float, cases: int) -> str:
         f"{lead}: in {rounds:,} rounds{which} {was} {true}, and what is made for {planned} spends "
         f"{_spent(judged)} instead of epsilon {given(target)}{more}"
     )
-    worst = max(judged, key=lambda row: row.rms_regret or 0.0)
-    if worst.rms_regret is not None and worst.rms_regret > 0:
-        cost = f"{share(worst.rms_regret)} of error ({worst.mechanism})"
+    worst = max(judged, key=lambda row: row.regret or 0.0)
+    if worst.regret is not None and worst.regret > 0:
+        cost = f"{share(worst.regret)} of error ({worst.mechanism})"
         text += f"; at equal epsilon the wrong design costs up to {cost}"
     return f"{text}."
 

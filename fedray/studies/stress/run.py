@@ -18,6 +18,7 @@ from fedray.base.parsing import parse_toml
 from fedray.base.regular_file import read_input
 from fedray.mechanisms.accounting.limits import check_delta
 from fedray.mechanisms.files import write_strategy
+from fedray.mechanisms.loss import Objective, check_objective
 from fedray.mechanisms.optimize.design import MechanismRequest
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.runs.learning import scenario_of
@@ -58,6 +59,7 @@ def stress(
     epsilon: float = 6.0,
     delta: float | None = None,
     mechanisms: Sequence[str] = MECHANISMS,
+    loss: Objective = "rms",
     seeds: int | None = None,
     what_ifs: Sequence[str] = (),
     train: bool = False,
@@ -83,6 +85,7 @@ def stress(
         epsilon: target of the noise, under the estimate.
         delta: delta of epsilon; default: that of the trace or scenario, else 1e-10.
         mechanisms: kinds, files of mechanisms, or names such as blt-400.
+        loss: "rms" or "max", for which kinds are made, and of which errors and regrets are.
         seeds: runs of a scenario, with seeds from its own on, 20 by default; or trainings of each
             mechanism, 3 by default.
         what_ifs: overrides of the scenario, "table.key=value", each with as many runs.
@@ -104,7 +107,8 @@ def stress(
         raise InputError.of("epsilon", epsilon, "must be positive and finite")
     if not mechanisms or len(set(mechanisms)) < len(mechanisms):
         raise InputError.of("mechanisms", ",".join(mechanisms), "must name each once")
-    judged = tuple(map(Judged.named, mechanisms))
+    check_objective(loss)
+    judged = tuple(Judged.named(each, loss) for each in mechanisms)
     opened = opened_subject(subject)
     scenario = scenario_of(opened) if isinstance(opened, Trace) else opened
     own = scenario.privacy.delta if isinstance(scenario, Scenario) else 1e-10
@@ -142,6 +146,7 @@ def stress(
     where = placement or (
         Placement() if isinstance(opened, Scenario) else Placement(1, "in-process")
     )
+    cases = replace(cases, jobs=_with_others(cases.jobs))
     _make_mechanisms(cases.jobs, where, on_progress)
     done = sorted(
         run_jobs(
@@ -170,7 +175,7 @@ def stress(
     warnings = tuple(cache.warnings)
     own = opened if isinstance(opened, Scenario) else None
     made_for = cases.name, epsilon, delta, cases.estimates
-    return StressResult(*made_for, ordered, comparison, warnings, cases.planned, own)
+    return StressResult(*made_for, ordered, comparison, warnings, cases.planned, own, loss=loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +402,19 @@ def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, .
     most = max(each.max_participations for each in truths) if is_enforced else n
     tried = [min_seps[place] for place in chosen]
     return tuple(MinSep(n, b, min(most_of_device(n, b), most)) for b in tried)
+
+
+def _with_others(jobs: Sequence[Stressed]) -> list[Stressed]:
+    """Returns the jobs with the truths of the others of the same condition and length, whose
+    mechanisms are made anyway."""
+
+    def others_of(job: Stressed) -> tuple[MinSep, ...]:
+        own = job.truth.binding
+        known = [each.truth.binding for each in jobs if each.what_if == job.what_if]
+        of_length = [each for each in known if each and own and each.rounds == own.rounds]
+        return tuple(e for e in dict.fromkeys(of_length) if e not in (own, *job.estimates))
+
+    return [replace(job, others=others_of(job)) for job in jobs]
 
 
 def _make_mechanisms(jobs: list[Stressed], placement: Placement, on_progress: Listener) -> None:

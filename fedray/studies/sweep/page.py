@@ -27,7 +27,7 @@ from fedray.report.table import NO_GUARANTEE, Table
 from fedray.studies.paired import mean_interval
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import Crossing, SweepResult
-from fedray.studies.sweep.sweep import ESTIMATED, PLOTTED_LOSS, Cell, Sweep, short_key
+from fedray.studies.sweep.sweep import ESTIMATED, Cell, Sweep, short_key
 
 COLUMNS = {
     "rounds": "n",
@@ -96,15 +96,13 @@ def _title(sweep: Sweep) -> str:
 
 
 def _short(result: SweepResult) -> dict[str, str]:
-    """Returns mechanisms by their full names, without the loss that each is made for, unless losses
-    are plotted and differ, and without a purpose that all share."""
+    """Returns mechanisms by their full names, without a loss and a purpose that all share."""
     full = list(dict.fromkeys(row.mechanism for each in result.cells for row in each.rows))
     short = full
     for said in (r", least (\w+)", r"(?:, noise)? for the (\w+)"):
         is_same = len({each for name in full for each in re.findall(said, name)}) == 1
-        needs_no_loss = "least" in said and result.sweep.y not in PLOTTED_LOSS
         shorter = [re.sub(said, "", name) for name in short]
-        if (is_same or needs_no_loss) and len(set(shorter)) == len(full):
+        if is_same and len(set(shorter)) == len(full):
             short = shorter
     return dict(zip(full, short, strict=True))
 
@@ -268,6 +266,8 @@ def _cells_table(result: SweepResult) -> Table:
     heads = COLUMNS | {y: f"observed {COLUMNS[y]}" for y in OBSERVED if result.sweep.scenario}
     cells |= {heads[name]: lambda row, name=name: _cell(row, name) for name in shown}
     brief = _BRIEF if result.sweep.target_epsilon is None else _BRIEF_AT_A_TARGET
+    if result.sweep.shown_loss == "max":
+        brief = tuple(each.replace("rms_prefix", "max_prefix") for each in brief)
     # Means have the answer, and a wide table prints records.
     brief = ("min_sep", "max_participations") if result.sweep.has_means else brief
     brief += (result.sweep.y, "note")

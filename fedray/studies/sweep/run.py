@@ -278,8 +278,8 @@ def result_files(result: Any, page: str) -> dict[str, bytes]:
 
 
 def _error_to_sort_by(row: Row) -> float:
-    """The prefix error; rows without one come last."""
-    return math.inf if row.rms_prefix_error is None else row.rms_prefix_error
+    """The regret, which is in proportion to the error in a cell; rows without one come last."""
+    return math.inf if row.regret is None else row.regret
 
 
 def _kept_rows(cache: StudyCache, digest: str) -> tuple[Row, ...] | None:

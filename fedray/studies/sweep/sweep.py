@@ -37,8 +37,8 @@ from fedray.base.errors import InputError, ScenarioError
 from fedray.base.nearest import nearest_first
 from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
+from fedray.mechanisms.loss import LOSS_NAMES, Objective, check_objective
 from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, Recipe
-from fedray.mechanisms.optimize.objective import Objective
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.workload import Workload
 from fedray.runs.workloads import schedule_rates
@@ -52,13 +52,17 @@ Value = int | float | str
 SETTINGS = ("rounds", "min_sep", "max_participations", "population", "report_goal")
 PLOTTED_LOSS: dict[str, Objective] = {
     "rms_loss": "rms",
-    "regret": "rms",
     "rms_prefix_error": "rms",
+    "rms_error": "rms",
     "max_loss": "max",
     "max_prefix_error": "max",
 }
 """Loss behind a plotted figure."""
-LOSS_NAMES: dict[Objective, str] = {"rms": "RmsLoss", "max": "MaxLoss"}
+OF_OTHER_LOSS = {
+    **{"rms_loss": "max_loss", "rms_prefix_error": "max_prefix_error"},
+    **{"max_loss": "rms_loss", "max_prefix_error": "rms_prefix_error"},
+}
+"""The same figure of the other loss."""
 ESTIMATED = "estimate.min_sep"
 """Key of several estimates, which are varied like values of a scenario."""
 MOST_CELLS = 20_000
@@ -112,7 +116,7 @@ class MechanismSpec(Table):
     bands: Count | None = None
     """Bands of a banded kind; default: the min-sep that it is made for."""
     objective: Objective | None = None
-    """Optimised loss; default: for a blt the plotted one, else that of its paper."""
+    """Optimised loss; default: that of the sweep."""
     made_for: Annotated[tuple[MadeFor, ...], Field(strict=False, min_length=1)] = ("estimate",)
     """estimate, truth (the outcome of each cell), distribution (all cells at once, alike in
     weight; only for a blt)."""
@@ -125,9 +129,7 @@ class MechanismSpec(Table):
                 "it out, or choose blt"
             )
         # The request refuses options that the kind does not have; its participation is a dummy.
-        MechanismRequest(
-            self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands, self.objective
-        )
+        MechanismRequest(self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands)
         return self
 
     @property
@@ -199,6 +201,9 @@ class Sweep(Table):
     ] = "rms_loss"
     """Plotted figure of `fedray.studies.sweep.cells.Row`; "regret" is over the cell's best
     mechanism, not over one made for the truth."""
+    loss: Objective | None = None
+    """Loss that mechanisms are made for and ranked by, "rms" or "max"; default: that of `y`, or rms
+    if it is of no loss."""
     # Left out at its default, so that documents of sweeps over prefix sums have no such key.
     workload: Annotated[str, Field(exclude_if=lambda workload: workload == "prefix")] = "prefix"
     """Workload of losses and errors, such as "momentum=0.9,decay=0.95"; the part "schedule" is the
@@ -237,6 +242,11 @@ class Sweep(Table):
         given = [name for name in noises if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: give one of them")
+        if self.shown_loss != PLOTTED_LOSS.get(self.y, self.shown_loss):
+            raise ValueError(
+                f"loss: is {self.loss}, and y = {self.y!r} is of another one; plot "
+                f"{OF_OTHER_LOSS.get(self.y, 'regret')}, or leave loss out"
+            )
         if self.y == "rms_error" and self.target_epsilon is None:
             raise ValueError("y: rms_error is at the noise for a target; add target_epsilon")
         if self.parsed_workload.rates and self.scenario is None:
@@ -282,6 +292,24 @@ class Sweep(Table):
         if self.scenario is not None and self.seeds is not None:
             varied["seed"] = tuple(range(1, self.seeds + 1))
         return varied
+
+    @property
+    def shown_loss(self) -> Objective:
+        """Loss that mechanisms are made for and ranked by."""
+        return self.loss or PLOTTED_LOSS.get(self.y, "rms")
+
+    def with_loss(self, loss: str) -> Self:
+        """Returns the sweep with a loss, and with that of the plotted figure. Raises InputError."""
+        check_objective(loss)
+        if self.trace is not None:
+            rule = "does not apply to a sweep that trains"
+            raise InputError.of("loss", loss, rule, "leave it out")
+        is_other = PLOTTED_LOSS.get(self.y, loss) != loss
+        if is_other and self.y not in OF_OTHER_LOSS:
+            rule = f"does not apply to a sweep that plots {self.y}"
+            raise InputError.of("loss", loss, rule, "leave it out")
+        y = OF_OTHER_LOSS[self.y] if is_other else self.y
+        return self.model_copy(update={"loss": loss, "y": y})
 
     @property
     def has_means(self) -> bool:
@@ -388,18 +416,8 @@ class Sweep(Table):
         return sweep, scenario
 
     def objective_of(self, spec: MechanismSpec) -> Objective | None:
-        """Loss that a mechanism is optimised for, or None if it is not optimised.
-
-        A kind that can be optimised for all cells is optimised for the plotted loss. Others keep
-        their papers' loss, because MaxLoss takes hours for matrices.
-        """
-        if not spec.needs_optimising:
-            return None
-        if spec.objective is not None:
-            return spec.objective
-        usual = spec.recipe.objective
-        is_for_plot = "targets" in spec.recipe.options
-        return PLOTTED_LOSS.get(self.y, usual) if is_for_plot else usual
+        """Loss that a mechanism is optimised for, or None if it is not optimised."""
+        return (spec.objective or self.shown_loss) if spec.needs_optimising else None
 
     def label(self, spec: MechanismSpec, made_for: MadeFor | None) -> str:
         """Names a mechanism in tables and plots: kind, size, objective and purpose."""
