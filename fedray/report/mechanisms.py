@@ -49,9 +49,8 @@ def figures_subject(figures: Figures) -> Subject:
         figures.participation.min_sep,
         figures.participation.max_participations,
     )
-    return Subject(
-        f"{counted(n, 'round')} with min-sep {b:,}, at most {counted(k, 'participation')}"
-    )
+    limits = f"{counted(n, 'round')} with min-sep {b:,}, at most {counted(k, 'participation')}"
+    return Subject(f"{limits}{_order(figures.participation)}")
 
 
 def mechanism_subject(several: Mechanisms) -> Subject:
@@ -158,10 +157,8 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
         mechanisms: figures by name, all at one setting.
     """
     first = next(iter(mechanisms.values()))
-    setting = first.participation
-    most = counted(setting.max_participations, "participation")
-    title = f"{counted(setting.rounds, 'round')}, min-sep {setting.min_sep:,}, at most {most}"
-    title += _order(setting)
+    workload = first.workload
+    title = "Mechanisms" if workload.is_prefix else f"Mechanisms, errors of {workload.rows}"
     cells: dict[str, Callable[[tuple[str, Figures]], str]] = {
         "mechanism": lambda row: row[0],
         **(
@@ -175,7 +172,7 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
         "RmsLoss": lambda row: f"{row[1].loss.rms_loss:.6f}",
     }
     notes = [
-        f"The losses are the errors of {first.workload.rows} at equal privacy. Compare "
+        f"The losses are the errors of {workload.rows} at equal privacy. Compare "
         f"{LOSS_NAMES[first.objective]}, for which mechanisms are made here."
     ]
     if first.noise_multiplier is not None:
@@ -195,5 +192,4 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
         condition = f"A sampled epsilon holds {first.condition}."
-    title = f"Mechanisms over {title}"
     return Table.of(title, mechanisms.items(), cells, condition, method=notes).varied()

@@ -144,7 +144,7 @@ def test_prefix_sums_are_the_workload_everywhere_and_a_row_says_where_a_file_has
         "a.json,b.json",
     )
     rows = json.loads(fedray_command("stress", *stressed, "--json")[1])["rows"]
-    assert [row["note"] for row in rows] == ["", "made for RmsLoss of momentum=0.9"]
+    assert [row.get("made_for") for row in rows] == [None, "RmsLoss of momentum=0.9"]
     (tmp_path / "b.json").write_text('{"kind": "tree", "workload": 3}')
     code, _, err = fedray_command("mechanism", "b.json", *SETTING)
     assert code == 2
@@ -185,11 +185,13 @@ def test_a_file_records_its_loss_and_one_for_the_other_loss_is_marked(
         alone = fedray_command("mechanism", marked[0], *SETTING, "--loss", loss)[1]
         assert re.search(rf"made for +{other}, another than here", alone)
     stressed = ("--rounds", "60", "--estimated", "12", "--actual", "12", "--mechanisms")
-    for loss, note in (("rms", "made for MaxLoss"), ("max", "")):
-        command = ("stress", *stressed, "blt-400,max.json,tree", "--loss", loss, "--json")
-        rows = json.loads(fedray_command(*command)[1])["rows"]
-        assert [row["note"] for row in rows] == [note, note, ""]
+    for loss, other in (("rms", "MaxLoss"), ("max", None)):
+        command = ("stress", *stressed, "blt-400,max.json,tree", "--loss", loss)
+        rows = json.loads(fedray_command(*command, "--json")[1])["rows"]
+        assert [row.get("made_for") for row in rows] == [other, other, None]
         assert {row["loss"] for row in rows} == {loss}
+        said = " ".join(fedray_command(*command)[1].split())
+        assert said.count(" was made for MaxLoss.") == (2 if other else 0)
     for command in (("optimize", "blt"), ("mechanism", "tree")):
         code, _, err = fedray_command(*command, *SETTING, "--loss", "mean")
         assert code == 2

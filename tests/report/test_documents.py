@@ -276,19 +276,22 @@ def test_documents_of_mechanisms_match_their_types(
     file = str(tmp_path / "identity.json")
     workload = ("--workload", "momentum=0.9")
     page = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
-    shown = ("--fixed-order", *page)
+    written = (*page, "--coefficients", str(tmp_path / "c.csv"))
+    shown = ("--fixed-order", *written)
+    bound = printed(fedray_command, "mechanism", "blt-1000", *setting, "--json")
     for command in (
         ("mechanism", "--noise-multiplier", "1", *workload),
         ("mechanism", "--epsilon", "4", *workload),
     ):
         name, *options = command
         found = printed(fedray_command, name, file, *setting, *sampled, *options, *shown, "--json")
-        check("fedray mechanism", found)
+        check("fedray mechanism", found, bound)
         # An optimised mechanism has the same keys, though not from one command.
         keys = ("hypothetical", "is_fixed_order", "made_for")
         parts = {key: found[key] for key in keys}
-    options = (*workload, *page, "--json")
-    several = printed(fedray_command, "mechanism", file, "tree", *setting, *options)
+        parts |= {"theta_is_at_bound": bound["theta_is_at_bound"]}
+    options = (*workload, *written, "--json")
+    several = printed(fedray_command, "mechanism", file, "bisr", *setting, *options)
     check("fedray mechanism, of several", several)
     found = printed(fedray_command, "optimize", "identity", *setting, *workload, "--json")
     wanted = ("--rounds", "60", "--epsilon", "4", "--sampling", "0.1", "--bands", "3")

@@ -100,6 +100,9 @@ class StressRow(Document):
     """Loss over the least of the kind's candidates, minus 1: at equal epsilon; never below 0."""
     loss: Objective = "rms"
     """Loss for which mechanisms are made, and of the regret and the excess: "rms" or "max"."""
+    made_for: str | None = None
+    """Loss and workload that a finished mechanism was made for, such as "MaxLoss"; None if they are
+    those of the row, or unknown."""
     note: str = ""
     """Why figures are missing, or what else to know."""
 
@@ -155,11 +158,11 @@ class Judged:
         return cls(name, mechanism_over(Path(name), 1), objective, purpose_of(name, objective))
 
     @property
-    def note(self) -> str:
-        """What the mechanism was made for, if it is another loss or workload."""
+    def made_for(self) -> str | None:
+        """Loss and workload that the mechanism was made for, if they are others than here."""
         own = Purpose(self.objective, str(PREFIX))
         is_other = self.purpose is not None and self.purpose.differs_from(own)
-        return f"made for {self.purpose}" if is_other else ""
+        return str(self.purpose) if is_other else None
 
     @property
     def kind(self) -> Kind | None:
@@ -170,7 +173,7 @@ class Judged:
         kind = known.get(self.given.kind, self.given.kind)
         return next((each for each in KINDS if each == kind), None)
 
-    def made_for(self, participation: MinSep) -> MechanismRequest | None:
+    def request_for(self, participation: MinSep) -> MechanismRequest | None:
         """Returns the request of the same kind for a participation."""
         if self.kind is None:
             return None
@@ -184,7 +187,7 @@ class Judged:
         if self.kind is None or RECIPES[self.kind].searched != "everything":
             return []
         planned = () if isinstance(self.given, Strategy) else estimates
-        requests = [self.made_for(each) for each in (*planned, *truths)]
+        requests = [self.request_for(each) for each in (*planned, *truths)]
         return [each for each in dict.fromkeys(requests) if each is not None]
 
 
@@ -224,7 +227,7 @@ class Stressed:
             with suppress(ValueError, ArithmeticError):
                 planned = self._planned(mechanism, estimate)
                 planned.check_rounds(true.rounds)
-                request = mechanism.made_for(true)
+                request = mechanism.request_for(true)
                 best = planned if request is None else self._made(request)
                 same = {name: planned}
                 found |= (
@@ -250,7 +253,8 @@ class Stressed:
             self.seed,
             self.what_if,
             loss=mechanism.objective,
-            note=self.truth.note or mechanism.note,
+            made_for=mechanism.made_for,
+            note=self.truth.note,
         )
         if true is None:
             return row
@@ -311,7 +315,7 @@ class Stressed:
         None if there is no kind, or only an upper bound."""
         true = self.truth.binding
         assert true is not None
-        if (request := mechanism.made_for(participation)) is None:
+        if (request := mechanism.request_for(participation)) is None:
             return None
         strategy = self._made(request)
         strategy.check_rounds(true.rounds)
@@ -325,7 +329,7 @@ class Stressed:
         """Returns the mechanism that is used if the estimate is believed."""
         if isinstance(mechanism.given, Strategy):
             return mechanism.given
-        request = mechanism.made_for(estimate)
+        request = mechanism.request_for(estimate)
         assert request is not None
         return self._made(request)
 

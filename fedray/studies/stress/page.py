@@ -114,10 +114,17 @@ def _rows_table(result: StressResult) -> Table:
         del cells["observed epsilon"]
     notes = (_rests_on(result), f"{COLUMNS} {LEGEND}.")
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
+    reasons = (*_made_for_others(result), *reasons)
     details = ("MaxLoss", "RmsLoss", "max error", "RMS error", "excess")
     told = {"details": details, "method": (EXCESS, "Losses are errors at mu = 1.")}
     table = Table.of(_title(result), result.rows, cells, *notes, *reasons, **told)
     return table.varied("rounds", "estimate b, k", "truth b, k")
+
+
+def _made_for_others(result: StressResult) -> list[str]:
+    """Returns a note for each mechanism that was made for another loss or workload."""
+    found = {f"{row.mechanism} was made for {row.made_for}.": row.made_for for row in result.rows}
+    return [note for note, made_for in found.items() if made_for]
 
 
 def _rests_on(result: StressResult) -> str:
@@ -204,6 +211,7 @@ def _outcome_tables(result: StressResult) -> list[Table]:
         else "A k below ceil(n / b) rests on the simulated times; "
         "participation.max_participations secures it.",
         f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
+        *_made_for_others(result),
         *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
     )
     details = ("epsilon 95 %", error, "excess", "regret 95 %")
