@@ -1,7 +1,6 @@
 """Tables of mechanisms at one setting."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from fedray.base.rounding import counted, down, fine, given, in_words, needed_noise, significant, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
@@ -63,13 +62,14 @@ def mechanisms_verdict(several: Mechanisms) -> str:
     if len(several.by_name) == 1:
         return figures_verdict(several.first)
     objective = several.first.objective
-    losses = {name: each.loss.of(objective) for name, each in several.by_name.items()}
-    marks = {name: partial(_mark, each) for name, each in several.by_name.items()}
-    (best, least), *others = sorted(losses.items(), key=lambda pair: pair[1])
+    ordered = sorted(several.by_name.items(), key=lambda pair: pair[1].loss.of(objective))
+    (best, figures), *others = ordered
+    least = figures.loss.of(objective)
+    value = f"{LOSS_NAMES[objective]} {significant(least)}{_mark(figures, ', {}')}"
     more = ", ".join(
-        f"{name} +{100 * (each / least - 1):.1f} %{marks[name](' ({})')}" for name, each in others
+        f"{name} +{100 * (each.loss.of(objective) / least - 1):.1f} %{_mark(each, ' ({})')}"
+        for name, each in others
     )
-    value = f"{LOSS_NAMES[objective]} {significant(least)}{marks[best](', {}')}"
     return f"Least error at equal privacy: {best} ({value}); {more}."
 
 
