@@ -664,7 +664,6 @@ y = "epsilon"
 vary = {min_sep = [10, 15]}
 [[mechanisms]]
 kind = "blt"
-objective = "max"
 made_for = ["estimate", "truth"]
 [[mechanisms]]
 kind = "tree"
@@ -766,7 +765,7 @@ def test_runs_of_several_seeds_have_means_with_student_s_interval(tmp_path: Path
             row["epsilon"]
             for row in table
             if row["cell.participation.timer_hours"] == float(hours)
-            and row["mechanism"].replace(", least MaxLoss", "") == name
+            and row["mechanism"].replace(", least RmsLoss", "") == name
         ]
         assert (runs, len(values)) == ("3", 3)
         mean, sd = np.mean(values), np.std(values, ddof=1)

@@ -15,8 +15,8 @@ B = A C^-1 and z the noise that was chosen:
 
 ||B|| is the root mean square over the rounds, or the largest, by the loss for which all mechanisms
 are made. Candidates are the mechanism itself, the one made for the truth, and those of its kind
-made for the estimates and the truths of the same run, as far as their loss is known exactly. No
-regret is below 0: the one made for the truth need not be the best, because more bands than b, or
+made for the estimates and the truths of the same condition, as far as their loss is known exactly.
+No regret is below 0: the one made for the truth need not be the best, because more bands than b, or
 another end of a search, may have a smaller loss.
 """
 
@@ -205,8 +205,10 @@ class Stressed:
     """Folder of the cache of mechanisms."""
     seed: int | None = None
     what_if: str | None = None
-    others: tuple[MinSep, ...] = ()
-    """Further truths of the run, whose mechanisms are candidates too."""
+    candidates: tuple[MinSep, ...] = ()
+    """Estimates of the same condition, whose mechanisms are candidates for the least loss."""
+    other_truths: tuple[MinSep, ...] = ()
+    """Other truths of the same condition, whose mechanisms are candidates too."""
 
     def rows(self) -> list[StressRow]:
         """Returns a row for each mechanism and estimate."""
@@ -299,8 +301,12 @@ class Stressed:
             return [row if row.value is None else replace(row, note=note) for row in rows]
         if own is None:
             return rows
-        losses = [own, *(row.value for row in rows if row.is_exact and row.value is not None)]
-        for other in self.others:
+        losses = [own]
+        if not isinstance(mechanism.given, Strategy):
+            judged = zip(self.estimates, rows, strict=True)
+            known = (row for estimate, row in judged if estimate in self.candidates)
+            losses += [row.value for row in known if row.is_exact and row.value is not None]
+        for other in self.other_truths:
             # A mechanism that cannot run here, or has only a bound, is no candidate.
             with suppress(ValueError, ArithmeticError):
                 losses.append(self._loss_of(mechanism, other) or own)

@@ -146,7 +146,7 @@ def stress(
     where = placement or (
         Placement() if isinstance(opened, Scenario) else Placement(1, "in-process")
     )
-    cases = replace(cases, jobs=_with_others(cases.jobs))
+    cases = replace(cases, jobs=_with_candidates(cases.jobs))
     _make_mechanisms(cases.jobs, where, on_progress)
     done = sorted(
         run_jobs(
@@ -404,9 +404,9 @@ def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, .
     return tuple(MinSep(n, b, min(most_of_device(n, b), most)) for b in tried)
 
 
-def _with_others(jobs: Sequence[Stressed]) -> list[Stressed]:
-    """Returns the jobs with the truths of the others of the same condition and length, whose
-    mechanisms are made anyway."""
+def _with_candidates(jobs: Sequence[Stressed]) -> list[Stressed]:
+    """Returns the jobs with their estimates, and the truths of the others of the same condition and
+    length, as candidates: their mechanisms are made anyway."""
 
     def others_of(job: Stressed) -> tuple[MinSep, ...]:
         own = job.truth.binding
@@ -414,7 +414,7 @@ def _with_others(jobs: Sequence[Stressed]) -> list[Stressed]:
         of_length = [each for each in known if each and own and each.rounds == own.rounds]
         return tuple(e for e in dict.fromkeys(of_length) if e not in (own, *job.estimates))
 
-    return [replace(job, others=others_of(job)) for job in jobs]
+    return [replace(e, candidates=e.estimates, other_truths=others_of(e)) for e in jobs]
 
 
 def _make_mechanisms(jobs: list[Stressed], placement: Placement, on_progress: Listener) -> None:
