@@ -98,6 +98,8 @@ class StressRow(Document):
     another objective."""
     note: str = ""
     """Why figures are missing, or what else to know."""
+    days: float | None = None
+    """Length of the simulated run; None for other truths."""
 
     @property
     def rms_excess(self) -> InJson[float | None]:
