@@ -961,7 +961,8 @@ def test_a_changed_scenario_is_said_with_its_keys_and_only_bounds_are_marked_as_
     (table,) = result.tables()
     condition = "if population.devices=2000 and rounds.count=30"
     assert table.caption.endswith(f", of small (2,000 devices), {condition}, in 4 runs")
-    assert "Seeds 0 to 3; 30 rounds of 60 reports, timer 24 h." in table.notes
+    setting = "2,000 devices, 30 rounds of 60 reports, timer 24 h"
+    assert f"Seeds 0 to 3; {setting}." in table.notes
     assert result.to_json()["overrides"] == [*keys]
     assert "devices = 2000" in result.page(), "the whole scenario is folded"
     (figure, *_) = result.figures()

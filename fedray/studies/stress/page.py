@@ -12,7 +12,6 @@ from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_lo
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
 from fedray.report.table import COLUMNS, NO_GUARANTEE, Table
-from fedray.studies.compare_page import comparison_figures, comparison_tables
 from fedray.studies.stress.condition import ALONE, Condition, unjudged
 from fedray.studies.stress.judged import StressRow
 from fedray.studies.stress.outcome import (
@@ -62,7 +61,7 @@ def stress_tables(result: StressResult) -> list[Table]:
     """The rows of each truth; of simulated runs a table for each condition, the recommendation of
     each, and all of them together; then trained models."""
     # The other tables of a comparison are those of `fedray compare`.
-    trained = [] if result.comparison is None else comparison_tables(result.comparison)[:1]
+    trained = [] if result.comparison is None else result.comparison.tables()[:1]
     if not result.conditions:
         return [_rows_table(result), *trained]
     base, *others = result.conditions
@@ -192,14 +191,10 @@ def _shown(condition: Condition) -> list[Outcome]:
 def _legend(result: StressResult, base: Condition) -> tuple[str, ...]:
     """Returns the notes that stand below the first table for all."""
     runs = max((each.runs for each in _shown(base)), default=0)
-    rounds = result.scenario and (
-        f"{result.scenario.rounds.count:,} rounds of {result.scenario.rounds.report_goal:,} "
-        f"reports, timer {result.scenario.participation.timer_hours:g} h"
-    )
     seeds = sorted({row.seed for row in base.rows if row.seed is not None})
-    which = f"seeds {seeds[0]} to {seeds[-1]}" if seeds[1:] else f"seed {seeds[0]}"
+    which = f"Seeds {seeds[0]} to {seeds[-1]}" if seeds[1:] else f"Seed {seeds[0]}"
     return (
-        f"{which.capitalize()}{f'; {rounds}' if rounds else ''}.",
+        f"{which}{f'; {result.setting}' if result.setting else ''}.",
         f"{COLUMNS} runs above {given(result.epsilon)}, runs that spend more than the target; "
         f"{_words(result)}; *, recommended. Epsilons and needed noise are medians over the runs, "
         "costs means.",
@@ -324,7 +319,7 @@ def stress_figures(result: StressResult) -> list[Figure]:
         ("noise_factor", f"Noise factor, to keep epsilon {given(result.epsilon)}", 1.0),
         ("rms_regret", "Cost in RmsLoss (%), at equal epsilon", 0.0),
     )
-    trained = [] if result.comparison is None else comparison_figures(result.comparison)
+    trained = [] if result.comparison is None else result.comparison.figures()
     of: Sequence[Condition | None] = result.conditions or [None]
     return [*(_figure(result, each, *figure) for each in of for figure in figures), *trained]
 

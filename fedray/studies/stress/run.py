@@ -87,7 +87,7 @@ def stress(
         mechanisms: kinds, files of mechanisms, or names such as blt-400.
         seeds: runs of a scenario, with seeds from its own on, 20 by default; or trainings of each
             mechanism, 3 by default.
-        what_ifs: overrides of the scenario, "table.key=value", each with as many runs.
+        what_ifs: overrides of the scenario, "table.key=value", each a condition with as many runs.
         train: whether models are trained on the trace at equal epsilon, with every mechanism made
             for the first estimate and for the truth, and without noise.
         out: directory of the trainings, which an interrupted one continues; default: a new one.
@@ -192,13 +192,16 @@ class _Cases:
         done = run_jobs(
             Stressed.rows, jobs, placement, lambda counts: on_progress(counts.line("truths judged"))
         )
-        own, shared = [], []
+        own: list[StressRow] = []
+        shared: list[StressRow] = []
         for place, found in sorted(done):
             job = self.jobs[place]
             for row in (replace(each, days=job.truth.days) for each in found):
                 estimate = MinSep(*estimate_of(row))
-                own += [row] * (estimate in job.estimates)
-                shared += [row] * (estimate in self.shared)
+                if estimate in job.estimates:
+                    own.append(row)
+                if estimate in self.shared:
+                    shared.append(row)
         # One truth has the rows of an estimate together.
         return tuple(row for case in grouped(own, case_of) for row in case), tuple(shared)
 
