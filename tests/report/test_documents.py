@@ -301,7 +301,8 @@ def test_documents_of_mechanisms_match_their_types(
     settings = printed(fedray_command, "stress", *stressed, *page, "--json")
     result = fedray.stress(rounds=60, estimated=[12], actual=[9], mechanisms=["tree"])
     rows = [replace(row, seed=1, what_if=key) for row in result.rows for key in (None, "seed=2")]
-    simulated = replace(result, rows=tuple(rows), overrides=("seed=2",)).to_json()
+    changes = {"rows": tuple(rows), "overrides": ("seed=2",), "shared_rows": tuple(rows)}
+    simulated = replace(result, **changes).to_json()
     check("fedray stress", settings, simulated, {"comparison": {}})
 
 

@@ -133,10 +133,10 @@ def test_pairs_of_a_stress_test_are_named_once_and_bounds_are_named() -> None:
         for pair in ("100 to 90", "400 to 300", "400 to 440", "1,000 to 2,001"):
             assert texts.count(pair) == 1
         assert "banded (upper bound)" in texts
-    assert figure.y.title == "Regret of RmsLoss (%)"
+    assert figure.y.title == "Cost in RmsLoss (%)"
     assert max(figure.series[-1].y) == pytest.approx(7.3)
     (table,) = stressed().tables()
-    column = table.columns.index("regret")
+    column = table.columns.index("cost at equal epsilon")
     assert [row[column] for row in table.rows if row[0] == "banded"] == ["<= +7.3 %"]
 
 
@@ -352,8 +352,7 @@ def test_another_program_reads_the_latex_table() -> None:
     rows = latex_cells(table.rendered("tex"))
     assert len(rows) == 1 + len(table.rows)
     assert "MaxLoss" not in rows[0], "a paper has no room for details"
-    assert "regret (%)" in rows[0]
-    assert "regret (%)" in rows[0]
+    assert "cost at equal epsilon (%)" in rows[0]
 
 
 def test_a_caption_has_values_as_formulas_and_lists_as_they_are() -> None:

@@ -94,7 +94,8 @@ def stress(
             on_progress=show,
         )
     result = replace(result, overrides=tuple(overrides) if overrides else None)
-    for warning in result.warnings:
+    trained = result.comparison
+    for warning in (*result.warnings, *(() if trained is None else trained.warnings)):
         print_line(f"fedray: warning: {warning}", err=True)
     written = write_shown(result, page, figures)
     if as_json:

@@ -105,6 +105,8 @@ class StressRow(Document):
     those of the row, or unknown."""
     note: str = ""
     """Why figures are missing, or what else to know."""
+    days: float | None = None
+    """Length of the simulated run; None for other truths."""
 
     @property
     def error(self) -> float | None:
