@@ -281,8 +281,8 @@ def _conditions_table(result: StressResult, robust: Condition) -> Table:
         cells,
         f"{COLUMNS} truth, what the rules enforce in the runs, or what was observed if they "
         "enforce nothing; z, the least for the target under the design's b and k; "
-        f"{ERRORS[result.loss]} of prefix sums with it, at clip norm 1. Behind a given b stands the "
-        "largest epsilon of a mechanism (0.95 quantile over the runs).",
+        f"{ERRORS[result.loss]} of prefix sums with it, at clip norm 1. Behind a given b stands "
+        "the largest epsilon of a mechanism (0.95 quantile over the runs).",
         subject=lambda each: replace(each.of, population=result.population),
     )
 
