@@ -172,7 +172,7 @@ def write_coefficients(strategies: Mapping[str, Strategy], rounds: int, file: st
     columns = []
     for name, strategy in strategies.items():
         if not isinstance(strategy, ToeplitzStrategy):
-            rule = f"has coefficients of Toeplitz matrices, and the C of {name} is none"
+            rule = f"has a column per Toeplitz matrix, and C of {name} is not Toeplitz"
             raise InputError.of("coefficients", str(path), rule, "give a .npy file for its matrix")
         columns.append(strategy.first_column(rounds).tolist())
     text = io.StringIO()

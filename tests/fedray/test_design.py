@@ -233,7 +233,7 @@ def test_coefficients_are_those_of_c_over_all_rounds(fedray_command, tmp_path: P
         expected = (strategy or read_strategy(name)).definition(60)
         np.testing.assert_allclose(np.load(matrix), expected, rtol=1e-12)
     for names, path, says in (
-        (("tree",), file, "the C of tree is none; give a .npy file for its matrix"),
+        (("tree",), file, "C of tree is not Toeplitz; give a .npy file for its matrix"),
         (("tree", "identity"), matrix, "has room for one matrix; name one mechanism"),
         (("tree",), tmp_path / "c.txt", "must end in .csv or .npy"),
     ):
