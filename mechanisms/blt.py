@@ -14,6 +14,9 @@ from fedray.base.arrays import Float64Array, Int64Array
 from .recurrence import Buffers
 from .toeplitz import ToeplitzStrategy
 
+LEAST_DECAY = 1e-13
+"""Bound of the search on -log(theta): a buffer with this decay forgets nothing."""
+
 
 class BLT(ToeplitzStrategy):
     """Buffered linear Toeplitz strategy.
@@ -55,6 +58,11 @@ class BLT(ToeplitzStrategy):
                 f"must have spectral radius at most 1, not {radius:g}; lower omega"
             )
         return self
+
+    @property
+    def is_at_bound(self) -> bool:
+        """Whether the largest theta is the bound of the search, to the last digits of a float."""
+        return -np.log(max(self.theta)) < 1.01 * LEAST_DECAY
 
     def first_column(self, rounds: int) -> Float64Array:
         return _coefficients(self.theta, self.omega, rounds)

@@ -19,8 +19,9 @@ from .accounting.monte_carlo import BY_DRAWS
 from .accounting.renyi import renyi_epsilon
 from .accounting.sampled import PoissonSampling, sampled_release
 from .accounting.zcdp import rho_of
-from .loss import Loss, loss
+from .loss import Loss, Objective, Purpose, loss
 from .participation import MinSep
+from .registry import BLT
 from .strategy import Strategy
 from .triangular import MatrixFile
 from .workload import PREFIX, Workload, workload_of
@@ -84,11 +85,32 @@ class Figures(DrawnResult):
     """Poisson sampling assumed by the amplified epsilon, or None."""
     workload: NotInJson[Workload] = PREFIX
     """Matrix A of the errors."""
-    made_for: IfAny[str] = None
-    """Workload that the mechanism's file was made for; absent if it is that of the errors."""
+    objective: Annotated[Objective, Key("loss")] = "rms"
+    """Loss by which the mechanism is compared: "rms" or "max"."""
+    purpose: NotInJson[Purpose | None] = None
+    """Loss and workload that the mechanism was made for; None if it was made for none, or if that
+    is unknown."""
 
     def __repr__(self) -> str:
         return f"<Figures of {self.headline.rstrip('.')}>"
+
+    @property
+    def made_for(self) -> IfAny[str]:
+        """Loss and workload that the mechanism was made for, such as "RmsLoss" or "MaxLoss of
+        momentum=0.9"; absent if it was made for none, or if that is unknown."""
+        return None if self.purpose is None else str(self.purpose)
+
+    @property
+    def is_for_another(self) -> bool:
+        """Whether the mechanism was made for another loss or workload than it is compared by."""
+        own = Purpose(self.objective, str(self.workload))
+        return self.purpose is not None and self.purpose.differs_from(own)
+
+    @property
+    def is_at_bound(self) -> Annotated[IfAny[bool], Key("theta_is_at_bound")]:
+        """True if the largest theta is the bound of the search: that buffer forgets nothing. Absent
+        otherwise."""
+        return (isinstance(self.strategy, BLT) and self.strategy.is_at_bound) or None
 
     @property
     def event(self) -> Event | None:

@@ -1,27 +1,33 @@
 """Strategies on disk: a JSON document `{"kind": ..., parameters}` and, for a matrix, a `.npy` file
-next to it."""
+next to it; and C itself, for other programs."""
 
+import csv
+import io
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from fedray.base.arrays import Float64Array
 from fedray.base.atomic import write_beside, write_output
 from fedray.base.errors import InputError, shown
 from fedray.base.mistakes import explain
 from fedray.base.nearest import nearest_first
 from fedray.base.parsing import read_document
-from .named import PARAMETERS, named_mechanism
+from .loss import LOSS_NAMES, Purpose
+from .named import NAMED_PURPOSE, PARAMETERS, named_mechanism
 from .registry import STRATEGY_KINDS, AnyStrategy
-from .strategy import Strategy
+from .strategy import MOST_MATRIX_ROUNDS, Strategy
+from .toeplitz import ToeplitzStrategy, toeplitz_blocks
 from .triangular import MatrixFile
-from .workload import Workload
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
-WORKLOAD = "workload"
-"""Key of a file for the workload that the mechanism was made for."""
+WORKLOAD, LOSS = "workload", "loss"
+"""Keys of a file for the workload and the loss that the mechanism was made for."""
 
 
 def read_strategy(file: str | Path) -> Strategy:
@@ -43,8 +49,9 @@ def read_strategy(file: str | Path) -> Strategy:
     else:
         document = read_document(path, "mechanism file", "JSON")
     if isinstance(document, dict):
-        # It documents the mechanism's purpose, and is no part of it.
-        document.pop(WORKLOAD, None)
+        # They document the mechanism's purpose, and are no part of it.
+        for key in (WORKLOAD, LOSS):
+            document.pop(key, None)
     try:
         return strategy_of(document, path.parent)
     except ValidationError as error:
@@ -89,18 +96,28 @@ def _of_kind(kind: str, directory: Path) -> Strategy:
         ) from None
 
 
-def recorded_workload(file: Path) -> str | None:
-    """Returns the workload that a mechanism file records, as text; None if it records none. Raises
-    InputError."""
-    document = read_document(file, "mechanism file", "JSON")
-    workload = document.get(WORKLOAD) if isinstance(document, dict) else None
+def recorded_purpose(file: str | Path) -> Purpose | None:
+    """Returns the loss and the workload that a mechanism file records, or those of a named
+    mechanism; None if neither is known. Raises InputError."""
+    path = Path(file)
+    if not path.is_file():
+        return NAMED_PURPOSE if str(file) in PARAMETERS else None
+    if path.suffix == ".npy":
+        return None
+    found = read_document(path, "mechanism file", "JSON")
+    document = found if isinstance(found, dict) else {}
+    workload, loss = document.get(WORKLOAD), document.get(LOSS)
     if not isinstance(workload, str | None):
         rule = "of a mechanism file must be text, such as prefix"
         raise InputError.of(WORKLOAD, workload, rule, f"correct {str(file)!r}")
-    return workload
+    if loss is not None and loss not in LOSS_NAMES:
+        raise InputError.of(
+            LOSS, loss, "of a mechanism file must be max or rms", f"correct {str(file)!r}"
+        )
+    return None if workload is loss is None else Purpose(loss, workload)
 
 
-def write_strategy(strategy: Strategy, file: str | Path, workload: Workload | None = None) -> None:
+def write_strategy(strategy: Strategy, file: str | Path, purpose: Purpose | None = None) -> None:
     """Writes the JSON of a strategy to `file`, after its matrix, whose file is named after its
     content.
 
@@ -109,14 +126,71 @@ def write_strategy(strategy: Strategy, file: str | Path, workload: Workload | No
     Args:
         strategy: the mechanism.
         file: path of the JSON file.
-        workload: workload that the mechanism was made for, which the file records; None for none.
+        purpose: loss and workload that the mechanism was made for, which the file records; None
+            for none.
 
     Raises:
         InputError: the file cannot be written.
     """
     path = Path(file)
-    recorded = {} if workload is None else {WORKLOAD: str(workload)}
+    known = purpose or Purpose()
+    recorded = {WORKLOAD: known.workload, LOSS: known.objective}
+    recorded = {key: value for key, value in recorded.items() if value is not None}
     write_json({**document_of(strategy, path), **recorded}, path, _what(path))
+
+
+def write_coefficients(strategies: Mapping[str, Strategy], rounds: int, file: str | Path) -> None:
+    """Writes C over all rounds: to a .csv file the coefficients c_0, c_1, ..., [rounds], with a
+    column for each mechanism, or to a .npy file the matrix of one mechanism, [rounds, rounds] or,
+    of a tree, [nodes, rounds].
+
+    Args:
+        strategies: mechanisms by name; in a .csv file all are Toeplitz.
+        rounds: number of rounds n.
+        file: path of the file.
+
+    Raises:
+        InputError: the file cannot have these mechanisms, or cannot be written.
+    """
+    path = Path(file)
+    what = f"coefficients {str(path)!r}"
+    if path.suffix == ".npy":
+        if len(strategies) > 1:
+            rule = "has room for one matrix"
+            raise InputError.of("coefficients", str(path), rule, "name one mechanism")
+        if rounds > MOST_MATRIX_ROUNDS:
+            rule = f"has a matrix of at most {MOST_MATRIX_ROUNDS:,} rounds"
+            raise InputError.of("coefficients", str(path), rule, "give a .csv file")
+        (strategy,) = strategies.values()
+        buffer = io.BytesIO()
+        strategy.check_rounds(rounds)
+        np.save(buffer, _matrix(strategy, rounds))
+        write_output(path, buffer.getvalue(), what)
+        return
+    if path.suffix != ".csv":
+        raise InputError.of("coefficients", str(path), "must end in .csv or .npy")
+    columns = []
+    for name, strategy in strategies.items():
+        if not isinstance(strategy, ToeplitzStrategy):
+            rule = f"has a column per Toeplitz matrix, and C of {name} is not Toeplitz"
+            raise InputError.of("coefficients", str(path), rule, "give a .npy file for its matrix")
+        columns.append(strategy.first_column(rounds).tolist())
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["rounds later", *strategies])
+    # Python writes the shortest decimals that are read back as the same number.
+    writer.writerows(zip(range(rounds), *columns, strict=True))
+    write_output(path, text.getvalue().encode(), what)
+
+
+def _matrix(strategy: Strategy, rounds: int) -> Float64Array:
+    if not isinstance(strategy, ToeplitzStrategy):
+        return strategy.definition(rounds)
+    # The definition goes through every entry, which takes minutes at 20,000 rounds.
+    C = np.zeros((rounds, rounds))
+    for first, block in toeplitz_blocks(strategy.first_column(rounds)):
+        C[first:, first : first + block.shape[1]] = block
+    return C
 
 
 def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:

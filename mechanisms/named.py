@@ -12,7 +12,9 @@ other two are not in print, and were found again by their rows of Table 4, which
 """
 
 from .blt import BLT
+from .loss import Purpose
 from .strategy import Strategy
+from .workload import PREFIX
 
 PARAMETERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "blt-100": (
@@ -30,6 +32,8 @@ PARAMETERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     ),
 }
 """(theta, omega) by name."""
+NAMED_PURPOSE = Purpose("max", str(PREFIX))
+"""Loss that the paper's mechanisms were made for."""
 
 
 def named_mechanism(name: str) -> BLT:

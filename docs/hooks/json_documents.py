@@ -126,9 +126,11 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
     "fedray fit-min-sep": Document(Fit),
     "fedray population": Document(PopulationSupply),
-    "fedray mechanism": Document(Figures, printed.Written),
+    "fedray mechanism": Document(Figures, printed.Written, printed.WrittenCoefficients),
     "fedray calibrate": Document(TraceCalibration),
-    "fedray mechanism, of several": Document(Mechanisms, printed.Written),
+    "fedray mechanism, of several": Document(
+        Mechanisms, printed.Written, printed.WrittenCoefficients
+    ),
     "fedray optimize": Document(Found, printed.WithSearch, base="fedray mechanism"),
     "fedray status": Document(Listing),
     "fedray schema TABLE": Document(Schema),

@@ -23,6 +23,13 @@ class Written(TypedDict):
     """Directory of the figures; only with `--figures`."""
 
 
+class WrittenCoefficients(TypedDict):
+    """File of coefficients that `fedray mechanism` wrote."""
+
+    coefficients: NotRequired[str]
+    """Path of the file; only with `--coefficients`."""
+
+
 class WrittenAnswer(TypedDict):
     """Files that `fedray answer` wrote."""
 

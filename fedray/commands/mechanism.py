@@ -19,6 +19,8 @@ def mechanism(
     sampling: float | None = None,
     random_rounds: bool = False,
     workload: str = "prefix",
+    loss: str = "rms",
+    coefficients: Path | None = None,
     page: Path | None = None,
     figures: Path | None = None,
     as_json: bool = False,
@@ -35,6 +37,9 @@ def mechanism(
             band-fhu or bisr
         workload (W): prefix, or parts joined by commas: momentum=0.9, decay=0.95,
             schedule=SCENARIO.toml
+        loss (max|rms): loss to compare by, and to choose the bands of band-fhu and bisr for
+        coefficients (FILE): C over all rounds: .csv for the coefficients of Toeplitz mechanisms, or
+            .npy for the matrix of one mechanism
     Privacy, by one of the first three:
         noise_multiplier (Z): noise multiplier, for rho and epsilon
         epsilon (E): largest epsilon allowed, for the least noise multiplier
@@ -44,6 +49,7 @@ def mechanism(
         random_rounds: a sampled device rests for min-sep - 1 rounds
     """
     from fedray.mechanisms.figures import Mechanisms
+    from fedray.mechanisms.files import write_coefficients
     from fedray.runs.design import evaluate_mechanisms
 
     found = evaluate_mechanisms(
@@ -57,10 +63,15 @@ def mechanism(
         has_random_rounds=random_rounds,
         epsilon=epsilon,
         rho=rho,
+        loss=loss,
     )
     # One mechanism has all its figures; several share a table of the comparable ones.
     result = next(iter(found.values())) if len(found) == 1 else Mechanisms(found)
     written = write_shown(Mechanisms(found), page, figures)
+    if coefficients is not None:
+        strategies = {name: each.strategy for name, each in found.items()}
+        write_coefficients(strategies, Mechanisms(found).first.participation.rounds, coefficients)
+        written["coefficients"] = str(coefficients)
     print_result(result, as_json, **written)
     if not as_json:
         print_files(written)

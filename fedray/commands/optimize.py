@@ -23,6 +23,7 @@ def optimize(
     is_fixed_order: bool = False,
     buffers: int | None = None,
     bands: int | None = None,
+    loss: str = "rms",
     workload: str = "prefix",
     epsilon: float | None = None,
     delta: float | None = None,
@@ -42,6 +43,7 @@ def optimize(
             best, or a finished blt-100, blt-400 or blt-1000
         buffers (D): buffers of a blt; default: 4
         bands (B): bands; default: min-sep, or those of least loss for band-fhu and bisr
+        loss (max|rms): loss to minimise: of the worst round, or the root mean square over rounds
         workload (W): prefix, for prefix sums; SCENARIO.toml for its server; or parts joined by
             commas: momentum=0.9, decay=0.95, schedule=SCENARIO.toml
         out (FILE): mechanism as JSON, with a matrix as .npy beside it
@@ -64,7 +66,7 @@ def optimize(
     if wanted is not None:
         # The search sets min-sep and participations, by the number of bands.
         setting = (AMPLIFIED_KIND, rounds, 1, 1)
-    request = read_request(*setting, buffers, bands, workload, is_fixed_order)
+    request = read_request(*setting, buffers, bands, workload, is_fixed_order, loss)
     started = time.perf_counter()
     with progress_line(f"optimizing {kind}") as show:
         found = find_mechanism(request, out, show, wanted)

@@ -21,18 +21,23 @@ LOG_BARS = 100.0
 """The same ratio for bars, above which the smallest would no longer be visible; the smallest bars
 show min-sep and max participations."""
 
-COLORS = ["#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b", "#747a80", "#0e8f9e"]
+COLORS = [
+    *("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00"),
+    *("#c43d6b", "#747a80", "#0e8f9e", "#7a8f1f", "#9a6a4a"),
+]
 DASHES = ("solid", "dash", "dot", "dashdot")
 MARKERS = {
     **{"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"},
-    **{"v": "triangle-down", "P": "cross", "X": "x", "p": "pentagon"},
+    **{"v": "triangle-down", "P": "cross", "X": "x", "p": "pentagon", "<": "triangle-left"},
+    "h": "hexagon",
 }
 """Shapes of points by place, by their names in matplotlib, with those in plotly.js."""
 KINDS = {
-    **{"blt": 0, "banded-toeplitz": 1, "toeplitz": 1, "banded": 2, "tree": 3, "tree-full": 3},
-    **{"band-fhu": 4, "bisr": 5, "identity": 6, "dense": 7, "matrix": 7},
+    **{"blt": 0, "banded-toeplitz": 1, "toeplitz": 1, "banded": 2, "tree": 3, "band-fhu": 4},
+    **{"bisr": 5, "identity": 6, "dense": 7, "tree-full": 8, "matrix": 9},
 }
-"""Place of the colour and dash of each kind of mechanism, the same in every figure."""
+"""Place of the colour and dash of each kind of mechanism, the same in every figure. Only
+banded-toeplitz and toeplitz share one, because a file of the former is of the latter kind."""
 MOST_MARKED = 20
 """Points of a line up to which they are marked."""
 DRAWN_PARTS = 1000

@@ -2,18 +2,14 @@
 
 import numpy as np
 
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import Float64Array
 from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.mechanisms.registry import Identity
-from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.toeplitz import ToeplitzStrategy
+from fedray.mechanisms.triangular import TriangularStrategy
 from fedray.report.figure import Axis, Figure, Series, needs_log
 from fedray.report.mechanisms import mechanism_tables
 from fedray.report.page import render_study
-
-DRAWN_ROUNDS = 2048
-"""Largest number of coefficients; C is then built by its slow definition in seconds."""
-POINTS = 120
-"""Largest number of points of a line, at equal ratios."""
 
 
 def mechanism_page(found: Mechanisms | Figures) -> str:
@@ -37,17 +33,21 @@ def mechanism_figures(found: Mechanisms | Figures) -> list[Figure]:
     """Returns the noise of the workload's rows, and the coefficients of C and C^-1."""
     several = _several(found)
     figures: list[Figure] = [_noise(several)]
-    rounds = min(several.first.participation.rounds, DRAWN_ROUNDS)
+    rounds = several.first.participation.rounds
     columns, inverses = [], []
     for name, each in several.by_name.items():
-        C = each.strategy.definition(rounds)
-        # A tree has a row per node, so its columns have no lags.
-        if C.shape == (rounds, rounds) and rounds > 1:
-            kind = each.strategy.kind
-            columns.append(_coefficients(name, kind, C[1:, 0]))
-            inverse = -_first_column(each.strategy, rounds)[1:]
-            inverses.append(_coefficients(name, kind, inverse))
-    if columns:
+        strategy, kind = each.strategy, each.strategy.kind
+        if isinstance(strategy, ToeplitzStrategy):
+            column, inverse = strategy.first_column(rounds), strategy.inverse_first_column(rounds)
+        elif isinstance(strategy, TriangularStrategy):
+            _, block = next(iter(strategy.noise_blocks(rounds)))
+            column, inverse = strategy.matrix[:rounds, 0], block[:, 0].copy()
+        else:
+            # A tree has a row per node, so its columns have no lags.
+            continue
+        columns.append(_coefficients(name, kind, column[1:]))
+        inverses.append(_coefficients(name, kind, -inverse[1:]))
+    if columns and rounds > 1:
         figures += [
             _lags(
                 "coefficients", "Coefficients of C", "The first column of C, after the 1.", columns
@@ -67,11 +67,6 @@ def _several(found: Mechanisms | Figures) -> Mechanisms:
     return found if isinstance(found, Mechanisms) else Mechanisms({found.strategy.kind: found})
 
 
-def _first_column(strategy: Strategy, rounds: int) -> Float64Array:
-    _, block = next(iter(strategy.noise_blocks(rounds)))
-    return block[:, 0].copy()
-
-
 def _noise(several: Mechanisms) -> Figure:
     """Returns the standard deviation of the noise of each row of the workload, at equal privacy."""
     first = several.first
@@ -79,13 +74,11 @@ def _noise(several: Mechanisms) -> Figure:
     strategies = {name: each.strategy for name, each in several.by_name.items()}
     if not any(isinstance(each, Identity) for each in strategies.values()):
         strategies["independent noise"] = Identity()
-    x = _thinned(setting.rounds)
-    series = []
+    rounds, series = np.arange(1.0, setting.rounds + 1), []
     for name, strategy in strategies.items():
         deviations = np.sqrt(strategy.error_variances(setting.rounds, first.workload))
         deviations *= strategy.participation_sensitivity(setting).value
-        rounds = (x + 1).astype(np.float64)
-        series.append(Series(name, "line", rounds, deviations[x], mechanism=strategy.kind))
+        series.append(Series(name, "line", rounds, deviations, mechanism=strategy.kind))
     return Figure(
         "noise",
         f"Noise of the {rows} at equal privacy",
@@ -97,14 +90,9 @@ def _noise(several: Mechanisms) -> Figure:
     )
 
 
-def _thinned(count: int) -> Int64Array:
-    return np.unique(np.geomspace(1, count, POINTS).round().astype(int)) - 1
-
-
 def _coefficients(name: str, kind: str, values: Float64Array) -> Series:
-    chosen = _thinned(values.size)
     # Beyond the bands all are zero, which a logarithmic axis has no place for.
-    chosen = chosen[values[chosen] != 0]
+    chosen = np.flatnonzero(values)
     lags = (chosen + 1).astype(np.float64)
     return Series(name, "line", lags, values[chosen], mechanism=kind)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fedray.base.rounding import counted, down, fine, given, in_words, needed_noise, significant, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.figures import Figures, Mechanisms
-from fedray.mechanisms.loss import loss
+from fedray.mechanisms.loss import LOSS_NAMES, loss
 from fedray.mechanisms.optimize.amplified import AmplifiedBands
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
@@ -14,22 +14,31 @@ from fedray.report.table import Table
 
 MOST_SHOWN = 8
 """Largest number of values of a list that are shown."""
+AT_BOUND = "The largest theta is the bound of the search, exp(-1e-13): its buffer forgets nothing."
+"""Note on a BLT whose search ended at its bound."""
 
 
 def figures_verdict(figures: Figures) -> str:
     """Returns the epsilon of a mechanism, if it has noise, its loss, and how far it is from
     independent noise at equal privacy."""
     setting, found = figures.participation, figures.loss
-    independent = loss(Identity(), setting, figures.workload).rms_loss
+    least, objective = found.of(figures.objective), figures.objective
+    independent = loss(Identity(), setting, figures.workload).of(objective)
     spent = ""
     if figures.epsilon is not None:
         at_most = "" if found.sensitivity.is_exact else "at most "
         spent = f"epsilon {at_most}{up(figures.epsilon)} at delta {given(figures.delta)}, and "
     return (
-        f"{figures.strategy.kind} has {spent}{found.rms_loss / independent:.3g} times the error of "
-        f"independent noise at equal privacy (RmsLoss {significant(found.rms_loss)} of "
-        f"{figures.workload.rows})."
+        f"{figures.strategy.kind} has {spent}{least / independent:.3g} times the error of "
+        f"independent noise at equal privacy ({LOSS_NAMES[objective]} {significant(least)} of "
+        f"{figures.workload.rows}{_mark(figures, ', {}')})."
     )
+
+
+def _mark(figures: Figures, form: str) -> str:
+    """Returns what a mechanism was made for, in a form with a place for it, if it is compared by
+    another loss or workload."""
+    return form.format(f"made for {figures.made_for}") if figures.is_for_another else ""
 
 
 def figures_subject(figures: Figures) -> Subject:
@@ -39,9 +48,8 @@ def figures_subject(figures: Figures) -> Subject:
         figures.participation.min_sep,
         figures.participation.max_participations,
     )
-    return Subject(
-        f"{counted(n, 'round')} with min-sep {b:,}, at most {counted(k, 'participation')}"
-    )
+    limits = f"{counted(n, 'round')} with min-sep {b:,}, at most {counted(k, 'participation')}"
+    return Subject(f"{limits}{_order(figures.participation)}")
 
 
 def mechanism_subject(several: Mechanisms) -> Subject:
@@ -53,10 +61,16 @@ def mechanisms_verdict(several: Mechanisms) -> str:
     """Returns the mechanism of the least loss, and how much more the others have."""
     if len(several.by_name) == 1:
         return figures_verdict(several.first)
-    losses = {name: each.loss.rms_loss for name, each in several.by_name.items()}
-    (best, least), *others = sorted(losses.items(), key=lambda pair: pair[1])
-    more = ", ".join(f"{name} +{100 * (each / least - 1):.1f} %" for name, each in others)
-    return f"Least error at equal privacy: {best} (RmsLoss {significant(least)}); {more}."
+    objective = several.first.objective
+    ordered = sorted(several.by_name.items(), key=lambda pair: pair[1].loss.of(objective))
+    (best, figures), *others = ordered
+    least = figures.loss.of(objective)
+    value = f"{LOSS_NAMES[objective]} {significant(least)}{_mark(figures, ', {}')}"
+    more = ", ".join(
+        f"{name} +{100 * (each.loss.of(objective) / least - 1):.1f} %{_mark(each, ' ({})')}"
+        for name, each in others
+    )
+    return f"Least error at equal privacy: {best} ({value}); {more}."
 
 
 def figures_tables(figures: Figures) -> list[Table]:
@@ -84,9 +98,10 @@ def figures_tables(figures: Figures) -> list[Table]:
         *_privacy_facts(figures),
     ]
     if figures.made_for is not None:
-        facts.append(("made for another workload", figures.made_for))
+        other = ", another than here" if figures.is_for_another else ""
+        facts.append(("made for", f"{figures.made_for}{other}"))
     facts += [(name, in_words(each, MOST_SHOWN)) for name, each in figures.parameters().items()]
-    return [Table.facts("", facts)]
+    return [Table.facts("", facts, AT_BOUND if figures.is_at_bound else "")]
 
 
 def mechanism_tables(several: Mechanisms) -> list[Table]:
@@ -142,15 +157,13 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
         mechanisms: figures by name, all at one setting.
     """
     first = next(iter(mechanisms.values()))
-    setting = first.participation
-    most = counted(setting.max_participations, "participation")
-    title = f"{counted(setting.rounds, 'round')}, min-sep {setting.min_sep:,}, at most {most}"
-    title += _order(setting)
+    workload = first.workload
+    title = "Mechanisms" if workload.is_prefix else f"Mechanisms, errors of {workload.rows}"
     cells: dict[str, Callable[[tuple[str, Figures]], str]] = {
         "mechanism": lambda row: row[0],
         **(
-            {"made for": lambda row: row[1].made_for or str(row[1].workload)}
-            if any(each.made_for for each in mechanisms.values())
+            {"made for": lambda row: row[1].made_for or "-"}
+            if any(each.is_for_another for each in mechanisms.values())
             else {}
         ),
         "sensitivity": lambda row: fine(row[1].loss.sensitivity.value),
@@ -158,7 +171,10 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
         "MaxLoss": lambda row: f"{row[1].loss.max_loss:.6f}",
         "RmsLoss": lambda row: f"{row[1].loss.rms_loss:.6f}",
     }
-    notes = [f"The losses are the errors of {first.workload.rows} at equal privacy: compare these."]
+    notes = [
+        f"The losses are the errors of {workload.rows} at equal privacy. Compare "
+        f"{LOSS_NAMES[first.objective]}, for which mechanisms are made here."
+    ]
     if first.noise_multiplier is not None:
         # Calibrated to one epsilon, every mechanism has its own noise multiplier.
         multipliers = {each.noise_multiplier for each in mechanisms.values()}
@@ -176,5 +192,4 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
         condition = f"A sampled epsilon holds {first.condition}."
-    title = f"Mechanisms over {title}"
     return Table.of(title, mechanisms.items(), cells, condition, method=notes).varied()

@@ -13,7 +13,8 @@ from fedray.base.kept import cache_folder
 from fedray.base.nearest import nearest_first
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
-from fedray.mechanisms.files import read_strategy, recorded_workload, write_strategy
+from fedray.mechanisms.files import read_strategy, recorded_purpose, write_strategy
+from fedray.mechanisms.loss import Objective, Purpose, check_objective
 from fedray.mechanisms.optimize.amplified import Amplification, AmplifiedBands, best_bands
 from fedray.mechanisms.optimize.design import (
     FOLLOWING_KINDS,
@@ -58,6 +59,7 @@ def read_request(
     bands: int | None,
     workload: str = "prefix",
     is_fixed_order: bool = False,
+    loss: str = "rms",
 ) -> MechanismRequest:
     """Makes a request from the options of `fedray optimize`.
 
@@ -71,6 +73,7 @@ def read_request(
             participation,
             buffers,
             bands,
+            cast(Objective, loss),
             workload=read_workload(workload, participation.rounds),
         )
 
@@ -132,16 +135,20 @@ def find_mechanism(
         if amplification is not None:
             best, tried = best_bands(amplification, request, make, on_progress)
             if out is not None:
-                write_strategy(best.strategy, out, request.workload)
-            return Found(best, tried)
+                write_strategy(best.strategy, out, request.purpose)
+            return Found(_of_request(best, request), tried)
         strategy = make(request, on_progress=on_progress)
         figures = mechanism_figures(
             strategy, request.participation, None, _NO_DELTA, workload=request.workload
         )
         # The file comes last, so that a mechanism whose figures fail leaves none.
         if out is not None:
-            write_strategy(strategy, out, request.workload)
-        return Found(figures)
+            write_strategy(strategy, out, request.purpose)
+        return Found(_of_request(figures, request))
+
+
+def _of_request(figures: Figures, request: MechanismRequest) -> Figures:
+    return replace(figures, objective=request.objective, purpose=request.purpose)
 
 
 def evaluate_mechanisms(
@@ -158,6 +165,7 @@ def evaluate_mechanisms(
     has_random_rounds: bool = False,
     epsilon: float | None = None,
     rho: float | None = None,
+    loss: str = "rms",
 ) -> dict[str, Figures]:
     """Returns all figures of mechanisms at one setting, by mechanism as given: files (JSON or .npy)
     or kinds in FOLLOWING_KINDS.
@@ -172,11 +180,14 @@ def evaluate_mechanisms(
             rounds.
         epsilon: target for epsilon at delta.
         rho: target for rho, instead of epsilon.
+        loss: "rms" or "max", by which mechanisms are compared, and for which kinds are made.
 
     Raises:
         InputError: the setting is impossible, or nothing is proven for it.
     """
     has_target = (epsilon, rho) != (None, None)
+    check_objective(loss)
+    objective = cast(Objective, loss)
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations, is_fixed_order)
         sampling = _sampling(participation, probability, has_random_rounds)
@@ -190,7 +201,9 @@ def evaluate_mechanisms(
             )
         matrix = read_workload(workload, participation.rounds)
         # All are read before any is evaluated, so that a wrong name costs no time.
-        strategies = {str(each): _strategy(each, participation, matrix) for each in given}
+        strategies = {
+            str(each): _strategy(each, participation, matrix, objective=objective) for each in given
+        }
         found = {}
         for name, strategy in strategies.items():
             used = {"sampling": sampling, "workload": matrix}
@@ -200,15 +213,24 @@ def evaluate_mechanisms(
                     figures = calibrated_figures(*setting, delta, epsilon=epsilon, rho=rho, **used)
                 else:
                     figures = mechanism_figures(*setting, noise_multiplier, delta, **used)
-                found[name] = replace(figures, made_for=other_workload(name, matrix))
+                purpose = purpose_of(name, objective, matrix)
+                found[name] = replace(figures, objective=objective, purpose=purpose)
             except InputError as error:
                 raise InputError(f"mechanism {name!r}: {error}") from None
         return found
 
 
-def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None) -> Strategy:
+def mechanism_over(
+    given: Path, rounds: int, participation: MinSep | None = None, loss: Objective = "rms"
+) -> Strategy:
     """Returns the mechanism of a file (JSON or .npy), or of a kind, for the committed rounds of a
     trace: of any kind, optimised for a participation, or of one whose recipe searches nothing.
+
+    Args:
+        given: file, kind or name.
+        rounds: committed rounds of the trace.
+        participation: (n, b, k) that a kind is made for, or None.
+        loss: loss that a kind is made for.
 
     Raises:
         InputError: it is neither, cannot be read, or has fewer rounds.
@@ -216,7 +238,7 @@ def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None
     with _inputs():
         recipe = RECIPES.get(cast(Kind, str(given)))
         if recipe is not None and participation is not None and not given.is_file():
-            request = MechanismRequest(cast(Kind, str(given)), participation)
+            request = MechanismRequest(cast(Kind, str(given)), participation, objective=loss)
             return cached_mechanism(request, cache_folder("designs"))
         if recipe is not None and recipe.searched == "bands" and not given.is_file():
             raise ValueError(
@@ -235,21 +257,32 @@ def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None
         return found
 
 
-def other_workload(given: str | Path, workload: Workload) -> str | None:
-    """Returns the workload that the mechanism of a file was made for, if it is another one."""
-    path = Path(given)
-    made_for = recorded_workload(path) if path.is_file() and path.suffix != ".npy" else None
-    return made_for if made_for != str(workload) else None
+def purpose_of(
+    given: str | Path, objective: Objective, workload: Workload = PREFIX
+) -> Purpose | None:
+    """Returns the loss and the workload that a mechanism was made for: those that its file records,
+    those of a name such as blt-400, or the given ones for a kind that is optimised. None if nothing
+    is optimised, or if a file has no record."""
+    recipe = RECIPES.get(cast(Kind, str(given)))
+    is_kind = recipe is not None and recipe.searched != "nothing" and not Path(given).is_file()
+    return Purpose(objective, str(workload)) if is_kind else recorded_purpose(given)
 
 
-def _strategy(given: Path, at: MinSep, workload: Workload = PREFIX, *others: str) -> Strategy:
+def _strategy(
+    given: Path,
+    at: MinSep,
+    workload: Workload = PREFIX,
+    *others: str,
+    objective: Objective = "rms",
+) -> Strategy:
     """Returns the mechanism of a file, or of a kind that a setting determines, beside `others`."""
     kind = str(given)
     # A path of one word without a suffix may be meant for a kind; files of `--out` have a suffix.
     if given.is_file() or given.suffix or given.name != kind:
         return read_strategy(given)
     if kind in FOLLOWING_KINDS:
-        return optimize_mechanism(MechanismRequest(cast(Kind, kind), at, workload=workload))
+        request = MechanismRequest(cast(Kind, kind), at, objective=objective, workload=workload)
+        return optimize_mechanism(request)
     if kind in KINDS:
         raise ValueError(
             f"mechanism {kind!r} is a kind that is optimised for a setting; make one with "

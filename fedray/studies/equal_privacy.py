@@ -13,8 +13,10 @@ from fedray.base.errors import InputError
 from fedray.base.storage import local_path
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.identity import Identity
+from fedray.mechanisms.loss import Objective, Purpose, check_objective
+from fedray.mechanisms.workload import PREFIX
 from fedray.runs.calibrated import calibrated, ensures
-from fedray.runs.design import mechanism_over
+from fedray.runs.design import mechanism_over, purpose_of
 from fedray.runs.learning import scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -33,6 +35,7 @@ def compare_mechanisms(
     rho: float | None = None,
     delta: float | None = None,
     seeds: int = 3,
+    loss: Objective = "rms",
     scenario: Scenario | None = None,
     placement: Placement | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
@@ -51,6 +54,7 @@ def compare_mechanisms(
         rho: rho (zCDP) of every mechanism.
         delta: delta of epsilon; default: that of the trace.
         seeds: number of trainings of each mechanism, with training.seed from 1 on.
+        loss: "rms" or "max", for which kinds are made.
         scenario: source of data and training, as of `train`; default: that of the trace.
         placement: where the trainings run, each a task in one process.
         on_progress: called with lines about calibrations and trainings.
@@ -63,6 +67,7 @@ def compare_mechanisms(
         InputError: an argument is out of range, a mechanism cannot be made or calibrated, `out`
             holds other trainings, or code is not trusted.
     """
+    check_objective(loss)
     if seeds < 1:
         raise InputError.of("seeds", seeds, "must be at least 1", "3 give an interval")
     named = {Path(each).stem if Path(each).suffix else each: Path(each) for each in mechanisms}
@@ -82,10 +87,11 @@ def compare_mechanisms(
     participation = getattr(limits, basis).guarantee.participation
     # All are made before anything is written, so that a wrong name leaves nothing behind.
     strategies = {
-        name: mechanism_over(path, opened.committed_rounds, participation)
+        name: mechanism_over(path, opened.committed_rounds, participation, loss)
         for name, path in named.items()
         if name != "none"
     }
+    purposes = {name: purpose_of(named[name], loss) for name in strategies}
     directory = Path(os.path.abspath(local_path(out or new_directory(f"{own.name}-mechanisms"))))
     (directory / "mechanisms").mkdir(parents=True, exist_ok=True)
     (directory / "runs").mkdir(exist_ok=True)
@@ -97,7 +103,7 @@ def compare_mechanisms(
         keys = ["privacy.mechanism=none"]
         if name != "none":
             file = directory / "mechanisms" / f"{name}.json"
-            write_strategy(strategies[name], file)
+            write_strategy(strategies[name], file, purposes[name])
             keys = [f"privacy.mechanism={file}", f"privacy.{target}"]
         changed = own.with_overrides(f"privacy.delta={limits.delta!r}", *keys)
         cell = calibrated(scenario_to_train(opened, changed), opened, on_progress, basis)
@@ -105,6 +111,14 @@ def compare_mechanisms(
             seeded = cell.with_overrides(f"training.seed={seed}")
             wanted[name, seed] = seeded, directory / "runs" / f"{name}-{seed}"
     runs = train_many(opened, wanted, placement, on_progress)
-    found = comparison_of([*runs.values()], opened, limits.delta, [*named])
+    labels = [_label(name, purposes.get(name), loss) for name in named]
+    found = comparison_of([*runs.values()], opened, limits.delta, labels)
     others = [group for group in found.groups if group not in found.ranked]
     return replace(found, groups=(*found.ranked, *others), calibrated_to=basis)
+
+
+def _label(name: str, purpose: Purpose | None, loss: Objective) -> str:
+    """Returns the name of a mechanism, with what it was made for if that is another loss or
+    workload than that of the kinds."""
+    is_other = purpose is not None and purpose.differs_from(Purpose(loss, str(PREFIX)))
+    return f"{name} (made for {purpose})" if is_other else name

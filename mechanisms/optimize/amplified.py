@@ -13,6 +13,7 @@ from fedray.base.document import Document
 from fedray.base.errors import InputError
 from ..accounting.sampled import PoissonSampling, largest_column
 from ..figures import Figures, calibrated_figures
+from ..loss import Objective
 from ..participation import MinSep
 from ..strategy import Strategy
 from .design import MechanismRequest, best_number
@@ -120,7 +121,7 @@ def best_bands(
                 sampling=sampling,
                 workload=request.workload,
             )
-            known[bands] = figures, _noise_of(figures, sampling, request.used_objective == "max")
+            known[bands] = figures, _noise_of(figures, sampling, request.objective)
             on_progress(f"bands {bands}: noise {known[bands][1].noise:.6f}")
         return known[bands][1].noise
 
@@ -137,7 +138,7 @@ def best_bands(
     return best, tuple(each for _, each in tried)
 
 
-def _noise_of(figures: Figures, sampling: PoissonSampling, is_max: bool) -> AmplifiedBands:
+def _noise_of(figures: Figures, sampling: PoissonSampling, objective: Objective) -> AmplifiedBands:
     z, found = figures.noise_multiplier, figures.loss
     assert z is not None
     norm, _ = largest_column(figures.strategy, sampling.rounds)
@@ -147,5 +148,5 @@ def _noise_of(figures: Figures, sampling: PoissonSampling, is_max: bool) -> Ampl
         sampling.compositions,
         z,
         z / norm,
-        z * (found.max_error if is_max else found.rms_error),
+        z * (found.max_error if objective == "max" else found.rms_error),
     )

@@ -18,17 +18,17 @@ from scipy.optimize import minimize
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
-from ..blt import BLT
-from ..loss import loss
+from ..blt import BLT, LEAST_DECAY
+from ..loss import Objective, loss
 from ..workload import PREFIX, Workload
-from .objective import LossOfCoefficients, Objective, Progress, Target
+from .objective import LossOfCoefficients, Progress, Target
 
 ValueAndGradient = Callable[[Float64Array], tuple[float, Float64Array]]
 
 MOST_BUFFERS = 10
 POLISHED = 3
 """Number of starts that are optimised to the end: the best ones after a few iterations."""
-SMALLEST_STEP, LARGEST_STEP = math.log(1e-13), math.log(13.0)
+SMALLEST_STEP, LARGEST_STEP = math.log(LEAST_DECAY), math.log(13.0)
 """Bounds on the log gaps of t: decays that differ by less than 1e-13 count as equal, and decays
 below exp(-13) are negligible."""
 
@@ -36,7 +36,7 @@ below exp(-13) are negligible."""
 def optimize_blt(
     targets: Sequence[Target],
     buffers: int,
-    objective: Objective = "max",
+    objective: Objective = "rms",
     on_progress: Progress | None = None,
     workload: Workload = PREFIX,
 ) -> BLT:
@@ -155,9 +155,8 @@ def _is_confirmed(
         # An upper bound is a looser loss, which the search did not minimise.
         if not measured.sensitivity.is_exact:
             return False
-        aimed_at = measured.max_loss if objective == "max" else measured.rms_loss
         share = target.weight / weights
-        value += share * math.log(aimed_at)
+        value += share * math.log(measured.of(objective))
     return abs(value - claimed) < 1e-7
 
 

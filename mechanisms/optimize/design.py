@@ -22,13 +22,13 @@ from fedray.base.errors import InputError
 from fedray.base.kept import keep, read_kept
 from fedray.base.nearest import nearest_first
 from ..files import document_of, strategy_of
-from ..loss import loss
-from ..named import named_mechanism
+from ..loss import Objective, Purpose, check_objective, loss
+from ..named import NAMED_PURPOSE, PARAMETERS, named_mechanism
 from ..participation import MinSep
 from ..registry import BISR, BLT, STRATEGY_KINDS, BandFHU, Identity, Tree, TreeFull
 from ..strategy import Strategy
 from ..workload import PREFIX, Workload
-from .objective import Objective, Progress, Target
+from .objective import Progress, Target
 
 Kind = Literal[
     "blt",
@@ -64,8 +64,8 @@ class MechanismRequest:
     """Number of buffers of a BLT; default: DEFAULT_BUFFERS."""
     bands: int | None = None
     """Number of bands; default: min_sep, or the number of least loss for band-fhu and bisr."""
-    objective: Objective | None = None
-    """Loss to minimise; default: that of the kind's paper, "max" for a BLT and "rms" for others."""
+    objective: Objective = "rms"
+    """Loss to minimise."""
     targets: tuple[Target, ...] = ()
     """Weighted outcomes to optimise a BLT for, instead of one participation."""
     workload: Workload = PREFIX
@@ -86,14 +86,19 @@ class MechanismRequest:
         if self.bands is not None and not 1 <= self.bands <= self.participation.rounds:
             rule = f"must be from 1 to `rounds={self.participation.rounds}`"
             raise InputError.of("bands", self.bands, rule)
-        if self.objective not in (None, "max", "rms"):
-            raise InputError.of("objective", self.objective, "must be max or rms")
+        check_objective(self.objective)
 
     @property
-    def used_objective(self) -> Objective:
-        """The objective given, or the kind's default; for a schedule the default is "rms"."""
-        usual = RECIPES[self.kind].objective if self.workload.is_toeplitz else "rms"
-        return self.objective or usual
+    def purpose(self) -> Purpose | None:
+        """Loss and workload that the mechanism is made for; None if nothing is optimised. Finished
+        mechanisms keep those of their paper."""
+        if self.kind in PARAMETERS:
+            return NAMED_PURPOSE
+        is_closed_form = RECIPES[self.kind].searched == "nothing"
+        is_fixed = RECIPES[self.kind].searched == "bands" and self.bands is not None
+        if is_closed_form or is_fixed:
+            return None
+        return Purpose(self.objective, str(self.workload))
 
     @property
     def used_bands(self) -> int:
@@ -187,8 +192,6 @@ class Recipe:
     number of bands is open; "everything": a numerical search, whose result is kept in a file."""
     options: tuple[Option, ...] = ()
     """Optional fields of a request that apply to this kind."""
-    objective: Objective = "rms"
-    """Loss that is minimised by default, as in the kind's paper."""
 
 
 def _tree_full(request: MechanismRequest, on_progress: Progress | None) -> TreeFull:
@@ -207,33 +210,27 @@ def _blt(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
 
     targets = request.targets or (Target(request.participation),)
     buffers = DEFAULT_BUFFERS if request.buffers is None else request.buffers
-    return optimize_blt(targets, buffers, request.used_objective, on_progress, request.workload)
+    return optimize_blt(targets, buffers, request.objective, on_progress, request.workload)
 
 
 def _toeplitz(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
     from .toeplitz import optimize_toeplitz
 
-    objective = request.used_objective
-    return optimize_toeplitz(
-        request.participation, request.used_bands, objective, on_progress, request.workload
-    )
+    bands, objective = request.used_bands, request.objective
+    return optimize_toeplitz(request.participation, bands, objective, on_progress, request.workload)
 
 
 def _banded(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
     from .gram import optimize_banded
 
-    objective = request.used_objective
-    return optimize_banded(
-        request.participation, request.used_bands, objective, on_progress, request.workload
-    )
+    bands, objective = request.used_bands, request.objective
+    return optimize_banded(request.participation, bands, objective, on_progress, request.workload)
 
 
 def _dense(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
     from .gram import optimize_dense
 
-    return optimize_dense(
-        request.participation, request.used_objective, on_progress, request.workload
-    )
+    return optimize_dense(request.participation, request.objective, on_progress, request.workload)
 
 
 def _best_bands(
@@ -245,13 +242,12 @@ def _best_bands(
     if request.bands is not None:
         return kind(bands=request.bands)
     participation = request.participation
-    is_max = request.used_objective == "max"
     known: dict[int, float] = {}
 
     def value(bands: int) -> float:
         if bands not in known:
             figures = loss(kind(bands=bands), participation, request.workload)
-            known[bands] = figures.max_loss if is_max else figures.rms_loss
+            known[bands] = figures.of(request.objective)
             if on_progress:
                 on_progress(f"bands {bands}: loss {known[bands]:.6f}")
         return known[bands]
@@ -280,7 +276,7 @@ def best_number(value: Callable[[int], float], grid: Iterable[int], most: int) -
 
 
 RECIPES: Mapping[Kind, Recipe] = {
-    "blt": Recipe(_blt, "everything", ("buffers", "targets"), "max"),
+    "blt": Recipe(_blt, "everything", ("buffers", "targets")),
     "banded": Recipe(_banded, "everything", ("bands",)),
     "banded-toeplitz": Recipe(_toeplitz, "everything", ("bands",)),
     "band-fhu": Recipe(partial(_best_bands, BandFHU), "bands", ("bands",)),
@@ -303,6 +299,6 @@ def _digest(request: MechanismRequest) -> str:
     # Entries made by other code are not used, because it may have found another mechanism.
     files = sorted(Path(__file__).parent.glob("*.py"))
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    inputs = {**asdict(request), "objective": request.used_objective, "code": code, "tools": tools}
+    inputs = {**asdict(request), "code": code, "tools": tools}
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -20,11 +20,12 @@ from scipy.optimize import minimize
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from ..band_fhu import BandFHU
+from ..loss import Objective
 from ..matrix_files import Banded, Dense
 from ..participation import MinSep, most_of_device
 from ..triangular import MOST_MATRIX_ROUNDS, lower_factor
 from ..workload import PREFIX, Workload
-from .objective import Objective, Progress
+from .objective import Progress
 from .toeplitz import optimize_toeplitz
 
 Kind = TypeVar("Kind", Banded, Dense)

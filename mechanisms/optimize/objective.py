@@ -1,21 +1,19 @@
-"""Objectives and targets of an optimisation: one participation, or weighted outcomes; and the loss
-of Toeplitz strategies, with its derivatives."""
+"""Targets of an optimisation: one participation, or weighted outcomes; and the loss of Toeplitz
+strategies, with its derivatives."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
+from ..loss import Objective
 from ..participation import MinSep
 from ..strategy import MOST_MATRIX_ROUNDS
 from ..workload import PREFIX, Workload
 
-Objective = Literal["max", "rms"]
-"""Loss to minimise: that of the worst round, or the root mean square over rounds."""
 Progress = Callable[[str], None]
 """Receiver of progress lines."""
 
@@ -62,7 +60,7 @@ def error_form(objective: Objective, workload: Workload, rounds: int) -> Float64
     """
     if objective == "max":
         rule = f"is not available for a Toeplitz strategy with workload {workload}"
-        raise InputError.of("objective", objective, rule, "use rms")
+        raise InputError.of("loss", objective, rule, "use rms")
     if rounds > MOST_MATRIX_ROUNDS:
         rule = f"is more than {MOST_MATRIX_ROUNDS:,}, the most for workload {workload}"
         raise InputError.of("rounds", rounds, rule, "use fewer rounds, or workload prefix")

@@ -15,11 +15,11 @@ from scipy.signal import fftconvolve, lfilter
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from ..band_fhu import BandFHU
-from ..loss import loss
+from ..loss import Objective, loss
 from ..participation import MinSep
 from ..toeplitz import Toeplitz
 from ..workload import PREFIX, Workload
-from .objective import LossOfCoefficients, Objective, Progress, Target
+from .objective import LossOfCoefficients, Progress, Target
 
 LEAST_LOG_RATIO = -30.0
 MOST_LOG_LOSS = 20.0
@@ -119,7 +119,7 @@ def _validate(
     workload: Workload,
 ) -> None:
     measured = loss(strategy, participation, workload)
-    value = math.log(measured.max_loss if objective == "max" else measured.rms_loss)
+    value = math.log(measured.of(objective))
     is_as_claimed = abs(value - claimed) < 1e-7
     if not (measured.sensitivity.is_exact and is_as_claimed):
         raise OptimizationFailed(

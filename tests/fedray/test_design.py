@@ -1,5 +1,6 @@
 """`fedray optimize` and `fedray mechanism`: what they print, what they write, one line for every mistake; matrices in scenarios."""
 
+import csv
 import json
 import re
 import shutil
@@ -127,13 +128,11 @@ def test_prefix_sums_are_the_workload_everywhere_and_a_row_says_where_a_file_has
     given = (*SETTING, "--workload", "momentum=0.9", "--out", "b.json")
     assert fedray_command("optimize", "blt", *given)[0] == 0
     _, out, _ = fedray_command("mechanism", "a.json", "b.json", *SETTING)
-    rows = {
-        line.split()[0]: line.split()[1]
-        for line in out.splitlines()
-        if line[:4] in ("  a.", "  b.")
-    }
-    assert rows == {"a.json": "prefix", "b.json": "momentum=0.9"}
-    assert "made for another workload" in fedray_command("mechanism", "b.json", *SETTING)[1]
+    rows = {line[2:8]: line[8:].split("  ") for line in out.splitlines() if ".json  " in line}
+    made_for = {name: next(filter(None, cells)).strip() for name, cells in rows.items()}
+    assert made_for == {"a.json": "RmsLoss", "b.json": "RmsLoss of momentum=0.9"}
+    alone = " ".join(fedray_command("mechanism", "b.json", *SETTING)[1].split())
+    assert "made for RmsLoss of momentum=0.9, another than here" in alone
     stressed = (
         "--rounds",
         "16",
@@ -145,11 +144,103 @@ def test_prefix_sums_are_the_workload_everywhere_and_a_row_says_where_a_file_has
         "a.json,b.json",
     )
     rows = json.loads(fedray_command("stress", *stressed, "--json")[1])["rows"]
-    assert [row["note"] for row in rows] == ["", "made for the workload momentum=0.9"]
+    assert [row.get("made_for") for row in rows] == [None, "RmsLoss of momentum=0.9"]
     (tmp_path / "b.json").write_text('{"kind": "tree", "workload": 3}')
     code, _, err = fedray_command("mechanism", "b.json", *SETTING)
     assert code == 2
     assert "workload=3 of a mechanism file must be text" in err
+
+
+def test_a_file_records_its_loss_and_one_for_the_other_loss_is_marked(
+    fedray_command, tmp_path: Path, monkeypatch
+) -> None:
+    """In the verdict, the table, the facts of one mechanism and stress tests; also named ones."""
+    monkeypatch.chdir(tmp_path)
+    for loss in ("rms", "max"):
+        options = ("--buffers", "2", "--loss", loss, "--out", f"{loss}.json")
+        code, out, _ = fedray_command("optimize", "blt", *SETTING, *options)
+        assert code == 0
+        name = {"rms": "RmsLoss", "max": "MaxLoss"}[loss]
+        assert re.search(rf"made for +{name}\n", out), "not marked"
+        assert json.loads((tmp_path / f"{loss}.json").read_text())["loss"] == loss
+    given = ("rms.json", "max.json", "blt-400", "bisr", "tree")
+    for loss, own, other in (("rms", "RmsLoss", "MaxLoss"), ("max", "MaxLoss", "RmsLoss")):
+        found = json.loads(
+            fedray_command("mechanism", *given, *SETTING, "--loss", loss, "--json")[1]
+        )
+        made_for = {name: each.get("made_for") for name, each in found["mechanisms"].items()}
+        named = ("RmsLoss", "MaxLoss", "MaxLoss", own, None)
+        assert made_for == dict(zip(given, named, strict=True))
+        values = {name: each[f"{loss}_loss"] for name, each in found["mechanisms"].items()}
+        best = min(values, key=values.__getitem__)
+        assert best == f"{loss}.json"
+        out = fedray_command("mechanism", *given, *SETTING, "--loss", loss)[1]
+        said = " ".join(out.split())
+        assert said.startswith(f"Least error at equal privacy: {best} ({own} ")
+        marked = [name for name, each in made_for.items() if each == other]
+        for name in marked:
+            share = 100 * (values[name] / values[best] - 1)
+            assert f"{name} +{share:.1f} % (made for {other})" in said
+        assert said.count("(made for") == len(marked)
+        alone = fedray_command("mechanism", marked[0], *SETTING, "--loss", loss)[1]
+        assert re.search(rf"made for +{other}, another than here", alone)
+    stressed = ("--rounds", "60", "--estimated", "12", "--actual", "12", "--mechanisms")
+    for loss, other in (("rms", "MaxLoss"), ("max", None)):
+        command = ("stress", *stressed, "blt-400,max.json,tree", "--loss", loss)
+        rows = json.loads(fedray_command(*command, "--json")[1])["rows"]
+        assert [row.get("made_for") for row in rows] == [other, other, None]
+        assert {row["loss"] for row in rows} == {loss}
+        said = " ".join(fedray_command(*command)[1].split())
+        assert said.count(" was made for MaxLoss.") == (2 if other else 0)
+    for command in (("optimize", "blt"), ("mechanism", "tree")):
+        code, _, err = fedray_command(*command, *SETTING, "--loss", "mean")
+        assert code == 2
+        assert "--loss='mean' must be max or rms" in err
+    (tmp_path / "rms.json").write_text('{"kind": "tree", "loss": "mean"}')
+    code, _, err = fedray_command("mechanism", "rms.json", *SETTING)
+    assert code == 2
+    assert "'mean' of a mechanism file must be max or rms" in err
+
+
+def test_a_decay_at_the_bound_of_the_search_is_named(fedray_command) -> None:
+    for name, is_named in (("blt-1000", True), ("blt-400", False)):
+        _, out, _ = fedray_command("mechanism", name, *SETTING)
+        assert ("The largest theta is the bound of the search" in out) == is_named
+        found = json.loads(fedray_command("mechanism", name, *SETTING, "--json")[1])
+        assert found.get("theta_is_at_bound") == (True if is_named else None)
+
+
+def test_coefficients_are_those_of_c_over_all_rounds(fedray_command, tmp_path: Path) -> None:
+    write_strategy(Banded.from_matrix(np.tri(60) - np.tri(60, k=-3), "m"), tmp_path / "m.json")
+    file, matrix = tmp_path / "c.csv", tmp_path / "C.npy"
+    given = ("blt-400", "bisr", "identity")
+    code, out, _ = fedray_command("mechanism", *given, *SETTING, "--coefficients", str(file))
+    assert code == 0
+    assert f"coefficients {file}" in out
+    with file.open() as rows:
+        heading, *lines = csv.reader(rows)
+    assert heading == ["rounds later", *given]
+    columns = np.array(lines, float).T
+    np.testing.assert_array_equal(columns[0], np.arange(60))
+    bisr = optimize_mechanism(MechanismRequest("bisr", MinSep(60, 12, 4)))
+    for strategy, column in zip(
+        (read_strategy("blt-400"), bisr, Identity()), columns[1:], strict=True
+    ):
+        np.testing.assert_allclose(column, strategy.definition(60)[:, 0], rtol=1e-12)
+    for name, strategy in (("tree", Tree()), (str(tmp_path / "m.json"), None), ("blt-400", None)):
+        code, _, _ = fedray_command("mechanism", name, *SETTING, "--coefficients", str(matrix))
+        assert code == 0
+        expected = (strategy or read_strategy(name)).definition(60)
+        np.testing.assert_allclose(np.load(matrix), expected, rtol=1e-12)
+    for names, path, says in (
+        (("tree",), file, "C of tree is not Toeplitz; give a .npy file for its matrix"),
+        (("tree", "identity"), matrix, "has room for one matrix; name one mechanism"),
+        (("tree",), tmp_path / "c.txt", "must end in .csv or .npy"),
+    ):
+        code, _, err = fedray_command("mechanism", *names, *SETTING, "--coefficients", str(path))
+        assert code == 2
+        assert err.count("\n") == 1
+        assert says in err
 
 
 def test_figures_and_optima_of_a_workload(fedray_command, tmp_path: Path) -> None:

@@ -314,15 +314,15 @@ def test_several_outcomes_give_a_compromise_that_weights_move() -> None:
         mixture = optimize_blt([Target(one, weights[0]), Target(other, weights[1])], 2)
         regret = {
             participation: np.log(
-                loss(mixture, participation).max_loss
-                / loss(specialist[participation], participation).max_loss
+                loss(mixture, participation).rms_loss
+                / loss(specialist[participation], participation).rms_loss
             )
             for participation in (one, other)
         }
         assert all(value >= -1e-9 for value in regret.values())
         assert regret[nearer] == min(regret.values())
         expected = [
-            sum(w * np.log(loss(b, s).max_loss) for w, s in zip(weights, (one, other), strict=True))
+            sum(w * np.log(loss(b, s).rms_loss) for w, s in zip(weights, (one, other), strict=True))
             for b in (mixture, *specialist.values())
         ]
         assert expected[0] <= min(expected[1:]) + 1e-9
@@ -397,7 +397,7 @@ def test_the_cache_is_keyed_by_every_input(tmp_path: Path) -> None:
     requests = [
         MechanismRequest("blt", participation, buffers=1),
         MechanismRequest("blt", participation, buffers=2),
-        MechanismRequest("blt", participation, buffers=1, objective="rms"),
+        MechanismRequest("blt", participation, buffers=1, objective="max"),
         MechanismRequest("blt", MinSep(30, 9, 3), buffers=1),
         MechanismRequest("blt", MinSep(30, 10, 2), buffers=1),
         MechanismRequest(

@@ -27,8 +27,8 @@ from fedray.commands.audit import audit_run_of_tasks
 from fedray.commands.run import print_run_of_tasks
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
+from fedray.mechanisms.loss import Purpose
 from fedray.mechanisms.registry import Identity
-from fedray.mechanisms.workload import PREFIX
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -270,25 +270,28 @@ def test_documents_of_mechanisms_match_their_types(
 ) -> None:
     """The optimisation takes most of the second."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    write_strategy(Identity(), tmp_path / "identity.json", PREFIX)
+    write_strategy(Identity(), tmp_path / "identity.json", Purpose("rms", "prefix"))
     setting = ("--rounds", "60", "--min-sep", "12", "--max-participations", "4")
     sampled = ("--sampling", "0.01", "--delta", "1e-6")
     file = str(tmp_path / "identity.json")
     workload = ("--workload", "momentum=0.9")
     page = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
-    shown = ("--fixed-order", *page)
+    written = (*page, "--coefficients", str(tmp_path / "c.csv"))
+    shown = ("--fixed-order", *written)
+    bound = printed(fedray_command, "mechanism", "blt-1000", *setting, "--json")
     for command in (
         ("mechanism", "--noise-multiplier", "1", *workload),
         ("mechanism", "--epsilon", "4", *workload),
     ):
         name, *options = command
         found = printed(fedray_command, name, file, *setting, *sampled, *options, *shown, "--json")
-        check("fedray mechanism", found)
+        check("fedray mechanism", found, bound)
         # An optimised mechanism has the same keys, though not from one command.
         keys = ("hypothetical", "is_fixed_order", "made_for")
         parts = {key: found[key] for key in keys}
-    options = (*workload, *page, "--json")
-    several = printed(fedray_command, "mechanism", file, "tree", *setting, *options)
+        parts |= {"theta_is_at_bound": bound["theta_is_at_bound"]}
+    options = (*workload, *written, "--json")
+    several = printed(fedray_command, "mechanism", file, "bisr", *setting, *options)
     check("fedray mechanism, of several", several)
     found = printed(fedray_command, "optimize", "identity", *setting, *workload, "--json")
     wanted = ("--rounds", "60", "--epsilon", "4", "--sampling", "0.1", "--bands", "3")
@@ -298,7 +301,8 @@ def test_documents_of_mechanisms_match_their_types(
     settings = printed(fedray_command, "stress", *stressed, *page, "--json")
     result = fedray.stress(rounds=60, estimated=[12], actual=[9], mechanisms=["tree"])
     rows = [replace(row, seed=1, what_if=key) for row in result.rows for key in (None, "seed=2")]
-    simulated = replace(result, rows=tuple(rows), overrides=("seed=2",)).to_json()
+    changes = {"rows": tuple(rows), "overrides": ("seed=2",), "shared_rows": tuple(rows)}
+    simulated = replace(result, **changes).to_json()
     check("fedray stress", settings, simulated, {"comparison": {}})
 
 

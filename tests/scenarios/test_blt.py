@@ -51,10 +51,11 @@ def test_a_contradicted_figure_shows_in_the_verdict(monkeypatch) -> None:
 def test_mechanisms_are_kept_and_read_again(tmp_path: Path) -> None:
     first = list(blt.REPRODUCTION.results(out=tmp_path))[-1]
     names = {each.name for each in (tmp_path / "mechanisms").iterdir()}
-    assert "blt-2052-342-6-buffers-2.json" in names
+    assert "blt-2052-342-6-buffers-2-objective-max.json" in names
     # A mechanism that was put there is used, so the second run read it.
     fedray.write_strategy(
-        fedray.read_strategy("blt-400"), tmp_path / "mechanisms" / "blt-2052-342-6-buffers-2.json"
+        fedray.read_strategy("blt-400"),
+        tmp_path / "mechanisms" / "blt-2052-342-6-buffers-2-objective-max.json",
     )
     again = list(blt.REPRODUCTION.results(out=tmp_path))[-1]
     ours = [each["max_loss"] for each in again.document["losses"]]

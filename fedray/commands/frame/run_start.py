@@ -56,7 +56,7 @@ def say_supply(scenario: Any) -> None:
         demand = f"at most {target:,} train at once"
     line = (
         f"supply  {supply.mean:,} of {first.population.devices:,} devices are eligible at once, "
-        f"{supply.least:,} to {supply.most:,} over the first week, timers aside; {demand}"
+        f"{supply.least:,} to {supply.most:,} over the first week, if no timer runs; {demand}"
     )
     if supply.most < target:
         line += "; that many are never there at once"

@@ -4,6 +4,7 @@ import contextlib
 import shlex
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 from fedray.base.errors import demanded
 from fedray.commands.frame.output import print_line
@@ -20,6 +21,7 @@ def compare_mechanisms(
     rho: float | None = None,
     delta: float | None = None,
     seeds: int = 3,
+    loss: str = "rms",
     overrides: list[str] | None = None,
     out: Path | None = None,
     place: list[str] | None = None,
@@ -41,6 +43,7 @@ def compare_mechanisms(
         rho (R): rho (zCDP) of every mechanism, instead of epsilon
         delta (D): delta of epsilon; default: that of the trace
         seeds (S): trainings of each mechanism, with training.seed from 1 on
+        loss (max|rms): loss that kinds are made for
         out (DIR): directory of mechanisms and runs, which an interrupted comparison continues;
             default: a new one under runs/
     """
@@ -60,6 +63,7 @@ def compare_mechanisms(
             rho=rho,
             delta=delta,
             seeds=seeds,
+            loss=cast(Any, loss),
             scenario=scenario_of(opened).with_overrides(*(overrides or ())),
             placement=placement_of(place),
             on_progress=show,

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedray.base.errors import InputError
 from fedray.commands.frame.numbers import whole_number_rule
@@ -32,6 +32,7 @@ def stress(
     epsilon: float = 6.0,
     delta: float | None = None,
     mechanisms: str = DEFAULT,
+    loss: str = "rms",
     seeds: int | None = None,
     what_if: list[str] | None = None,
     train: bool = False,
@@ -55,6 +56,7 @@ def stress(
         actual (B,B): true min-seps
         epsilon (E): target of the noise
         mechanisms (A,B): kinds of `fedray optimize`, files, or names such as blt-400
+        loss (max|rms): loss that kinds are made for, and of errors and regrets
         seeds (S): runs of a scenario, by default 20; or trainings with --train, by default 3
         what_if (KEY=VALUE): key of the scenario to change, with as many runs; repeatable
         train: train on a trace at equal epsilon, with mechanisms for the estimate and the truth
@@ -82,6 +84,7 @@ def stress(
             epsilon=epsilon,
             delta=delta,
             mechanisms=[each.strip() for each in mechanisms.split(",")],
+            loss=cast(Any, loss),
             seeds=seeds,
             what_ifs=what_if or (),
             train=train,
@@ -91,7 +94,8 @@ def stress(
             on_progress=show,
         )
     result = replace(result, overrides=tuple(overrides) if overrides else None)
-    for warning in result.warnings:
+    trained = result.comparison
+    for warning in (*result.warnings, *(() if trained is None else trained.warnings)):
         print_line(f"fedray: warning: {warning}", err=True)
     written = write_shown(result, page, figures)
     if as_json:

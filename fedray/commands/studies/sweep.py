@@ -51,6 +51,7 @@ def _names(begun: str) -> list[str]:
 def sweep(
     sweep: Annotated[str | None, _names] = None,
     *,
+    loss: str | None = None,
     out: Path | None = None,
     figures: Path | None = None,
     place: list[str] | None = None,
@@ -64,6 +65,8 @@ def sweep(
 
     Args:
         sweep: sweep that ships, or a TOML file with the keys of `fedray schema sweep`
+        loss (max|rms): loss that mechanisms are made for and ranked by; default: the file's, or
+            that of its y
         out (DIR|URI): new directory for results.parquet, results.json and report.html, or its URI
             in a bucket, which keeps finished cells too
     """
@@ -73,6 +76,7 @@ def sweep(
         _print_shipped(as_json)
         return
     value, scenario = find_sweep(sweep)
+    value = value if loss is None else value.with_loss(loss)
     placement = placement_of(place)
     run: Any
     uri = str(out) if out is not None and is_of_bucket(out) else None

@@ -10,14 +10,19 @@ B = A C^-1 and z the noise that was chosen:
     factor    z', the least noise multiplier that keeps E at s, over z
     error     z ||B||, the noise that the run had
     loss      s ||B||, the noise at mu = 1 (McMahan, Xu, Zhang 2024, section 3)
-    regret    loss over that of the same kind made for the truth, minus 1: at equal epsilon
-    excess    error over that of the same kind made for the truth with its noise for E, minus 1
+    regret    loss over the least of the kind's candidates, minus 1: at equal epsilon
+    excess    error over that of the same candidate with its noise for E, minus 1
+
+||B|| is the root mean square over the rounds, or the largest, by the loss for which all mechanisms
+are made. Candidates are the mechanism itself, the one made for the truth, and those of its kind
+made for the estimates and the truths of the same condition, as far as their loss is known exactly.
+No regret is below 0: the one made for the truth need not be the best, because more bands than b, or
+another end of a search, may have a smaller loss.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
 from pathlib import Path
 
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
@@ -26,14 +31,14 @@ from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
-from fedray.mechanisms.loss import errors
+from fedray.mechanisms.loss import Objective, Purpose, errors
 from fedray.mechanisms.named import PARAMETERS
 from fedray.mechanisms.optimize.design import KINDS, RECIPES, Kind, MechanismRequest, made_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.mechanisms.workload import PREFIX
-from fedray.runs.design import mechanism_over, other_workload
+from fedray.runs.design import mechanism_over, purpose_of
 from fedray.studies.simulated import Truth
 
 MATRIX_KINDS = ("banded", "dense")
@@ -91,21 +96,35 @@ class StressRow(Document):
     """MaxLoss under the truth: error of the worst round at mu = 1."""
     rms_loss: float | None = None
     """RmsLoss under the truth."""
-    max_regret: float | None = None
-    """MaxLoss over that of the same kind made for the truth, minus 1: at equal epsilon."""
-    rms_regret: float | None = None
-    """RmsLoss over that of the same kind made for the truth, minus 1; below 0 if that one has
-    another objective."""
+    regret: float | None = None
+    """Loss over the least of the kind's candidates, minus 1: at equal epsilon; never below 0."""
+    loss: Objective = "rms"
+    """Loss for which mechanisms are made, and of the regret and the excess: "rms" or "max"."""
+    made_for: str | None = None
+    """Loss and workload that a finished mechanism was made for, such as "MaxLoss"; None if they are
+    those of the row, or unknown."""
     note: str = ""
     """Why figures are missing, or what else to know."""
+    days: float | None = None
+    """Length of the simulated run; None for other truths."""
 
     @property
-    def rms_excess(self) -> InJson[float | None]:
-        """`rms_error` over that of the same kind made for the truth with its noise for the target,
-        minus 1; below 0 if the run spends more than the target."""
-        if self.rms_regret is None or self.noise_factor is None:
+    def error(self) -> float | None:
+        """`rms_error` or `max_error`, by the loss."""
+        return self.max_error if self.loss == "max" else self.rms_error
+
+    @property
+    def value(self) -> float | None:
+        """`rms_loss` or `max_loss`, by the loss."""
+        return self.max_loss if self.loss == "max" else self.rms_loss
+
+    @property
+    def excess(self) -> InJson[float | None]:
+        """`error` over that of the best candidate with its noise for the target, minus 1; below 0
+        if the run spends more than the target."""
+        if self.regret is None or self.noise_factor is None:
             return None
-        return (1.0 + self.rms_regret) / self.noise_factor - 1.0
+        return (1.0 + self.regret) / self.noise_factor - 1.0
 
 
 def made(request: MechanismRequest, designs: Path) -> Strategy:
@@ -127,16 +146,25 @@ class Judged:
     """Name in tables."""
     given: Kind | Strategy
     """The kind, or the strategy of a file or of a name such as blt-400."""
-    workload: str | None = None
-    """Workload that the file was made for, if it is not prefix sums."""
+    objective: Objective = "rms"
+    """Loss that the kind is made for."""
+    purpose: Purpose | None = None
+    """Loss and workload that a file or a name was made for; None if unknown."""
 
     @classmethod
-    def named(cls, name: str) -> "Judged":
-        """Returns the mechanism of a kind, a file or a name. Raises InputError."""
+    def named(cls, name: str, objective: Objective = "rms") -> "Judged":
+        """Returns the mechanism of a kind, made for a loss, a file or a name. Raises InputError."""
         for kind in KINDS:
             if name == kind and name not in PARAMETERS and not Path(name).is_file():
-                return cls(name, kind)
-        return cls(name, mechanism_over(Path(name), 1), other_workload(name, PREFIX))
+                return cls(name, kind, objective)
+        return cls(name, mechanism_over(Path(name), 1), objective, purpose_of(name, objective))
+
+    @property
+    def made_for(self) -> str | None:
+        """Loss and workload that the mechanism was made for, if they are others than here."""
+        own = Purpose(self.objective, str(PREFIX))
+        is_other = self.purpose is not None and self.purpose.differs_from(own)
+        return str(self.purpose) if is_other else None
 
     @property
     def kind(self) -> Kind | None:
@@ -147,12 +175,12 @@ class Judged:
         kind = known.get(self.given.kind, self.given.kind)
         return next((each for each in KINDS if each == kind), None)
 
-    def made_for(self, participation: MinSep) -> MechanismRequest | None:
+    def request_for(self, participation: MinSep) -> MechanismRequest | None:
         """Returns the request of the same kind for a participation."""
         if self.kind is None:
             return None
         buffers = len(self.given.theta) if isinstance(self.given, BLT) else None
-        return MechanismRequest(self.kind, participation, buffers)
+        return MechanismRequest(self.kind, participation, buffers, objective=self.objective)
 
     def searched_for(
         self, estimates: Sequence[MinSep], truths: Sequence[MinSep]
@@ -161,7 +189,7 @@ class Judged:
         if self.kind is None or RECIPES[self.kind].searched != "everything":
             return []
         planned = () if isinstance(self.given, Strategy) else estimates
-        requests = [self.made_for(each) for each in (*planned, *truths)]
+        requests = [self.request_for(each) for each in (*planned, *truths)]
         return [each for each in dict.fromkeys(requests) if each is not None]
 
 
@@ -179,14 +207,17 @@ class Stressed:
     """Folder of the cache of mechanisms."""
     seed: int | None = None
     what_if: str | None = None
+    candidates: tuple[MinSep, ...] = ()
+    """Estimates of the same condition, whose mechanisms are candidates for the least loss."""
+    other_truths: tuple[MinSep, ...] = ()
+    """Other truths of the same condition, whose mechanisms are candidates too."""
 
     def rows(self) -> list[StressRow]:
         """Returns a row for each mechanism and estimate."""
         found = []
         for mechanism in self.mechanisms:
-            # One mechanism is made for the truth, and compared with those of all estimates.
-            best = lru_cache(partial(self._losses_of_best, mechanism))
-            found += [self._row(mechanism, estimate, best) for estimate in self.estimates]
+            rows = [self._row(mechanism, estimate) for estimate in self.estimates]
+            found += self._with_regrets(mechanism, rows)
         return found
 
     def strategies(self, estimate: MinSep) -> dict[str, Strategy]:
@@ -200,7 +231,7 @@ class Stressed:
             with suppress(ValueError, ArithmeticError):
                 planned = self._planned(mechanism, estimate)
                 planned.check_rounds(true.rounds)
-                request = mechanism.made_for(true)
+                request = mechanism.request_for(true)
                 best = planned if request is None else self._made(request)
                 same = {name: planned}
                 found |= (
@@ -210,9 +241,8 @@ class Stressed:
                 )
         return found
 
-    def _row(
-        self, mechanism: Judged, estimate: MinSep, best: Callable[[], tuple[float, float] | None]
-    ) -> StressRow:
+    def _row(self, mechanism: Judged, estimate: MinSep) -> StressRow:
+        """Returns the row of a mechanism made for an estimate, without a regret."""
         true, patterns = self.truth.binding, self.truth.patterns
         row = StressRow(
             mechanism.name,
@@ -226,9 +256,9 @@ class Stressed:
             None if patterns is None else patterns.min_sep,
             self.seed,
             self.what_if,
-            note=self.truth.note
-            or (mechanism.workload and f"made for the workload {mechanism.workload}")
-            or "",
+            loss=mechanism.objective,
+            made_for=mechanism.made_for,
+            note=self.truth.note,
         )
         if true is None:
             return row
@@ -255,37 +285,61 @@ class Stressed:
             if patterns is not None:
                 observed = trace_sensitivity(strategy, patterns)
                 row = replace(row, observed_epsilon=self._epsilon(observed, z))
-            if (losses := best()) is None:
-                return row
-            max_loss, rms_loss = losses
-            return replace(
-                row,
-                max_regret=used.value * max_error / max_loss - 1.0,
-                rms_regret=used.value * rms_error / rms_loss - 1.0,
-            )
+            return row
         except (ValueError, ArithmeticError) as error:
             # A mechanism that cannot run is a result too.
             return replace(row, note=" ".join(str(error).split()))
 
-    def _losses_of_best(self, mechanism: Judged) -> tuple[float, float] | None:
-        """Returns (MaxLoss, RmsLoss) of the same kind made for the truth; None if there is no kind
-        or only an upper bound, over which no regret would be an upper bound."""
+    def _with_regrets(self, mechanism: Judged, rows: list[StressRow]) -> list[StressRow]:
+        """Returns the rows of a mechanism with their regrets. They have none if no exact loss is
+        known of one made for the truth, over which no regret would be an upper bound."""
+        true = self.truth.binding
+        if true is None or all(row.value is None for row in rows):
+            return rows
+        try:
+            own = self._loss_of(mechanism, true)
+        except (ValueError, ArithmeticError) as error:
+            note = " ".join(str(error).split())
+            return [row if row.value is None else replace(row, note=note) for row in rows]
+        if own is None:
+            return rows
+        losses = [own]
+        if not isinstance(mechanism.given, Strategy):
+            judged = zip(self.estimates, rows, strict=True)
+            known = (row for estimate, row in judged if estimate in self.candidates)
+            losses += [row.value for row in known if row.is_exact and row.value is not None]
+        for other in self.other_truths:
+            # A mechanism that cannot run here, or has only a bound, is no candidate.
+            with suppress(ValueError, ArithmeticError):
+                losses.append(self._loss_of(mechanism, other) or own)
+        least = min(losses)
+        return [
+            row if row.value is None else replace(row, regret=row.value / min(least, row.value) - 1)
+            for row in rows
+        ]
+
+    def _loss_of(self, mechanism: Judged, participation: MinSep) -> float | None:
+        """Returns the loss under the truth of one of the mechanism's kind made for a participation;
+        None if there is no kind, or only an upper bound."""
         true = self.truth.binding
         assert true is not None
-        if (request := mechanism.made_for(true)) is None:
+        if (request := mechanism.request_for(participation)) is None:
             return None
         strategy = self._made(request)
+        strategy.check_rounds(true.rounds)
         sensitivity = self._sensitivity(strategy)
         if not sensitivity.is_exact:
             return None
         max_error, rms_error = errors(strategy, true.rounds)
-        return sensitivity.value * max_error, sensitivity.value * rms_error
+        return sensitivity.value * (max_error if mechanism.objective == "max" else rms_error)
 
     def _planned(self, mechanism: Judged, estimate: MinSep) -> Strategy:
         """Returns the mechanism that is used if the estimate is believed."""
         if isinstance(mechanism.given, Strategy):
             return mechanism.given
-        return self._made(MechanismRequest(mechanism.given, estimate))
+        request = mechanism.request_for(estimate)
+        assert request is not None
+        return self._made(request)
 
     def _made(self, request: MechanismRequest) -> Strategy:
         return made(request, self.designs)

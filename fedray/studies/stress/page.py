@@ -8,35 +8,34 @@ import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import counted, given, significant, up
-from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
+from fedray.mechanisms.loss import LOSS_NAMES
+from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_log
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
-from fedray.report.subjects import scenario_subject
 from fedray.report.table import COLUMNS, NO_GUARANTEE, Table
-from fedray.studies.compare_page import comparison_figures, comparison_tables
+from fedray.studies.stress.condition import ALONE, Condition, unjudged
 from fedray.studies.stress.judged import StressRow
-from fedray.studies.stress.result import (
-    ALONE,
-    PUBLISHED,
+from fedray.studies.stress.outcome import (
     Outcome,
-    StressResult,
     beyond,
     case_of,
     estimate_of,
     grouped,
+    known,
     risk,
     share,
-    true_limits,
+    span,
 )
+from fedray.studies.stress.result import StressResult
 
 MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
-EXCESS = "Excess: RMS error over that of one made for the truth with its z, if the target is kept."
-LEGEND = (
-    "z, noise multiplier; needed z, the least that keeps the target under the truth; RMS error of "
-    "prefix sums, at clip norm 1; regret, that at needed z over that of the same kind made for the "
-    "truth, minus 1; <=, from an upper bound of the sensitivity; -, unknown"
+EXTRA = (
+    "Extra error: error over the least of a mechanism of the same kind with the least z for it; "
+    "unknown if the target is exceeded."
 )
+ERRORS = {"rms": "RMS error", "max": "max error"}
+"""Heading of the error, by the loss."""
 
 
 def stress_page(result: StressResult) -> str:
@@ -49,48 +48,59 @@ def stress_page(result: StressResult) -> str:
         result.to_json(),
         OF_EVERY_AUDIT,
         None if result.scenario is None else result.scenario.to_toml(),
+        warnings=() if result.comparison is None else result.comparison.warnings,
     )
 
 
 def stress_subject(result: StressResult) -> Subject:
-    """Returns the subject of a stress test: the scenario, or the trace or settings by name."""
-    if result.scenario is None:
-        return Subject(result.subject)
-    runs = len({(row.seed, row.what_if) for row in result.rows})
-    return scenario_subject(result.scenario, *result.overrides or (), runs=counted(runs, "run"))
+    """Returns the subject of a stress test: its one condition, or all together; the trace or
+    settings by name."""
+    if not result.conditions:
+        return Subject(result.subject or "given settings")
+    return (result.robust or result.conditions[0]).of
 
 
 def stress_tables(result: StressResult) -> list[Table]:
-    """The rows of each truth, or their distribution over simulated runs; then trained models."""
+    """The rows of each truth; of simulated runs a table for each condition, the recommendation of
+    each, and all of them together; then trained models."""
     # The other tables of a comparison are those of `fedray compare`.
-    trained = [] if result.comparison is None else comparison_tables(result.comparison)[:1]
-    own = _outcome_tables(result) if _is_simulated(result) else [_rows_table(result)]
+    trained = [] if result.comparison is None else result.comparison.tables()[:1]
+    if not result.conditions:
+        return [_rows_table(result), *trained]
+    base, *others = result.conditions
+    own = [_outcome_table(result, base, _legend(result, base))]
+    own += [_outcome_table(result, each, (each.answer,)) for each in others]
+    if result.robust is not None:
+        own += [_conditions_table(result, result.robust), _outcome_table(result, result.robust)]
     return [*own, *trained]
 
 
-def _is_simulated(result: StressResult) -> bool:
-    return any(row.seed is not None for row in result.rows)
-
-
-def _title(result: StressResult) -> str:
-    kinds = {row.is_enforced for row in result.rows if row.is_enforced is not None}
-    source = f"; {PUBLISHED}" if result.subject == PUBLISHED else ""
+def _title(result: StressResult, rows: Iterable[StressRow]) -> str:
+    kinds = {row.is_enforced for row in rows if row.is_enforced is not None}
+    source = ""
     if len(kinds) == 1:
-        source = "; truth as enforced" if True in kinds else "; truth as observed"
-    if seeds := [row.seed for row in result.rows if row.seed is not None]:
-        changed = " (changed)" if result.overrides else ""
-        subject = f"{result.subject}{changed}: {result.setting}"
-        which = f"seeds {min(seeds)} to {max(seeds)}" if len({*seeds}) > 1 else f"seed {seeds[0]}"
-        source += f", {true_limits(result.rows)}; {which} of {subject}"
+        source = f"; the truth is what {'rules enforce' if True in kinds else 'was observed'}"
     target = f"epsilon {given(result.epsilon)} at delta {given(result.delta)}"
-    return f"Made for the estimate, with the noise for {target} under it{source}"
+    return f"Cost of each estimate, with the least noise for {target} under it{source}"
+
+
+def _words(result: StressResult) -> str:
+    """Returns the columns that all tables have, explained."""
+    target = given(result.epsilon)
+    return (
+        f"z, noise multiplier; z for epsilon {target}, the least that keeps it under the truth; "
+        f"{ERRORS[result.loss]} of prefix sums, at clip norm 1; cost at equal epsilon, the "
+        "error at that z over the least of a mechanism of the same kind, minus 1; <=, from an "
+        "upper bound of the sensitivity; -, unknown"
+    )
 
 
 def _rows_table(result: StressResult) -> Table:
+    needed = f"z for epsilon {given(result.epsilon)}"
     cells: dict[str, Callable[[StressRow], str]] = {
         "mechanism": lambda row: row.mechanism,
         "rounds": lambda row: f"{row.rounds:,}",
-        "estimate b, k": lambda row: _made_for(*estimate_of(row)),
+        "estimate b, k": lambda row: _pair(*estimate_of(row)),
         "truth b, k": lambda row: (
             f"{'none' if row.max_participations == 1 else format(row.min_sep or 0, ',')}, "
             f"{row.max_participations or '-'}"
@@ -98,33 +108,39 @@ def _rows_table(result: StressResult) -> Table:
         "z": lambda row: "-" if row.noise_multiplier is None else up(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),
         "observed epsilon": lambda row: _bounded(row, row.observed_epsilon, 4),
-        "needed z": lambda row: _at_needed(row, row.noise_multiplier),
-        "RMS error at needed z": lambda row: _at_needed(row, row.rms_error),
+        needed: lambda row: _at_needed(row, row.noise_multiplier),
+        f"{ERRORS[result.loss]} at that z": lambda row: _at_needed(row, row.error),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
         "RMS error": lambda row: significant(row.rms_error),
-        "excess": lambda row: share(row.rms_excess if (row.noise_factor or 0.0) <= 1.0 else None),
-        "max regret": lambda row: _regret(row, row.max_regret),
-        "regret": lambda row: _regret(row, row.rms_regret),
+        "extra error": lambda row: share(row.excess if (row.noise_factor or 0.0) <= 1.0 else None),
+        "cost at equal epsilon": lambda row: _cost(row, row.regret),
     }
     if not any(row.is_enforced for row in result.rows):
         del cells["observed epsilon"]
-    below_zero = _below_zero(row.rms_regret for row in result.rows)
-    notes = (_rests_on(result), f"{COLUMNS} {LEGEND}.", below_zero)
+    notes = (_rests_on(result.rows), f"{COLUMNS} {_words(result)}.")
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
-    details = ("MaxLoss", "RmsLoss", "max error", "RMS error", "excess", "max regret")
-    told = {"details": details, "method": (EXCESS, "Losses are errors at mu = 1.")}
-    table = Table.of(_title(result), result.rows, cells, *notes, *reasons, **told)
+    reasons = (*_made_for_others(result.rows), *reasons)
+    details = ("MaxLoss", "RmsLoss", "max error", "RMS error", "extra error")
+    told = {"details": details, "method": (EXTRA, "Losses are errors at mu = 1.")}
+    title = _title(result, result.rows)
+    table = Table.of(title, result.rows, cells, *notes, *reasons, **told)
     return table.varied("rounds", "estimate b, k", "truth b, k")
 
 
-def _rests_on(result: StressResult) -> str:
+def _made_for_others(rows: Iterable[StressRow]) -> list[str]:
+    """Returns a note for each mechanism that was made for another loss or workload."""
+    found = {f"{row.mechanism} was made for {row.made_for}.": row.made_for for row in rows}
+    return [note for note, made_for in found.items() if made_for]
+
+
+def _rests_on(rows: Sequence[StressRow]) -> str:
     """Returns what truths of runs are, and whether a guarantee may rest on them."""
-    kinds = {row.is_enforced for row in result.rows if row.is_enforced is not None}
+    kinds = {row.is_enforced for row in rows if row.is_enforced is not None}
     if not kinds:
         return ""
-    alone = f" {ALONE}" if any(row.max_participations == 1 for row in result.rows) else ""
+    alone = f" {ALONE}" if any(row.max_participations == 1 for row in rows) else ""
     if kinds == {False}:
         return f"{NO_GUARANTEE} the truth, which is what was observed.{alone}"
     rest = (
@@ -133,17 +149,7 @@ def _rests_on(result: StressResult) -> str:
     return f"{rest}{', or what was observed if they enforce nothing' if False in kinds else ''}."
 
 
-def _below_zero(regrets: Iterable[float | None]) -> str:
-    """Returns the reason for regrets below zero, if any is shown."""
-    if all((each or 0.0) > -0.001 for each in regrets):
-        return ""
-    return (
-        "Regret below 0: it is of RmsLoss under the truth, but a BLT is made for least MaxLoss, as "
-        "in its paper, and every kind for the worst rounds of (b, k), not for recorded ones."
-    )
-
-
-def _made_for(n: int, b: int, k: int) -> str:
+def _pair(n: int, b: int, k: int) -> str:
     """Returns b and k of an estimate, and n if b is beyond it."""
     beyond = f" (> {n:,} rounds)" if b > n else ""
     return f"{b:,}, {k:,}{beyond}"
@@ -162,96 +168,166 @@ def _at_needed(row: StressRow | Outcome, value: float | None) -> str:
     return f"{'<= ' if row.is_exact is False else ''}{significant(found)}"
 
 
-def _regret(row: StressRow | Outcome, value: float | None) -> str:
+def _cost(row: StressRow | Outcome, value: float | None) -> str:
     if row.is_exact is False and value is not None:
         # A bound stays one only if it is rounded up.
         return f"<= {float(up(100.0 * value, 1)):+.1f} %"
     return share(value)
 
 
-def _shown(result: StressResult) -> list[Outcome]:
+def _shown(condition: Condition) -> list[Outcome]:
     """Returns each mechanism made for every estimate that is given or recommended for one."""
-    best = {estimate_of(each) for each in result.recommended}
-    known = [each for each in result.outcomes if result.is_given(each) or estimate_of(each) in best]
-    return sorted(known, key=estimate_of)
+    best = {estimate_of(each) for each in condition.recommended}
+    return sorted(
+        (e for e in condition.outcomes if condition.is_given(e) or estimate_of(e) in best),
+        key=estimate_of,
+    )
 
 
-def _outcome_tables(result: StressResult) -> list[Table]:
-    """A row for each mechanism and estimate that is given or recommended, over all runs; then for
-    the given estimates over the runs of each what-if."""
-    best, shown = result.recommended, _shown(result)
+def _legend(result: StressResult, base: Condition) -> tuple[str, ...]:
+    """Returns the notes that stand below the first table for all."""
+    runs = max((each.runs for each in _shown(base)), default=0)
+    seeds = sorted({row.seed for row in base.rows if row.seed is not None})
+    which = f"Seeds {seeds[0]} to {seeds[-1]}" if seeds[1:] else f"Seed {seeds[0]}"
+    return (
+        f"{which}{f'; {result.setting}' if result.setting else ''}.",
+        f"{COLUMNS} runs above {given(result.epsilon)}, runs that spend more than the target; "
+        f"{_words(result)}; *, recommended. Epsilons and needed noise are medians over the runs, "
+        "costs means.",
+        "* recommended: the least extra error of the estimates with which at most 5 % of the runs "
+        "exceed the target; never one above the least min-sep that the rules enforced, nor above "
+        f"that of every run. If no run of {runs:,} exceeds it, the chance is below "
+        f"{100 - 100 * 0.05 ** (1 / max(runs, 1)):.1f} % at 95 % confidence (Clopper and Pearson).",
+    )
+
+
+def _outcome_table(
+    result: StressResult, condition: Condition, legend: tuple[str, ...] = ()
+) -> Table:
+    """A row for each mechanism and estimate that is given or recommended, over the runs of a
+    condition."""
+    best, shown = condition.recommended, _shown(condition)
+    target, error = given(result.epsilon), ERRORS[result.loss]
     cells: dict[str, Callable[[Outcome], str]] = {
-        "made for b, k": lambda each: _made_for(*estimate_of(each)),
+        "estimate b, k": lambda each: _pair(*estimate_of(each)),
         "mechanism": lambda each: f"{each.mechanism}{' *' if each in best else ''}",
-        "exceed": beyond,
+        f"runs above {target}": beyond,
         "z": lambda each: up(each.noise_multiplier),
         "epsilon": lambda each: _bounded(each, each.epsilons[1], 4),
         "epsilon 95 %": lambda each: _bounded(each, each.epsilons[2], 4),
         "observed epsilon": lambda each: _bounded(each, each.observed_epsilon, 4),
-        "needed z": lambda each: _at_needed(each, each.noise_multiplier),
-        "RMS error at needed z": lambda each: _at_needed(each, each.rms_error),
-        "RMS error": lambda each: significant(each.rms_error),
-        "excess": lambda each: share(None if risk(each) else each.mean_excess),
-        "regret": lambda each: _regret(each, each.mean_regret),
-        "regret 95 %": lambda each: _regret(each, each.regrets[2] if each.regrets else None),
+        f"z for epsilon {target}": lambda each: _at_needed(each, each.noise_multiplier),
+        f"{error} at that z": lambda each: _at_needed(each, each.error),
+        error: lambda each: significant(each.error),
+        "extra error": lambda each: share(None if risk(each) else each.mean_excess),
+        "cost at equal epsilon": lambda each: _cost(each, each.mean_regret),
+        "cost 95 %": lambda each: _cost(each, each.regrets[2] if each.regrets else None),
     }
-    if not any(row.is_enforced for row in result.rows):
+    if not any(row.is_enforced for row in condition.rows):
         del cells["observed epsilon"]
-    starved = {(row.seed, row.what_if) for row in result.rows if row.max_participations is None}
-    runs = max((each.runs for each in shown), default=0)
+    lacking = unjudged(condition.rows)
     notes = (
-        f"Set: {', '.join(result.overrides)}." if result.overrides else "",
-        _rests_on(result),
-        f"{COLUMNS} exceed, runs that spend more than the target; {LEGEND}; *, recommended. "
-        "Epsilons and needed z are medians over the runs, excess and regret means.",
-        "* recommended: the least excess of the estimates with which at most 5 % of the runs "
-        "exceed the target; never one above the least min-sep that the rules enforced, nor above "
-        f"that of every run. If no run of {runs:,} exceeds it, the chance is below "
-        f"{100 - 100 * 0.05 ** (1 / max(runs, 1)):.1f} % at 95 % confidence (Clopper and Pearson).",
-        ""
-        if result.scenario and result.scenario.participation.max_participations
-        else "A k below ceil(n / b) rests on the simulated times; "
-        "participation.max_participations secures it.",
-        _below_zero(each.mean_regret for each in shown),
-        f"{counted(len(starved), 'run')} starved, and do not count." if starved else "",
-        *(f"{name}: {reason}." for name, reason in result.unjudged.items()),
+        _rests_on(condition.rows),
+        *legend,
+        *_made_for_others(condition.rows),
+        f"{counted(condition.starved, 'run')} starved, and do not count."
+        if condition.starved
+        else "",
+        *(f"{name}: {reason}." for name, reason in lacking.items()),
     )
-    details = ("epsilon 95 %", "RMS error", "excess", "regret 95 %")
-    method = (EXCESS, "95 %: the 0.95 quantile over the runs.")
-    tables = [Table.of(_title(result), shown, cells, *notes, details=details, method=method)]
+    table = Table.of(
+        _title(result, condition.rows),
+        shown,
+        cells,
+        *notes,
+        details=("epsilon 95 %", error, "extra error", "cost 95 %"),
+        method=(EXTRA, "95 %: the 0.95 quantile over the runs."),
+        subject=condition.of,
+    )
     # A mechanism that cannot run in every truth is a row too.
-    known = {(each.mechanism, estimate_of(each)) for each in shown}
-    estimates = [(each.rounds, each.min_sep, each.max_participations) for each in result.estimates]
-    estimates = dict.fromkeys((*estimates, *map(estimate_of, best)))
+    with_figures = {(each.mechanism, estimate_of(each)) for each in shown}
+    wanted = {estimate_of(row): None for row in condition.rows if condition.is_given(row)}
     without = [
-        (_made_for(n, b, k), name, "see below", *"-" * (len(cells) - 3))
-        for name in dict.fromkeys(row.mechanism for row in result.rows)
-        for n, b, k in estimates
-        if (name, (n, b, k)) not in known
+        (_pair(n, b, k), name, "see below", *"-" * (len(cells) - 3))
+        for name in dict.fromkeys(row.mechanism for row in condition.rows)
+        for n, b, k in dict.fromkeys((*wanted, *map(estimate_of, best)))
+        if (name, (n, b, k)) not in with_figures
     ]
-    tables[0] = replace(tables[0], rows=(*tables[0].rows, *without))
-    for name in dict.fromkeys(each.what_if for each in result.outcomes_by_what_if):
-        of_name = [each for each in result.outcomes_by_what_if if each.what_if == name]
-        tables.append(Table.of(f"If {name}", of_name, cells, details=details))
-    return tables
+    return replace(table, rows=(*table.rows, *without))
+
+
+def _conditions_table(result: StressResult, robust: Condition) -> Table:
+    """A row for each condition: what rules enforce, which estimate to design for, and whether the
+    given ones keep the target; then all conditions together."""
+    target = given(result.epsilon)
+
+    def of_best(text: Callable[[Outcome], str]) -> Callable[[Condition], str]:
+        return lambda each: "-" if each.best is None else text(each.best)
+
+    cells = {
+        "condition": lambda each: each.of.condition,
+        "runs": lambda each: each.of.runs,
+        "truth b, k": _true_pair,
+        "design for b, k": of_best(lambda best: _pair(*estimate_of(best))),
+        "best as": of_best(lambda best: best.mechanism),
+        "z": of_best(lambda best: up(best.noise_multiplier)),
+        ERRORS[result.loss]: of_best(lambda best: significant(best.error)),
+        f"runs above {target}": of_best(beyond),
+        f"given b: keeps {target}?": _keeping,
+    }
+    return Table.of(
+        f"Design for epsilon {target} at delta {given(result.delta)}, by condition",
+        [*result.conditions, robust],
+        cells,
+        f"{COLUMNS} truth, what the rules enforce in the runs, or what was observed if they "
+        "enforce nothing; z, the least for the target under the design's b and k; "
+        f"{ERRORS[result.loss]} of prefix sums with it, at clip norm 1. Behind a given b stands "
+        "the largest epsilon of a mechanism (0.95 quantile over the runs).",
+        subject=lambda each: replace(each.of, population=result.population),
+    )
+
+
+def _true_pair(condition: Condition) -> str:
+    runs = condition.runs
+    if not (min_seps := known(runs, "min_sep")):
+        return "-"
+    return f"{span(min_seps, '{:,}'.format)}, {span(known(runs, 'max_participations'), str)}"
+
+
+def _keeping(condition: Condition) -> str:
+    """Returns whether the target is kept with each given estimate, and the largest epsilon."""
+    said = []
+    for own in grouped(filter(condition.is_given, condition.outcomes), estimate_of):
+        safe = [each for each in own if not risk(each)]
+        only = f"only {' and '.join(each.mechanism for each in safe)}" if safe else "no"
+        worst = max(own, key=lambda each: each.epsilons[2])
+        answer = "yes" if len(safe) == len(own) else only
+        epsilon = _bounded(worst, worst.epsilons[2], 4)
+        said.append(f"{own[0].estimated_min_sep:,}: {answer} ({epsilon})")
+    return "; ".join(said) or "-"
 
 
 def stress_figures(result: StressResult) -> list[Figure]:
-    """Epsilon spent, noise factor and regret of each mechanism, over the truth or, if truths are
-    simulated, over the estimate; then trained models."""
+    """Epsilon spent, noise factor and cost of each mechanism, over the truth or, of each condition
+    of simulated runs, over the estimate; then trained models."""
     figures = (
         ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
         ("noise_factor", f"Noise factor, to keep epsilon {given(result.epsilon)}", 1.0),
-        ("rms_regret", "Regret of RmsLoss (%), at equal epsilon", 0.0),
+        ("regret", f"Cost in {LOSS_NAMES[result.loss]} (%), at equal epsilon", 0.0),
     )
-    trained = [] if result.comparison is None else comparison_figures(result.comparison)
-    return [*(_figure(result, *figure) for figure in figures), *trained]
+    trained = [] if result.comparison is None else result.comparison.figures()
+    of: Sequence[Condition | None] = result.conditions or [None]
+    return [*(_figure(result, each, *figure) for each in of for figure in figures), *trained]
 
 
-def _figure(result: StressResult, key: str, title: str, target: float) -> Figure:
-    is_simulated, key_name = _is_simulated(result), key.removeprefix("rms_")
-    is_single = len({estimate_of(row) for row in result.rows}) == 1
-    is_one_truth = is_simulated or len({case_of(row)[3:] for row in result.rows}) == 1
+def _figure(
+    result: StressResult, condition: Condition | None, key: str, title: str, target: float
+) -> Figure:
+    """A figure of the runs of a condition; of given settings or a trace without one."""
+    rows = result.rows if condition is None else condition.rows
+    is_single = len({estimate_of(row) for row in rows}) == 1
+    truths = {(row.min_sep, row.max_participations) for row in rows}
+    is_one_truth = condition is not None or len(truths) == 1
 
     def x_of(row: Any) -> float:
         if is_one_truth:
@@ -259,41 +335,44 @@ def _figure(result: StressResult, key: str, title: str, target: float) -> Figure
         return float(row.min_sep or 0) / (1 if is_single else row.estimated_min_sep)
 
     def y_of(row: Any) -> Any:
-        return getattr(row, f"{key_name}s" if is_simulated else key)
+        return getattr(row, key if condition is None else f"{key}s")
 
-    kinds = {row.mechanism: row.kind for row in result.rows}
-    every: Sequence[Any] = _shown(result) if is_simulated else result.rows
+    kinds = {row.mechanism: row.kind for row in rows}
+    every: Sequence[Any] = rows if condition is None else _shown(condition)
     drawn = [row for row in every if y_of(row) is not None]
     series = []
     # The exact points of a mechanism come first, so that bounds have its filled marker.
     ordered = sorted(sorted(drawn, key=x_of), key=lambda row: not row.is_exact)
     for own in grouped(ordered, lambda row: (row.mechanism, row.is_exact)):
-        y = np.array(list(map(y_of, own)), np.float64) * (100.0 if key == "rms_regret" else 1.0)
-        low, y, high = y.T if is_simulated else (None, y, None)
+        y = np.array(list(map(y_of, own)), np.float64) * (100.0 if key == "regret" else 1.0)
+        low, y, high = (None, y, None) if condition is None else y.T
         name = f"{own[0].mechanism}{'' if own[0].is_exact else ' (upper bound)'}"
         ends = {"low": low, "high": high, "mechanism": kinds[own[0].mechanism]}
         series.append(Series(name, "points", np.array(list(map(x_of, own))), y, **ends))
     marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
     if is_one_truth:
-        true = sorted({float(row.min_sep) for row in result.rows if row.min_sep})
-        if true and all(row.max_participations != 1 for row in result.rows):
+        true = sorted({float(row.min_sep) for row in rows if row.min_sep})
+        if true and all(row.max_participations != 1 for row in rows):
             marks.append(Mark(true[0], "truth", until=true[-1] if true[1:] else None))
     elif is_single:
-        marks.append(Mark(float(result.rows[0].estimated_min_sep), "estimate"))
-    elif len(cases := {case_of(row): row for row in result.rows if row.min_sep}) <= MOST_PAIRS:
+        marks.append(Mark(float(rows[0].estimated_min_sep), "estimate"))
+    elif len(cases := {case_of(row): row for row in rows if row.min_sep}) <= MOST_PAIRS:
         names = {f"{row.estimated_min_sep:,} to {row.min_sep:,}": row for row in cases.values()}
         marks += [Mark(x_of(row), name) for name, row in names.items()]
     x_title = "true min-sep" if is_single else "true over estimated min-sep"
     x_title = "estimated min-sep" if is_one_truth else x_title
     note = "Each point is a mechanism made for the estimate, with the noise for the target."
-    if is_simulated:
+    if condition is not None:
         note = "Medians over the simulated runs; bars from the 5 % to the 95 % quantile."
+    what_if = None if condition is None else condition.what_if
+    figure_name = f"stress-{key.replace('_', '-')}"
     return Figure(
-        f"stress-{key_name.replace('_', '-')}",
+        f"{figure_name}-{file_name(f'if {what_if}')}" if what_if else figure_name,
         title,
         note,
         Axis(x_title, needs_log(each.x for each in series), False, None, is_single or is_one_truth),
         Axis(title.partition(",")[0], starts_at_zero=False),
         tuple(series),
         tuple(marks),
+        *([] if condition is None else [condition.of]),
     )

@@ -3,7 +3,7 @@ simulated runs of a scenario."""
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,8 +18,10 @@ from fedray.base.parsing import parse_toml
 from fedray.base.regular_file import read_input
 from fedray.mechanisms.accounting.limits import check_delta
 from fedray.mechanisms.files import write_strategy
+from fedray.mechanisms.loss import Objective, check_objective
 from fedray.mechanisms.optimize.design import MechanismRequest
 from fedray.mechanisms.participation import MinSep, most_of_device
+from fedray.mechanisms.strategy import Strategy
 from fedray.runs.learning import scenario_of
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
@@ -29,8 +31,9 @@ from fedray.studies.compare import Comparison
 from fedray.studies.equal_privacy import compare_mechanisms
 from fedray.studies.plan import limits_of_runs
 from fedray.studies.simulated import StudyCache, Truth, enforced_in, simulate_runs, simulated
-from fedray.studies.stress.judged import Judged, Stressed, made
-from fedray.studies.stress.result import PUBLISHED, StressResult, case_of, grouped
+from fedray.studies.stress.judged import Judged, Stressed, StressRow, made
+from fedray.studies.stress.outcome import case_of, estimate_of, grouped
+from fedray.studies.stress.result import PUBLISHED, StressResult
 from fedray.studies.sweep.sweep import shipped_sweeps
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
@@ -58,6 +61,7 @@ def stress(
     epsilon: float = 6.0,
     delta: float | None = None,
     mechanisms: Sequence[str] = MECHANISMS,
+    loss: Objective = "rms",
     seeds: int | None = None,
     what_ifs: Sequence[str] = (),
     train: bool = False,
@@ -83,9 +87,10 @@ def stress(
         epsilon: target of the noise, under the estimate.
         delta: delta of epsilon; default: that of the trace or scenario, else 1e-10.
         mechanisms: kinds, files of mechanisms, or names such as blt-400.
+        loss: "rms" or "max", for which kinds are made, and of which errors and regrets are.
         seeds: runs of a scenario, with seeds from its own on, 20 by default; or trainings of each
             mechanism, 3 by default.
-        what_ifs: overrides of the scenario, "table.key=value", each with as many runs.
+        what_ifs: overrides of the scenario, "table.key=value", each a condition with as many runs.
         train: whether models are trained on the trace at equal epsilon, with every mechanism made
             for the first estimate and for the truth, and without noise.
         out: directory of the trainings, which an interrupted one continues; default: a new one.
@@ -104,7 +109,8 @@ def stress(
         raise InputError.of("epsilon", epsilon, "must be positive and finite")
     if not mechanisms or len(set(mechanisms)) < len(mechanisms):
         raise InputError.of("mechanisms", ",".join(mechanisms), "must name each once")
-    judged = tuple(map(Judged.named, mechanisms))
+    check_objective(loss)
+    judged = tuple(Judged.named(each, loss) for each in mechanisms)
     opened = opened_subject(subject)
     scenario = scenario_of(opened) if isinstance(opened, Trace) else opened
     own = scenario.privacy.delta if isinstance(scenario, Scenario) else 1e-10
@@ -126,10 +132,9 @@ def stress(
     trainings = {"train": train, "out": out, "trust_code": trust_code}
     if isinstance(opened, Scenario):
         _refuse("a scenario", rounds=rounds, **settings, **trainings)
-        runs = _simulated(
-            opened, seeds, what_ifs, blank, placement or Placement(), cache, on_progress
-        )
-        cases = _cases_of_scenario(opened, runs, estimate, has_plan=bool(words))
+        bases = {None: opened, **{each: opened.with_overrides(each) for each in what_ifs}}
+        runs = _simulated(bases, seeds, blank, placement or Placement(), cache, on_progress)
+        cases = _cases_of_scenario(bases, runs, estimate, has_plan=bool(words))
     elif opened is not None:
         # Without a training there is one truth.
         _refuse("a trace", **settings, **({"what_ifs": what_ifs} if train else simulations))
@@ -142,18 +147,8 @@ def stress(
     where = placement or (
         Placement() if isinstance(opened, Scenario) else Placement(1, "in-process")
     )
-    _make_mechanisms(cases.jobs, where, on_progress)
-    done = sorted(
-        run_jobs(
-            Stressed.rows,
-            cases.jobs,
-            where,
-            lambda counts: on_progress(counts.line("truths judged")),
-        )
-    )
-    rows = [row for _, found in done for row in found]
-    # One truth has the rows of an estimate together.
-    ordered = tuple(row for case in grouped(rows, case_of) for row in case)
+    cases = replace(cases, jobs=_with_candidates(cases.jobs))
+    rows, shared_rows = cases.judged(where, on_progress)
     comparison = None
     if train:
         assert isinstance(opened, Trace | ImportedTrace), "others were refused above"
@@ -170,7 +165,16 @@ def stress(
     warnings = tuple(cache.warnings)
     own = opened if isinstance(opened, Scenario) else None
     made_for = cases.name, epsilon, delta, cases.estimates
-    return StressResult(*made_for, ordered, comparison, warnings, cases.planned, own)
+    return StressResult(
+        *made_for,
+        rows,
+        comparison,
+        warnings,
+        cases.planned,
+        own,
+        shared_rows=shared_rows,
+        loss=loss,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,25 +188,69 @@ class _Cases:
     """A job for each truth."""
     planned: tuple[MinSep, ...] = ()
     """Estimate of a plan for a scenario; empty if it was not made."""
+    shared: tuple[MinSep, ...] = ()
+    """Estimates that are judged under every truth, beside those of each job; empty with one
+    condition."""
+
+    def judged(
+        self, placement: Placement, on_progress: Listener
+    ) -> tuple[tuple[StressRow, ...], tuple[StressRow, ...]]:
+        """Returns the rows of the estimates of each job, and those of `shared`."""
+        jobs = [
+            replace(each, estimates=tuple(dict.fromkeys((*each.estimates, *self.shared))))
+            for each in self.jobs
+        ]
+        _make_mechanisms(jobs, placement, on_progress)
+        done = run_jobs(
+            Stressed.rows, jobs, placement, lambda counts: on_progress(counts.line("truths judged"))
+        )
+        own: list[StressRow] = []
+        shared: list[StressRow] = []
+        for place, found in sorted(done):
+            job = self.jobs[place]
+            for row in (replace(each, days=job.truth.days) for each in found):
+                estimate = MinSep(*estimate_of(row))
+                if estimate in job.estimates:
+                    own.append(row)
+                if estimate in self.shared:
+                    shared.append(row)
+        # One truth has the rows of an estimate together.
+        return tuple(row for case in grouped(own, case_of) for row in case), tuple(shared)
 
 
 def _cases_of_scenario(
-    scenario: Scenario, runs: Sequence[Stressed], estimate: _Estimate, *, has_plan: bool
+    bases: Mapping[str | None, Scenario],
+    runs: Sequence[Stressed],
+    estimate: _Estimate,
+    *,
+    has_plan: bool,
 ) -> _Cases:
-    """Returns the cases of simulated runs, with the estimate of a plan too if it is wanted. Raises
-    InputError without an estimate."""
+    """Returns the cases of simulated runs, with the estimate of a plan too if it is wanted. The
+    estimates of a what-if are those of the changed scenario. Raises InputError without an
+    estimate."""
+    scenario = bases[None]
     planned = _planned(scenario, runs, estimate[1])
-    cap = scenario.participation.max_participations
-    estimates = _participations(scenario.rounds.count, *estimate, cap)
-    if has_plan or not estimates:
+    wanted: tuple[MinSep, ...] = ()
+    if has_plan or not estimate[0]:
         if not planned:
             rule = "must be given, because a plan estimates it from at least two runs"
             raise InputError.of("estimated", None, rule)
-        estimates = tuple(dict.fromkeys((*estimates, *planned)))
-    tried = tuple(dict.fromkeys((*estimates, *_candidates(scenario, runs))))
-    return _Cases(
-        scenario.name, estimates, [replace(each, estimates=tried) for each in runs], planned
-    )
+        wanted = planned
+    given: dict[str | None, tuple[MinSep, ...]] = {}
+    jobs = []
+    for what_if, base in bases.items():
+        n, cap = base.rounds.count, base.participation.max_participations
+        given[what_if] = tuple(dict.fromkeys((*_participations(n, *estimate, cap), *wanted)))
+        own = [each for each in runs if each.what_if == what_if]
+        tried = tuple(dict.fromkeys((*given[what_if], *_candidates(n, own))))
+        jobs += [replace(each, estimates=tried) for each in own]
+    estimates = tuple(dict.fromkeys(each for several in given.values() for each in several))
+    shared: tuple[MinSep, ...] = ()
+    if len(bases) > 1:
+        common = [each for each in estimates if all(each in several for several in given.values())]
+        longest = max(each.rounds.count for each in bases.values())
+        shared = tuple(dict.fromkeys((*common, *_candidates(longest, runs))))
+    return _Cases(scenario.name, estimates, jobs, planned, shared)
 
 
 def _cases_of_trace(
@@ -257,10 +305,11 @@ def _trained(
     trust_code: bool,
 ) -> Comparison:
     """Trains with each mechanism that can run, made for the estimate and for the truth."""
+    strategies = job.strategies(estimate)
     with tempfile.TemporaryDirectory(prefix="fedray-stress-") as folder:
         files = []
-        for name, strategy in job.strategies(estimate).items():
-            files.append(str(Path(folder) / f"{name}.json"))
+        for name, strategy in strategies.items():
+            files.append(str(Path(folder) / f"{_label(name, strategies, job, estimate)}.json"))
             write_strategy(strategy, files[-1])
         return compare_mechanisms(
             trace,
@@ -273,6 +322,20 @@ def _trained(
             on_progress=on_progress,
             trust_code=trust_code,
         )
+
+
+def _label(name: str, names: Container[str], job: Stressed, estimate: MinSep) -> str:
+    """Returns the name of a mechanism with the b and k that it is made for; without them if it is
+    finished, or the same for both."""
+    stem, _, which = name.rpartition("-")
+    if f"{stem}-estimated" not in names or f"{stem}-true" not in names:
+        return name
+    finished = [each.name for each in job.mechanisms if isinstance(each.given, Strategy)]
+    if which == "estimated" and stem in [Path(each).stem for each in finished]:
+        return stem
+    limits = estimate if which == "estimated" else job.truth.binding
+    assert limits is not None, "a trace without a truth was refused"
+    return f"{name}-{limits.min_sep}-k{limits.max_participations}"
 
 
 def opened_subject(
@@ -338,22 +401,21 @@ def _happened(trace: Trace | ImportedTrace, patterns: Patterns, rules: Scenario 
 
 
 def _simulated(
-    scenario: Scenario,
+    bases: Mapping[str | None, Scenario],
     seeds: int | None,
-    what_ifs: Sequence[str],
     blank: Stressed,
     placement: Placement,
     cache: StudyCache,
     on_progress: Listener,
 ) -> list[Stressed]:
     """Returns a job for each seed of the scenario, and of each what-if."""
+    first = bases[None].seed
     count = SEEDS if seeds is None else seeds
     if not 1 <= count <= 1000:
         raise InputError.of("seeds", count, "must be from 1 to 1000", "20 show a 5 % quantile")
-    bases = {None: scenario, **{each: scenario.with_overrides(each) for each in what_ifs}}
     jobs, scenarios = [], []
     for what_if, base in bases.items():
-        for seed in range(scenario.seed, scenario.seed + count):
+        for seed in range(first, first + count):
             jobs.append(replace(blank, seed=seed, what_if=what_if))
             scenarios.append(base.with_overrides(f"seed={seed}", "training.enabled=false"))
     truths = simulate_runs(
@@ -385,18 +447,30 @@ def _planned(
     )
 
 
-def _candidates(scenario: Scenario, runs: Sequence[Stressed]) -> tuple[MinSep, ...]:
-    """Returns every b of the truths as estimates, of many b as many quantiles; k is the most that
-    may happen."""
+def _candidates(n: int, runs: Sequence[Stressed]) -> tuple[MinSep, ...]:
+    """Returns every b of the truths as estimates for n rounds, of many b as many quantiles; k is
+    the most that may happen."""
     truths = [each for run in runs if (each := run.truth.binding) is not None]
     min_seps = sorted({each.min_sep for each in truths})
     count = min(MOST_CANDIDATES, len(min_seps))
     chosen = np.linspace(0, len(min_seps) - 1, count).round().astype(int)
-    n = scenario.rounds.count
     is_enforced = all(run.truth.enforced for run in runs if run.truth.binding)
-    most = max(each.max_participations for each in truths) if is_enforced else n
+    most = max((each.max_participations for each in truths), default=n) if is_enforced else n
     tried = [min_seps[place] for place in chosen]
     return tuple(MinSep(n, b, min(most_of_device(n, b), most)) for b in tried)
+
+
+def _with_candidates(jobs: Sequence[Stressed]) -> list[Stressed]:
+    """Returns the jobs with their estimates, and the truths of the others of the same condition and
+    length, as candidates: their mechanisms are made anyway."""
+
+    def others_of(job: Stressed) -> tuple[MinSep, ...]:
+        own = job.truth.binding
+        known = [each.truth.binding for each in jobs if each.what_if == job.what_if]
+        of_length = [each for each in known if each and own and each.rounds == own.rounds]
+        return tuple(e for e in dict.fromkeys(of_length) if e not in (own, *job.estimates))
+
+    return [replace(e, candidates=e.estimates, other_truths=others_of(e)) for e in jobs]
 
 
 def _make_mechanisms(jobs: list[Stressed], placement: Placement, on_progress: Listener) -> None:

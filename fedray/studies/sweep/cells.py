@@ -63,14 +63,14 @@ class Row(Document):
     max_loss: float | None = None
     """MaxLoss: error of the worst round at mu = 1."""
     regret: float | None = None
-    """rms_loss over that of the cell's best mechanism, minus 1."""
+    """rms_loss, or max_loss in a sweep with that loss, over that of the cell's best mechanism,
+    minus 1; tables are sorted by it."""
     common_rho: float | None = None
     """The rho of all mechanisms of the cell in the comparison: that of the first one at z."""
     needed_noise_multiplier: float | None = None
     """The noise multiplier that this mechanism needs for it."""
     rms_prefix_error: float | None = None
-    """Root mean square error at that multiplier, of prefix sums or of the sweep's workload; tables
-    are sorted by it."""
+    """Root mean square error at that multiplier, of prefix sums or of the sweep's workload."""
     max_prefix_error: float | None = None
     """The same, of the worst round."""
     rho: float | None = None
@@ -91,6 +91,9 @@ class Row(Document):
     """Standard deviation of the noise of prefix sums, or of the sweep's workload, at clip norm 1
     and the least noise for the target: root mean square over the rounds. Absent without a
     target."""
+    noise_multiplier_is_exact: IfAny[bool] = None
+    """Whether z is the least for the target, as the planned sensitivity is exact; False: it is an
+    upper bound. Absent without a target."""
 
     @property
     def is_starved(self) -> bool:
@@ -121,8 +124,9 @@ class Judgement:
         noise = {"noise_multiplier", "noise_per_report", "target_epsilon", "delta"}
         used = noise | {"estimate", "mechanisms", "workload"}
         sweep = self.sweep.model_dump(mode="json", include=used)
-        # The plotted figure decides objectives, and is not among the fields above.
+        # The plotted figure decides the losses, and is not among the fields above.
         objectives = [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms]
+        objectives.append(self.sweep.shown_loss)
         scenario = self.scenario.digest if self.scenario is not None else None
         # The scenario's digest stands for the patterns, which follow from it.
         truth = asdict(self.truth.participation) if self.truth.participation is not None else None
@@ -145,10 +149,11 @@ class Judgement:
             for row, strategy in judged
         ]
         # Regret is relative to the best of the cell, so it needs all rows first.
-        best = min((row.rms_loss for row in rows if row.rms_loss is not None), default=math.nan)
+        losses = [row.max_loss if self.sweep.shown_loss == "max" else row.rms_loss for row in rows]
+        best = min((each for each in losses if each is not None), default=math.nan)
         return tuple(
-            row if row.rms_loss is None else replace(row, regret=row.rms_loss / best - 1.0)
-            for row in rows
+            row if its is None else replace(row, regret=its / best - 1.0)
+            for row, its in zip(rows, losses, strict=True)
         )
 
     def _noise_multiplier(self) -> float | None:
@@ -186,10 +191,11 @@ class Judgement:
             # The participation of a simulated run is known exactly: its own sensitivity is used.
             if truth.patterns is not None:
                 used = trace_sensitivity(strategy, truth.patterns)
+            is_least = None
             if z is None:
                 estimate = None if made_for == "truth" else self.sweep.estimate_of(self.cell)
                 planned = strategy.participation_sensitivity(estimate) if estimate else used
-                target = self.sweep.target_epsilon
+                target, is_least = self.sweep.target_epsilon, planned.is_exact
                 z = noise_multiplier_for(planned.value, self.sweep.delta, epsilon=target)
                 if estimate is not None and self.sweep.estimate is not None:
                     z *= self._goal() / (self.sweep.estimate.report_goal or self._goal())
@@ -209,6 +215,7 @@ class Judgement:
             found = replace(
                 row,
                 noise_multiplier=z,
+                noise_multiplier_is_exact=is_least,
                 sensitivity=used.value,
                 sensitivity_of="(b, k)" if truth.patterns is None else "trace",
                 sensitivity_is_exact=used.is_exact,
@@ -246,7 +253,7 @@ class Judgement:
             )
             # A request needs one setting even if targets decide: the most frequent one.
             participation = max(targets, key=lambda target: target.weight).participation
-        objective = self.sweep.objective_of(spec)
+        objective = self.sweep.objective_of(spec) or self.sweep.shown_loss
         lengths = [each.participation.rounds for each in targets] or [participation.rounds]
         workload = self.sweep.workload_over(max(lengths), self.scenario)
         return MechanismRequest(

@@ -27,6 +27,7 @@ import importlib.util
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -37,8 +38,8 @@ from fedray.base.errors import InputError, ScenarioError
 from fedray.base.nearest import nearest_first
 from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
+from fedray.mechanisms.loss import LOSS_NAMES, Objective, check_objective
 from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, Recipe
-from fedray.mechanisms.optimize.objective import Objective
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.workload import Workload
 from fedray.runs.workloads import schedule_rates
@@ -52,15 +53,21 @@ Value = int | float | str
 SETTINGS = ("rounds", "min_sep", "max_participations", "population", "report_goal")
 PLOTTED_LOSS: dict[str, Objective] = {
     "rms_loss": "rms",
-    "regret": "rms",
     "rms_prefix_error": "rms",
+    "rms_error": "rms",
     "max_loss": "max",
     "max_prefix_error": "max",
 }
 """Loss behind a plotted figure."""
-LOSS_NAMES: dict[Objective, str] = {"rms": "RmsLoss", "max": "MaxLoss"}
+OF_OTHER_LOSS = {
+    **{"rms_loss": "max_loss", "rms_prefix_error": "max_prefix_error"},
+    **{"max_loss": "rms_loss", "max_prefix_error": "rms_prefix_error"},
+}
+"""The same figure of the other loss."""
 ESTIMATED = "estimate.min_sep"
 """Key of several estimates, which are varied like values of a scenario."""
+GOALS = ("rounds.report_goal", "report_goal")
+"""Keys of the report goal: of a scenario, and as a setting."""
 MOST_CELLS = 20_000
 SEEDS = 3
 TRAINING_KEYS = {"name", "description", "vary", "x", "trace", "seeds"}
@@ -112,7 +119,7 @@ class MechanismSpec(Table):
     bands: Count | None = None
     """Bands of a banded kind; default: the min-sep that it is made for."""
     objective: Objective | None = None
-    """Optimised loss; default: for a blt the plotted one, else that of its paper."""
+    """Optimised loss; default: that of the sweep."""
     made_for: Annotated[tuple[MadeFor, ...], Field(strict=False, min_length=1)] = ("estimate",)
     """estimate, truth (the outcome of each cell), distribution (all cells at once, alike in
     weight; only for a blt)."""
@@ -125,9 +132,7 @@ class MechanismSpec(Table):
                 "it out, or choose blt"
             )
         # The request refuses options that the kind does not have; its participation is a dummy.
-        MechanismRequest(
-            self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands, self.objective
-        )
+        MechanismRequest(self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands)
         return self
 
     @property
@@ -197,8 +202,11 @@ class Sweep(Table):
         "days",
         "noise_multiplier",
     ] = "rms_loss"
-    """Plotted figure of `fedray.studies.sweep.cells.Row`; "regret" is over the cell's best
-    mechanism, not over one made for the truth."""
+    """Plotted figure of `fedray.studies.sweep.cells.Row`; errors are those of the mean if report
+    goals vary. "regret" is over the cell's best mechanism, not over one made for the truth."""
+    loss: Objective | None = None
+    """Loss that mechanisms are made for and ranked by, "rms" or "max"; default: that of `y`, or rms
+    if it is of no loss."""
     # Left out at its default, so that documents of sweeps over prefix sums have no such key.
     workload: Annotated[str, Field(exclude_if=lambda workload: workload == "prefix")] = "prefix"
     """Workload of losses and errors, such as "momentum=0.9,decay=0.95"; the part "schedule" is the
@@ -237,6 +245,11 @@ class Sweep(Table):
         given = [name for name in noises if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: give one of them")
+        if self.shown_loss != PLOTTED_LOSS.get(self.y, self.shown_loss):
+            raise ValueError(
+                f"loss: is {self.loss}, and y = {self.y!r} is of another one; plot "
+                f"{OF_OTHER_LOSS.get(self.y, 'regret')}, or leave loss out"
+            )
         if self.y == "rms_error" and self.target_epsilon is None:
             raise ValueError("y: rms_error is at the noise for a target; add target_epsilon")
         if self.parsed_workload.rates and self.scenario is None:
@@ -282,6 +295,35 @@ class Sweep(Table):
         if self.scenario is not None and self.seeds is not None:
             varied["seed"] = tuple(range(1, self.seeds + 1))
         return varied
+
+    @property
+    def shown_loss(self) -> Objective:
+        """Loss that mechanisms are made for and ranked by."""
+        return self.loss or PLOTTED_LOSS.get(self.y, "rms")
+
+    def with_loss(self, loss: str) -> Self:
+        """Returns the sweep with a loss, and with that of the plotted figure. Raises InputError."""
+        check_objective(loss)
+        if self.trace is not None:
+            rule = "does not apply to a sweep that trains"
+            raise InputError.of("loss", loss, rule, "leave it out")
+        is_other = PLOTTED_LOSS.get(self.y, loss) != loss
+        if is_other and self.y not in OF_OTHER_LOSS:
+            rule = f"does not apply to a sweep that plots {self.y}"
+            raise InputError.of("loss", loss, rule, "leave it out")
+        y = OF_OTHER_LOSS[self.y] if is_other else self.y
+        return self.model_copy(update={"loss": loss, "y": y})
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Short name of each key with several values, in order: columns of tables have them."""
+        keys = [key for key, values in self.varied.items() if len(values) > 1]
+        return short_names(keys) | ({ESTIMATED: "estimated min-sep"} if ESTIMATED in keys else {})
+
+    @property
+    def has_goals(self) -> bool:
+        """Whether report goals differ between cells, so that only errors of means compare."""
+        return not self.names.keys().isdisjoint(GOALS)
 
     @property
     def has_means(self) -> bool:
@@ -388,18 +430,8 @@ class Sweep(Table):
         return sweep, scenario
 
     def objective_of(self, spec: MechanismSpec) -> Objective | None:
-        """Loss that a mechanism is optimised for, or None if it is not optimised.
-
-        A kind that can be optimised for all cells is optimised for the plotted loss. Others keep
-        their papers' loss, because MaxLoss takes hours for matrices.
-        """
-        if not spec.needs_optimising:
-            return None
-        if spec.objective is not None:
-            return spec.objective
-        usual = spec.recipe.objective
-        is_for_plot = "targets" in spec.recipe.options
-        return PLOTTED_LOSS.get(self.y, usual) if is_for_plot else usual
+        """Loss that a mechanism is optimised for, or None if it is not optimised."""
+        return (spec.objective or self.shown_loss) if spec.needs_optimising else None
 
     def label(self, spec: MechanismSpec, made_for: MadeFor | None) -> str:
         """Names a mechanism in tables and plots: kind, size, objective and purpose."""
@@ -437,6 +469,11 @@ class Cell:
         """Returns the value of a key (a setting, or a scenario's "table.key"), or None."""
         return dict(self.values).get(key)
 
+    @property
+    def report_goal(self) -> int | None:
+        """Varied report goal, or None."""
+        return next(filter(None, map(self.get, GOALS)), None)
+
     def scenario_of(self, scenario: Scenario) -> Scenario:
         """Returns the scenario with this cell's values; untrained, since participation does not
         depend on the model. Raises ScenarioError."""
@@ -449,9 +486,16 @@ class Cell:
             raise ScenarioError(f"cell {dict(self.values)}: {error}") from None
 
 
-def short_key(key: str) -> str:
-    """Returns a varied key as tables and legends name it."""
-    return "estimated min-sep" if key == ESTIMATED else key.split(".")[-1]
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Returns each dotted key's last part, or as many parts as no other of the keys ends with."""
+    parts = {key: key.split(".") for key in keys}
+
+    def shortest(key: str) -> str:
+        others = [each for each in keys if each != key]
+        ends = (".".join(parts[key][-n:]) for n in range(1, len(parts[key]) + 1))
+        return next((e for e in ends if not any(f".{o}".endswith(f".{e}") for o in others)), key)
+
+    return {key: shortest(key) for key in keys}
 
 
 def shipped_sweeps() -> dict[str, Path]:
