@@ -20,6 +20,7 @@ from fedray.audit.distribution import frontier_of
 from fedray.audit.evidence import breaches
 from fedray.audit.findings import Verdict, broken_noise, standing, verdict_sentences
 from fedray.audit.guarantees import Guarantee, Limits, observed, of_limits, shown_pairs, strongest
+from fedray.audit.left_out import worst_case
 from fedray.audit.noise import released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import owner_text
@@ -28,9 +29,9 @@ from fedray.audit.statements.frontier import tightened
 from fedray.base.errors import shown
 from fedray.base.rounding import counted, given, given_delta, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.sampled import largest_column
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.triangular import TriangularStrategy
+from fedray.trace.imported import ImportedTrace
 
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
@@ -146,27 +147,32 @@ class AuditVerdict:
     @property
     def left_out_bound(self) -> str:
         """`Audit.left_out_bound`."""
-        # Each such row adds at most the largest column of C to a device's sum, by the triangle
-        # inequality, even if the device has a row of that round already.
-        audit = self.audit
+        audit, trace = self.audit, self.audit.trace
         rows = sum(each.rows for each in audit.left_out if each.may_be_participation)
         if not rows:
             return ""
+        is_once = isinstance(trace, ImportedTrace) and trace.repeats == "once"
+        most = audit.max_participations + rows
         text = (
             f"If each of the {counted(rows, 'row')} were of the worst device, it would have at "
-            f"most {counted(audit.max_participations + rows, 'participation')}"
+            f"most {counted(min(most, audit.rounds) if is_once else most, 'participation')}"
         )
-        if (noise := audit.noise) is None:
+        noise, devices = audit.noise, audit.device_privacy
+        if noise is None or devices is None:
             return f"{text}."
-        used = audit.mechanisms[0]
-        norm, _ = largest_column(used.strategy, audit.rounds)
+        used, values = audit.mechanisms[0], devices.sensitivities
+        # The trace's own value may be a certified one, below the bounds of its devices.
+        known = replace(values, values=np.minimum(values.values, used.trace.value))
         of_all, of_one = (
-            epsilon_of(released(noise, used.trace.value + each * norm), used.observed.delta)
-            for each in (rows, 1)
+            up(epsilon_of(released(noise, found.value), used.observed.delta).epsilon)
+            for count in (rows, 1)
+            for found in (worst_case(used.strategy, audit.patterns, known, count, is_once),)
         )
+        if rows == 1:
+            return f"{text} and epsilon at most {of_all}."
         return (
-            f"{text} and epsilon at most {up(of_all.epsilon)}; if no device had two of them, at "
-            f"most {up(of_one.epsilon)}."
+            f"{text} and epsilon at most {of_all}. If no device had two of them, epsilon would be "
+            f"at most {of_one}."
         )
 
     @property
