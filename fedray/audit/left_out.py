@@ -10,11 +10,12 @@ Proof: its rounds change C X by some P with ||P|| <= S, and the other rows by Q.
 change by one of these, |v| = 1. Its inner product with P is at most S n_r (Cauchy and Schwarz), and
 at most the sum of |G[i, r]|, since |<u_i, v>| <= 1. ||Q|| is at most the sum of the norms n_r.
 
-* If each row is a contribution, the x_r are any numbers with the sum R. The bound is convex in x, so
+* If each row is a contribution, the x_r are any numbers with the sum R. The bound is convex in x:
   its largest value has all R rows in one round. Equal contributions attain it if no entry of G on
   the device's rounds and that round is negative.
 * If rows of a device in one round are one contribution, x_r is 0 or 1, and 0 in the device's own
-  rounds. Each sum is then at most that of its R largest terms. One row attains that too.
+  rounds. Each sum is then at most that of its R largest terms, and ||Q|| at most the sensitivity of
+  R participations without a min-sep. One row attains that too.
 """
 
 from dataclasses import dataclass
@@ -23,12 +24,13 @@ import numpy as np
 
 from fedray.audit.participation import Patterns
 from fedray.base.arrays import Float64Array, Int64Array
+from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.sensitivity import BLOCK, ROUNDING, PatternValues
-from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 
 MOST_ENTRIES = 1 << 25
 """Entries of G that are looked up, in about a second; devices that are left then have the bound of
-the triangle inequality, S + R times the largest n_r."""
+the triangle inequality."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ def worst_case(
     n = patterns.committed_rounds
     columns = _Columns(strategy, np.sqrt(strategy.gram_entries(np.arange(n), np.arange(n), n)))
     largest = rows * float(columns.norms.max())
+    if is_once and rows > 1:
+        largest = _together(strategy, columns.norms, min(rows, n))
     best, left = WorstCase(0.0, False), MOST_ENTRIES
     tried: set[bytes] = set()
     # By sensitivity, so that all devices from some place on are below the worst case so far.
@@ -95,14 +99,27 @@ def worst_case(
         left -= count * n
         if left < 0:
             return WorstCase(triangle, False)
-        found = _of_device(columns, pattern, own, rows, is_once)
+        if is_once and rows > 1:
+            found = _in_other_rounds(columns, pattern, own, rows, largest)
+        else:
+            found = _in_one_round(columns, pattern, own, rows, is_once)
         # Equal contributions attain it only if they attain the device's own sensitivity.
         is_exact = found.is_exact and bool(values.is_exact[place])
         best = max(best, WorstCase(found.value, is_exact), key=lambda each: each.value)
     return best
 
 
-def _of_device(
+def _together(strategy: Strategy, norms: Float64Array, rows: int) -> float:
+    """Returns a bound on the sensitivity of one contribution in each of some rounds."""
+    least = float(np.sort(norms)[-rows:].sum())
+    try:
+        known = strategy.participation_sensitivity(MinSep(norms.size, 1, rows))
+    except SensitivityUnknown:
+        return least
+    return min(least, known.value)
+
+
+def _in_one_round(
     columns: _Columns, pattern: Int64Array, own: float, rows: int, is_once: bool
 ) -> WorstCase:
     beside, least = columns.beside(pattern, own)
@@ -112,11 +129,19 @@ def _of_device(
         # A row in one of the device's own rounds adds nothing.
         if not free.size:
             return WorstCase(own, True)
-    norms, beside, is_aligned = columns.norms[free], beside[free], least[free] >= -ROUNDING
-    if is_once and rows > 1:
-        most = min(rows, free.size)
-        products, lengths = (np.sort(each)[-most:].sum() for each in (beside, norms))
-        return WorstCase(float(np.sqrt(own**2 + 2 * products + lengths**2)), False)
-    squares = own**2 + 2 * rows * beside + (rows * norms) ** 2
+    squares = own**2 + 2 * rows * beside[free] + (rows * columns.norms[free]) ** 2
     worst = int(squares.argmax())
-    return WorstCase(float(np.sqrt(squares[worst])), bool(is_aligned[worst]))
+    return WorstCase(float(np.sqrt(squares[worst])), bool(least[free[worst]] >= -ROUNDING))
+
+
+def _in_other_rounds(
+    columns: _Columns, pattern: Int64Array, own: float, rows: int, together: float
+) -> WorstCase:
+    beside, _ = columns.beside(pattern, own)
+    free = np.setdiff1d(np.arange(columns.norms.size), pattern)
+    if not free.size:
+        return WorstCase(own, True)
+    products = float(np.sort(beside[free])[-rows:].sum())
+    # By the inequality of Cauchy and Schwarz, P and Q together are no more than this either.
+    products = min(products, own * together)
+    return WorstCase(float(np.sqrt(own**2 + 2 * products + together**2)), False)
