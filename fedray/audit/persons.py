@@ -220,7 +220,7 @@ class Clients(Document):
                 f"{counted(self.clients, 'client')} is, since there are too many ids to count with "
                 "data.tie. So the epsilon of a person is unknown."
             )
-        has, found = "no guarantee may rest on any figure", strongest(self.guarantees)
+        has, found = "no epsilon may be published", strongest(self.guarantees)
         if found is not None:
             has = f"epsilon is at most {owner_text(found, self.most_devices, f'({found.name})')}"
         return (

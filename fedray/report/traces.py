@@ -75,7 +75,7 @@ def imported_tables(trace: ImportedTrace) -> list[Table]:
         known = run["times"]["origin"] + known[np.isfinite(known)]
         first, end = shown_range(known.min(), known.max())
         facts.append(("times", f"{form}; from {first} to {end}"))
-    facts += [("rests on", each.text) for each in assumptions_of_import(trace)]
+    facts += [("assumed", each.text) for each in assumptions_of_import(trace)]
     return [Table.facts("", [*facts, ("trace", str(trace.path))])]
 
 
