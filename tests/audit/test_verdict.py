@@ -67,8 +67,8 @@ def test_the_first_screen_has_the_verdict_then_the_guarantees_then_what_was_left
     ):
         _, out, _ = fedray_command("--quiet", "audit", str(path), *options)
         lines = out.splitlines()
-        assert all(len(line) <= WIDTH for line in lines)
         screen = lines[:FIRST_SCREEN]
+        assert all(len(line) <= WIDTH for line in screen)
         (title,) = [at for at, line in enumerate(screen) if line.startswith("Guarantees of ")]
         assert "per device" in " ".join(screen[title : title + 2])
         assert "figures are" in out

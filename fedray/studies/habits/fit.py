@@ -130,6 +130,7 @@ class HabitFit(DrawnResult):
     SUBJECT: ClassVar[str] = "fedray.studies.habits.page:habit_fit_subject"
     FIGURES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_figures"
     PAGE: ClassVar[str] = "fedray.studies.habits.page:habit_fit_page"
+    HEADLINE: ClassVar[str] = "fedray.studies.habits.page:fit_sentence"
 
     layout: Annotated[Layout, Keys("kind days")]
     """Layout of the log."""

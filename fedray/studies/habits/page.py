@@ -1,7 +1,6 @@
 """The page of a fit: measured beside simulated."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -25,13 +24,11 @@ GRADES = (
 def habit_fit_page(fit: HabitFit, command: str = "") -> str:
     """Returns the page of a fit, which shows the command line that made it, if one did."""
     made = [Table.facts("How this page was made", [("command", command)])] if command else []
-    first, *others = habit_fit_tables(fit)
     return render_study(
         "Habits of a log's devices",
-        fit_sentence(fit),
+        fit.headline,
         habit_fit_figures(fit),
-        # The verdict of the page is the last note of the first table.
-        [replace(first, notes=first.notes[:-1]), *others, *made],
+        [*habit_fit_tables(fit), *made],
         fit.to_json(),
         scenario_toml=fit.to_toml(),
     )
@@ -117,7 +114,6 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
             "By simulated moments. The intervals take devices as independent of one another, and "
             "the model as true.",
             *advice(fit),
-            fit_sentence(fit),
             method=[GRADES],
         ),
         Table.of("Not fitted", fit.held, held),
