@@ -23,13 +23,13 @@ which the odds of a guess may rise, is half a billion."""
 
 def weak_text(*epsilons: float | None) -> str:
     """Returns a sentence for each class of weak guarantees that some of the epsilons are in, with
-    its smallest one if these are of both classes; empty if no known one is weak."""
+    its largest one if they are of both classes; empty if no known one is weak."""
     known = [each for each in epsilons if each is not None]
     void = [each for each in known if each > VACUOUS]
     weak = [each for each in known if WEAK < each <= VACUOUS]
 
     def here(found: Sequence[float]) -> str:
-        return f" (here {up(min(found))})" if void and weak else ""
+        return f" (here {up(max(found))})" if void and weak else ""
 
     said = []
     if void:
