@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from fedray.audit.assumptions import UNSEEN, Assumption, other_tasks, rounds_source
 from fedray.audit.audit import Audit
-from fedray.audit.findings import broken_noise, headline
+from fedray.audit.findings import FAILING, broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.questions import EMPTIED, OF_A_MODEL
@@ -164,7 +164,8 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
     what = "The guarantee" if stated.name in BY_SERVER else "Participation"
     about = [f"{what} is {stated.name}: {limits}.", f"The figures are about {stated.scope}."]
     # A claim that fails is said first: its readers may know no other figures.
-    said = [f"{headline(audit.findings)}."] if audit.claim_holds is False else []
+    is_failing = any(each.verdict in FAILING for each in audit.findings)
+    said = [f"{headline(audit.findings)}."] if is_failing else []
     if not audit.is_of_run:
         said.append("The run had another mechanism or noise.")
         said.append(f"{models} would have {spent}.")

@@ -69,7 +69,7 @@ class ModularTable(EncodingTable):
             f"Updates are summed by secure aggregation with scale s = {self.scale:,}. A device "
             "rounds its update, and rounds again until it is no longer than the inflated norm "
             "(Kairouz, Liu and Steinke 2021, Theorem 1). Sensitivities are in units of that norm, "
-            "and so is the noise: the noise multiplier is relative to "
+            "and so is the noise. The noise multiplier is relative to "
             f"{self.noise_is_relative_to}."
         )
 

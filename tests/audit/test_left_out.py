@@ -112,15 +112,14 @@ def test_devices_beyond_the_limit_of_the_search_have_the_triangle_inequality(mon
     assert whole.value == pytest.approx(np.sqrt(9 + 1))
 
 
-@pytest.mark.parametrize(("repeats", "squared"), [(None, 9 + 1), ("once", 2 + 2)])
+@pytest.mark.parametrize(("repeats", "squared"), [("refuse", 9 + 1), ("once", 2 + 2)])
 def test_the_audit_states_the_worst_case_by_the_meaning_of_repeated_rows(
-    repeats: str | None, squared: int, tmp_path: Path
+    repeats: str, squared: int, tmp_path: Path
 ) -> None:
     """Of independent noise: two rows more in one round make a contribution of norm 3."""
     (tmp_path / "log.csv").write_text("d,r\na,0\na,2\nb,1\nb,3\n,0\n,3\n")
-    given = {} if repeats is None else {"repeats": repeats}
     trace = import_log(
-        tmp_path / "log.csv", "d", "r", 4, tmp_path / "t", leave_out_invalid=True, **given
+        tmp_path / "log.csv", "d", "r", 4, tmp_path / "t", leave_out_invalid=True, repeats=repeats
     )
     audit = audit_trace(trace, claim=Claim(mechanism=Identity(), noise_multiplier=4.0))
     first, second = map(float, re.findall(r"at most (\d+\.\d+)", audit.left_out_bound))

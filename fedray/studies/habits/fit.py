@@ -426,12 +426,12 @@ class _Search:
         for parameter, at, error, bound in zip(
             self.free, place, errors, self._bounds_at(place), strict=True
         ):
-            ends = [
+            low, high = (
                 parameter.from_scale(float(at + side * error)) for side in (-NORMAL_95, NORMAL_95)
-            ]
+            )
             scaled_error = float(parameter.slope(float(at)) * error)
             value = values[parameter.name]
-            estimates.append(Estimate(parameter.name, value, scaled_error, *ends, bound))
+            estimates.append(Estimate(parameter.name, value, scaled_error, low, high, bound))
         return HabitFit(
             self._layout,
             self.records.devices,
