@@ -115,14 +115,15 @@ class RecordedExamples:
 
     def people(self, scenario: Scenario) -> dict[str, int]:
         """Returns the number of `clients` that train and `most_devices` of one, counted over all
-        ids of a scenario; of more than MOST_COUNTED ids a bound, or nothing if data is tied to
-        traits. Empty if clients are no people, as modules of source code."""
+        ids of a scenario; of more than MOST_COUNTED ids a bound, or no `most_devices` if data is
+        tied to traits. Empty if clients are no people, as modules of source code."""
         if isinstance(self._table, SourceCodeData):
             return {}
         clients = self._split.trained.size
         if scenario.device_ids > MOST_COUNTED:
             if self._assignment.is_tied:
-                return {}
+                # The key is missing, so that an audit says that the number is unknown.
+                return {"clients": clients}
             # Ids take turns; some of them may be no members.
             return {"clients": clients, "most_devices": -(-scenario.device_ids // clients)}
         devices = np.zeros(clients, np.int64)

@@ -110,7 +110,7 @@ INITIAL = (
 )
 COUNTED = (
     "The words, tokens or classes that a model knows were counted over the data of the training "
-    "clients without noise, which epsilon does not cover; data.vocabulary_file or data.values "
+    "clients without noise, which epsilon does not cover. data.vocabulary_file or data.values "
     "avoids it."
 )
 WITHOUT_NOISE = (
@@ -127,9 +127,9 @@ METRICS = (
     "that is not accounted for."
 )
 SCALED_NOISE = (
-    "In each round {sample} of the {goal} accepted devices really trained, and the noise on their "
-    "sum was scaled by {sample} / the number accepted, so that the signal-to-noise ratio is that "
-    "of the full cohort, as is the practice of DP-FTRL studies. The privacy stated is that of the "
+    "In each round {sample} of the {goal} accepted devices really trained. The noise on their sum "
+    "was scaled by {sample} / the number accepted, as is the practice of DP-FTRL studies. So the "
+    "signal-to-noise ratio is that of the full cohort. The privacy stated is that of the "
     "full cohort with full noise; this simulation's own model has no such guarantee."
 )
 SHORT_COUNTED = (
@@ -170,7 +170,7 @@ STOPPED_BUFFERED = (
     "earlier than the observed figures ask for."
 )
 FILTERED = (
-    "privacy.stop_at was kept by a filter: a device was excluded, for good, before the round that "
+    "privacy.stop_at was kept by a filter. A device was excluded, for good, before the round that "
     "would have brought it beyond the budget, as counted over all {rounds:,} rounds of the run. "
     "The observed figures are within it by construction, and the filtered ones hold in every run, "
     "also if taking part depends on released models. Exclusion follows from a device's own "

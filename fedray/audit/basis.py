@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fedray.audit.assumptions import Assumption
 from fedray.audit.guarantees import Guarantee, strongest
 from fedray.audit.questions import AnswerPrivacy
+from fedray.base.rounding import up
 
 SECRET_DRAWS = "only if the draws stay secret"
 """Condition of a guarantee by sampling."""
@@ -21,13 +22,21 @@ which the odds of a guess may rise, is half a billion."""
 
 
 def weak_text(*epsilons: float | None) -> str:
-    """Returns a sentence that epsilons are weak as guarantees; empty if no known one is."""
-    if not any((each or 0.0) > WEAK for each in epsilons):
-        return ""
-    return (
-        f"An epsilon above {VACUOUS} protects nobody in practice; above {WEAK} it is weak "
-        "(Ponomareva et al. 2023)."
-    )
+    """Returns a sentence for each class of weak guarantees that some of the epsilons are in, with
+    its largest one if they are of both classes; empty if no known one is weak."""
+    known = [each for each in epsilons if each is not None]
+    void = [each for each in known if each > VACUOUS]
+    weak = [each for each in known if WEAK < each <= VACUOUS]
+
+    def here(found: Sequence[float]) -> str:
+        return f" (here {up(max(found))})" if void and weak else ""
+
+    said = []
+    if void:
+        said.append(f"An epsilon above {VACUOUS}{here(void)} protects nobody in practice.")
+    if weak:
+        said.append(f"An epsilon above {WEAK}{here(weak)} is weak (Ponomareva et al. 2023).")
+    return " ".join(said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,16 +77,16 @@ class DeviceNoise(Document):
     def sentence(self) -> str:
         """A sentence on the noise of the round, and the figures that rest on it."""
         of_goal = f"{self.event.devices:,} of {self.report_goal:,}"
-        noise = f"its noise has {shown_noise(self.noise_multiplier)} times the inflated norm as "
+        noise = f"Its noise has {shown_noise(self.noise_multiplier)} times the inflated norm as "
         noise += "standard deviation, and every round is accounted for as that one"
         if self.round_index is None:
             return (
-                f"Enforced and claimed: a round may be committed with {of_goal} devices; {noise}, "
+                f"Enforced and claimed: a round may be committed with {of_goal} devices. {noise}, "
                 "however many devices were accepted in this run."
             )
         return (
             f"Observed: the round with the fewest accepted devices is round {self.round_index}, "
-            f"with {of_goal}: {noise}."
+            f"with {of_goal}. {noise}."
         )
 
 

@@ -188,16 +188,22 @@ class Clients(Document):
 
     clients: int
     """Number of clients of the data, held-out ones aside."""
-    most_devices: int
-    """Largest number of devices that hold the data of one client."""
+    most_devices: int | None
+    """Largest number of devices that hold the data of one client; None if it is unknown."""
     guarantees: tuple[Guarantee, ...]
-    """Guarantees of a client with that many devices, by the rules, under the first mechanism."""
+    """Guarantees of a client with that many devices, by the rules, under the first mechanism; empty
+    if the number is unknown."""
 
     @classmethod
     def of(cls, people: Mapping[str, int], by_rules: Sequence[Guarantee]) -> Self | None:
         """Returns them, given what training.json records of people, and guarantees of a device
-        under the first mechanism; None if each is on one device."""
-        if (most := people.get("most_devices", 1)) < 2:
+        under the first mechanism; None if each is on one device, and for data of no people."""
+        if not people:
+            return None
+        most = people.get("most_devices")
+        if most is None:
+            return cls(people["clients"], None, ())
+        if most < 2:
             return None
         text = f"A client of the data is on at most {most:,} devices."
         # A round may have fewer reports than a client has devices.
@@ -206,12 +212,19 @@ class Clients(Document):
 
     @property
     def text(self) -> InJson[str]:
-        """Whose the epsilon of a device is not, and the epsilon of a client, in a sentence."""
-        has, found = "no guarantee may rest on any figure", strongest(self.guarantees)
+        """Whose the epsilon of a device is not, and the epsilon of a client, in sentences."""
+        whose = "Epsilon is that of a device of the deployment imagined"
+        if self.most_devices is None:
+            return (
+                f"{whose}. Unknown: on how many devices the data of one of the "
+                f"{counted(self.clients, 'client')} is, since there are too many ids to count with "
+                "data.tie. So the epsilon of a person is unknown."
+            )
+        has, found = "no epsilon may be published", strongest(self.guarantees)
         if found is not None:
             has = f"epsilon is at most {owner_text(found, self.most_devices, f'({found.name})')}"
         return (
-            "Epsilon is that of a device of the deployment imagined, and not of a person whose "
-            f"data is on several: {counted(self.clients, 'client')} of the data are on up to "
-            f"{self.most_devices:,} devices each; for a client with all of these, {has}."
+            f"{whose}, and not of a person whose data is on several. "
+            f"{counted(self.clients, 'client')} of the data are on up to {self.most_devices:,} "
+            f"devices each; for a client with all of these, {has}."
         )

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from fedray.audit.assumptions import UNSEEN, Assumption, other_tasks, rounds_source
 from fedray.audit.audit import Audit
-from fedray.audit.findings import broken_noise, headline
+from fedray.audit.findings import FAILING, broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.questions import EMPTIED, OF_A_MODEL
@@ -155,48 +155,67 @@ def privacy_statement(audit: Audit) -> Statement:
 
 def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -> str:
     assert stated.epsilon is not None
-    answers, scenario, verdict = audit.basis.answers[:1], audit.scenario, AuditVerdict(audit)
+    verdict, scenario = AuditVerdict(audit), audit.scenario
+    models, have = _released(audit, mechanism, stated)
+    spent = f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy"
+    by_rule = audit.basis.answers or stated.pairs or stated.name in BY_SERVER
+    is_unlimited = stated.participation is None and not by_rule
+    limits = "unlimited" if is_unlimited else audit.basis.condition
+    what = "The guarantee" if stated.name in BY_SERVER else "Participation"
+    about = [f"{what} is {stated.name}: {limits}.", f"The figures are about {stated.scope}."]
+    # A claim that fails is said first: its readers may know no other figures.
+    is_failing = any(each.verdict in FAILING for each in audit.findings)
+    said = [f"{headline(audit.findings)}."] if is_failing else []
+    if not audit.is_of_run:
+        said.append("The run had another mechanism or noise.")
+        said.append(f"{models} would have {spent}.")
+    elif stated.may_rest_on:
+        said.append(f"{models} {have} {spent}.")
+    elif scenario is None and stated.name != "observed":
+        condition = f"If this noise was added and {limits} were enforced{verdict.extent_of_limits}"
+        said.append(f"{condition}, {models[0].lower()}{models[1:]} have {spent}.")
+        said.append("This log cannot show either.")
+        # The limits stand in the condition.
+        about = about[1:]
+    else:
+        said.append(f"This may not be published as a guarantee: {stated.reason}.")
+        said.append(f"{models} would have {spent}.")
+    said += [] if stated.rho is None else [f"In zCDP that is rho {up(stated.rho, 6)}."]
+    said += [*_terms(audit, mechanism), verdict.text_about_epsilon, *about]
+    if other_tasks(audit.trace):
+        said.append("They are those of one task of several.")
+    return " ".join(filter(None, said))
+
+
+def _terms(audit: Audit, mechanism: MechanismAudit | None) -> list[str]:
+    """Returns sentences on the unit of privacy and on the noise."""
+    answers = audit.basis.answers[:1]
     of_model = [_after_colon(each.text).rstrip(".") for each in audit.basis.of_kind("unit")]
     unit = next(filter(None, of_model), "one device") + (", and its answers" if answers else "")
     noise = [f"{each.mechanism} of the answers (trust model {each.trust})" for each in answers]
     if mechanism is not None:
         own = mechanism.strategy.cited(mechanism.title)
-        z = given(mechanism.noise_multiplier or 0.0)
-        noise.insert(0, f"{own} with noise multiplier {z}")
-    rho = "" if stated.rho is None else f", with rho {up(stated.rho, 6)} of zCDP"
-    says = (
-        f"({up(stated.epsilon)}, {given_delta(stated.delta)})-differential privacy{rho}, for "
-        f"{unit}, under zero-out adjacency, by the noise of {' and '.join(noise)}. "
-        f"{verdict.text_about_epsilon}"
-    ).rstrip()
-    by_rule = answers or stated.pairs or stated.name in BY_SERVER
-    is_unlimited = stated.participation is None and not by_rule
-    limits = "unlimited" if is_unlimited else audit.basis.condition
-    what = "The guarantee" if stated.name in BY_SERVER else "Participation"
-    about = f" {what} is {stated.name}: {limits}. The figures are about {stated.scope}."
-    if other_tasks(audit.trace):
-        about += " They are those of one task of several."
+        noise.insert(0, f"{own} with noise multiplier {given(mechanism.noise_multiplier or 0.0)}")
+    return [
+        f"The unit is {unit}, under zero-out adjacency.",
+        f"The noise is that of {' and '.join(noise)}.",
+    ]
+
+
+def _released(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -> tuple[str, str]:
+    """Returns what has the stated privacy, and the verb behind it."""
+    scenario = audit.scenario
     of = "" if scenario is None else " of this simulation"
+    if mechanism is None:
+        return f"The answers of {counted(audit.rounds, 'window')}{of}", "have"
+    # Such a simulation trained its model with less noise than is stated, or none.
+    if scenario is not None and (scenario.trains_a_sample or not scenario.training.enabled):
+        return "A deployment with these rules and full noise", "would have"
     rounds = counted(audit.rounds, "round")
     # A claim may be about more rounds than were recorded; its figure is that of all of them.
     if stated.participation is not None and stated.participation.rounds > audit.rounds:
         rounds = f"at most {counted(stated.participation.rounds, 'round')}"
-    models, have = f"The models after {rounds}{of}", "have"
-    if mechanism is None:
-        models = f"The answers of {counted(audit.rounds, 'window')}{of}"
-    # Such a simulation trained its model with less noise than is stated, or none.
-    elif scenario is not None and (scenario.trains_a_sample or not scenario.training.enabled):
-        models, have = "A deployment with these rules and full noise", "would have"
-    if not audit.is_of_run:
-        return f"The run had another mechanism or noise. {models} would have {says}{about}"
-    if stated.may_rest_on:
-        return f"{models} {have} {says}{about}"
-    if scenario is None and stated.name != "observed":
-        condition = (
-            f"If this noise was added and {limits} were enforced{verdict.extent_of_limits}, which"
-        )
-        return f"{condition} this log cannot show, {models[0].lower()}{models[1:]} have {says}"
-    return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}{about}"
+    return f"The models after {rounds}{of}", "have"
 
 
 def _setting(

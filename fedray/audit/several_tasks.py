@@ -446,11 +446,12 @@ def _enforced(
     # A guarantee may rest on the sum only if one may rest on every part.
     shaky = [name for name, each in guarantees.items() if not each.may_rest_on]
     reason = (
-        "every device keeps the rules of each task, whose enforced limits add up; a guarantee may "
-        "rest on the sum"
+        "every device keeps the rules of each task, whose enforced limits add up, so that the sum "
+        "may be published"
     )
     if shaky:
-        reason = f"the limits of task {shaky[0]} cannot be rested on: {guarantees[shaky[0]].reason}"
+        why = guarantees[shaky[0]].reason
+        reason = f"this may not be published, because of the limits of task {shaky[0]}: {why}"
     events = [each.event for each in guarantees.values()]
     return _rho_of(events), _epsilon_of(events, delta), reason
 

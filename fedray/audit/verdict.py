@@ -20,6 +20,7 @@ from fedray.audit.distribution import frontier_of
 from fedray.audit.evidence import breaches
 from fedray.audit.findings import Verdict, broken_noise, standing, verdict_sentences
 from fedray.audit.guarantees import Guarantee, Limits, observed, of_limits, shown_pairs, strongest
+from fedray.audit.left_out import worst_case
 from fedray.audit.noise import released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import owner_text
@@ -28,9 +29,9 @@ from fedray.audit.statements.frontier import tightened
 from fedray.base.errors import shown
 from fedray.base.rounding import counted, given, given_delta, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.sampled import largest_column
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.triangular import TriangularStrategy
+from fedray.trace.imported import ImportedTrace
 
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
@@ -146,27 +147,32 @@ class AuditVerdict:
     @property
     def left_out_bound(self) -> str:
         """`Audit.left_out_bound`."""
-        # Each such row adds at most the largest column of C to a device's sum, by the triangle
-        # inequality, even if the device has a row of that round already.
-        audit = self.audit
+        audit, trace = self.audit, self.audit.trace
         rows = sum(each.rows for each in audit.left_out if each.may_be_participation)
         if not rows:
             return ""
+        is_once = isinstance(trace, ImportedTrace) and trace.repeats == "once"
+        most = audit.max_participations + rows
         text = (
             f"If each of the {counted(rows, 'row')} were of the worst device, it would have at "
-            f"most {counted(audit.max_participations + rows, 'participation')}"
+            f"most {counted(min(most, audit.rounds) if is_once else most, 'participation')}"
         )
-        if (noise := audit.noise) is None:
+        noise, devices = audit.noise, audit.device_privacy
+        if noise is None or devices is None:
             return f"{text}."
-        used = audit.mechanisms[0]
-        norm, _ = largest_column(used.strategy, audit.rounds)
+        used, values = audit.mechanisms[0], devices.sensitivities
+        # The trace's own value may be a certified one, below the bounds of its devices.
+        known = replace(values, values=np.minimum(values.values, used.trace.value))
         of_all, of_one = (
-            epsilon_of(released(noise, used.trace.value + each * norm), used.observed.delta)
-            for each in (rows, 1)
+            up(epsilon_of(released(noise, found.value), used.observed.delta).epsilon)
+            for count in (rows, 1)
+            for found in (worst_case(used.strategy, audit.patterns, known, count, is_once),)
         )
+        if rows == 1:
+            return f"{text} and epsilon at most {of_all}."
         return (
-            f"{text} and epsilon at most {up(of_all.epsilon)}; if no device had two of them, at "
-            f"most {up(of_one.epsilon)}."
+            f"{text} and epsilon at most {of_all}. If no device had two of them, epsilon would be "
+            f"at most {of_one}."
         )
 
     @property
@@ -217,49 +223,52 @@ def on_claim(audit: Audit) -> Remark | None:
 
 
 def on_guarantee(audit: Audit) -> Remark | None:
-    """Returns a remark with the epsilon on which a guarantee may rest, or the reason why it may not
-    rest on any; None with a claim."""
+    """Returns a remark with the epsilon that may be published, or the reason why none may; None
+    with a claim."""
     if audit.findings:
         return None
     found = audit.basis.guarantee
     if audit.no_guarantee and found is None:
         return Remark(f"No guarantee: {audit.no_guarantee.removeprefix('no guarantee: ')}.")
     if found is not None and found.epsilon is not None:
-        return Remark(_epsilon_to_rest_on(audit, found))
+        return Remark(_published(audit, found))
     if audit.noise is None:
         return Remark("No epsilon: no mechanism and noise multiplier are known.")
     spent = audit.basis.by_name.get("observed")
     so_much = "" if spent is None else f"; the devices of this trace spent {up(spent.epsilon or 0)}"
     if audit.scenario is None:
         return Remark(f"No claim was given, and a log alone supports no guarantee{so_much}.")
-    return Remark(f"No guarantee may rest on this trace{so_much}.")
+    return Remark(f"No epsilon of this trace may be published{so_much}.")
 
 
-def _epsilon_to_rest_on(audit: Audit, found: Guarantee) -> str:
-    subject = "A" if audit.is_of_run else "If the run had had this mechanism and noise, a"
-    task = " in this task alone" if other_tasks(audit.trace) else ""
+def _published(audit: Audit, found: Guarantee) -> str:
+    may_be = "may be published"
+    if not audit.is_of_run:
+        may_be = "could be published if the run had had this mechanism and noise"
+    task = ", for this task only" if other_tasks(audit.trace) else ""
     if audit.basis.answers:
         epsilons = ", ".join(
             f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
             for each in audit.basis.answers
         )
         of = "the model with its question or vocabulary" if audit.mechanisms else "answers"
-        return f"{subject} guarantee of {of} may rest on the enforced epsilon {epsilons}{task}."
+        return f"Epsilon {epsilons} of {of} {may_be} (enforced{task})."
     secret = f", {SECRET_DRAWS}" if found.name == "sampled" else ""
     return (
-        f"{subject} guarantee may rest on epsilon {up(found.epsilon or 0.0)} at delta "
-        f"{given(found.delta)} ({found.name}{secret}){_epsilon_of_person(audit)}{task}."
+        f"Epsilon {up(found.epsilon or 0.0)} at delta {given(found.delta)} {may_be} "
+        f"({found.name}{secret}{task})."
     )
 
 
-def _epsilon_of_person(audit: Audit) -> str:
-    if audit.persons is None:
-        return ""
-    found = guarantee_of_person(audit)
-    if found is None:
-        return " for a device, and on none for a person"
-    epsilon = owner_text(found, audit.persons.most_devices, "for a person")
-    return f" for a device, and on epsilon {epsilon}"
+def on_person(audit: Audit) -> Remark | None:
+    """Returns a remark with the epsilon of a person beside that of a device; None without owners,
+    and without a guarantee of a device."""
+    if audit.persons is None or audit.basis.stated is None:
+        return None
+    found, most = guarantee_of_person(audit), audit.persons.most_devices
+    has = "not known" if found is None else owner_text(found, most, f"({found.name})")
+    text = f"Epsilon is that of a device. For a person with up to {counted(most, 'device')} it is"
+    return Remark(f"{text} {has}.", is_about_epsilon=True)
 
 
 def on_target(audit: Audit) -> Remark | None:
@@ -298,15 +307,26 @@ def on_weak_epsilon(audit: Audit) -> Remark | None:
 
 
 def guarantee_of_person(audit: Audit) -> Guarantee | None:
-    """Returns the guarantee of a person under the first mechanism on which one may rest, or
-    None."""
-    return strongest(audit.mechanisms[0].resting("person") if audit.mechanisms else [])
+    """Returns the guarantee of a person under the first mechanism beside the stated one of a
+    device: the strongest that may be published, or else the one of the same name; None if it is
+    unknown."""
+    stated = audit.basis.stated
+    if not audit.mechanisms or stated is None or audit.basis.answers:
+        return None
+    used = audit.mechanisms[0]
+    if stated.may_rest_on or used.person is None:
+        return strongest(used.resting("person"))
+    named = (each for each in used.person.guarantees if each.name == stated.name)
+    return next((each for each in named if each.epsilon is not None), None)
 
 
 def named_epsilons(audit: Audit) -> list[float]:
     """Returns the epsilons of a device, and of persons on several, as far as they are known."""
     of_client = None if audit.clients is None else strongest(audit.clients.guarantees)
-    found = (audit.basis.guarantee, of_client, guarantee_of_person(audit))
+    of_device = audit.basis.guarantee
+    # Beside an observed epsilon, which the verdict calls no guarantee, none is graded.
+    of_person = None if of_device is None else guarantee_of_person(audit)
+    found = (of_device, of_client, of_person)
     return [each.epsilon for each in found if each and each.epsilon is not None]
 
 
@@ -356,6 +376,7 @@ def on_limits_of_log(audit: Audit) -> Remark | None:
 REMARKS: tuple[Callable[[Audit], Remark | None], ...] = (
     on_claim,
     on_guarantee,
+    on_person,
     on_target,
     on_trained_sample,
     on_clients,

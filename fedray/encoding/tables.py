@@ -66,10 +66,10 @@ class ModularTable(EncodingTable):
     @property
     def _bounded(self) -> str:
         return (
-            f"Updates are summed by secure aggregation with scale s = {self.scale:,}: a device "
+            f"Updates are summed by secure aggregation with scale s = {self.scale:,}. A device "
             "rounds its update, and rounds again until it is no longer than the inflated norm "
             "(Kairouz, Liu and Steinke 2021, Theorem 1). Sensitivities are in units of that norm, "
-            "and so is the noise: the noise multiplier is relative to "
+            "and so is the noise. The noise multiplier is relative to "
             f"{self.noise_is_relative_to}."
         )
 
@@ -108,10 +108,10 @@ class DiscreteGaussian(ModularTable):
     def assumption(self) -> str:
         return (
             f"{self._bounded} Every accepted device adds discrete Gaussian noise of its own, and "
-            "the server adds none. The noise multiplier "
-            "is that of a round with report_goal accepted devices; observed figures are those of "
-            "the round with the fewest, enforced and claimed ones those of a round with the fewest "
-            "that the rules permit, by zCDP (Kairouz, Liu and Steinke 2021, Proposition 14)."
+            "the server adds none. The noise multiplier is that of a round with report_goal "
+            "accepted devices. Observed figures are those of the round with the fewest devices. "
+            "Enforced and claimed ones are those of a round with the fewest that the rules permit. "
+            "They are by zCDP (Kairouz, Liu and Steinke 2021, Proposition 14)."
         )
 
 

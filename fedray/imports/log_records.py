@@ -1,5 +1,7 @@
 """Reads a whole log of the times at which devices were eligible or active."""
 
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +14,11 @@ from fedray.base.errors import InputError
 from fedray.imports.log_files import LogFiles, shown_path
 from fedray.imports.log_times import EARLIEST, LATEST, Formats, TimeReader
 from fedray.trace.files import first_line
+
+_CLOCK_OFFSET = re.compile(r"([+-])(\d{1,2}):([0-5]\d)")
+"""Offset in hours and minutes, such as +05:30."""
+LEAST_OFFSET, MOST_OFFSET = -12.0, 14.0
+"""Hours from UTC of the zones in use, from Baker Island to Kiribati."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,9 @@ class RecordColumns:
     """Character between columns of CSV; None for a comma."""
     state: str | None = None
     """Column that says whether a device was eligible in an interval; None if it always was."""
+    zone: str | None = None
+    """Column of local time minus the log's clock: numbers of hours, or of minutes if any is beyond
+    -12 to 14, or text such as +05:30; None if all devices share a zone."""
 
     @property
     def times(self) -> dict[str, str]:
@@ -58,6 +68,8 @@ class LogRecords(NamedTuple):
     """Whether the first time, as seconds since 1970, is within the years 2000 to 2100."""
     is_eligible: BoolArray | None = None
     """[R]; whether the device was eligible; None without a column of states."""
+    zone_hours: Float64Array | None = None
+    """[R]; local time minus the log's clock, hours; None without a column of zones."""
 
 
 def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
@@ -72,10 +84,12 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
         does not start before it ends.
     """
     name = f"log {shown_path(path)}"
-    states = {} if columns.state is None else {columns.state: "state_column"}
-    arguments = {columns.device: "device_column", **columns.times, **states}
+    others = {"state_column": columns.state, "zone_column": columns.zone}
+    named = {column: argument for argument, column in others.items() if column is not None}
+    arguments = {columns.device: "device_column", **columns.times, **named}
     # Columns are keys here, so a column that is given twice makes them fewer.
-    if len(arguments) <= len(columns.times) + len(states):
+    given = sum(each is not None for each in others.values())
+    if len(arguments) <= len(columns.times) + given:
         raise InputError(f"column {columns.device!r} is given twice; give different columns")
     files = LogFiles(path, arguments, columns.delimiter)
     table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
@@ -107,10 +121,43 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
         )
     # Numbers that count from an unknown moment have no date.
     is_unix = EARLIEST <= float(start.min()) <= LATEST
-    if columns.state is None:
-        return LogRecords(device, start, end, form, is_unix)
-    is_eligible = _cast(table[columns.state], pa.bool_(), columns.state, name).to_numpy()
-    return LogRecords(device, start, end, form, is_unix, is_eligible)
+    is_eligible = zone_hours = None
+    if columns.state is not None:
+        is_eligible = _cast(table[columns.state], pa.bool_(), columns.state, name).to_numpy()
+    if columns.zone is not None:
+        offsets = _cast(table[columns.zone], pa.string(), columns.zone, name)
+        zone_hours = _offsets(offsets, f"column {columns.zone!r} of {name}")
+    return LogRecords(device, start, end, form, is_unix, is_eligible, zone_hours)
+
+
+def _offsets(column: pa.ChunkedArray, where: str) -> Float64Array:
+    """Returns hours [R] from offsets as text. Raises InputError for one that is no offset."""
+    codes = column.combine_chunks().dictionary_encode()
+    texts = codes.dictionary.to_pylist()
+    hours = dict(zip(texts, map(_offset_of, texts), strict=True))
+    # All zones together show the unit of numbers; 0 is the same in both.
+    is_minutes = any(not LEAST_OFFSET <= each <= MOST_OFFSET for each in hours.values())
+    for text, found in hours.items():
+        value = found / 60.0 if is_minutes and ":" not in text else found
+        # Zones differ from UTC by quarters of an hour, so that -800 is no offset in minutes.
+        if not (LEAST_OFFSET <= value <= MOST_OFFSET and (4.0 * value).is_integer()):
+            raise InputError(
+                f"{where} has {text!r}, which is no offset of local time, in quarters of an hour "
+                "from -12 to 14 hours; write hours (-5), minutes (-300) or +05:30"
+            )
+        hours[text] = value
+    return np.array([hours[each] for each in texts])[codes.indices.to_numpy()]
+
+
+def _offset_of(text: str) -> float:
+    """Returns the number of hours or minutes in a text; NaN if it is no offset."""
+    if found := _CLOCK_OFFSET.fullmatch(text):
+        size = int(found[2]) + int(found[3]) / 60.0
+        return -size if found[1] == "-" else size
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _seconds(reader: TimeReader, column: pa.ChunkedArray) -> Float64Array:

@@ -3,6 +3,7 @@ losses up; min-sep, time spans and given noise down."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,20 @@ from fedray.base.rounding import (
 )
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE
+from fedray.report.subject import Subject
 from fedray.report.table import Table
 
+FIGURES_ARE = "figures are"
+"""Heading of the column that says whether figures are exact or a bound."""
 MOST_SHOWN = 12
 """Largest number of rounds or spans in one cell; the page's JSON has all of them."""
+ROWS_NOTE = (
+    "Observed: the rounds of this trace. Observed limits: all rounds with its min-sep and "
+    "participations. Enforced: all rounds that the rules allow. Publishable: true even if models "
+    "change who takes part."
+)
 LIMITS_NOTE = (
-    "Observed: this trace's own patterns. Observed limits: all patterns with its min-sep and "
-    "participations. Sensitivities are at clip norm 1; a bound may be larger than the truth, never "
+    f"{ROWS_NOTE} Sensitivities are at clip norm 1; a bound may be larger than the truth, never "
     "smaller."
 )
 CLASSES_NOTE = (
@@ -50,10 +58,10 @@ CLASSES_NOTE = (
     "sample. Min-sep is the least between two participations of one device of the class."
 )
 LEDGER_NOTE = (
-    "Recorded: of the unit that spent most. Spent at most: for each run what its rules enforce, on "
-    "which a guarantee may rest, or what is recorded where they enforce nothing. Epsilon is that "
-    "of all that is spent and reserved. Keep the head elsewhere: without it, nothing shows that "
-    "the last lines were removed."
+    "Recorded: of the unit that spent most. Spent at most: for each run what its rules enforce, or "
+    "what is recorded if they enforce nothing; only the former is publishable. Epsilon is that of "
+    "all that is spent and reserved. Keep the head elsewhere: without it, nothing shows that the "
+    "last lines were removed."
 )
 RESPELLED_NOTE = (
     "Respelled: units whose charges have their ids in several spellings, summed as one. If they "
@@ -185,7 +193,7 @@ def guarantees_table(audit: Audit) -> Table:
         "min-sep": lambda row: limit_cells(row[2], audit.findings)[0],
         "part.": lambda row: limit_cells(row[2], audit.findings)[1],
         **_privacy_cells(lambda row: row[2]),
-        "rest on": lambda row: rests_on(row[2], audit),
+        "publishable": lambda row: rests_on(row[2], audit),
     }
     return Table.of(
         f"Guarantees{of_one}, {known}, delta {given(first.observed.delta)}",
@@ -193,7 +201,14 @@ def guarantees_table(audit: Audit) -> Table:
         cells,
         f"{LIMITS_NOTE} {_binding(first)}",
         row_styles=["used" if row[0] is first and others else "" for row in rows],
+        subject=lambda row: Subject(unit="device", estimand=sensitivity_kind(row[2])),
     )
+
+
+def short_guarantees_table(audit: Audit) -> Table:
+    """Returns `guarantees_table` without sensitivities, which fits a terminal of 80 columns."""
+    table = replace(guarantees_table(audit), notes=(ROWS_NOTE,), details=("sensitivity",))
+    return table.brief()
 
 
 def persons_tables(audit: Audit) -> list[Table]:
@@ -212,7 +227,7 @@ def persons_tables(audit: Audit) -> list[Table]:
         "guarantee": lambda row: row[1].name,
         "mechanism": lambda row: row[0].name,
         **_privacy_cells(lambda row: row[1]),
-        "rest on": lambda row: "yes" if row[1].may_rest_on else "no",
+        "publishable": lambda row: "yes" if row[1].may_rest_on else "no",
     }
     person = audit.mechanisms[0].person
     assert person is not None
@@ -222,7 +237,16 @@ def persons_tables(audit: Audit) -> list[Table]:
         f"{person.binding_person}, of rounds {rounds}. Others: {audit.persons.assumption.text} "
         f"Source: {audit.persons.source}."
     )
-    return [Table.of("A person instead of a device", rows, cells, note)]
+    title = "A person instead of a device"
+    return [
+        Table.of(
+            title,
+            rows,
+            cells,
+            note,
+            subject=lambda row: Subject(unit="person", estimand=sensitivity_kind(row[1])),
+        )
+    ]
 
 
 def _privacy_cells(guarantee_of: Any) -> dict[str, Any]:
@@ -234,7 +258,7 @@ def _privacy_cells(guarantee_of: Any) -> dict[str, Any]:
 
     return {
         "sensitivity": sensitivity,
-        "is": lambda row: sensitivity_kind(guarantee_of(row)),
+        FIGURES_ARE: lambda row: sensitivity_kind(guarantee_of(row)),
         "rho": lambda row: fine(guarantee_of(row).rho),
         "epsilon": lambda row: epsilon_text(guarantee_of(row).epsilon),
     }
@@ -373,8 +397,8 @@ def listed(values: Sequence[int], most: int) -> str:
 
 
 def rests_on(guarantee: Guarantee, audit: Audit | None = None) -> str:
-    """Returns whether a DP guarantee may rest on a `guarantee`, of an `audit` or of a calibration:
-    "yes", "no" or "if enforced"."""
+    """Returns whether the figures of a `guarantee` may be published, of an `audit` or of a
+    calibration: "yes", "no" or "if enforced"."""
     if guarantee.may_rest_on:
         return "yes"
     conditional = {"claimed", "corrected"}
@@ -415,7 +439,7 @@ def worst_devices_table(devices: Sequence[SpentByDevice]) -> Table:
         "participations": lambda each: f"{each.participations:,}",
         "least gap": lambda each: "-" if each.least_gap is None else f"{each.least_gap:,}",
         "sensitivity": lambda each: fine(each.sensitivity),
-        "is": lambda each: "exact" if each.is_exact else "bound",
+        FIGURES_ARE: lambda each: "exact" if each.is_exact else "bound",
         "rho": lambda each: fine(each.rho),
         "epsilon": lambda each: up(each.epsilon),
     }
@@ -430,7 +454,7 @@ def frontier_table(frontier: Frontier) -> Table:
             None if each.max_participations == 1 else each.min_sep
         ),
         "sensitivity": lambda each: fine(each.sensitivity.value),
-        "is": lambda each: "exact" if each.sensitivity.is_exact else "bound",
+        FIGURES_ARE: lambda each: "exact" if each.sensitivity.is_exact else "bound",
     }
     note = (
         "Each device keeps the limits of a row, so the sensitivity of the trace is at most "
@@ -468,7 +492,7 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
         "part.": lambda each: limit_cells(each.guarantee)[1],
         **_privacy_cells(lambda each: each.guarantee),
         "noise multiplier": lambda each: fine(each.noise_multiplier),
-        "rest on": lambda each: rests_on(each.guarantee),
+        "publishable": lambda each: rests_on(each.guarantee),
     }
     title = f"Noise of {calibration.strategy.kind} for {target}, by the participation of"
     rows = [each for each in calibration.guarantees if each.noise_multiplier is not None]
@@ -490,7 +514,7 @@ def ledger_tables(ledger: Ledger) -> list[Table]:
         "reserved": lambda each: fine(each.reserved),
         "epsilon": lambda each: up(each.epsilon),
         "budget": lambda each: "kept" if each.is_within else "EXCEEDED",
-        "rest on": lambda each: "yes" if each.may_rest_on else "no",
+        "publishable": lambda each: "yes" if each.may_rest_on else "no",
     }
     notes = [LEDGER_NOTE]
     if any(each.respelled for each in ledger.windows):
@@ -568,7 +592,7 @@ def _bounds_table(composition: Composition) -> Table:
     ]
     cells = {
         "what": lambda row: row[0],
-        "is": lambda row: row[1],
+        FIGURES_ARE: lambda row: row[1],
         "rho": lambda row: fine(row[2]),
         "epsilon": lambda row: epsilon_text(row[3]),
     }

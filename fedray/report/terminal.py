@@ -1,7 +1,6 @@
 """Results in the terminal: their tables, and the paragraphs between them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from fedray.audit.assumptions import NOTICED
 from fedray.audit.audit import Audit
@@ -20,9 +19,9 @@ from fedray.report.audits import (
     epsilon_text,
     evidence_rounds,
     evidence_table,
-    guarantees_table,
     persons_tables,
     rule_facts,
+    short_guarantees_table,
     tasks_table,
     utility_table,
     worst_devices_table,
@@ -32,8 +31,14 @@ from fedray.trace.trained import TrainedRun
 
 
 def short_audit_text(audit: Audit) -> Iterator[Piece]:
-    """Yields the answer of an `audit`: its verdict, participation, and guarantees."""
+    """Yields the answer of an `audit`: its verdict and guarantees, then its participation, rows
+    that were left out, and notes."""
     yield from _verdict(audit)
+    if audit.mechanisms:
+        yield short_guarantees_table(audit)
+    if audit.answers is not None:
+        yield answers_table(audit.answers)
+    yield from persons_tables(audit)
     b, rounds = shown_min_sep(audit.min_sep), counted(audit.rounds, "round")
     if audit.scenario is not None and audit.ended != "completed":
         rounds = f"{audit.rounds:,} of {counted(audit.scenario.rounds.count, 'round')}"
@@ -52,11 +57,6 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
         yield Paragraph("", audit.short_run_note)
     if facts := rule_facts(audit):
         yield Table.facts("", facts)
-    if audit.mechanisms:
-        yield replace(guarantees_table(audit), notes=())
-    if audit.answers is not None:
-        yield answers_table(audit.answers)
-    yield from persons_tables(audit)
 
 
 def audit_text(audit: Audit) -> Iterator[Piece]:
@@ -72,7 +72,7 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
         yield utility_table(audit)
     if audit.findings:
         yield from _claim(audit)
-    yield "What these figures rest on"
+    yield "What these figures assume"
     yield from bullets(audit.assumptions)
 
 
@@ -141,8 +141,8 @@ def _enforced_sentence(enforced: Guarantee) -> str:
     if enforced.sensitivity is None:
         return f"is not known: {enforced.reason}."
     if enforced.may_rest_on:
-        return f"holds for {enforced.scope}; a guarantee may rest on it. Why: {enforced.reason}."
-    return f"cannot be rested on by itself: {enforced.reason}."
+        return f"holds for {enforced.scope}, and may be published. Why: {enforced.reason}."
+    return f"may not be published by itself: {enforced.reason}."
 
 
 def _claim(audit: Audit) -> Iterator[Piece]:

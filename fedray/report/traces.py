@@ -75,7 +75,7 @@ def imported_tables(trace: ImportedTrace) -> list[Table]:
         known = run["times"]["origin"] + known[np.isfinite(known)]
         first, end = shown_range(known.min(), known.max())
         facts.append(("times", f"{form}; from {first} to {end}"))
-    facts += [("rests on", each.text) for each in assumptions_of_import(trace)]
+    facts += [("assumed", each.text) for each in assumptions_of_import(trace)]
     return [Table.facts("", [*facts, ("trace", str(trace.path))])]
 
 
@@ -94,7 +94,7 @@ def mechanism_table(trained: TrainedRun) -> Table:
     clipping = privacy.get("clipping", {"kind": "fixed"})
     clips = {f"clipping {name}": value for name, value in clipping.items() if name != "kind"}
     parameters = {**mechanism, **given, "clipping": clipping["kind"], **clips}
-    note = "What its guarantees rest on is listed below, and by the audit of this training."
+    note = "The assumptions behind its guarantees are below, and in the audit of this training."
     if is_silent:
         note = f"{NO_GUARANTEE.capitalize()}."
     return parameters_table(parameters, f"Mechanism: {mechanism['kind']}", note)

@@ -41,8 +41,8 @@ class FixedDenominator(_ByExamples):
 
     noise_factor: ClassVar[float] = 1.0
     assumption: ClassVar[str] = (
-        "The sum of a round's clipped and weighted updates is divided by a number that is the same "
-        "in all rounds, so that nothing released tells how many devices were drawn."
+        "The sum of a round's clipped and weighted updates is divided by the same number in all "
+        "rounds, so that nothing released shows how many devices were drawn."
     )
     """Note for audits."""
     kind: Literal["fixed"] = "fixed"

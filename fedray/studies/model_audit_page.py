@@ -81,10 +81,13 @@ def _facts(audit: ModelAudit) -> list[tuple[str, str]]:
             f"{_interval(of.found)} of the former are found at 1 % false alarms",
         ]
         # Others then hold the texts of members.
-        if (most := audit.trained.document["people"].get("most_devices", 1)) > 1:
+        people = audit.trained.document["people"]
+        most = people.get("most_devices", None if people else 1)
+        if most is None or most > 1:
+            on = "an unknown number of" if most is None else f"up to {most:,}"
             users[1] += (
-                f"; no evidence of privacy: a client's data is on up to {most:,} devices, so those "
-                "that never took part hold texts that were trained"
+                f"; no evidence of privacy: a client's data is on {on} devices, so those that "
+                "never took part may hold texts that were trained"
             )
     return [("upper bound", upper), *zip(("user inference", ""), users, strict=False)]
 

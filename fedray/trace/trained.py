@@ -179,7 +179,7 @@ class TrainedDocument(TypedDict):
     """A sentence if the noise on a mean update is too much for learning; else empty."""
     people: dict[str, int]
     """Number of `clients` in the recorded data, held-out ones aside, and `most_devices` that hold
-    the data of one; empty for other data."""
+    the data of one, unless that is unknown; empty for other data."""
     trainers: int
     """Number of workers that trained devices."""
     restarts: int

@@ -412,7 +412,8 @@ class TaskDescription:
     notes: tuple[str, ...] = ()
     """Sentences on the task for whoever trains it, such as why devices train one at a time."""
     people: Mapping[str, int] = field(default_factory=dict)
-    """Number of `clients` in recorded data, and `most_devices` of one; empty for other data."""
+    """Number of `clients` in recorded data, and `most_devices` of one unless that is unknown; empty
+    for other data."""
     words: tuple[str, ...] = ()
     """Vocabulary of a text in words, in order of their numbers; empty for other data."""
 

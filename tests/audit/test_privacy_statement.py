@@ -1,17 +1,20 @@
 """The privacy statement: every line of the checklist, with the figures of the guarantee that it names, and nothing it cannot know."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
+from fedray.audit.basis import weak_text
 from fedray.audit.claims import Claim
-from fedray.audit.privacy_statement import UNSEEN, Line, privacy_statement
+from fedray.audit.privacy_statement import UNSEEN, Line, Statement, privacy_statement
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
+from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Tree
 from fedray.report.audits import guarantees_table
 from fedray.report.page import audit_page
@@ -98,7 +101,7 @@ def test_a_statement_begins_with_a_paragraph_and_ends_with_what_limits_it(trace,
         "If this noise was added and min-sep 1 and at most 7 participations were"
     )
     observed = privacy_statement(audit_trace(log, 7.0, mechanism=Tree()))
-    assert observed.summary.startswith("No guarantee may rest on this: ")
+    assert observed.summary.startswith("This may not be published as a guarantee: ")
     lines = {line.what: line.says for line in observed.lines}
     for name in ("rho (zCDP)", "mu (Gaussian DP)", "(epsilon, delta)"):
         assert lines[name].endswith(" (observed)")
@@ -327,10 +330,152 @@ def test_limits_that_the_log_breaks_are_never_stated(log) -> None:
     assert line.what == "Participation (corrected)"
     assert line.says.startswith(f"min-sep {audit.min_sep} and")
     assert stated.summary.startswith(
-        f"If this noise was added and {line.says.partition(' (')[0]} were enforced, which this"
+        "The claim does not hold. If this noise was added and "
+        f"{line.says.partition(' (')[0]} were enforced, the models after 7 rounds have ("
     )
+    assert "This log cannot show either." in stated.summary
     assert audit.corrected_claim is not None
     assert audit.corrected_claim.epsilon == audit.supported_epsilon
+
+
+SENTENCE = re.compile(r"(?<!al\.)(?<=[.!?])\s+")
+WORD = re.compile(r"[A-Za-z]{2}")
+MOST_WORDS = 30
+
+
+def sentences_of(statement: Statement) -> list[str]:
+    """The sentences of the paragraph, and of the parts of each line."""
+    cells = [part for line in statement.lines for part in line.says.split("; ")]
+    texts = [statement.summary, *cells]
+    return [sentence for text in texts for sentence in SENTENCE.split(text)]
+
+
+STATEMENTS = {
+    "plain": (),
+    "adaptive": ADAPTIVE,
+    "secure aggregation": ("privacy.encoding={kind='secagg', scale=5000}",),
+    "noise of devices": (
+        "privacy.mechanism={kind='identity'}",
+        "privacy.encoding={kind='discrete_gaussian', parameters=1000, scale=4096}",
+    ),
+    "training": ("training.enabled=true", "training.cohort_sample=100"),
+    "owners": ("population.owners={mean_devices=1.4, most_devices=3}",),
+    "rules": ("participation={timer_hours=0.0694, max_participations=3}",),
+    "no rules": ("participation={timer_hours=0.0}",),
+}
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_sentence_of_a_statement_of_a_run_has_more_than_thirty_words(
+    name: str, trace_of, small
+) -> None:
+    keys = ("participation.timer_hours=0.0694", "privacy.mechanism={kind='tree'}")
+    scenario = small(*keys, *STATEMENTS[name])
+    owners = [([0, 1, 1],)] if name == "owners" else [()]
+    found = privacy_statement(audit_trace(trace_of(PATTERNS, 7, scenario, *owners[0])))
+    check_sentences(found)
+
+
+def check_sentences(statement: Statement) -> None:
+    found = {
+        each: sum(WORD.search(word) is not None for word in each.split())
+        for each in sentences_of(statement)
+    }
+    assert max(found.values()) > 10
+    assert {each: words for each, words in found.items() if words > MOST_WORDS} == {}
+
+
+@pytest.fixture
+def owned_log(tmp_path: Path) -> ImportedTrace:
+    """Persons with up to two devices; device 0 comes three times, three rounds apart."""
+    rows = "".join(
+        f"user-{device},{index},{86_400 * index},{'xxy'[device]}\n"
+        for device, pattern in enumerate(PATTERNS)
+        for index in pattern
+    )
+    (tmp_path / "owned.csv").write_text("device,round,at,owner\n" + rows)
+    return import_log(
+        tmp_path / "owned.csv", "device", "round", 7, tmp_path / "owned",
+        time_column="at", time_unit="seconds", owner_column="owner",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"min_sep": 3, "max_participations": 3},
+        {"min_sep": 5, "max_participations": 2, "epsilon": 3.0},
+        {"frontier": ((3, 3), (5, 1)), "rho": 9.0},
+        {"timer_hours": 60.0},
+    ],
+    ids=["holds", "fails", "frontier", "timer"],
+)
+def test_no_sentence_of_a_statement_of_a_log_has_more_than_thirty_words(
+    limits: dict, owned_log
+) -> None:
+    noise = {"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0}
+    claim = Claim.model_validate({**noise, **limits})
+    check_sentences(privacy_statement(audit_trace(owned_log, claim=claim)))
+
+
+def test_the_first_paragraph_says_that_the_claim_failed_and_has_the_figure_of_a_person(
+    tmp_path: Path,
+) -> None:
+    rows = "".join(
+        f"user-{device},{index},{'xxy'[device]}\n"
+        for device, pattern in enumerate(PATTERNS)
+        for index in pattern
+    )
+    (tmp_path / "log.csv").write_text("device,round,owner\n" + rows)
+    log = import_log(
+        tmp_path / "log.csv", "device", "round", 7, tmp_path / "log", owner_column="owner"
+    )
+    # mu is 2.2 for a device of the corrected limits, and 4.4 for a person with two.
+    most = Tree().participation_sensitivity(MinSep(7, 3, 3)).value
+    limits = {"min_sep": 5, "max_participations": 2}
+    noise = {"mechanism": {"kind": "tree"}, "noise_multiplier": round(most / 2.2, 3)}
+    claim = Claim.model_validate({**noise, **limits})
+    audit = audit_trace(log, claim=claim)
+    assert audit.claim_holds is False
+    assert audit.corrected is not None
+    assert audit.corrected.epsilon is not None
+    person = audit.mechanisms[0].person
+    assert person is not None
+    of_person = person.named("corrected").epsilon
+    assert of_person is not None
+    assert audit.corrected.epsilon < of_person
+    summary = privacy_statement(audit).summary
+    assert summary.startswith("The claim does not hold. ")
+    assert f"({up(audit.corrected.epsilon)}, 1e-10)-differential privacy" in summary
+    said = f"For a person with up to 2 devices it is {up(of_person)} (corrected)."
+    assert said in summary
+    # The verdict of terminal and page says it too.
+    assert said in audit.verdict
+    # 16 and 37 are of two classes, each with its figure.
+    assert 10 < audit.corrected.epsilon <= 20 < of_person
+    assert f"above 20 (here {up(of_person)}) protects nobody" in summary
+    assert f"above 10 (here {up(audit.corrected.epsilon)}) is weak" in summary
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "classes"),
+    [
+        ((3.0, None), []),
+        ((16.0,), ["weak"]),
+        ((16.0, 9.0), ["weak"]),
+        ((37.0,), ["nobody"]),
+        ((16.0, 37.0), ["nobody", "weak"]),
+        ((20.0,), ["weak"]),
+        ((10.0,), []),
+    ],
+)
+def test_a_weak_epsilon_is_called_what_it_is_and_nothing_else(
+    epsilons: tuple, classes: list[str]
+) -> None:
+    said = weak_text(*epsilons)
+    assert [each for each in ("nobody", "weak") if each in said] == classes
+    assert ("above 20" in said) == ("nobody" in classes)
+    assert ("above 10" in said) == ("weak" in classes)
 
 
 def test_there_is_nothing_to_state_without_a_mechanism(log) -> None:

@@ -391,7 +391,7 @@ def test_a_run_that_cannot_be_charged_prints_its_audit_and_the_command_that_char
     given = ("small", *keys, "--ledger", str(ledger.path), "--start", "2026-10-01", "--out", out)
     code, printed, error = fedray_command("--quiet", "run", *given)
     assert code == 1
-    assert "guarantee may rest on epsilon" in printed
+    assert "may be published (enforced)" in printed
     assert (tmp_path / "out" / "report.html").exists()
     again = f"fedray budget {ledger.path} --add {out} --start 2026-10-01"
     assert f"charge it by `{again}`" in error

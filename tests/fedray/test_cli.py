@@ -74,12 +74,12 @@ def test_run_prints_tables_and_paths_for_people(fedray_command, small, tmp_path:
     assert all(
         word in out
         for word in (
-            "A guarantee may rest on epsilon",
+            "may be published (enforced).",
             "min-sep",
             "observed",
             "enforced",
             "delta 1e-10",
-            "rest on",
+            "publishable",
             "report.html",
         )
     )

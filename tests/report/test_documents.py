@@ -381,6 +381,8 @@ def test_documents_of_fits_match_their_types(tmp_path: Path, fedray_command, mon
         held=(Held("weekend_factor", 1.0, "the log does not tell it"),),
         table=HabitAvailability(),
         offset_hours=2.0,
+        zones={0.0: 1.0},
+        proposed_offset_hours=None,
         measured=summary,
         simulated=summary,
         errors=np.ones(summary.values.size),

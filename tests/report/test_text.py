@@ -94,7 +94,7 @@ def test_the_observed_sensitivity_is_shown_even_if_a_device_repeats_a_round(trac
     """Then no (b, k) is proven; the sensitivity of the recorded rounds is exact all the same."""
     table = guarantees_table(audit_trace(trace_of([[0, 2], [1]], 3), 4.0, mechanism=Tree()))
     observed, limits, *_ = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    assert observed["is"] == "exact"
+    assert observed["figures are"] == "exact"
     assert float(observed["sensitivity"]) <= float(limits["sensitivity"])
 
 

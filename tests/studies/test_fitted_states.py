@@ -77,7 +77,7 @@ def test_a_log_of_states_has_devices_that_were_never_eligible_and_gaps(tmp_path:
     ]
     text = "\n".join(",".join(map(str, row)) for row in rows)
     file.write_text(f"device,start,end,on\n{text}\n")
-    records, layout, _ = read_observed_log(file, COLUMNS, step_minutes=60)
+    records, layout, *_ = read_observed_log(file, COLUMNS, step_minutes=60)
     assert (records.devices, layout.days) == (2, 3)
     assert (records.first.tolist(), records.starts.tolist()) == ([0, 1, 1], [20.0])
     assert records.ends.tolist() == [26.0]

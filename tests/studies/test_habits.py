@@ -4,6 +4,7 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,11 @@ from scipy import stats
 from fedray.base.errors import InputError
 from fedray.imports.log_records import RecordColumns, read_log_records
 from fedray.scenario import Scenario
-from fedray.scenario.availability import HabitAvailability
+from fedray.scenario.availability import HabitAvailability, PoissonAvailability
 from fedray.studies.habits.columns import NIGHT_SHARES, interval_sums, point_sums
-from fedray.studies.habits.fit import HabitFit, _Search, fit_habits
+from fedray.studies.habits.fit import NEARLY, Estimate, HabitFit, _Search, fit_habits
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
-from fedray.studies.habits.page import habit_fit_figures
+from fedray.studies.habits.page import fit_sentence, habit_fit_figures, habit_fit_tables
 from fedray.studies.habits.parameters import PARAMETERS, RATE, start_values, table_of
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.habits.statistics import BOOTSTRAP_DRAWS, Summary
@@ -172,6 +173,242 @@ def test_an_unknown_time_zone_is_found() -> None:
     assert zone["utc_offset_hours"] == pytest.approx(fit.offset_hours, abs=1e-4)
 
 
+def by_hand(**changes: Any) -> HabitFit:
+    """A fit of 100 devices that nobody searched for."""
+    summary = Summary(
+        {"rate": np.ones((100, 1))}, np.ones(100), lambda means: [("rate", means["rate"][..., 0])]
+    )
+    fields = {
+        "layout": Layout("intervals", 8, 0),
+        "devices": 100,
+        "records": 900,
+        "simulated_devices": 100,
+        "estimates": (Estimate("day_sessions", 1.0, 0.1, 0.8, 1.2),),
+        "held": (),
+        "table": HabitAvailability(),
+        "offset_hours": None,
+        "zones": {0.0: 1.0},
+        "proposed_offset_hours": None,
+        "measured": summary,
+        "simulated": summary,
+        "errors": np.ones(summary.values.size),
+        "j_statistic": 33.0,
+        "degrees_of_freedom": 33,
+    }
+    return HabitFit(**{**fields, **changes})
+
+
+def notes_of(fit: HabitFit) -> str:
+    return " ".join(habit_fit_tables(fit)[0].notes)
+
+
+def test_a_fit_is_graded_by_chance_and_then_by_how_far_the_model_is_from_the_devices() -> None:
+    """J of 15,000 devices is ten times that of 1,500 for the same misfit, and the grade is the same."""
+    assert (by_hand().grade, by_hand().misfit) == ("fits", 0.0)
+    of_means = by_hand().simulated.of_means
+    for devices in (1500, 15_000):
+        simulated = Summary({"rate": np.ones((devices, 1))}, np.ones(devices), of_means)
+        # As many simulated devices as real ones double the variance of a difference.
+        excess = 33 * devices * NEARLY**2 / 2
+        for factor, grade in ((0.99, "nearly fits"), (1.01, "does not fit")):
+            j = 33.0 + factor * excess
+            fit = by_hand(devices=devices, simulated=simulated, j_statistic=j)
+            assert fit.grade == grade
+            assert f"model {grade} these devices" in fit_sentence(fit)
+    refuted = by_hand(j_statistic=5468.0)
+    assert refuted.grade == "does not fit"
+    assert refuted.misfit == pytest.approx(math.sqrt((5468 - 33) * 2 / (33 * 100)))
+    assert "J 5468.0 on 33 degrees of freedom" in fit_sentence(refuted)
+
+
+def test_an_estimate_at_the_end_of_its_search_is_marked() -> None:
+    inside = by_hand()
+    assert "search" not in habit_fit_tables(inside)[0].columns
+    ends = (
+        Estimate("night_center_hours", 8.0, 0.2, 7.6, 8.0, "upper"),
+        Estimate("day_sessions", 1.0, 0.1, 0.8, 1.2),
+    )
+    fit = by_hand(estimates=ends)
+    table = habit_fit_tables(fit)[0]
+    assert [row[-1] for row in table.rows] == ["at its upper end", "inside"]
+    assert "At the end of its search: night_center_hours (upper)." in notes_of(fit)
+    assert fit.to_json()["estimates"][0]["bound"] == "upper"
+
+
+def test_a_fit_proposes_the_offset_and_says_that_centre_and_offset_trade_off() -> None:
+    proposed = by_hand(j_statistic=5468.0, proposed_offset_hours=-6.0)
+    assert "with --utc-offset -6, or with --utc-offset unknown" in notes_of(proposed)
+    assert "--column zone=NAME" in notes_of(proposed)
+    fitted = by_hand(offset_hours=-6.5, zones={0.0: 1.0})
+    assert "trade off" in notes_of(fitted)
+    several = by_hand(j_statistic=5468.0, zones={-6.0: 0.4, -5.0: 0.6})
+    assert "--column zone=NAME" not in notes_of(several)
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize(
+    ("changes", "zones"),
+    [
+        ({}, [(0.0, 1.0)]),
+        ({"zones": {-5.0: 1.0}}, [(-5.0, 1.0)]),
+        ({"offset_hours": -6.512345678}, [(-6.51235, 1.0)]),
+        ({"zones": {-8.0: 1 / 3, -5.0: 2 / 3}}, [(-8.0, 1 / 3), (-5.0, 2 / 3)]),
+    ],
+)
+def test_the_tables_of_a_fit_paste_into_a_scenario_that_has_a_population(
+    changes: dict, zones: list, is_before: bool, tmp_path: Path
+) -> None:
+    scenario = (
+        "[rounds]\ncount = 2\nreport_goal = 1\n[training]\nenabled = false\n"
+        "[population]\ndevices = 9\n"
+    )
+    parts = [by_hand(**changes).to_toml(), scenario]
+    (tmp_path / "s.toml").write_text("\n".join(parts if is_before else parts[::-1]))
+    found = Scenario.from_toml(tmp_path / "s.toml").population
+    assert found.devices == 9
+    assert [(each.utc_offset_hours, each.share) for each in found.time_zones] == zones
+
+
+@pytest.mark.parametrize(
+    ("offsets", "hours"),
+    [
+        (["-5", "0", "5.5"], [-5.0, 0.0, 5.5]),
+        (["-300", "0", "330"], [-5.0, 0.0, 5.5]),
+        (["-05:00", "+00:00", "+5:30"], [-5.0, 0.0, 5.5]),
+    ],
+)
+def test_zones_are_read_from_hours_minutes_and_clock_offsets(
+    tmp_path: Path, offsets: list[str], hours: list[float]
+) -> None:
+    rows = "".join(f"{name},1,2,{zone}\n" for name, zone in zip("abc", offsets, strict=True))
+    (tmp_path / "log.csv").write_text(f"device,start,end,zone\n{rows}")
+    columns = RecordColumns(time_unit="seconds", zone="zone")
+    found = read_log_records(tmp_path / "log.csv", columns).zone_hours
+    assert found is not None
+    assert found.tolist() == hours
+
+
+@pytest.mark.parametrize("zone", ["-800", "15", "Europe/Berlin", "nan", "-300.5"])
+def test_a_zone_that_is_no_offset_is_refused(tmp_path: Path, zone: str) -> None:
+    """-800 and 15 are no minutes of a zone: these are quarters of an hour within -12 to 14 hours."""
+    (tmp_path / "log.csv").write_text(f"device,start,end,zone\na,1,2,{zone}\n")
+    columns = RecordColumns(time_unit="seconds", zone="zone")
+    if zone == "15":
+        assert read_log_records(tmp_path / "log.csv", columns).zone_hours == [0.25]
+        return
+    with pytest.raises(InputError, match=r"no offset of local time.*write hours") as caught:
+        read_log_records(tmp_path / "log.csv", columns)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_log_of_several_zones_is_read_in_local_times_on_days_that_are_whole_in_all(
+    tmp_path: Path,
+) -> None:
+    """Zones 14 hours apart: of nine days of local time, two are not whole in both."""
+    rng = np.random.default_rng(4)
+    zone_of, rows, local = {"a": -5.0, "b": 9.0}, [], []
+    for name, zone in zone_of.items():
+        # The log covers hours 0 to 216 of its clock, in each zone.
+        edges = np.sort(rng.choice(215 * 60, 80, replace=False)).reshape(-1, 2) / 60
+        edges[0, 0], edges[-1, 1] = 0.0, 216.0
+        rows += [f"{name},{3600 * s:.0f},{3600 * e:.0f},{zone:g}\n" for s, e in edges]
+        local += [(name, s + zone, e + zone) for s, e in edges]
+    rng.shuffle(rows)
+    (tmp_path / "log.csv").write_text("device,start,end,zone\n" + "".join(rows))
+    columns = RecordColumns(time_unit="seconds", zone="zone")
+    log = read_observed_log(tmp_path / "log.csv", columns)
+    starts = max(min(s for name, s, _ in local if name == n) for n in zone_of)
+    assert (starts, log.layout.days) == (9.0, 7)
+    # Monday begins the days that a clock without a date shows, and the first whole day is the next.
+    assert log.layout.first_weekday == 1
+    assert log.zones == {-5.0: 0.5, 9.0: 0.5}
+    cut = sorted(
+        (max(s - 24.0, 0.0), min(e - 24.0, 168.0)) for _, s, e in local if e > 24.0 and s < 192.0
+    )
+    found = sorted(zip(log.records.starts.tolist(), log.records.ends.tolist(), strict=True))
+    assert np.array(found) == pytest.approx(np.array(cut), abs=1e-3)
+    with pytest.raises(InputError, match="without a column of zones"):
+        read_observed_log(tmp_path / "log.csv", columns, utc_offset_hours=1.0)
+    with pytest.raises(InputError, match="whose zones are not given"):
+        fit_habits(log._replace(records=many(log.records)), fits_offset=True)
+
+
+def many(records: Records) -> Records:
+    """The records of the first device a hundred times."""
+    count = int(records.first[1])
+    first = count * np.arange(101)
+    return Records(first, np.tile(records.starts[:count], 100), np.tile(records.ends[:count], 100))
+
+
+def log_of_zones(file: Path, devices: int, days: int) -> Path:
+    """Phones of four zones of the United States with habits of the local time, in a log in UTC."""
+    rng = np.random.default_rng(3)
+    zones = rng.choice([-5, -6, -7, -8], devices, p=[0.4, 0.3, 0.1, 0.2])
+    nights, middles = rng.beta(4, 2, devices), rng.normal(2.5, 1.2, devices)
+    lengths = np.clip(rng.normal(7, 1, devices), 3, 11)
+    rates = rng.gamma(2, 0.6, devices)
+    epoch = np.datetime64("2026-09-07T00:00:00", "s")  # a Monday
+    rows = []
+    for device in range(devices):
+        spans = []
+        for day in range(-1, days + 1):
+            if rng.random() < nights[device]:
+                middle = middles[device] + rng.normal(0, 0.6) + 0.7 * (day % 7 >= 5)
+                half = max(0.5, lengths[device] + rng.normal(0, 0.7)) / 2
+                spans.append((24 * day + middle - half, 24 * day + middle + half))
+            for start in 24 * day + rng.uniform(9, 22, rng.poisson(rates[device])):
+                spans.append((start, start + rng.lognormal(-1.0, 0.7)))
+        for local in sorted(spans):
+            start, end = (np.clip(np.array(local) - zones[device], 0, 24 * days) * 3600).astype(int)
+            if end > start:
+                rows.append(f"{device},{epoch + start}Z,{epoch + end}Z,{60 * zones[device]}")
+    file.write_text("\n".join(["device,since,until,offset", *rows]) + "\n")
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_fits")
+def test_a_log_of_several_zones_does_not_fit_until_its_zones_are_named(tmp_path: Path) -> None:
+    """In UTC the nights are at the end of their search, and the offset of the mean is proposed."""
+    log = log_of_zones(tmp_path / "log.csv", 400, 14)
+    columns = RecordColumns(start="since", end="until")
+    mixed = fit_habits(read_observed_log(log, columns))
+    assert mixed.grade == "does not fit"
+    bounds = {each.name: each.bound for each in mixed.estimates}
+    assert bounds["night_center_hours"] == "upper"
+    assert mixed.proposed_offset_hours is not None
+    assert -8.0 <= mixed.proposed_offset_hours <= -5.0
+    named = RecordColumns(start="since", end="until", zone="offset")
+    fit = fit_habits(read_observed_log(log, named))
+    # These habits are not quite the model's: lengths are no logarithms of a normal law.
+    assert fit.misfit < 0.6 * mixed.misfit
+    assert fit.proposed_offset_hours is None
+    centre = next(each for each in fit.estimates if each.name == "night_center_hours")
+    assert centre.bound == ""
+    # Middles have a mean of 2.5, and 2.7 with weekends.
+    assert centre.value == pytest.approx(2.7, abs=0.4)
+    shares = {
+        e["utc_offset_hours"]: e["share"] for e in fit.to_tables()["population"]["time_zones"]
+    }
+    assert sum(shares.values()) == pytest.approx(1.0, abs=1e-12)
+    assert shares == pytest.approx({-8.0: 0.2, -7.0: 0.1, -6.0: 0.3, -5.0: 0.4}, abs=0.1)
+
+
+def test_a_model_without_hours_has_no_offset_to_propose(monkeypatch) -> None:
+    """Devices of a Poisson process are like any hour of the day."""
+    monkeypatch.setattr(_Search, "choose", lambda search, free: setattr(search, "free", free))
+    fit = by_hand(table=PoissonAvailability(), j_statistic=5468.0)
+    monkeypatch.setattr(_Search, "fit", lambda search: fit)
+    layout = Layout("intervals", 8, 0)
+    log = ObservedLog(Simulator(layout, 150, 1).records(HabitAvailability(), offset=6.0), layout)
+    assert fit_habits(log, PoissonAvailability()).proposed_offset_hours is None
+    habits = by_hand(j_statistic=5468.0)
+    monkeypatch.setattr(_Search, "fit", lambda search: habits)
+    assert fit_habits(log).proposed_offset_hours == pytest.approx(6.0, abs=1.0)
+    moved = log._replace(zones={2.0: 1.0})
+    assert fit_habits(moved).proposed_offset_hours == pytest.approx(8.0, abs=1.0)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_fits")
 def test_devices_without_habits_are_told_by_j() -> None:
@@ -315,7 +552,8 @@ def test_a_log_is_read_as_it_was_kept(tmp_path: Path) -> None:
     """But for milliseconds, and for days that are not whole."""
     records = Simulator(Layout("intervals", 9, 0), 120, 1).records(HabitAvailability())
     log = write_log(tmp_path / "log.csv", records)
-    found, layout, form = read_observed_log(log, COLUMNS)
+    found, layout, form, zones = read_observed_log(log, COLUMNS)
+    assert zones == {0.0: 1.0}
     assert layout == Layout("intervals", 9, 0)
     assert "UTC" in form
     assert read_log_records(log, COLUMNS).is_unix
@@ -324,6 +562,7 @@ def test_a_log_is_read_as_it_was_kept(tmp_path: Path) -> None:
     assert layout.summary(found).values == pytest.approx(mine, abs=1e-3)
     moved = read_observed_log(log, COLUMNS, utc_offset_hours=-5.0)
     assert (moved.layout.days, moved.layout.first_weekday) == (8, 0)
+    assert moved.zones == {-5.0: 1.0}
     assert moved.records.starts.min() == 0.0
     assert moved.records.ends.max() == pytest.approx(24 * 8, abs=0.1)
 
@@ -396,7 +635,7 @@ def test_the_command_fits_a_log_and_its_tables_make_a_scenario(
     assert "Hours of the day" in page
     assert "eligible 24 h later, if eligible" in page
     for bad, problem in (
-        ([str(log), "--column", "rank=x"], "roles are device, start, end, time, state"),
+        ([str(log), "--column", "rank=x"], "roles are device, start, end, time, state, zone"),
         ([str(log), *named, "--utc-offset", "west"], "neither a number of hours nor unknown"),
         ([str(log), *named, "--set", "rounds.count=4"], "not a key of availability"),
         ([str(log), *named, "--set", 'availability.model="always_on"'], "cannot be fitted"),

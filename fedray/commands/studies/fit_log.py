@@ -11,7 +11,7 @@ from fedray.commands.frame.log_options import columns_of, time_form
 from fedray.commands.frame.output import print_result, write_shown
 from fedray.commands.frame.progress import progress_line
 
-_ROLES = ("device", "start", "end", "time", "state")
+_ROLES = ("device", "start", "end", "time", "state", "zone")
 UNKNOWN = "unknown"
 """Value of `--utc-offset` that makes the offset a fitted parameter."""
 
@@ -40,6 +40,9 @@ def fit_log(
     they have no row. --set availability.model=poisson or conditions fits another model. The
     parameters are found by simulated moments.
 
+    Habits are those of local time. For devices of several time zones, --column zone=NAME names a
+    column of local time minus the log's clock: hours, minutes or text such as +05:30.
+
     Example: fedray fit-log log.csv --column start=since --column end=until --out habits.toml
 
     Args:
@@ -54,8 +57,6 @@ def fit_log(
         utc_offset (HOURS|unknown): local time of devices minus the log's clock; unknown: fitted
         delimiter (C): character between columns of CSV, or tab; default: a comma
     """
-    import tomli_w
-
     from fedray.base.atomic import write_output
     from fedray.imports.log_records import RecordColumns
     from fedray.report.page import write_page
@@ -76,7 +77,7 @@ def fit_log(
         kept = {"timer_hours": timer, "step_minutes": step_minutes}
         observed = read_observed_log(log, columns, utc_offset_hours=offset, **kept)
         fit = fit_habits(observed, base, seed=seed, fits_offset=is_fitted, on_progress=show)
-    toml = tomli_w.dumps(fit.to_tables())
+    toml = fit.to_toml()
     if out is not None:
         write_output(out, toml.encode(), f"out={str(out)!r}")
     # The page says which command made it, so that it can be made again.

@@ -15,16 +15,21 @@ sandwich (Hansen 1982, theorem 3.1), so that standard errors hold for any weight
 
 With n devices in the log and s simulated ones, the noise of the simulation adds n / s times the
 covariance of simulated devices. It is in the standard errors and in the J statistic (Hansen 1982).
+
+J grows with the number of devices, so that a large log refutes every model. How far a model is from
+the devices is therefore graded by `HabitFit.misfit`, which J estimates in logs of any size (Steiger
+1990, "Structural Model Evaluation and Modification").
 """
 
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import tomli_w
 from scipy import optimize, special
 
 from fedray.base.arrays import Float64Array
@@ -32,8 +37,8 @@ from fedray.base.document import Document, InJson, Key, Keys, NotInJson
 from fedray.base.errors import FitFailed, InputError, ScenarioError
 from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
-from fedray.scenario.availability import HabitAvailability
-from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
+from fedray.scenario.availability import HabitAvailability, PoissonAvailability
+from fedray.studies.habits.observed import Layout, ObservedLog, Simulator
 from fedray.studies.habits.parameters import (
     OFFSET,
     RATE,
@@ -57,6 +62,15 @@ _STEPS = {"log": 0.2, "logit": 0.4, "plain": 0.3}
 """Differences of a derivative, on a parameter's scale: wide enough for counts to change."""
 _MOST_ERROR = {"log": 1.0, "logit": 1.5, "plain": 3.0}
 """Standard errors on a parameter's scale above which a log does not identify it."""
+_BY_CHANCE = 0.01
+"""p-value of J from which on chance explains the differences that are left."""
+NEARLY = 0.08
+"""Misfit up to which a model nearly fits: "a reasonable error of approximation" (Browne and Cudeck
+1993, "Alternative Ways of Assessing Model Fit")."""
+_AT_BOUND = 0.01
+"""Part of a search's range, on the parameter's scale, within which an estimate is at its end."""
+_WORTH_AN_OFFSET = 2.0
+"""Hours of offset from which on one is proposed; the habits of a fit take up smaller ones."""
 _MOST_STEPS = 12
 _LEAST_PRODUCT = 1e-3
 """Least eigenvalue of the parameters' products that standard errors are computed from."""
@@ -78,6 +92,9 @@ class Estimate(Document):
     """Lower end of the 95 % interval, which is symmetric on the parameter's scale."""
     high: float
     """Upper end of the 95 % interval."""
+    bound: Literal["", "lower", "upper"] = ""
+    """End of its search that the estimate is at, so that the log is explained best beyond it and
+    the interval means nothing; empty inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +130,7 @@ class HabitFit(DrawnResult):
     SUBJECT: ClassVar[str] = "fedray.studies.habits.page:habit_fit_subject"
     FIGURES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_figures"
     PAGE: ClassVar[str] = "fedray.studies.habits.page:habit_fit_page"
+    HEADLINE: ClassVar[str] = "fedray.studies.habits.page:fit_sentence"
 
     layout: Annotated[Layout, Keys("kind days")]
     """Layout of the log."""
@@ -130,6 +148,11 @@ class HabitFit(DrawnResult):
     """The availability with the estimates in it."""
     offset_hours: NotInJson[float | None]
     """Local time minus the log's clock, hours, if it was fitted."""
+    zones: NotInJson[Mapping[float, float]]
+    """Shares of the devices by given local time minus the log's clock, hours; empty if unknown."""
+    proposed_offset_hours: float | None
+    """Whole hours of local time minus the log's clock at which the log's day would be like that of
+    the base; None if the model fits, or at the given ones."""
     measured: NotInJson[Summary]
     """Statistics of the log."""
     simulated: NotInJson[Summary]
@@ -155,21 +178,52 @@ class HabitFit(DrawnResult):
             return 1.0
         return float(special.chdtrc(self.degrees_of_freedom, self.j_statistic))
 
+    @property
+    def misfit(self) -> InJson[float]:
+        """Root mean square of the differences that chance does not explain, each statistic in
+        standard deviations of one device and independent of the others."""
+        excess = max(0.0, self.j_statistic - self.degrees_of_freedom)
+        noise = 1.0 + self.devices / self.simulated.devices
+        freedom = max(1, self.degrees_of_freedom)
+        return math.sqrt(excess * noise / (freedom * self.devices))
+
+    @property
+    def grade(self) -> InJson[Literal["fits", "nearly fits", "does not fit"]]:
+        """How well the model describes the devices: "fits" if J has a p-value of at least 0.01,
+        "nearly fits" if the misfit is at most NEARLY, else "does not fit"."""
+        if self.p_value >= _BY_CHANCE:
+            return "fits"
+        return "nearly fits" if self.misfit <= NEARLY else "does not fit"
+
     def to_tables(self) -> dict[str, Any]:
-        """Returns the fitted tables: availability, and population.time_zones with an offset."""
+        """Returns the fitted tables: availability, and population.time_zones unless the log's clock
+        shows local time."""
         # TOML has no null: keys that are None are left out.
         keys = self.table.model_dump_json(exclude_none=True)
         # A file needs no more than six digits.
         tables = {"availability": json.loads(keys, parse_float=lambda x: float(f"{float(x):.6g}"))}
+        zones = self.zones
         if self.offset_hours is not None:
-            zone = {"utc_offset_hours": float(f"{self.offset_hours:.6g}"), "share": 1.0}
-            tables["population"] = {"time_zones": [zone]}
+            zones = {float(f"{self.offset_hours:.6g}"): 1.0}
+        if any(zones):
+            # Shares keep all digits, because they sum to 1.
+            listed = [{"utc_offset_hours": o, "share": share} for o, share in zones.items()]
+            tables["population"] = {"time_zones": listed}
         return tables
+
+    def to_toml(self) -> str:
+        """Returns the fitted tables as TOML that a scenario with a table [population] may have
+        before or after it."""
+        tables = self.to_tables()
+        zones = tables.pop("population", {"time_zones": []})["time_zones"]
+        # A second [population] is no TOML, and an array of tables may stand anywhere.
+        listed = (f"\n[[population.time_zones]]\n{tomli_w.dumps(each)}" for each in zones)
+        return tomli_w.dumps(tables) + "".join(listed)
 
     @property
     def scenario_tables(self) -> Annotated[dict[str, Any], Key("tables")]:
-        """The fitted tables of a scenario: `availability`, and with `--utc-offset unknown`
-        `population.time_zones`."""
+        """The fitted tables of a scenario: `availability`, and `population.time_zones` unless the
+        log's clock shows local time."""
         return self.to_tables()
 
     @property
@@ -209,7 +263,7 @@ def fit_habits(
         InputError: the log is too small, or does not identify the parameters.
         FitFailed: no habits near the log's can be simulated.
     """
-    records, layout, _ = log
+    records, layout = log.records, log.layout
     if records.devices < LEAST_DEVICES or layout.days < LEAST_DAYS:
         raise InputError(
             f"the log has {records.devices:,} devices and {layout.days} whole days; a fit needs at "
@@ -218,7 +272,10 @@ def fit_habits(
     if fits_offset and layout.kind != "intervals":
         rule = f"needs a log of intervals, and this one is of {layout.kind}"
         raise InputError.of("utc_offset", "unknown", rule, "give the hours of the clock's offset")
-    search = _Search(records, layout, base or HabitAvailability(), seed, on_progress)
+    if fits_offset and any(log.zones):
+        rule = "is for a log whose zones are not given"
+        raise InputError.of("utc_offset", "unknown", rule, "leave one of them out")
+    search = _Search(log, base or HabitAvailability(), seed, on_progress)
     free = []
     for parameter in parameters_of(search.base):
         if parameter.name == OFFSET and not fits_offset:
@@ -230,7 +287,15 @@ def fit_habits(
     search.choose(free)
     if not search.free:
         raise InputError("the log identifies no parameter; give one of more devices or days")
-    return search.fit()
+    fit = search.fit()
+    is_clear = fits_offset or fit.grade == "fits" or len(log.zones) > 1
+    if is_clear or layout.kind != "intervals" or isinstance(fit.table, PoissonAvailability):
+        return fit
+    hours = search.first_offset()
+    if abs(hours) < _WORTH_AN_OFFSET:
+        return fit
+    given = next(iter(log.zones), 0.0)
+    return replace(fit, proposed_offset_hours=(hours + given + 12.0) % 24.0 - 12.0)
 
 
 class _Search:
@@ -238,14 +303,15 @@ class _Search:
 
     def __init__(
         self,
-        records: Records,
-        layout: Layout,
+        log: ObservedLog,
         base: Fitted,
         seed: int,
         on_progress: Callable[[str], None],
     ) -> None:
+        records, layout = log.records, log.layout
         self.records = records
         self.base = base
+        self._zones = log.zones
         self.start = start_values(base)
         self.free: list[Parameter] = []
         self._held: list[Held] = []
@@ -300,7 +366,7 @@ class _Search:
         """Takes the parameters that the log identifies as free ones, and holds the others."""
         # The first offset is found before any parameter is free.
         if OFFSET in (each.name for each in free):
-            self.start[OFFSET] = self._first_offset()
+            self.start[OFFSET] = self.first_offset()
         self.free = free
         jacobian = self._jacobian(self._small, self._place(), is_central=False)
         self._hold_unknown(self._place(), [jacobian, jacobian])
@@ -324,9 +390,9 @@ class _Search:
             jacobians[:] = [np.delete(each, worst, axis=1) for each in jacobians]
         return place
 
-    def _first_offset(self) -> float:
-        """The whole hours by which the log's day is most like the day of the defaults."""
-        simulated = self._simulated(self._small, np.empty(0))
+    def first_offset(self) -> float:
+        """Returns the whole hours by which the log's day is most like the day of the base."""
+        simulated = self._layout.summary(self._small.records(self.base))
         mine = np.asarray(self.measured.columns["hours"]).mean(axis=0)
         other = np.asarray(simulated.columns["hours"]).mean(axis=0)
         # The log's hour h is the hour h + offset of the devices.
@@ -357,12 +423,15 @@ class _Search:
         values = self._values(place)
         # Intervals are symmetric on the scale, so their ends are carried over one by one.
         estimates = []
-        for parameter, at, error in zip(self.free, place, errors, strict=True):
-            ends = [
+        for parameter, at, error, bound in zip(
+            self.free, place, errors, self._bounds_at(place), strict=True
+        ):
+            low, high = (
                 parameter.from_scale(float(at + side * error)) for side in (-NORMAL_95, NORMAL_95)
-            ]
+            )
             scaled_error = float(parameter.slope(float(at)) * error)
-            estimates.append(Estimate(parameter.name, values[parameter.name], scaled_error, *ends))
+            value = values[parameter.name]
+            estimates.append(Estimate(parameter.name, value, scaled_error, low, high, bound))
         return HabitFit(
             self._layout,
             self.records.devices,
@@ -372,12 +441,23 @@ class _Search:
             tuple(self._held),
             table_of(values, self.base),
             values[OFFSET] if any(each.name == OFFSET for each in self.free) else None,
+            self._zones,
+            None,
             self.measured,
             simulated,
             np.sqrt(noise * np.diag(self.covariance)),
             float(difference @ difference) / noise / too_large,
             rank - len(self.free),
         )
+
+    def _bounds_at(self, place: Float64Array) -> list[Literal["", "lower", "upper"]]:
+        """Returns the end of its search that each parameter [P] is at; empty inside."""
+        low, high = self._bounds
+        near = _AT_BOUND * (high - low)
+        is_low, is_high = place <= low + near, place >= high - near
+        return [
+            "lower" if a else "upper" if b else "" for a, b in zip(is_low, is_high, strict=True)
+        ]
 
     def _first_estimate(self) -> Float64Array:
         """Finds a place near the estimate with few devices: far from it, steps need no more."""

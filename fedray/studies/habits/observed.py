@@ -1,8 +1,10 @@
 """A log of eligibility in the form of a fit, and the same log of simulated devices."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,11 +73,14 @@ class ObservedLog(NamedTuple):
     """A log in the form in which it is fitted."""
 
     records: Records
-    """Records of whole days, in hours of the log's clock, moved by the given offset."""
+    """Records of whole days, in hours of the devices' local time as far as it is given."""
     layout: Layout
     """Properties that a simulation must share."""
     form: str = ""
     """Form of the log's times, in words; empty for a simulated log."""
+    zones: Mapping[float, float] = MappingProxyType({})
+    """Shares of the devices by given local time minus the log's clock, hours; empty for a simulated
+    log."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """The page of a fit: measured beside simulated."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
-import tomli_w
 
 from fedray.base.rounding import counted
 from fedray.report.figure import Axis, Figure, Series
@@ -12,39 +10,72 @@ from fedray.report.page import render_study
 from fedray.report.subject import Subject
 from fedray.report.table import Table
 from fedray.studies.habits.columns import GAP_HOURS, RUN_HOURS
-from fedray.studies.habits.fit import NORMAL_95, HabitFit, Held, Statistic
+from fedray.studies.habits.fit import NEARLY, NORMAL_95, HabitFit, Held, Statistic
 from fedray.studies.habits.statistics import Summary
+
+GRADES = (
+    "A model fits if the p-value of J is at least 0.01. It nearly fits if the misfit is at most "
+    f"{NEARLY:g}, a reasonable error of approximation (Browne and Cudeck 1993). The misfit is the "
+    "root mean square of the differences that chance does not explain, in standard deviations of "
+    "one device. Unlike J, it does not grow with the log."
+)
 
 
 def habit_fit_page(fit: HabitFit, command: str = "") -> str:
     """Returns the page of a fit, which shows the command line that made it, if one did."""
     made = [Table.facts("How this page was made", [("command", command)])] if command else []
-    first, *others = habit_fit_tables(fit)
     return render_study(
         "Habits of a log's devices",
-        fit_sentence(fit),
+        fit.headline,
         habit_fit_figures(fit),
-        # The verdict of the page is the last note of the first table.
-        [replace(first, notes=first.notes[:-1]), *others, *made],
+        [*habit_fit_tables(fit), *made],
         fit.to_json(),
-        scenario_toml=tomli_w.dumps(fit.to_tables()),
+        scenario_toml=fit.to_toml(),
     )
 
 
 def fit_sentence(fit: HabitFit) -> str:
     """Describes the records of the log, and how well the model fits them."""
-    verdict = "fits these devices: the differences that are left are no more than chance explains"
-    if fit.p_value < 0.01:
-        verdict = (
-            "does not quite fit these devices: the differences that are left are more than chance "
-            "explains, and the intervals are those of its nearest values"
-        )
+    freedom = counted(fit.degrees_of_freedom, "degree")
+    j = f"J {fit.j_statistic:.1f} on {freedom} of freedom, p-value {fit.p_value:.3g}"
+    misfit = f"the misfit is {fit.misfit:.3f} standard deviations of a device"
+    verdict = {
+        "fits": f"chance explains the differences that are left ({j}).",
+        "nearly fits": f"{misfit}, at most {NEARLY:g} ({j}). Its intervals are of nearest values.",
+        "does not fit": f"{misfit}, above {NEARLY:g} ({j}). Its intervals mean nothing.",
+    }
     return (
-        f"The {fit.table.model} model {verdict} (J statistic {fit.j_statistic:.1f} on "
-        f"{fit.degrees_of_freedom} degrees of freedom, p-value {fit.p_value:.3g}). A log of "
+        f"The {fit.table.model} model {fit.grade} these devices: {verdict[fit.grade]} A log of "
         f"{fit.layout.kind}: {fit.records:,} records of {fit.devices:,} devices on "
         f"{fit.layout.days} whole days, beside {fit.simulated_devices:,} simulated devices."
     )
+
+
+def advice(fit: HabitFit) -> list[str]:
+    """Returns sentences on estimates that mean less than others, and on the fit to try next."""
+    found = []
+    ends = [f"{each.name} ({each.bound})" for each in fit.estimates if each.bound]
+    if ends:
+        found.append(
+            f"At the end of its search: {', '.join(ends)}. The log would be explained better "
+            "beyond it, so such an estimate and its interval mean little."
+        )
+    if (hours := fit.proposed_offset_hours) is not None:
+        found.append(
+            f"The log's day is that of devices whose local time is its clock {hours:+g} hours: fit "
+            f"again with --utc-offset {hours:g}, or with --utc-offset unknown."
+        )
+    if fit.grade == "does not fit" and len(fit.zones) < 2 and fit.layout.kind == "intervals":
+        found.append(
+            "If the devices are in several time zones, give each row's local time minus the log's "
+            "clock with --column zone=NAME."
+        )
+    if fit.offset_hours is not None:
+        found.append(
+            "The centre of the nights and the offset trade off: a later centre with a larger "
+            "offset gives nearly the same log. If the zone is known, give it."
+        )
+    return found
 
 
 def habit_fit_subject(fit: HabitFit) -> Subject:
@@ -62,6 +93,8 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
         "95 % low": lambda each: f"{each.low:.4g}",
         "95 % high": lambda each: f"{each.high:.4g}",
     }
+    if any(each.bound for each in fit.estimates):
+        estimates["search"] = lambda each: f"at its {each.bound} end" if each.bound else "inside"
     held = {
         "parameter": lambda each: each.name,
         "held at": _held_at,
@@ -80,7 +113,8 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
             estimates,
             "By simulated moments. The intervals take devices as independent of one another, and "
             "the model as true.",
-            fit_sentence(fit),
+            *advice(fit),
+            method=[GRADES],
         ),
         Table.of("Not fitted", fit.held, held),
         Table.of(

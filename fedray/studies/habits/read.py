@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.imports.log_records import RecordColumns, read_log_records
@@ -31,7 +32,7 @@ def read_observed_log(
     Args:
         path: a CSV, JSON Lines or Parquet file, or a directory of them.
         columns: roles of its columns.
-        utc_offset_hours: local time minus the log's clock.
+        utc_offset_hours: local time minus the log's clock; 0 with a column of zones.
         timer_hours: hours that a device keeps away after a participation; None if moments are
             check-ins.
         step_minutes: time between two looks at a device, from midnight on; for a log of states,
@@ -52,15 +53,20 @@ def read_observed_log(
         raise InputError.of("step_minutes", step_minutes, rule, "give both, or neither")
     if step_minutes is not None and not (1 <= step_minutes <= 720 and 1440 % step_minutes == 0):
         raise InputError.of("step_minutes", step_minutes, "must be 1 to 720 and divide a day")
+    if columns.zone is not None and utc_offset_hours:
+        rule = "is for a log without a column of zones"
+        raise InputError.of("utc_offset", utc_offset_hours, rule, "leave one of them out")
     log = read_log_records(path, columns)
     if kind == "intervals" and timer_hours is not None:
         raise InputError.of("timer_hours", timer_hours, "is for participations", "leave it out")
-    start = log.start + HOUR * utc_offset_hours
-    end = log.end + HOUR * utc_offset_hours
-    first_day = math.ceil((float(start.min()) - _SLACK_HOURS * HOUR) / DAY)
+    hours = utc_offset_hours if log.zone_hours is None else log.zone_hours
+    start, end = log.start + HOUR * hours, log.end + HOUR * hours
+    # The log covers the same moments in all zones, so a day is whole if it is in each of them.
+    earliest = float(log.start.min()) + HOUR * (float(np.max(hours)) - _SLACK_HOURS)
     # A log of states ends with its last row; in another log nothing may start for a while.
-    last = start if log.is_eligible is None else end
-    end_day = math.floor((float(last.max()) + _SLACK_HOURS * HOUR) / DAY)
+    last = log.start if log.is_eligible is None else log.end
+    latest = float(last.max()) + HOUR * (float(np.min(hours)) + _SLACK_HOURS)
+    first_day, end_day = math.ceil(earliest / DAY), math.floor(latest / DAY)
     if end_day <= first_day:
         raise InputError(f"log {str(path)!r} has no whole day; a fit needs several")
     whole_days = end_day - first_day
@@ -71,6 +77,9 @@ def read_observed_log(
     is_inside = (end > start) if kind == "intervals" else (end == start)
     is_inside &= start < 24.0 * whole_days
     device, start, end = log.device[is_inside], start[is_inside], end[is_inside]
+    zones = {float(utc_offset_hours): 1.0}
+    if log.zone_hours is not None:
+        zones = _zones(device, log.zone_hours[is_inside])
     # `seen` leaves out devices without a record in the whole days.
     devices = int(log.device.max()) + 1
     # Other clocks have no weekday, and are taken to begin on a Monday.
@@ -83,7 +92,7 @@ def read_observed_log(
         # A device with nothing known in the whole days is not in the log.
         is_known = known.any(axis=1)
         layout = Layout(kind, whole_days, weekday, known=known[is_known])
-        return ObservedLog(runs_of(states[is_known], whole_days), layout, log.form)
+        return ObservedLog(runs_of(states[is_known], whole_days), layout, log.form, zones)
     # The statistics need disjoint intervals, and a log may have some that overlap.
     if kind == "intervals":
         device, start, end = joined_sessions(device, HOUR * start, HOUR * end)
@@ -93,4 +102,17 @@ def read_observed_log(
         device, start, end = device[order], start[order], end[order]
     first = np.searchsorted(device, np.arange(devices + 1))
     layout = Layout(kind, whole_days, weekday, timer_hours or 0.0)
-    return ObservedLog(seen(Records(first, start, end)), layout, log.form)
+    return ObservedLog(seen(Records(first, start, end)), layout, log.form, zones)
+
+
+def _zones(device: Int64Array, hours: Float64Array) -> dict[float, float]:
+    """Returns the share of the devices by the offset of their first row.
+
+    Args:
+        device: devices of rows [R].
+        hours: offsets of rows [R].
+    """
+    _, first = np.unique(device, return_index=True)
+    offsets, counts = np.unique(hours[first], return_counts=True)
+    shares = counts / first.size
+    return dict(zip(offsets.tolist(), shares.tolist(), strict=True))

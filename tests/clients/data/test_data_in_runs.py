@@ -309,7 +309,7 @@ def test_clients_on_several_devices_are_told_with_the_figure_of_all_their_device
     # A bound: no round need have 28 reports. What one device attains is attained.
     assert not of_client.sensitivity.is_exact
     assert of_client.sensitivity.lower_bound == enforced.sensitivity.lower_bound
-    told = f"on up to 28 devices each; for a client with all of these, epsilon is at most {up(of_client.epsilon)} (enforced), which 28 times the noise would lower to the enforced one of a device. An epsilon above 20 protects"
+    told = f"on up to 28 devices each; for a client with all of these, epsilon is at most {up(of_client.epsilon)} (enforced), which 28 times the noise would lower to the enforced one of a device. An epsilon above 20 protects nobody"
     assert f"36 clients of the data are {told}" in audit.verdict
     assert audit.to_json()["clients"]["most_devices"] == 28
     # Beside the device's epsilon in every place: run's page, train with its page, and the audit of it.
@@ -368,6 +368,32 @@ def test_of_a_healthy_use_of_data_nothing_is_told(
     assert audit.clients is None
     assert "clients" not in audit.to_json()
     assert "client" not in audit.verdict
+
+
+def test_devices_of_a_client_that_are_too_many_to_count_are_unknown_and_not_absent(
+    tmp_path: Path, scenario_of, monkeypatch
+) -> None:
+    """A tie makes the number of devices depend on traits, so that only counting shows it."""
+    table = written(tmp_path / "d.parquet", lambda client, example: float(client - example))
+    scenario = scenario_of({**table, "tie": "speed"}, **TRAINED)
+    trace = run_scenario(scenario, HERE, out=tmp_path / "t")
+    assert trace.trained is not None
+    counted = trace.trained.document["people"]
+    assert counted["most_devices"] > 28
+    monkeypatch.setattr("fedray.clients.data.recorded.MOST_COUNTED", 999)
+    unknown = source_of(scenario).people(scenario)
+    assert unknown == {"clients": 36}
+    # Trainers are other processes, which count with the limit as it is.
+    monkeypatch.setitem(trace.trained.document, "people", unknown)
+    audit = audit_trace(trace)
+    assert audit.clients is not None
+    assert audit.to_json()["clients"]["most_devices"] is None
+    said = "Unknown: on how many devices the data of one of the 36 clients is"
+    for text in (audit.verdict, privacy_statement(audit).summary, trace_page(trace)):
+        assert said in text
+        assert "the epsilon of a person is unknown" in text
+    untied = scenario.with_overrides("data.tie=none")
+    assert source_of(untied).people(untied) == {"clients": 36, "most_devices": 28}
 
 
 @pytest.mark.parametrize("tie", ["none", "speed"])
