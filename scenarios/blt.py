@@ -19,13 +19,13 @@ from .gboard_rows import table_rows
 from .reproduction import (
     Document,
     InJson,
-    PartDone,
     Reproduced,
     Reproduction,
     Request,
     Table,
     agreement_figure,
     figure_text,
+    in_steps,
     up,
 )
 
@@ -184,13 +184,13 @@ PRINTED = (
 
 
 def run(request: Request) -> Iterator[Reproduced]:
-    """Computes the privacy of the runs, and the printed losses."""
-    losses, done, work = [], 0, sum(row.work for row in PRINTED)
-    for row in PRINTED:
-        request.on_progress(PartDone(row.name, done, work))
-        losses.append(_loss_of(row, request.out))
-        done += row.work
-    yield _reproduced(losses, [_privacy_of(each) for each in table_rows("later")])
+    """Computes the privacy of the runs, then the printed losses; yields all results so far after
+    every mechanism."""
+    privacy = [_privacy_of(each) for each in table_rows("later")]
+    losses: dict[str, PrintedLoss] = {}
+    for row, _ in in_steps(request, PRINTED, lambda row: row.name, lambda row: row.work):
+        losses[row.name] = _loss_of(row, request.out)
+        yield _reproduced([losses[e.name] for e in PRINTED if e.name in losses], privacy)
 
 
 def _loss_of(row: _Printed, out: Path | None) -> PrintedLoss:

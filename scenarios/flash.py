@@ -21,7 +21,7 @@ import fedray
 from fedray import InputError
 from fedray.scenario import ConditionsAvailability, HabitAvailability, PoissonAvailability
 from . import reproduction as public
-from .reproduction import Document, Figure, MeanInterval, Option, Reproduced, Request
+from .reproduction import Document, Figure, MeanInterval, Option, PartDone, Reproduced, Request
 
 STEPS, QUARTER = 48, 12
 """Half hours of a day and of its quarters, whose shares describe when a phone is eligible."""
@@ -58,17 +58,25 @@ class Study(Document):
 def run(request: Request, *, data: Path | None, fitted: str, seed: int) -> Iterator[Reproduced]:
     """Fits, simulates and scores every model. Raises InputError for unusable data or days."""
     phones = read_phones(data, fitted)
-    known, tables, notes = phones.known & phones.is_fitted, {}, []
+    known, fits, tables, notes = phones.known & phones.is_fitted, {}, {}, []
     with tempfile.TemporaryDirectory(prefix="fedray-flash-") as folder:
         log = _written(Path(folder, "log.parquet"), phones.eligible, known)
         columns = fedray.RecordColumns(state="eligible", time_unit="seconds")
         observed = fedray.read_observed_log(Path(log), columns, step_minutes=30)
-        for table in FITTED:
-            request.on_progress(f"fitting {table.model}")
-            fit = fedray.fit_habits(observed, table, seed=seed)
-            tables[table.model] = fit.to_tables()["availability"]
-            j = f"J {fit.j_statistic:.0f} on {fit.degrees_of_freedom}"
-            notes.append(f"{table.model}: {len(fit.estimates)} fitted parameters, {j}.")
+        for table, tell in public.in_steps(
+            request,
+            FITTED,
+            name=lambda table: f"fitting {table.model}",
+            # A model with more keys has more parameters to fit.
+            cost=lambda table: len(type(table).model_fields),
+        ):
+            fits[table.model] = fedray.fit_habits(
+                observed, table, seed=seed, on_progress=lambda line, tell=tell: tell(_share(line))
+            )
+        for model in (table.model for table in FITTED):
+            tables[model] = fits[model].to_tables()["availability"]
+            j = f"J {fits[model].j_statistic:.0f} on {fits[model].degrees_of_freedom}"
+            notes.append(f"{model}: {len(fits[model].estimates)} fitted parameters, {j}.")
         days = (each[:, phones.is_fitted].reshape(len(known), -1, STEPS) for each in phones[:2])
         on, seen = days
         # A recording has no gaps: the next day fills an unknown half hour, if it is known.
@@ -78,9 +86,14 @@ def run(request: Request, *, data: Path | None, fitted: str, seed: int) -> Itera
         recording = _written(Path(folder, "recording.parquet"), on, on)
         replay = {"model": "replay", "file": recording, "recorded_devices": len(known)}
         tables["replay"] = {**replay, "period_days": seen.shape[1], "day_shift": "uniform"}
-        request.on_progress("simulating")
+        request.on_progress(public.Announcement("simulating"))
         simulated = {name: _simulated(each, phones, seed) for name, each in tables.items()}
     yield _reproduced(_study(phones, simulated, seed), _day(phones, simulated), notes)
+
+
+def _share(line: str) -> float:
+    """Returns the share that a line of progress says is done; 0 if it says none."""
+    return line.share if isinstance(line, PartDone) else 0.0
 
 
 def read_phones(data: Path | None, fitted: str) -> Phones:

@@ -24,7 +24,7 @@ from .gboard_fits import (
     simulated_surfaces,
 )
 from .gboard_rows import ROWS, PublishedRun, later_runs, published_runs, select
-from .reproduction import Document, Option, Reproduced, Reproduction, Request, Table
+from .reproduction import Announcement, Document, Option, Reproduced, Reproduction, Request, Table
 from .reproduction import reach_and_pace as likelihood
 
 NOTHING = "nothing"
@@ -114,6 +114,7 @@ def run(request: Request, *, rows: str | None, scale: float) -> Iterator[Reprodu
     published = [*published_runs(), *later_runs()]
     names = {each.name for each in select(rows, published)}
     surfaces = simulated_surfaces(published, request, scale)
+    request.on_progress(Announcement("fitting the models"))
     study = study_of(published, surfaces, scale)
     shown = tuple(each for each in study.rows if each.name in names)
     yield _reproduced(replace(study, rows=shown))

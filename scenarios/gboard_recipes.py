@@ -6,7 +6,7 @@ noise on the mean update. An interrupted study continues from the traces and tra
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
@@ -14,7 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedray
-from .reproduction import Language, Reproduced, Reproduction, Request, Table, comparison_of
+from .reproduction import (
+    Language,
+    PartDone,
+    Reproduced,
+    Reproduction,
+    Request,
+    Table,
+    comparison_of,
+    in_steps,
+)
 
 GOAL, SMALL, LARGE = 1000, 10, 130
 """Report goal of the recipes; that of tuning; 13 times that, as 6,500 is of 500."""
@@ -65,9 +74,10 @@ class PublicText(Language):
 def run(request: Request) -> Iterator[Reproduced]:
     """Trains every recipe, then every server rate at both goals."""
 
-    def compared(goal: int, recipes: Mapping[str, list[str]]) -> "fedray.Comparison":
-        # A round of the recipes trains a sample; the smaller ones train all of their devices.
-        cohort = f"training.cohort_sample={24 if goal == GOAL else goal}"
+    def compared(
+        goal: int, recipes: Mapping[str, list[str]], tell: Callable[[float], None]
+    ) -> "fedray.Comparison":
+        cohort = f"training.cohort_sample={_trained_devices(goal)}"
         z = f"privacy.noise_multiplier={NOISE_PER_REPORT * goal}"
         keys = [*KEYS, f"rounds.report_goal={goal}", cohort, z]
         base = fedray.Scenario.from_toml(LANGUAGE, keys)
@@ -80,7 +90,11 @@ def run(request: Request) -> Iterator[Reproduced]:
             for name, own in recipes.items()
         }
         trace = fedray.Trace.open(path)
-        trained = fedray.train_many(trace, wanted, request.placement, request.on_progress)
+
+        def show(line: str) -> None:
+            tell(line.share if isinstance(line, PartDone) else 0.0)
+
+        trained = fedray.train_many(trace, wanted, request.placement, show)
         return comparison_of([*trained.values()], trace, None, [*trained], REACH)
 
     with tempfile.TemporaryDirectory(prefix="fedray-recipes-") as temporary:
@@ -88,14 +102,40 @@ def run(request: Request) -> Iterator[Reproduced]:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "public.py").write_text(PUBLIC, encoding="utf-8")
         data = f"data={{kind='custom',file='{folder}/public.py'}}"
-        compared(GOAL, {"public": [data, "privacy.mechanism=none"]})
+        public = {"public": [data, "privacy.mechanism=none"]}
         recipes = {
             "fixed": [],
             "adaptive": ["privacy.clipping.kind=adaptive"],
             "pretrained": [f"training.initial.file={folder}/runs-{GOAL}/public/model.safetensors"],
             "tied": ["training.task.tied=true"],
         }
-        yield _reproduced(compared(GOAL, recipes), compared(SMALL, RATES), compared(LARGE, RATES))
+        # The public model is cheaper than the recipes, which begin with it.
+        steps = (
+            ("public text", GOAL, public),
+            ("server rates at the small goal", SMALL, RATES),
+            ("recipes", GOAL, recipes),
+            ("server rates at the large goal", LARGE, RATES),
+        )
+        found = {
+            name: compared(goal, models, tell)
+            for (name, goal, models), tell in in_steps(
+                request,
+                steps,
+                name=lambda step: step[0],
+                cost=lambda step: _trained_devices(step[1]) * len(step[2]),
+            )
+        }
+        yield _reproduced(
+            found["recipes"],
+            found["server rates at the small goal"],
+            found["server rates at the large goal"],
+        )
+
+
+def _trained_devices(goal: int) -> int:
+    """Returns how many devices of a round train: a sample of the recipes, and all of smaller
+    rounds."""
+    return 24 if goal == GOAL else goal
 
 
 def _reproduced(

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fedray.base.document import InJson as InJson
 from fedray.base.errors import CheckpointError as CheckpointError
 from fedray.base.input_files import input_files as input_files
 from fedray.base.parsing import decode_text as decode_text
+from fedray.base.part_done import Announcement as Announcement
 from fedray.base.part_done import PartDone as PartDone
 from fedray.base.regular_file import read_regular_file as read_regular_file
 from fedray.base.result import DrawnResult
@@ -41,8 +42,10 @@ from fedray.studies.compare import comparison_of as comparison_of
 from fedray.studies.habits.observed import on_grid as on_grid
 from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval
+from fedray.studies.paired import with_error as with_error
 from fedray.studies.simulated import StudyCache as StudyCache
 
+_Step = TypeVar("_Step")
 Progress = Callable[[str], None]
 """Listener for lines of progress; a `PartDone` also says how much is done."""
 
@@ -159,6 +162,40 @@ class Reproduction:
         """
         own = {each.name: given.pop(each.name, each.default) for each in self.options}
         yield from self.run(Request(**given), **own)
+
+
+def in_steps(
+    request: Request,
+    steps: Sequence[_Step],
+    name: Callable[[_Step], str],
+    cost: Callable[[_Step], float],
+) -> Iterator[tuple[_Step, Callable[[float], None]]]:
+    """Yields the steps of a reproduction, the cheap ones first, so that an early end has the most
+    results; progress names each, and the time left is by their costs.
+
+    Args:
+        request: request whose listener is called.
+        steps: the steps.
+        name: function that returns the name of a step.
+        cost: function that returns its time, in any unit.
+
+    Yields:
+        A step, and a listener for the share of it that is done, from 0 to 1.
+    """
+    # Steps that were done before may all cost nothing.
+    total = sum(map(cost, steps)) or 1.0
+    done = 0.0
+    for number, step in enumerate(sorted(steps, key=cost), 1):
+        text, begun, own = f"step {number} of {len(steps)}, {name(step)}", done, cost(step)
+
+        def tell(share: float, text: str = text, begun: float = begun, own: float = own) -> None:
+            request.on_progress(PartDone(text, begun + share * own, total))
+
+        request.on_progress(Announcement(text))
+        tell(0.0)
+        yield step, tell
+        done += own
+    request.on_progress(PartDone("all steps done", total, total))
 
 
 def figure_text(value: float, style: str = ".4f") -> str:

@@ -85,6 +85,23 @@ def paired_difference(
     return mean_interval(differences, confidence)
 
 
+def with_error(mean: float, error: float, sign: str = "") -> str:
+    """Returns a mean with its error, "0.123 ± 0.021": two significant digits of the error, and as
+    many decimals of the mean. An error that is unknown or zero is left out.
+
+    Args:
+        mean: the mean.
+        error: its standard error, or half the width of its interval.
+        sign: "+" for a sign in front of a mean above zero too.
+    """
+    if not error > 0 or not math.isfinite(error):
+        return f"{mean:{sign}.4f}"
+    # Rounded first: 0.0996 is 0.10, with two decimals.
+    power = int(f"{error:.1e}".partition("e")[2])
+    decimals = max(0, 1 - power)
+    return f"{mean:{sign}.{decimals}f} ± {error:.{decimals}f}"
+
+
 def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
     """Returns how many seeds would take an interval of this confidence off zero if mean and spread
     stayed the same; None if above 1,000."""
@@ -98,10 +115,11 @@ def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
 
 
 def interval_text(estimate: MeanInterval, form: str) -> str:
-    """Returns a mean in a format and half the width of its interval, if any: "0.1234 ± 0.0021"."""
+    """Returns a mean with half the width of its interval, "0.1234 ± 0.0021", or in a format if it
+    has none."""
     if not math.isfinite(estimate.mean):
         return "-"
-    mean = format(estimate.mean, form)
     if not estimate.has_width:
-        return mean
-    return f"{mean} ± {(estimate.high - estimate.low) / 2:.4f}"
+        return format(estimate.mean, form)
+    half = (estimate.high - estimate.low) / 2
+    return with_error(estimate.mean, half, "+" if form.startswith("+") else "")

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
-from fedray.base.part_done import PartDone
+from fedray.base.part_done import Announcement, PartDone
 from fedray.base.rounding import up
 from fedray.commands.frame import progress as commands_progress
 from fedray.commands.frame.progress import _SpentSoFar
@@ -217,6 +217,18 @@ def test_in_a_terminal_the_line_of_a_study_is_text_and_not_markup(monkeypatch) -
 @pytest.mark.parametrize(
     ("is_shown", "lines"), [(True, ["fitting: b", "fitting: d  about 3 s left"]), (False, [])]
 )
+def test_the_line_of_a_study_is_erased_so_that_its_results_begin_a_line(monkeypatch) -> None:
+    """Standard output and standard error may be one terminal."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with study_progress("reproducing", is_shown=True) as show:
+        show(Announcement("step 1 of 1, a row"))
+        show(PartDone("step 1 of 1, a row", 1, 2))
+    assert "\nstep 1 of 1, a row" in out.getvalue().replace("\r", "\n")
+    assert re.search(r"(\n|\x1b\[2K)$", out.getvalue()), repr(out.getvalue()[-60:])
+
+
 def test_without_a_terminal_a_study_prints_a_line_now_and_then(
     is_shown: bool, lines: list[str], capsys, monkeypatch
 ) -> None:

@@ -38,17 +38,47 @@ def test_numbers_stand_to_the_right_and_notes_below() -> None:
     ]
 
 
-def test_a_table_that_is_wider_than_the_terminal_has_a_block_per_row_and_loses_no_cell() -> None:
+def test_columns_that_do_not_fit_follow_in_a_block_with_the_first_column_and_no_cell_is_lost() -> (
+    None
+):
     assert SMALL.text(19).splitlines() == [
         "Ages",
-        "  a",
-        "    age: 1.5",
-        "    twice: 3.0",
-        "  bb",
-        "    age: 10.25",
-        "    twice: 20.5",
+        "  name    age",
+        "  ───────────",
+        "  a       1.5",
+        "  bb    10.25",
+        "",
+        "  name  twice",
+        "  ───────────",
+        "  a       3.0",
+        "  bb     20.5",
         "In years.",
     ]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_wide_table_has_at_most_two_lines_a_row_and_fits_the_terminal(width: int) -> None:
+    """Sixteen columns, as of a stress test of many figures: numbers, short words, and one name."""
+    heads = ["mechanism", "rounds", "estimate b, k", "truth b, k", "is", "epsilon", "rho"]
+    heads += ["needed noise multiplier", "error", "difference", "RmsLoss", "MaxLoss", "days"]
+    heads += ["report goal", "report goal of the twin", "bytes per upload"]
+    row = ["banded-toeplitz", "2,350", "400, 6", "440, 6", "exact", "5.8400", "0.123456"]
+    row += ["1.2345", "<= 9.1234", "+7.3 %", "6.2595", "9.1234", "12.5", "6,500", "65", "1,412,250"]
+    rows = [[f"{row[0]}-{number}", *row[1:]] for number in range(12)]
+    table = Table.headed("Spent", [heads, *rows], "A note.")
+    lines = table.text(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 2 * len(rows) + 12
+    # Every cell stands whole in some line.
+    shown = "\n".join(lines)
+    assert all(shown.count(cell) >= 1 for each in rows for cell in each)
+
+
+def test_a_cell_that_is_wider_than_a_terminal_is_not_broken() -> None:
+    digest = "0123456789abcdef" * 4
+    lines = Table.headed("", [("name", "digest", "k"), ("a", digest, "4")]).text(40).splitlines()
+    assert any(line.split() == ["a", "4"] for line in lines)
+    assert digest in "".join(line.split()[-1] for line in lines if line.strip())
 
 
 def test_terminal_and_notebook_leave_out_details_that_pages_have() -> None:
