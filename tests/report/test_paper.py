@@ -628,7 +628,7 @@ def test_a_column_that_says_in_what_rows_differ_cannot_be_left_out(
         "rho, (b, k)": lambda each: "0.5",
     }
     table = Table.of("t", ["if x=1", "if x=2"], cells, subject=lambda each: Subject("p", each))
-    monkeypatch.setattr(fedray.base.result.Result, "tables", lambda self: [table])
+    monkeypatch.setattr("fedray.base.result.Result.tables", lambda self: [table])
     written = {}
     for columns in ("rho, (b, k),condition", "rho, (b, k)"):
         file = tmp_path / f"{len(written)}.csv"

@@ -94,7 +94,10 @@ def test_the_line_shows_the_slower_of_simulation_and_training(capsys, monkeypatc
         (TrainingEstimate(980, 10, 60.0, 10, 60.0), "training: 980 rounds of 10 devices"),
         (RunProgress(980, 980, 3600.0, 50, 7), "round 0/980  simulated 980  day 0 01:00"),
         (TrainingProgress(430, 980, metrics, None, 0), "round 430/980  simulated 980"),
-        (TrainingProgress(980, 980, metrics, None, 0), "round 980/980  day 0 01:00  eligible 50, 7 may"),
+        (
+            TrainingProgress(980, 980, metrics, None, 0),
+            "round 980/980  day 0 01:00  eligible 50, 7 may",
+        ),
         (TrainingEstimate(15, 10, 60.0, 10, 60.0), "training: 15 rounds"),
         (TrainingProgress(5, 15, metrics, None, 0), "round 5/15  simulated 980"),
     ]:

@@ -58,12 +58,11 @@ def test_columns_that_do_not_fit_follow_in_a_block_with_the_first_column_and_no_
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_wide_table_has_at_most_two_lines_a_row_and_fits_the_terminal(width: int) -> None:
-    """Sixteen columns, as of a stress test of many figures: numbers, short words, and one name."""
+    """Eleven columns, as of a stress test: numbers, short words, and a name."""
     heads = ["mechanism", "rounds", "estimate b, k", "truth b, k", "is", "epsilon", "rho"]
-    heads += ["needed noise multiplier", "error", "difference", "RmsLoss", "MaxLoss", "days"]
-    heads += ["report goal", "report goal of the twin", "bytes per upload"]
+    heads += ["needed noise multiplier", "error", "difference", "RmsLoss"]
     row = ["banded-toeplitz", "2,350", "400, 6", "440, 6", "exact", "5.8400", "0.123456"]
-    row += ["1.2345", "<= 9.1234", "+7.3 %", "6.2595", "9.1234", "12.5", "6,500", "65", "1,412,250"]
+    row += ["1.2345", "<= 9.1234", "+7.3 %", "6.2595"]
     rows = [[f"{row[0]}-{number}", *row[1:]] for number in range(12)]
     table = Table.headed("Spent", [heads, *rows], "A note.")
     lines = table.text(width).splitlines()

@@ -143,12 +143,15 @@ def _has(tables: Iterable[Table], name: str) -> bool:
 
 
 def _with_settings(table: Table, settings: dict[str, str]) -> Table:
-    """Returns a table whose title also has the settings of the command that its caption lacks."""
+    """Returns a table whose title also has the settings of the command that its caption lacks;
+    delta only beside an epsilon."""
     said = " ".join((table.caption, *table.notes))
+    names = " ".join((said, *table.columns, *(row[0] for row in table.rows)))
     more = [
         f"{word} {text}"
         for word, text in settings.items()
         if f"{word.rpartition(' ')[2]} {text}" not in said
+        and (word != "delta" or "epsilon" in names)
     ]
     return replace(table, title=", ".join(filter(None, (table.title, *more))))
 
