@@ -22,6 +22,7 @@ from .reproduction import (
     Reproduced,
     Reproduction,
     Request,
+    Subject,
     Table,
     agreement_figure,
     figure_text,
@@ -29,6 +30,7 @@ from .reproduction import (
     up,
 )
 
+PAPER = "McMahan, Xu, Zhang 2024"
 ROUNDS, MIN_SEP, PARTICIPATIONS = 2052, 342, 6
 DELTA = 1e-10
 """delta of the printed epsilons."""
@@ -252,9 +254,19 @@ def _reproduced(losses: list[PrintedLoss], runs: list[PrintedPrivacy]) -> Reprod
             "privacy": [each.to_json() for each in runs],
         },
         shown=[
-            Table.of("Losses at 2052 rounds, min-sep 342, 6 participations", losses, cells),
             Table.of(
-                "Runs of Table 4: noise multiplier z, (n, b, k), delta 1e-10", runs, run_cells
+                "Losses at 2052 rounds, min-sep 342, 6 participations",
+                losses,
+                cells,
+                subject=lambda each: Subject(f"the mechanisms of {PAPER}", each.name),
+            ),
+            Table.of(
+                "Runs of Table 4: noise multiplier z, (n, b, k), delta 1e-10",
+                runs,
+                run_cells,
+                subject=lambda each: Subject(
+                    f"the runs of {PAPER}", run_cells["run"](each), unit="device"
+                ),
             ),
         ],
         notes=NOTES,
@@ -262,6 +274,7 @@ def _reproduced(losses: list[PrintedLoss], runs: list[PrintedPrivacy]) -> Reprod
         f"ones. {same} of {len(runs)} runs have the printed rho and epsilon, to every digit.",
         agrees=agreeing == len(losses) and all(each.agrees for each in others),
         drawn=[agreement_figure("losses", "RmsLoss", note, points)],
+        subject=Subject(f"the mechanisms of {PAPER}"),
     )
 
 
@@ -272,7 +285,7 @@ def _printed(value: float | None, digits: int) -> str:
 REPRODUCTION = Reproduction(
     "blt",
     "Losses of the BLT paper's mechanisms, and the privacy of its runs.",
-    "McMahan, Xu, Zhang 2024, tables 3 and 4",
+    f"{PAPER}, tables 3 and 4",
     run,
     has_figures=True,
     is_resumable=True,

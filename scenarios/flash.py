@@ -21,7 +21,7 @@ import fedray
 from fedray import InputError
 from fedray.scenario import ConditionsAvailability, HabitAvailability, PoissonAvailability
 from . import reproduction as public
-from .reproduction import Document, Figure, MeanInterval, Option, PartDone, Reproduced, Request
+from .reproduction import Document, Figure, MeanInterval, Option, Reproduced, Request
 
 STEPS, QUARTER = 48, 12
 """Half hours of a day and of its quarters, whose shares describe when a phone is eligible."""
@@ -71,7 +71,10 @@ def run(request: Request, *, data: Path | None, fitted: str, seed: int) -> Itera
             cost=lambda table: len(type(table).model_fields),
         ):
             fits[table.model] = fedray.fit_habits(
-                observed, table, seed=seed, on_progress=lambda line, tell=tell: tell(_share(line))
+                observed,
+                table,
+                seed=seed,
+                on_progress=lambda line, tell=tell: tell(public.share_of(line)),
             )
         for model in (table.model for table in FITTED):
             tables[model] = fits[model].to_tables()["availability"]
@@ -88,12 +91,8 @@ def run(request: Request, *, data: Path | None, fitted: str, seed: int) -> Itera
         tables["replay"] = {**replay, "period_days": seen.shape[1], "day_shift": "uniform"}
         request.on_progress(public.Announcement("simulating"))
         simulated = {name: _simulated(each, phones, seed) for name, each in tables.items()}
-    yield _reproduced(_study(phones, simulated, seed), _day(phones, simulated), notes)
-
-
-def _share(line: str) -> float:
-    """Returns the share that a line of progress says is done; 0 if it says none."""
-    return line.share if isinstance(line, PartDone) else 0.0
+    study, figure = _study(phones, simulated, seed), _day(phones, simulated)
+    yield _reproduced(study, figure, notes, len(known))
 
 
 def read_phones(data: Path | None, fitted: str) -> Phones:
@@ -227,7 +226,7 @@ def moments_of(eligible: Values, known: Values, is_fitted: Values) -> dict[str, 
     }
 
 
-def _reproduced(study: Study, figure: Figure, notes: list[str]) -> Reproduced:
+def _reproduced(study: Study, figure: Figure, notes: list[str], phones: int) -> Reproduced:
     scores = [("predictions", "nats for a half hour", "behind the best")]
     for name, value in study.log_likelihood.items():
         scores.append((name, f"{value:.4f}", _text(study.behind[name])))
@@ -246,7 +245,11 @@ def _reproduced(study: Study, figure: Figure, notes: list[str]) -> Reproduced:
     )
     title = "FLASH: availability models on held-out days"
     notes = ["Intervals are 95 %, by the bootstrap over phones.", *notes]
-    return Reproduced(title, study.to_json(), tables, notes, verdict, drawn=[figure])
+    return Reproduced(
+        *(title, study.to_json(), tables, notes, verdict),
+        drawn=[figure],
+        subject=public.Subject(f"{phones:,} phones of FLASH", sample="held-out days"),
+    )
 
 
 def _text(value: MeanInterval) -> str:

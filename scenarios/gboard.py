@@ -15,6 +15,7 @@ from .reproduction import (
     Reproduced,
     Reproduction,
     Request,
+    Subject,
     Table,
     agreement_figure,
     in_steps,
@@ -35,6 +36,7 @@ NOTES = (
     "A device that took part k times waited for k - 1 timers, so the published k bounds how many "
     "days a run took (an estimate).",
 )
+SUBJECT = Subject("Gboard's published runs, simulated", runs="one run each", unit="device")
 CLOSE = 0.1
 """Relative difference up to which the verdict counts a min-sep as close to the printed one."""
 
@@ -189,6 +191,7 @@ def _reproduced(runs: Sequence[ReproducedRun]) -> Reproduced:
             agreement_figure("min-sep", "Min-sep", on_line, min_seps),
             agreement_figure("rho", "rho of tree aggregation", seen, rhos),
         ],
+        subject=SUBJECT,
     )
 
 
@@ -204,7 +207,8 @@ def _table(runs: Sequence[ReproducedRun]) -> Table:
         "rho, trace": lambda run: up(run.trace_rho, 3),
         "days": lambda run: "{:.1f} / {:.0f} to {:.0f}".format(run.days, *run.published_days),
     }
-    return Table.of("Observed / published, and the relative difference", runs, cells)
+    title = "Observed / published, and the relative difference"
+    return Table.of(title, runs, cells, subject=lambda run: replace(SUBJECT, condition=run.name))
 
 
 def _beside_published(

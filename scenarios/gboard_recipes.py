@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 import fedray
 from .reproduction import (
     Language,
-    PartDone,
     Reproduced,
     Reproduction,
     Request,
+    Subject,
     Table,
     comparison_of,
     in_steps,
+    share_of,
 )
 
 GOAL, SMALL, LARGE = 1000, 10, 130
@@ -90,11 +91,9 @@ def run(request: Request) -> Iterator[Reproduced]:
             for name, own in recipes.items()
         }
         trace = fedray.Trace.open(path)
-
-        def show(line: str) -> None:
-            tell(line.share if isinstance(line, PartDone) else 0.0)
-
-        trained = fedray.train_many(trace, wanted, request.placement, show)
+        trained = fedray.train_many(
+            trace, wanted, request.placement, lambda line: tell(share_of(line))
+        )
         return comparison_of([*trained.values()], trace, None, [*trained], REACH)
 
     with tempfile.TemporaryDirectory(prefix="fedray-recipes-") as temporary:
@@ -172,6 +171,7 @@ def _reproduced(
         f"The printed statements {'hold' if agrees else 'do not all hold'} for a small model.",
         agrees,
         [each for each in recipes.figures() if each.name == "accuracy"],
+        Subject("the synthetic language", runs="one training each"),
     )
 
 

@@ -189,13 +189,20 @@ def in_steps(
         text, begun, own = f"step {number} of {len(steps)}, {name(step)}", done, cost(step)
 
         def tell(share: float, text: str = text, begun: float = begun, own: float = own) -> None:
-            request.on_progress(PartDone(text, begun + share * own, total))
+            # A log has a line for the first and the last share of all, which steps have already.
+            inside = min(max(share, 1e-6), 1.0 - 1e-6)
+            request.on_progress(PartDone(text, begun + inside * own, total))
 
         request.on_progress(Announcement(text))
         tell(0.0)
         yield step, tell
         done += own
     request.on_progress(PartDone("all steps done", total, total))
+
+
+def share_of(line: str) -> float:
+    """Returns the share that a line of progress says is done; 0 if it says none."""
+    return line.share if isinstance(line, PartDone) else 0.0
 
 
 def figure_text(value: float, style: str = ".4f") -> str:

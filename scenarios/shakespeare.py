@@ -36,6 +36,7 @@ from .reproduction import (
     Reproduction,
     Request,
     Series,
+    Subject,
     Table,
     in_steps,
     metric_curve,
@@ -292,12 +293,23 @@ def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]") -> Reprod
         "accuracy": lambda each: with_error(each.accuracy, each.standard_error),
         "seconds per round": lambda each: f"{each.seconds_per_round:.3g}",
     }
-    models = Table.of("Held-out accuracy ± standard error", study.models, cells)
+    subject = Subject(
+        f"{study.roles:,} roles of Shakespeare",
+        runs="one training each",
+        sample=f"{study.held_out_roles:,} held-out roles",
+    )
+    models = Table.of(
+        "Held-out accuracy ± standard error",
+        study.models,
+        cells,
+        subject=lambda each: replace(subject, condition=each.optimizer),
+    )
     return Reproduced(
         "Shakespeare: federated optimisers",
         *(study.to_json(), [models], [note], verdict),
         best.accuracy >= AGREES_FROM,
         [_curves(study, runs)],
+        subject,
     )
 
 

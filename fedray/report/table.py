@@ -207,9 +207,8 @@ class Table:
 
     def says_in_all_rows(self, name: str) -> bool:
         """Returns whether a column of this name is a note, because its cells are equal."""
-        heads = (IN_ALL_ROWS, ";")
         notes = (each for each in self.notes if each.startswith(IN_ALL_ROWS))
-        return any(f"{head} {name} " in note for head in heads for note in notes)
+        return any(re.search(rf"[:;] {re.escape(name)} ", note) for note in notes)
 
     def _taking(self, places: Collection[int]) -> Self:
         """Returns the table with the columns at these places."""
@@ -265,7 +264,7 @@ class Table:
         return least
 
     def _blocks(self, width: int) -> Iterator[Self]:
-        """Yields tables of the first column and as many others as a terminal of this width holds,
+        """Yields tables of the first column and the next ones that a terminal of this width holds,
         but one at least."""
         # Two spaces stand before each column.
         first, *others = (2 + each for each in self._least_widths())
@@ -284,10 +283,13 @@ class Table:
         below its least width."""
         widths, least = self._widths(), self._least_widths()
         while sum(widths) + 2 * len(widths) > width:
-            slack = [each - low for each, low in zip(widths, least, strict=True)]
-            if not any(each > 0 for each in slack):
+            slack = [
+                (each - low, at) for at, (each, low) in enumerate(zip(widths, least, strict=True))
+            ]
+            most, place = max(slack)
+            if most <= 0:
                 break
-            widths[slack.index(max(slack))] -= 1
+            widths[place] -= 1
         return widths
 
     def _grid(self, width: int) -> list[str]:

@@ -337,7 +337,7 @@ No sentence here.
 """
     assert list(sentences_of(page)) == [
         *("One (Xu et al. 2023) is one", "Two is two (a bracket", "`three` is `x.y Z`", "4 is 4."),
-        *("* an item", "* another", "With two", "a", "b", "C", "---", "---"),
+        *("* an item", "* another", "With two", "a", "b", "C", "---|---"),
     ]
 
 

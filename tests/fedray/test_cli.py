@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 
 from fedray.base.errors import InputError
 from fedray.cli import GROUPS, REPRODUCE, app
+from fedray.commands.frame.output import IS_QUIET
 
 SMALL_RUN = [
     "--set",
@@ -200,11 +202,13 @@ def test_a_starved_run_exits_with_1_and_keeps_its_trace(
 def test_options_stand_before_or_behind_the_command(
     fedray_command, monkeypatch, command: str, options: str
 ) -> None:
-    called: list[tuple[object, dict[str, object]]] = []
-    monkeypatch.setattr(
-        "fedray.commands.frame.declaring.run_command",
-        lambda function, given: called.append((function.__name__, given)),
-    )
+    called: list[tuple[object, dict[str, object], bool]] = []
+
+    def noted(function: Any, given: dict[str, Any]) -> None:
+        is_quiet = given.pop("quiet") or IS_QUIET.get()
+        called.append((function.__name__, given, is_quiet))
+
+    monkeypatch.setattr("fedray.commands.frame.declaring.run_command", noted)
     name, *words = command.split()
     given = options.split()
     for order in ([*given, name, *words], [name, *given, *words], [name, *words, *given]):
@@ -212,6 +216,7 @@ def test_options_stand_before_or_behind_the_command(
         assert (code, out, err) == (0, "", ""), order
     assert len(called) == 3
     assert all(each == called[0] for each in called), called
+    assert called[0][2] == ("--quiet" in given)
 
 
 def test_every_option_has_a_value_in_all_commands_or_in_none() -> None:

@@ -31,7 +31,7 @@ class Commands(TyperGroup):
         if not args or not args[0].startswith("-"):
             return args
         own = {flag for each in self.get_params(ctx) for flag in each.opts}
-        commands = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+        commands: list[Any] = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
         options = (each for command in commands for each in command.params)
         # An option has the same name, and a value or none, in every command.
         valued = {

@@ -1,6 +1,7 @@
 """Printing of results, and files that commands write beside them."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -89,7 +90,7 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
 
 
 def _write_tables(path: Path, columns: str, settings: dict[str, str]) -> InputError | None:
-    """Writes the tables that the command has printed, and returns what is wrong about `path` or
+    """Writes the tables that the command has printed, and returns the mistake in `path` or
     `columns`. Tables with wrong columns are written with all, because the command may have taken
     hours."""
     tables = TABLES.get()
@@ -111,7 +112,7 @@ def _write_tables(path: Path, columns: str, settings: dict[str, str]) -> InputEr
 
 def _chosen(tables: list[Table], columns: str) -> tuple[list[Table], InputError | None]:
     """Returns the tables that have some of the columns, with these columns, and None; or all tables
-    and what is wrong about the columns."""
+    and the mistake in the columns."""
     headed = [each for each in tables if each.has_heading]
     heads = dict.fromkeys(name for each in headed for name in each.columns)
     names: list[str] = []
@@ -150,14 +151,14 @@ def _with_settings(table: Table, settings: dict[str, str]) -> Table:
     more = [
         f"{word} {text}"
         for word, text in settings.items()
-        if f"{word.rpartition(' ')[2]} {text}" not in said
+        if not re.search(rf"\b{word.rpartition(' ')[2]} {re.escape(text)}(?!\.?\d)", said)
         and (word != "delta" or "epsilon" in names)
     ]
     return replace(table, title=", ".join(filter(None, (table.title, *more))))
 
 
 def _add_references(file: Path, tables: list[Table]) -> None:
-    """Adds the works that tables name to a file of BibTeX, which keeps what it has."""
+    """Adds the works that tables name to a file of BibTeX, whose content stays."""
     from fedray.report.works import works_named
 
     try:
