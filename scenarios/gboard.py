@@ -15,6 +15,7 @@ from .reproduction import (
     Reproduced,
     Reproduction,
     Request,
+    StepProgress,
     Subject,
     Table,
     agreement_figure,
@@ -139,12 +140,12 @@ def run(request: Request, *, rows: str | None) -> Iterator[Reproduced]:
 
 
 def _reproduce(
-    published: PublishedRun, request: Request, path: Path, tell: Callable[[float], None]
+    published: PublishedRun, request: Request, path: Path, tell: StepProgress
 ) -> ReproducedRun:
     scenario = published.scenario(request.overrides)
 
     def show(progress: Any) -> None:
-        tell(progress.committed / progress.count)
+        tell.of_rounds(progress.committed, progress.count)
 
     trace = fedray.simulate(scenario, request.placement, path, show)
     # The published runs used the tree, whatever mechanism the scenario has.

@@ -6,7 +6,7 @@ noise on the mean update. An interrupted study continues from the traces and tra
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
@@ -19,6 +19,7 @@ from .reproduction import (
     Reproduced,
     Reproduction,
     Request,
+    StepProgress,
     Subject,
     Table,
     comparison_of,
@@ -76,7 +77,7 @@ def run(request: Request) -> Iterator[Reproduced]:
     """Trains every recipe, then every server rate at both goals."""
 
     def compared(
-        goal: int, recipes: Mapping[str, list[str]], tell: Callable[[float], None]
+        goal: int, recipes: Mapping[str, list[str]], tell: StepProgress
     ) -> "fedray.Comparison":
         cohort = f"training.cohort_sample={_trained_devices(goal)}"
         z = f"privacy.noise_multiplier={NOISE_PER_REPORT * goal}"

@@ -164,39 +164,58 @@ class Reproduction:
         yield from self.run(Request(**given), **own)
 
 
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """Listener of one step of a reproduction."""
+
+    on_progress: Progress
+    """Listener of the reproduction."""
+    text: str
+    """Line of the step."""
+    begun: float
+    """Cost of the steps before it."""
+    cost: float
+    """Cost of the step."""
+    total: float
+    """Cost of all steps."""
+
+    def __call__(self, share: float, detail: str = "") -> None:
+        """Reports the `share` of the step that is done, from 0 to 1, with a detail."""
+        # A log has a line for the first and the last share of all, which steps have already.
+        inside = min(max(share, 1e-6), 1.0 - 1e-6)
+        line = f"{self.text}: {detail}" if detail else self.text
+        self.on_progress(PartDone(line, self.begun + inside * self.cost, self.total))
+
+    def of_rounds(self, done: int, count: int) -> None:
+        """Reports the number of rounds that are done."""
+        self(done / count, f"{done:,} of {count:,} rounds")
+
+
 def in_steps(
     request: Request,
     steps: Sequence[_Step],
     name: Callable[[_Step], str],
     cost: Callable[[_Step], float],
-) -> Iterator[tuple[_Step, Callable[[float], None]]]:
-    """Yields the steps of a reproduction, the cheap ones first, so that an early end has the most
-    results; progress names each, and the time left is by their costs.
+) -> Iterator[tuple[_Step, StepProgress]]:
+    """Yields the steps of a reproduction with their listeners, the cheap ones first, so that an
+    early end has the most results; progress names each, and the time left is by their costs.
 
     Args:
         request: request whose listener is called.
         steps: the steps.
         name: function that returns the name of a step.
         cost: function that returns its time, in any unit.
-
-    Yields:
-        A step, and a listener for the share of it that is done, from 0 to 1.
     """
     # Steps that were done before may all cost nothing.
     total = sum(map(cost, steps)) or 1.0
-    done = 0.0
+    begun = 0.0
     for number, step in enumerate(sorted(steps, key=cost), 1):
-        text, begun, own = f"step {number} of {len(steps)}, {name(step)}", done, cost(step)
-
-        def tell(share: float, text: str = text, begun: float = begun, own: float = own) -> None:
-            # A log has a line for the first and the last share of all, which steps have already.
-            inside = min(max(share, 1e-6), 1.0 - 1e-6)
-            request.on_progress(PartDone(text, begun + inside * own, total))
-
+        text = f"step {number} of {len(steps)}, {name(step)}"
+        tell = StepProgress(request.on_progress, text, begun, cost(step), total)
         request.on_progress(Announcement(text))
         tell(0.0)
         yield step, tell
-        done += own
+        begun += cost(step)
     request.on_progress(PartDone("all steps done", total, total))
 
 

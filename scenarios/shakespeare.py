@@ -14,7 +14,7 @@ An interrupted study continues from the files that are there.
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from .reproduction import (
     Reproduction,
     Request,
     Series,
+    StepProgress,
     Subject,
     Table,
     in_steps,
@@ -231,7 +232,7 @@ def _trained(
     directory: Path,
     name: str,
     request: Request,
-    tell: Callable[[float], None],
+    tell: StepProgress,
 ) -> "fedray.TrainedRun":
     """Reads the run of an optimiser, continues its training, or begins it."""
     trace, out = directory / "trace", directory / "runs" / name
@@ -250,7 +251,7 @@ def _trained(
     def show(progress: Any) -> None:
         # Other progress than that of rounds has no such number.
         if (done := getattr(progress, "trained", None)) is not None:
-            tell(done / scenario.rounds.count)
+            tell.of_rounds(done, scenario.rounds.count)
 
     try:
         return fedray.train(trace, scenario, request.placement, out, show, is_resumed=True)

@@ -213,8 +213,9 @@ def _settings(values: dict[str, Any]) -> Iterator[None]:
 
 
 def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
-    # The plot has about three quarters of the width, and two thirds of the height.
-    marker = axes.xaxis.label.get_size() / 2
+    # The plot has about three quarters of the width, and two thirds of the height. A marker is half
+    # as large as letters, and has an outline and some room.
+    marker = 0.7 * axes.xaxis.label.get_size()
     wide, high = canvas.get_size_inches() * 72.0 / marker * (0.75, 0.67)
     placed = figure.side_by_side(wide, high)
     for series, place in placed.looks:

@@ -217,6 +217,15 @@ def test_in_a_terminal_the_line_of_a_study_is_text_and_not_markup(monkeypatch) -
     assert "fitting: [/red] 0.5" in out.getvalue()
 
 
+def test_the_bar_of_a_run_stays_and_results_begin_a_line_below_it(monkeypatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with run_progress(is_shown=True) as show:
+        show(RunProgress(3, 3, 3600.0, 50))
+    assert re.search(r"3/3 day 0 01:00  eligible 50 0:00:0\d\n(\x1b\[\?25h)?$", out.getvalue())
+
+
 def test_the_line_of_a_study_is_erased_so_that_its_results_begin_a_line(monkeypatch) -> None:
     """Standard output and standard error may be one terminal."""
     out = io.StringIO()
