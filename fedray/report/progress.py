@@ -321,8 +321,8 @@ class _State:
             parts.append(f"day {days:.0f} {seconds // 3600:02.0f}:{seconds % 3600 // 60:02.0f}")
             if spent := self._spent(run):
                 parts.append(spent)
-            free = "" if run.may_come is None else f", {run.may_come:,} may take part"
-            parts.append(f"eligible {run.eligible_estimate:,}{free}")
+            free = "" if run.may_come is None else f"may come {run.may_come:,} of "
+            parts.append(f"{free}eligible {run.eligible_estimate:,}")
         if training is not None:
             parts.append(f"train loss {number_text(training.metrics.train_loss, 3)}")
             if training.evaluation is not None:

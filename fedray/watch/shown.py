@@ -61,7 +61,7 @@ def _shown_facts(entry: Entry) -> dict[str, str]:
         "rounds trained": _of(entry.trained, entry.count),
         "time left": _if(duration, entry.seconds_left),
         "simulated": _if(_day, entry.simulated_seconds),
-        "may take part": _if("{:,}".format, entry.may_come),
+        "may come": _if("{:,}".format, entry.may_come),
         "eligible": _if("{:,}".format, entry.eligible),
         "train loss": _if("{:.4f}".format, entry.train_loss),
         **{name: _if("{:.4f}".format, value) for name, value in entry.evaluation.items()},

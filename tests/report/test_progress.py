@@ -94,10 +94,7 @@ def test_the_line_shows_the_slower_of_simulation_and_training(capsys, monkeypatc
         (TrainingEstimate(980, 10, 60.0, 10, 60.0), "training: 980 rounds of 10 devices"),
         (RunProgress(980, 980, 3600.0, 50, 7), "round 0/980  simulated 980  day 0 01:00"),
         (TrainingProgress(430, 980, metrics, None, 0), "round 430/980  simulated 980"),
-        (
-            TrainingProgress(980, 980, metrics, None, 0),
-            "round 980/980  day 0 01:00  eligible 50, 7 may",
-        ),
+        (TrainingProgress(980, 980, metrics, None, 0), "round 980/980  day 0 01:00  may come 7 of"),
         (TrainingEstimate(15, 10, 60.0, 10, 60.0), "training: 15 rounds"),
         (TrainingProgress(5, 15, metrics, None, 0), "round 5/15  simulated 980"),
     ]:
@@ -117,7 +114,7 @@ def test_a_run_that_starves_says_so_once_and_keeps_the_word(capsys, monkeypatch)
         assert capsys.readouterr().err == expected
     clock[0] += 20.0
     tell(RunProgress(3, 9, 0.0, 50, 7, "no round"))
-    shown = "round 3/9  starving  day 0 00:00  eligible 50, 7 may take part\n"
+    shown = "round 3/9  starving  day 0 00:00  may come 7 of eligible 50\n"
     assert capsys.readouterr().err == shown
 
 
