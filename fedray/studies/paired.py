@@ -115,11 +115,10 @@ def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
 
 
 def interval_text(estimate: MeanInterval, form: str) -> str:
-    """Returns a mean with half the width of its interval, "0.1234 ± 0.0021", or in a format if it
-    has none."""
+    """Returns a mean in a format and half the width of its interval, if any: "0.1234 ± 0.0021"."""
     if not math.isfinite(estimate.mean):
         return "-"
+    mean = format(estimate.mean, form)
     if not estimate.has_width:
-        return format(estimate.mean, form)
-    half = (estimate.high - estimate.low) / 2
-    return with_error(estimate.mean, half, "+" if form.startswith("+") else "")
+        return mean
+    return f"{mean} ± {(estimate.high - estimate.low) / 2:.4f}"

@@ -61,6 +61,28 @@ def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
         assert shown == PARTS
 
 
+def test_the_bar_of_a_run_stays_and_results_begin_a_line_below_it(monkeypatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with run_progress(is_shown=True) as show:
+        show(RunProgress(3, 3, 3600.0, 50))
+    assert re.search(r"3/3 day 0 01:00  eligible 50 0:00:0\d\n(\x1b\[\?25h)?$", out.getvalue())
+
+
+def test_the_line_of_a_study_is_erased_so_that_its_results_begin_a_line(monkeypatch) -> None:
+    """Standard output and standard error may be one terminal."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with study_progress("reproducing", is_shown=True) as show:
+        show(Announcement("step 1 of 1, a row"))
+        show(PartDone("step 1 of 1, a row", 1, 2))
+    assert "\x1b[2Kstep 1 of 1, a row\n" in out.getvalue()
+    # Up to the line of progress, which is erased.
+    assert out.getvalue().endswith("\r\x1b[1A\x1b[2K")
+
+
 def test_what_is_left_follows_the_slower_of_simulation_and_training(monkeypatch) -> None:
     out, clock = io.StringIO(), [100.0]
     console = Console(file=out, force_terminal=True, width=140, color_system=None)
@@ -212,28 +234,6 @@ def test_in_a_terminal_the_line_of_a_study_is_text_and_not_markup(monkeypatch) -
     with study_progress("fitting", is_shown=True) as tell:
         tell("[/red] 0.5")
     assert "fitting: [/red] 0.5" in out.getvalue()
-
-
-def test_the_bar_of_a_run_stays_and_results_begin_a_line_below_it(monkeypatch) -> None:
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=60, color_system=None)
-    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
-    with run_progress(is_shown=True) as show:
-        show(RunProgress(3, 3, 3600.0, 50))
-    assert re.search(r"3/3 day 0 01:00  eligible 50 0:00:0\d\n(\x1b\[\?25h)?$", out.getvalue())
-
-
-def test_the_line_of_a_study_is_erased_so_that_its_results_begin_a_line(monkeypatch) -> None:
-    """Standard output and standard error may be one terminal."""
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=60, color_system=None)
-    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
-    with study_progress("reproducing", is_shown=True) as show:
-        show(Announcement("step 1 of 1, a row"))
-        show(PartDone("step 1 of 1, a row", 1, 2))
-    assert "\x1b[2Kstep 1 of 1, a row\n" in out.getvalue()
-    # Up to the line of progress, which is erased.
-    assert out.getvalue().endswith("\r\x1b[1A\x1b[2K")
 
 
 @pytest.mark.parametrize(

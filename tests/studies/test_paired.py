@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedray.studies.paired import (
-    interval_text,
-    mean_interval,
-    paired_difference,
-    with_error,
-)
+from fedray.studies.paired import interval_text, mean_interval, paired_difference
 
 
 def test_the_interval_is_students():
@@ -30,24 +25,6 @@ def test_one_value_has_no_interval_and_none_no_mean():
     assert one.to_json() == {"count": 1, "mean": 0.5, "low": None, "high": None}
     assert none.to_json() == {"count": 0, "mean": None, "low": None, "high": None}
     assert not one.is_from_zero
-
-
-@pytest.mark.parametrize(
-    ("mean", "error", "text"),
-    [
-        (0.31, 0.12706, "0.31 ± 0.13"),
-        (0.83117, 0.00213, "0.8312 ± 0.0021"),
-        (-0.3, 0.0996, "-0.30 ± 0.10"),
-        (12.34, 15.8, "12 ± 16"),
-        (0.5, 0.0, "0.5000"),
-        (0.5, math.nan, "0.5000"),
-    ],
-)
-def test_a_mean_has_the_decimals_of_two_digits_of_its_error(
-    mean: float, error: float, text: str
-) -> None:
-    assert with_error(mean, error) == text
-    assert with_error(abs(mean), error, "+").startswith("+")
 
 
 def test_a_value_that_is_not_finite_makes_the_mean_unknown():
