@@ -16,7 +16,7 @@ from fedray.base.storage import COPIES
 from fedray.commands.frame.declaring import declared
 from fedray.commands.frame.exit_codes import exit_code, prepare_streams
 from fedray.commands.frame.group import Command, Commands
-from fedray.commands.frame.progress import IS_QUIET
+from fedray.commands.frame.output import IS_QUIET
 from fedray.commands.reproduce import Reproductions, list_reproductions
 from fedray.runtime.session import one_session
 

@@ -19,16 +19,18 @@ from .gboard_rows import table_rows
 from .reproduction import (
     Document,
     InJson,
-    PartDone,
     Reproduced,
     Reproduction,
     Request,
+    Subject,
     Table,
     agreement_figure,
     figure_text,
+    in_steps,
     up,
 )
 
+PAPER = "McMahan, Xu, Zhang 2024"
 ROUNDS, MIN_SEP, PARTICIPATIONS = 2052, 342, 6
 DELTA = 1e-10
 """delta of the printed epsilons."""
@@ -196,13 +198,13 @@ PRINTED = (
 
 
 def run(request: Request) -> Iterator[Reproduced]:
-    """Computes the privacy of the runs, and the printed losses."""
-    losses, done, work = [], 0, sum(row.work for row in PRINTED)
-    for row in PRINTED:
-        request.on_progress(PartDone(row.name, done, work))
-        losses.append(_loss_of(row, request.out))
-        done += row.work
-    yield _reproduced(losses, [_privacy_of(each) for each in table_rows("later")])
+    """Computes the privacy of the runs, then the printed losses; yields all results so far after
+    every mechanism."""
+    privacy = [_privacy_of(each) for each in table_rows("later")]
+    losses: dict[str, PrintedLoss] = {}
+    for row, _ in in_steps(request, PRINTED, lambda row: row.name, lambda row: row.work):
+        losses[row.name] = _loss_of(row, request.out)
+        yield _reproduced([losses[e.name] for e in PRINTED if e.name in losses], privacy)
 
 
 def _loss_of(row: _Printed, out: Path | None) -> PrintedLoss:
@@ -264,9 +266,19 @@ def _reproduced(losses: list[PrintedLoss], runs: list[PrintedPrivacy]) -> Reprod
             "privacy": [each.to_json() for each in runs],
         },
         shown=[
-            Table.of("Losses at 2052 rounds, min-sep 342, 6 participations", losses, cells),
             Table.of(
-                "Runs of Table 4: noise multiplier z, (n, b, k), delta 1e-10", runs, run_cells
+                "Losses at 2052 rounds, min-sep 342, 6 participations",
+                losses,
+                cells,
+                subject=lambda each: Subject(f"the mechanisms of {PAPER}", each.name),
+            ),
+            Table.of(
+                "Runs of Table 4: noise multiplier z, (n, b, k), delta 1e-10",
+                runs,
+                run_cells,
+                subject=lambda each: Subject(
+                    f"the runs of {PAPER}", run_cells["run"](each), unit="device"
+                ),
             ),
         ],
         notes=NOTES,
@@ -274,6 +286,7 @@ def _reproduced(losses: list[PrintedLoss], runs: list[PrintedPrivacy]) -> Reprod
         f"ones. {same} of {len(runs)} runs have the printed rho and epsilon, to every digit.",
         agrees=agreeing == len(losses) and all(each.agrees for each in others),
         drawn=[agreement_figure("losses", "RmsLoss", note, points)],
+        subject=Subject(f"the mechanisms of {PAPER}"),
     )
 
 
@@ -284,7 +297,7 @@ def _printed(value: float | None, digits: int) -> str:
 REPRODUCTION = Reproduction(
     "blt",
     "Losses of the BLT paper's mechanisms, and the privacy of its runs.",
-    "McMahan, Xu, Zhang 2024, tables 3 and 4",
+    f"{PAPER}, tables 3 and 4",
     run,
     has_figures=True,
     is_resumable=True,

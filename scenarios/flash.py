@@ -58,17 +58,28 @@ class Study(Document):
 def run(request: Request, *, data: Path | None, fitted: str, seed: int) -> Iterator[Reproduced]:
     """Fits, simulates and scores every model. Raises InputError for unusable data or days."""
     phones = read_phones(data, fitted)
-    known, tables, notes = phones.known & phones.is_fitted, {}, []
+    known, fits, tables, notes = phones.known & phones.is_fitted, {}, {}, []
     with tempfile.TemporaryDirectory(prefix="fedray-flash-") as folder:
         log = _written(Path(folder, "log.parquet"), phones.eligible, known)
         columns = fedray.RecordColumns(state="eligible", time_unit="seconds")
         observed = fedray.read_observed_log(Path(log), columns, step_minutes=30)
-        for table in FITTED:
-            request.on_progress(f"fitting {table.model}")
-            fit = fedray.fit_habits(observed, table, seed=seed)
-            tables[table.model] = fit.to_tables()["availability"]
-            j = f"J {fit.j_statistic:.0f} on {fit.degrees_of_freedom}"
-            notes.append(f"{table.model}: {len(fit.estimates)} fitted parameters, {j}.")
+        for table, tell in public.in_steps(
+            request,
+            FITTED,
+            name=lambda table: f"fitting {table.model}",
+            # A model with more keys has more parameters to fit.
+            cost=lambda table: len(type(table).model_fields),
+        ):
+            fits[table.model] = fedray.fit_habits(
+                observed,
+                table,
+                seed=seed,
+                on_progress=lambda line, tell=tell: tell(public.share_of(line)),
+            )
+        for model in (table.model for table in FITTED):
+            tables[model] = fits[model].to_tables()["availability"]
+            j = f"J {fits[model].j_statistic:.0f} on {fits[model].degrees_of_freedom}"
+            notes.append(f"{model}: {len(fits[model].estimates)} fitted parameters, {j}.")
         days = (each[:, phones.is_fitted].reshape(len(known), -1, STEPS) for each in phones[:2])
         on, seen = days
         # A recording has no gaps: the next day fills an unknown half hour, if it is known.
@@ -78,9 +89,10 @@ def run(request: Request, *, data: Path | None, fitted: str, seed: int) -> Itera
         recording = _written(Path(folder, "recording.parquet"), on, on)
         replay = {"model": "replay", "file": recording, "recorded_devices": len(known)}
         tables["replay"] = {**replay, "period_days": seen.shape[1], "day_shift": "uniform"}
-        request.on_progress("simulating")
+        request.on_progress(public.Announcement("simulating"))
         simulated = {name: _simulated(each, phones, seed) for name, each in tables.items()}
-    yield _reproduced(_study(phones, simulated, seed), _day(phones, simulated), notes)
+    study, figure = _study(phones, simulated, seed), _day(phones, simulated)
+    yield _reproduced(study, figure, notes, len(known))
 
 
 def read_phones(data: Path | None, fitted: str) -> Phones:
@@ -214,7 +226,7 @@ def moments_of(eligible: Values, known: Values, is_fitted: Values) -> dict[str, 
     }
 
 
-def _reproduced(study: Study, figure: Figure, notes: list[str]) -> Reproduced:
+def _reproduced(study: Study, figure: Figure, notes: list[str], phones: int) -> Reproduced:
     scores = [("predictions", "nats for a half hour", "behind the best")]
     for name, value in study.log_likelihood.items():
         scores.append((name, f"{value:.4f}", _text(study.behind[name])))
@@ -233,7 +245,11 @@ def _reproduced(study: Study, figure: Figure, notes: list[str]) -> Reproduced:
     )
     title = "FLASH: availability models on held-out days"
     notes = ["Intervals are 95 %, by the bootstrap over phones.", *notes]
-    return Reproduced(title, study.to_json(), tables, notes, verdict, drawn=[figure])
+    return Reproduced(
+        *(title, study.to_json(), tables, notes, verdict),
+        drawn=[figure],
+        subject=public.Subject(f"{phones:,} phones of FLASH", sample="held-out days"),
+    )
 
 
 def _text(value: MeanInterval) -> str:

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import fedray
 from fedray.mechanisms import Tree
@@ -12,12 +12,14 @@ from .gboard_rows import ROWS, PublishedRun, later_runs, published_runs, select
 from .reproduction import (
     Document,
     InJson,
-    PartDone,
     Reproduced,
     Reproduction,
     Request,
+    StepProgress,
+    Subject,
     Table,
     agreement_figure,
+    in_steps,
     up,
 )
 
@@ -35,6 +37,7 @@ NOTES = (
     "A device that took part k times waited for k - 1 timers, so the published k bounds how many "
     "days a run took (an estimate).",
 )
+SUBJECT = Subject("Gboard's published runs, simulated", runs="one run each", unit="device")
 CLOSE = 0.1
 """Relative difference up to which the verdict counts a min-sep as close to the printed one."""
 
@@ -99,7 +102,8 @@ class ReproducedRuns(TypedDict):
 
 
 def run(request: Request, *, rows: str | None) -> Iterator[Reproduced]:
-    """Simulates published runs and audits them; yields all results so far after every row.
+    """Simulates published runs and audits them, the cheap ones first; yields all results so far
+    after every simulation.
 
     Args:
         request: its directory keeps each trace under its row's name.
@@ -108,33 +112,42 @@ def run(request: Request, *, rows: str | None) -> Iterator[Reproduced]:
     Raises:
         InputError: if a row is unknown.
     """
-    results: list[ReproducedRun] = []
     wanted = select(rows, [*published_runs(), *later_runs()])
-    known: dict[str, ReproducedRun] = {}
+    # Repeats of a configuration share a simulation, which has the name of the first.
+    repeats: dict[str, list[PublishedRun]] = {}
     for published in wanted:
-        # Repeats of a configuration share a simulation.
-        if published.configuration not in known:
-            # Traces of full size are large, so one that is not kept is removed after its row.
-            with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
-                trace_path = (request.out or Path(folder)) / published.name
-                known[published.configuration] = _reproduce(published, request, trace_path)
-        found = known[published.configuration]
+        repeats.setdefault(published.configuration, []).append(published)
+    results: dict[str, ReproducedRun] = {}
+    for published, tell in in_steps(
+        request,
+        [first for first, *_ in repeats.values()],
+        name=lambda run: run.name,
+        cost=lambda run: run.rounds * run.report_goal,
+    ):
+        # Traces of full size are large, so one that is not kept is removed after its row.
+        with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
+            trace_path = (request.out or Path(folder)) / published.name
+            found = _reproduce(published, request, trace_path, tell)
         gap, k = found.min_sep.observed, found.max_participations.observed
-        results.append(
-            replace(
+        for each in repeats[published.configuration]:
+            results[each.name] = replace(
                 found,
-                name=published.name,
-                min_sep=Compared(gap, published.min_sep),
-                max_participations=Compared(k, published.max_participations),
+                name=each.name,
+                min_sep=Compared(gap, each.min_sep),
+                max_participations=Compared(k, each.max_participations),
             )
-        )
-        request.on_progress(PartDone(f"{published.name} done", len(results), len(wanted)))
-        yield _reproduced(results)
+        yield _reproduced([results[each.name] for each in wanted if each.name in results])
 
 
-def _reproduce(published: PublishedRun, request: Request, path: Path) -> ReproducedRun:
+def _reproduce(
+    published: PublishedRun, request: Request, path: Path, tell: StepProgress
+) -> ReproducedRun:
     scenario = published.scenario(request.overrides)
-    trace = fedray.simulate(scenario, request.placement, path)
+
+    def show(progress: Any) -> None:
+        tell.of_rounds(progress.committed, progress.count)
+
+    trace = fedray.simulate(scenario, request.placement, path, show)
     # The published runs used the tree, whatever mechanism the scenario has.
     audit = fedray.audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
@@ -179,6 +192,7 @@ def _reproduced(runs: Sequence[ReproducedRun]) -> Reproduced:
             agreement_figure("min-sep", "Min-sep", on_line, min_seps),
             agreement_figure("rho", "rho of tree aggregation", seen, rhos),
         ],
+        subject=SUBJECT,
     )
 
 
@@ -194,7 +208,8 @@ def _table(runs: Sequence[ReproducedRun]) -> Table:
         "rho, trace": lambda run: up(run.trace_rho, 3),
         "days": lambda run: "{:.1f} / {:.0f} to {:.0f}".format(run.days, *run.published_days),
     }
-    return Table.of("Observed / published, and the relative difference", runs, cells)
+    title = "Observed / published, and the relative difference"
+    return Table.of(title, runs, cells, subject=lambda run: replace(SUBJECT, condition=run.name))
 
 
 def _beside_published(

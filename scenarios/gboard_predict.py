@@ -24,9 +24,19 @@ from .gboard_fits import (
     simulated_surfaces,
 )
 from .gboard_rows import ROWS, PublishedRun, later_runs, published_runs, select
-from .reproduction import Document, Option, Reproduced, Reproduction, Request, Table
+from .reproduction import (
+    Announcement,
+    Document,
+    Option,
+    Reproduced,
+    Reproduction,
+    Request,
+    Subject,
+    Table,
+)
 from .reproduction import reach_and_pace as likelihood
 
+SUBJECT = Subject("Gboard's published runs", estimand="estimates")
 NOTHING = "nothing"
 LEFT_OUT: Mapping[str, Callable[[PublishedRun], object]] = {
     NOTHING: lambda run: None,
@@ -114,6 +124,7 @@ def run(request: Request, *, rows: str | None, scale: float) -> Iterator[Reprodu
     published = [*published_runs(), *later_runs()]
     names = {each.name for each in select(rows, published)}
     surfaces = simulated_surfaces(published, request, scale)
+    request.on_progress(Announcement("fitting the models"))
     study = study_of(published, surfaces, scale)
     shown = tuple(each for each in study.rows if each.name in names)
     yield _reproduced(replace(study, rows=shown))
@@ -224,6 +235,7 @@ def _reproduced(study: PredictionStudy) -> Reproduced:
         notes=(*_NOTES, f"Simulated at {study.scale:g} of population and report goal."),
         verdict=f'Without the row, "{study.scores[best].model}" has the least mean error of log '
         f"min-sep, {left_out[best]:.3f}.",
+        subject=SUBJECT,
     )
 
 
@@ -270,9 +282,24 @@ def _tables(study: PredictionStudy, best: int) -> list[Table]:
         f"{likelihood.LEVEL:.0%}": lambda each: each.text,
     }
     return [
-        Table.of(f"Min-seps by {study.scores[best].model}; k / printed", study.rows, rows),
-        Table.of("Mean absolute errors of log min-sep", study.scores, scores),
-        Table.of("Parameters of each locale, the others free", study.intervals, found),
+        Table.of(
+            f"Min-seps by {study.scores[best].model}; k / printed",
+            study.rows,
+            rows,
+            subject=lambda row: replace(SUBJECT, condition=row.name),
+        ),
+        Table.of(
+            "Mean absolute errors of log min-sep",
+            study.scores,
+            scores,
+            subject=lambda score: replace(SUBJECT, condition=score.model),
+        ),
+        Table.of(
+            "Parameters of each locale, the others free",
+            study.intervals,
+            found,
+            subject=lambda each: replace(SUBJECT, condition=each.locale),
+        ),
     ]
 
 

@@ -3,7 +3,7 @@ multiplier; nothing is simulated."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import fedray
@@ -15,6 +15,7 @@ from .reproduction import (
     Reproduced,
     Reproduction,
     Request,
+    Subject,
     Table,
     figure_text,
     up,
@@ -26,6 +27,7 @@ NOTES = (
     "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at "
     "delta 1e-10.",
 )
+SUBJECT = Subject("the published runs of Xu et al. 2023", unit="device")
 DELTA = 1e-10
 """delta of the printed epsilons."""
 
@@ -102,7 +104,15 @@ def run(request: Request, *, rows: str | None) -> Iterator[Reproduced]:
     yield Reproduced(
         title="Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)",
         document={"note": " ".join(NOTES), "rows": [each.to_json() for each in results]},
-        shown=[Table.of("Recomputed and printed privacy", results, cells)],
+        shown=[
+            Table.of(
+                "Recomputed and printed privacy, epsilon at delta 1e-10",
+                results,
+                cells,
+                subject=lambda each: replace(SUBJECT, condition=each.name),
+            )
+        ],
+        subject=SUBJECT,
         notes=NOTES,
         verdict=f"{agreeing} of {len(results)} rows agree to every printed digit.",
         agrees=agreeing == len(results),

@@ -14,7 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedray
-from .reproduction import Language, Reproduced, Reproduction, Request, Table, comparison_of
+from .reproduction import (
+    Language,
+    Reproduced,
+    Reproduction,
+    Request,
+    StepProgress,
+    Subject,
+    Table,
+    comparison_of,
+    in_steps,
+    share_of,
+)
 
 GOAL, SMALL, LARGE = 1000, 10, 130
 """Report goal of the recipes; that of tuning; 13 times that, as 6,500 is of 500."""
@@ -65,9 +76,10 @@ class PublicText(Language):
 def run(request: Request) -> Iterator[Reproduced]:
     """Trains every recipe, then every server rate at both goals."""
 
-    def compared(goal: int, recipes: Mapping[str, list[str]]) -> "fedray.Comparison":
-        # A round of the recipes trains a sample; the smaller ones train all of their devices.
-        cohort = f"training.cohort_sample={24 if goal == GOAL else goal}"
+    def compared(
+        goal: int, recipes: Mapping[str, list[str]], tell: StepProgress
+    ) -> "fedray.Comparison":
+        cohort = f"training.cohort_sample={_trained_devices(goal)}"
         z = f"privacy.noise_multiplier={NOISE_PER_REPORT * goal}"
         keys = [*KEYS, f"rounds.report_goal={goal}", cohort, z]
         base = fedray.Scenario.from_toml(LANGUAGE, keys)
@@ -80,7 +92,9 @@ def run(request: Request) -> Iterator[Reproduced]:
             for name, own in recipes.items()
         }
         trace = fedray.Trace.open(path)
-        trained = fedray.train_many(trace, wanted, request.placement, request.on_progress)
+        trained = fedray.train_many(
+            trace, wanted, request.placement, lambda line: tell(share_of(line))
+        )
         return comparison_of([*trained.values()], trace, None, [*trained], REACH)
 
     with tempfile.TemporaryDirectory(prefix="fedray-recipes-") as temporary:
@@ -88,14 +102,40 @@ def run(request: Request) -> Iterator[Reproduced]:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "public.py").write_text(PUBLIC, encoding="utf-8")
         data = f"data={{kind='custom',file='{folder}/public.py'}}"
-        compared(GOAL, {"public": [data, "privacy.mechanism=none"]})
+        public = {"public": [data, "privacy.mechanism=none"]}
         recipes = {
             "fixed": [],
             "adaptive": ["privacy.clipping.kind=adaptive"],
             "pretrained": [f"training.initial.file={folder}/runs-{GOAL}/public/model.safetensors"],
             "tied": ["training.task.tied=true"],
         }
-        yield _reproduced(compared(GOAL, recipes), compared(SMALL, RATES), compared(LARGE, RATES))
+        # The public model is cheaper than the recipes, which begin with it.
+        steps = (
+            ("public text", GOAL, public),
+            ("server rates at the small goal", SMALL, RATES),
+            ("recipes", GOAL, recipes),
+            ("server rates at the large goal", LARGE, RATES),
+        )
+        found = {
+            name: compared(goal, models, tell)
+            for (name, goal, models), tell in in_steps(
+                request,
+                steps,
+                name=lambda step: step[0],
+                cost=lambda step: _trained_devices(step[1]) * len(step[2]),
+            )
+        }
+        yield _reproduced(
+            found["recipes"],
+            found["server rates at the small goal"],
+            found["server rates at the large goal"],
+        )
+
+
+def _trained_devices(goal: int) -> int:
+    """Returns how many devices of a round train: a sample of the recipes, and all of smaller
+    rounds."""
+    return 24 if goal == GOAL else goal
 
 
 def _reproduced(
@@ -132,6 +172,7 @@ def _reproduced(
         f"The printed statements {'hold' if agrees else 'do not all hold'} for a small model.",
         agrees,
         [each for each in recipes.figures() if each.name == "accuracy"],
+        Subject("the synthetic language", runs="one training each"),
     )
 
 

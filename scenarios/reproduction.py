@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fedray.base.document import InJson as InJson
 from fedray.base.errors import CheckpointError as CheckpointError
 from fedray.base.input_files import input_files as input_files
 from fedray.base.parsing import decode_text as decode_text
+from fedray.base.part_done import Announcement as Announcement
 from fedray.base.part_done import PartDone as PartDone
 from fedray.base.regular_file import read_regular_file as read_regular_file
 from fedray.base.result import DrawnResult
@@ -41,8 +42,10 @@ from fedray.studies.compare import comparison_of as comparison_of
 from fedray.studies.habits.observed import on_grid as on_grid
 from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval
+from fedray.studies.paired import with_error as with_error
 from fedray.studies.simulated import StudyCache as StudyCache
 
+_Step = TypeVar("_Step")
 Progress = Callable[[str], None]
 """Listener for lines of progress; a `PartDone` also says how much is done."""
 
@@ -159,6 +162,66 @@ class Reproduction:
         """
         own = {each.name: given.pop(each.name, each.default) for each in self.options}
         yield from self.run(Request(**given), **own)
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """Listener of one step of a reproduction."""
+
+    on_progress: Progress
+    """Listener of the reproduction."""
+    text: str
+    """Line of the step."""
+    begun: float
+    """Cost of the steps before it."""
+    cost: float
+    """Cost of the step."""
+    total: float
+    """Cost of all steps."""
+
+    def __call__(self, share: float, detail: str = "") -> None:
+        """Reports the `share` of the step that is done, from 0 to 1, with a detail."""
+        # A log has a line for the first and the last share of all, which steps have already.
+        inside = min(max(share, 1e-6), 1.0 - 1e-6)
+        line = f"{self.text}: {detail}" if detail else self.text
+        self.on_progress(PartDone(line, self.begun + inside * self.cost, self.total))
+
+    def of_rounds(self, done: int, count: int) -> None:
+        """Reports the number of rounds that are done."""
+        self(done / count, f"{done:,} of {count:,} rounds")
+
+
+def in_steps(
+    request: Request,
+    steps: Sequence[_Step],
+    name: Callable[[_Step], str],
+    cost: Callable[[_Step], float],
+) -> Iterator[tuple[_Step, StepProgress]]:
+    """Yields the steps of a reproduction with their listeners, the cheap ones first, so that an
+    early end has the most results; progress names each, and the time left is by their costs.
+
+    Args:
+        request: request whose listener is called.
+        steps: the steps.
+        name: function that returns the name of a step.
+        cost: function that returns its time, in any unit.
+    """
+    # Steps that were done before may all cost nothing.
+    total = sum(map(cost, steps)) or 1.0
+    begun = 0.0
+    for number, step in enumerate(sorted(steps, key=cost), 1):
+        text = f"step {number} of {len(steps)}, {name(step)}"
+        tell = StepProgress(request.on_progress, text, begun, cost(step), total)
+        request.on_progress(Announcement(text))
+        tell(0.0)
+        yield step, tell
+        begun += cost(step)
+    request.on_progress(PartDone("all steps done", total, total))
+
+
+def share_of(line: str) -> float:
+    """Returns the share that a line of progress says is done; 0 if it says none."""
+    return line.share if isinstance(line, PartDone) else 0.0
 
 
 def figure_text(value: float, style: str = ".4f") -> str:

@@ -36,8 +36,12 @@ from .reproduction import (
     Reproduction,
     Request,
     Series,
+    StepProgress,
+    Subject,
     Table,
+    in_steps,
     metric_curve,
+    with_error,
 )
 
 PUBLISHED = 0.569, 0.575
@@ -142,10 +146,16 @@ def run(
         write_split(roles, directory / "data")
         study = Study((), len(roles.trained), len(roles.held_out))
         runs: dict[str, fedray.TrainedRun] = {}
-        for name in names:
+        for name, tell in in_steps(
+            request,
+            names,
+            name=lambda name: name,
+            # A training that an earlier study finished is only read.
+            cost=lambda name: not (directory / "runs" / name).exists(),
+        ):
             keys = request.overrides
             scenario = scenario_of(directory / "data", roles.trained, rounds, name, keys)
-            runs[name] = _trained(scenario, directory, name, request)
+            runs[name] = _trained(scenario, directory, name, request, tell)
             models = [*study.models, _model_of(name, scenario, runs[name])]
             ranked = sorted(models, key=lambda each: -each.accuracy)
             study = replace(study, models=tuple(ranked))
@@ -218,7 +228,11 @@ def scenario_of(
 
 
 def _trained(
-    scenario: "fedray.Scenario", directory: Path, name: str, request: Request
+    scenario: "fedray.Scenario",
+    directory: Path,
+    name: str,
+    request: Request,
+    tell: StepProgress,
 ) -> "fedray.TrainedRun":
     """Reads the run of an optimiser, continues its training, or begins it."""
     trace, out = directory / "trace", directory / "runs" / name
@@ -234,15 +248,15 @@ def _trained(
         return trained
     out.parent.mkdir(exist_ok=True)
 
-    def tell(progress: Any) -> None:
+    def show(progress: Any) -> None:
         # Other progress than that of rounds has no such number.
         if (done := getattr(progress, "trained", None)) is not None:
-            request.on_progress(f"{name}: {done:,} of {scenario.rounds.count:,} rounds")
+            tell.of_rounds(done, scenario.rounds.count)
 
     try:
-        return fedray.train(trace, scenario, request.placement, out, tell, is_resumed=True)
+        return fedray.train(trace, scenario, request.placement, out, show, is_resumed=True)
     except CheckpointError:
-        return fedray.train(trace, scenario, request.placement, out, tell)
+        return fedray.train(trace, scenario, request.placement, out, show)
 
 
 def _model_of(name: str, scenario: "fedray.Scenario", trained: "fedray.TrainedRun") -> Model:
@@ -277,15 +291,26 @@ def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]") -> Reprod
         "optimiser": lambda each: each.optimizer,
         "local rate": lambda each: f"{each.local_rate:.4g}",
         "server rate": lambda each: f"{each.server_rate:.4g}",
-        "accuracy": lambda each: f"{each.accuracy:.4f} ({each.standard_error:.4f})",
+        "accuracy": lambda each: with_error(each.accuracy, each.standard_error),
         "seconds per round": lambda each: f"{each.seconds_per_round:.3g}",
     }
-    models = Table.of("Held-out accuracy (standard error)", study.models, cells)
+    subject = Subject(
+        f"{study.roles:,} roles of Shakespeare",
+        runs="one training each",
+        sample=f"{study.held_out_roles:,} held-out roles",
+    )
+    models = Table.of(
+        "Held-out accuracy ± standard error",
+        study.models,
+        cells,
+        subject=lambda each: replace(subject, condition=each.optimizer),
+    )
     return Reproduced(
         "Shakespeare: federated optimisers",
         *(study.to_json(), [models], [note], verdict),
         best.accuracy >= AGREES_FROM,
         [_curves(study, runs)],
+        subject,
     )
 
 

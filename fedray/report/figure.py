@@ -1,6 +1,7 @@
 """A figure as a value. The page, an SVG file and a CSV file are all made from it, so they cannot
 differ."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -64,6 +65,10 @@ class Axis:
     unrounded."""
     at_points: bool = False
     """Whether the ticks of an x axis are `Figure.ticks`."""
+
+    def scaled(self, values: Float64Array) -> Float64Array:
+        """Returns values in units in which equal distances are equal in the plot."""
+        return np.log(values) if self.is_log else values
 
     def text(self, value: float) -> str:
         """Returns a value as this axis shows it: whole numbers in full, others to six digits, or
@@ -144,7 +149,7 @@ class Series:
         """
         if not self.is_long:
             return self
-        at = np.log(self.x) if axis.is_log else self.x
+        at = axis.scaled(self.x)
         at = (at - at[0]) / ((at[-1] - at[0]) or 1.0)
         parts = np.minimum(at * DRAWN_PARTS, DRAWN_PARTS - 1).astype(np.int64)
         begins = np.flatnonzero(np.diff(parts, prepend=-1))
@@ -245,6 +250,42 @@ class Figure:
         )
         return replace(self, note=note, series=tuple(each.thinned(self.x) for each in self.series))
 
+    def side_by_side(self, wide: float, high: float) -> "Figure":
+        """Returns the figure with points of several series that would cover one another at one x
+        side by side around it.
+
+        Args:
+            wide: number of markers that fit side by side into the plot.
+            high: number of markers that fit above one another.
+        """
+        points = [place for place, each in enumerate(self.series) if each.kind == "points"]
+        if len(points) < 2:
+            return self
+        ys = [self.y.scaled(each.y) for each in self.series]
+        height = _span(ys) / high
+        width = _span([self.x.scaled(each.x) for each in self.series]) / wide
+        groups: list[list[tuple[float, float, int, int]]] = []
+        # From left to right and upwards, so that neighbours in the list are neighbours in the plot.
+        for point in sorted(
+            (float(x), float(y), place, at)
+            for place in points
+            for at, (x, y) in enumerate(zip(self.series[place].x, ys[place], strict=True))
+            if np.isfinite(y)
+        ):
+            before = groups[-1][-1] if groups else (math.nan, math.nan)
+            if point[0] == before[0] and point[1] - before[1] < height:
+                groups[-1].append(point)
+            else:
+                groups.append([point])
+        moved = [each.x.astype(np.float64) for each in self.series]
+        for group in groups:
+            owners = sorted({place for _, _, place, _ in group})
+            for x, _, place, at in group:
+                aside = (owners.index(place) - (len(owners) - 1) / 2) * width
+                moved[place][at] = x * math.exp(aside) if self.x.is_log else x + aside
+        series = zip(self.series, moved, strict=True)
+        return replace(self, series=tuple(replace(each, x=x) for each, x in series))
+
     @property
     def ticks(self) -> list[float]:
         """The x of the points, each an eighth of the axis, as its number needs, beyond the last."""
@@ -275,6 +316,13 @@ class Figure:
                 place += step
             taken[position] = place
         return [(each, taken[position]) for position, each in enumerate(self.series)]
+
+
+def _span(values: Sequence[Float64Array]) -> float:
+    """Returns the largest finite value less the smallest, or the value itself if all are equal."""
+    together = np.concatenate(values)
+    finite = together[np.isfinite(together)]
+    return float(np.ptp(finite) or abs(finite[0]) or 1.0) if finite.size else 1.0
 
 
 def file_name(text: str) -> str:

@@ -213,7 +213,12 @@ def _settings(values: dict[str, Any]) -> Iterator[None]:
 
 
 def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
-    for series, place in figure.looks:
+    # The plot has about three quarters of the width, and two thirds of the height. A marker is half
+    # as large as letters, and has an outline and some room.
+    marker = 0.7 * axes.xaxis.label.get_size()
+    wide, high = canvas.get_size_inches() * 72.0 / marker * (0.75, 0.67)
+    placed = figure.side_by_side(wide, high)
+    for series, place in placed.looks:
         _draw_series(axes, series, place)
     drawn = [each for each in figure.series if each.x.size]
     _scale(axes.xaxis, axes.set_xscale, figure.x, [each.x for each in drawn])
@@ -231,9 +236,10 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
     # The legend stands beside the plot, whose layout leaves room for both.
     if sum(not each.is_reference for each in figure.series) > 1:
         _add_legend(canvas, axes)
-    pointed = [each for each in drawn if each.kind != "rows"]
+    shown = [each for each in placed.series if each.x.size]
+    pointed = [each for each in shown if each.kind != "rows"]
     named = [label for each in pointed for label in _names(axes, each, size)]
-    _place(canvas, named, drawn)
+    _place(canvas, named, shown)
 
 
 def _add_legend(canvas: Any, axes: Any) -> None:

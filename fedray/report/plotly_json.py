@@ -26,6 +26,8 @@ from fedray.report.figure import (
 
 PLOT, CHARACTER = np.array([260.0, 200.0]), np.array([6.0, 12.0])
 """Sizes in pixels of a telephone's plot and of one character of a label, (width, height)."""
+MARKER = 10.0
+"""Width in pixels of an open marker, with its outline."""
 LINE = 14
 """Height in pixels of a line of texts above a plot."""
 BESIDE = 9
@@ -50,10 +52,11 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
     has_legend = sum(not each.is_reference for each in figure.series) > 1
     lines = _lines(figure)
     data = []
-    for each, place in figure.looks:
+    placed = figure.side_by_side(*(PLOT / MARKER)).series
+    for (each, place), drawn in zip(figure.looks, placed, strict=True):
         # A band comes before its line, so that the line is drawn over it.
         data += _bands(each, place)
-        data.append(_trace(figure, each, place))
+        data.append({**_trace(figure, each, place), **_beside(each, drawn)})
     above = LINE * max(lines.values(), default=0)
     beside = [0, *(n for m in figure.marks if m.axis == "y" and (n := len(m.text)) <= BESIDE)]
     return {
@@ -146,6 +149,11 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
         marker = {"color": shown, "size": 16, "symbol": "star"}
     more = {**_error_bars(series), **_labels(figure, series)}
     return {**drawn, "mode": "markers", "marker": marker, **more}
+
+
+def _beside(series: Series, drawn: Series) -> dict[str, Any]:
+    """Returns the x of points that stand beside their place; the text of each has the true one."""
+    return {} if np.array_equal(series.x, drawn.x) else {"x": _numbers(drawn.x)}
 
 
 def _line(x: Float64Array, y: Float64Array) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from textwrap import fill, wrap
 from typing import Self, TypeVar
 
@@ -22,13 +22,20 @@ _NUMBER = re.compile(
 _GREEK = re.compile(r"\b(epsilon|delta|rho|mu|sigma)\b", re.IGNORECASE)
 _SYMBOL = re.compile(r"\b[bknz]\b")
 _VALUE = re.compile(r"\$(\\?\w+)\$ (\d+(?:\.\d+)?)(?:e([-+]\d+))?(?!\w|[,.]? ?\d)")
-_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[█]|(?<=[\da-f]{20})(?=[\da-f])")
+_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[█±]|(?<=[\da-f]{20})(?=[\da-f])")
+# A raw ± would bring a bitmap font into the paper.
 _LATEX = {
     **{"": r"\allowbreak{}", "<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$", "[": "{[}"},
     **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "█": r"\rule{.4em}{1.5ex}"},
+    "±": r"$\pm$",
     **{each: f"${each}$" for each in "-+<>|"},
     **{each: f"\\{each}" for each in "&%#_{}$"},
 }
+_COLUMN, _LETTER, _GAP = 260, 5, 12
+"""Points: a LaTeX table up to this width stays in a column of a two-column paper, which shrinks it
+by a tenth at most; mean width of a letter; gap between columns."""
+_PROSE, _PROSE_POINTS = "p{14em}", 140
+"""Column of LaTeX whose cells have lines, and its width."""
 FORMS = ("csv", "tex", "md")
 """Forms of files of tables."""
 IN_ALL_ROWS, COLUMNS, NO_GUARANTEE = "In all rows:", "Columns:", "No guarantee may rest on"
@@ -185,13 +192,34 @@ class Table:
 
     def brief(self) -> Self:
         """Returns the table without its details, as terminals and notebooks show it."""
-        kept = [name not in self.details for name in self.columns]
+        kept = [place for place, name in enumerate(self.columns) if name not in self.details]
+        return replace(self._taking(kept), details=(), method=())
 
-        def without(row: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(cell for cell, is_kept in zip(row, kept, strict=True) if is_kept)
+    def place_of(self, name: str) -> int | None:
+        """Returns the place of a column by its heading, with its unit or without; None if there is
+        no such column."""
+        pairs = zip(self.columns, self._with_units().columns, strict=True)
+        return next((place for place, pair in enumerate(pairs) if name in pair), None)
 
-        rows = tuple(map(without, self.rows))
-        return replace(self, columns=without(self.columns), rows=rows, details=(), method=())
+    def chosen(self, names: Iterable[str]) -> Self:
+        """Returns the table with the columns of these names that it has, in the order of the names;
+        details are columns like the others."""
+        places = (self.place_of(each) for each in names)
+        taken = self._taking([place for place in places if place is not None])
+        return replace(taken, details=())
+
+    def says_in_all_rows(self, name: str) -> bool:
+        """Returns whether a column of this name is a note, because its cells are equal."""
+        notes = (each for each in self.notes if each.startswith(IN_ALL_ROWS))
+        return any(re.search(rf"[:;] {re.escape(name)} ", note) for note in notes)
+
+    def _taking(self, places: Collection[int]) -> Self:
+        """Returns the table with the columns at these places."""
+
+        def taken(row: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(row[place] for place in places)
+
+        return replace(self, columns=taken(self.columns), rows=tuple(map(taken, self.rows)))
 
     def varied(self, *names: str) -> Self:
         """Returns the table without columns whose cells are all equal, of these names if any; a
@@ -211,43 +239,64 @@ class Table:
 
         Args:
             width: columns of the terminal. Headings and words of a wider table are wrapped within
-                its columns; one that is too wide for that has a block of lines for each row.
+                its columns; columns that still do not fit follow in further blocks, each with the
+                first column.
         """
         columns, *rows = (tuple(map(printable, row)) for row in (self.columns, *self.rows))
         cells = replace(self, columns=columns, rows=tuple(rows))
         lines = [fill(self.caption, width)] if self.caption else []
-        # Each column but the last is followed by two spaces, and all are indented by two.
-        if not self.has_heading:
-            lines += cells._fact_lines(width)
-        elif widths := cells._fitted(width - 2 * len(self.columns)):
-            lines += cells._grid(widths)
+        if self.has_heading:
+            grids = (["", *each._grid(width)] for each in cells._blocks(width))
+            lines += list(chain.from_iterable(grids))[1:]
         else:
-            lines += [line for row in rows for line in cells._record(row, width)]
+            lines += cells._fact_lines(width)
         return printable_lines("\n".join([*lines, *(fill(note, width) for note in self.notes)]))
 
     def _widths(self) -> list[int]:
         cells = (self.columns, *self.rows)
         return [max(map(len, column)) for column in zip(*cells, strict=True)]
 
-    def _fitted(self, most: int) -> list[int]:
-        """Returns widths of the columns that `most` characters hold together, the widest columns
-        wrapped; empty if they are too many. Numbers and short cells stay whole."""
-        widths, least = self._widths(), []
+    def _least_widths(self) -> list[int]:
+        """Returns the widths below which a column would break a number, a short cell or a word."""
+        least = []
         for kind, head, *cells in zip(self.kinds, self.columns, *self.rows, strict=True):
             whole = [each for each in cells if kind == "number" or len(each) <= WHOLE]
             words = " ".join([head, *cells] if kind == "text" else [head]).split()
             floor = WHOLE if len(whole) < len(cells) else 0
             least.append(max(map(len, [*whole, *words, " " * floor])))
-        while sum(widths) > most:
-            _, place = max(
-                (w - low, place) for place, (w, low) in enumerate(zip(widths, least, strict=True))
-            )
-            if widths[place] <= least[place]:
-                return []
+        return least
+
+    def _blocks(self, width: int) -> Iterator[Self]:
+        """Yields tables of the first column and the next ones that a terminal of this width holds,
+        but one at least."""
+        # Two spaces stand before each column.
+        first, *others = (2 + each for each in self._least_widths())
+        blocks: list[list[int]] = [[]]
+        taken = first
+        for place, cost in enumerate(others, 1):
+            if blocks[-1] and taken + cost > width:
+                blocks.append([])
+                taken = first
+            blocks[-1].append(place)
+            taken += cost
+        return (self._taking((0, *each)) for each in blocks)
+
+    def _fitted(self, width: int) -> list[int]:
+        """Returns widths of the columns in a terminal: the widest columns are wrapped, but none
+        below its least width."""
+        widths, least = self._widths(), self._least_widths()
+        while sum(widths) + 2 * len(widths) > width:
+            slack = [
+                (each - low, at) for at, (each, low) in enumerate(zip(widths, least, strict=True))
+            ]
+            most, place = max(slack)
+            if most <= 0:
+                break
             widths[place] -= 1
         return widths
 
-    def _grid(self, widths: Sequence[int]) -> list[str]:
+    def _grid(self, width: int) -> list[str]:
+        widths = self._fitted(width)
         aligned = [">" if kind == "number" else "<" for kind in self.kinds]
 
         def lines(row: Sequence[str]) -> Iterator[str]:
@@ -259,14 +308,6 @@ class Table:
 
         rule = "  " + "─" * (sum(widths) + 2 * len(widths) - 2)
         return [*lines(self.columns), rule, *(line for row in self.rows for line in lines(row))]
-
-    def _record(self, row: tuple[str, ...], width: int) -> list[str]:
-        lines = [f"  {row[0]}"]
-        for head, cell in list(zip(self.columns, row, strict=True))[1:]:
-            if cell not in ("", "-"):
-                lead = f"    {head}: " if head else "    "
-                lines.append(_wrapped(cell, width, lead, " " * 6))
-        return lines
 
     def _fact_lines(self, width: int) -> list[str]:
         names = max((len(name) for name, _ in self.rows), default=0)
@@ -296,11 +337,12 @@ class Table:
             cells = ((printable(cell).replace("|", r"\|") for cell in row) for row in rows)
             said = f"{printable(table.caption)}\n\n" if table.caption else ""
             return said + "".join(f"| {' | '.join(row)} |\n" for row in cells)
-        sides = "".join("r" if kind == "number" else "l" for kind in table.kinds)
+        sides = ["r" if kind == "number" else "l" for kind in table.kinds]
+        columns = [[row[place] for row in table.rows] for place in range(len(sides))]
+        heads = [_head_lines(*each) for each in zip(table.columns, columns, strict=True)]
         rows = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
         if table.has_heading:
-            heads = map(_latex_head, sides, zip(*lines, strict=True))
-            rows[:1] = [" & ".join(heads) + r" \\", r"\midrule"]
+            rows[:1] = [" & ".join(map(_latex_head, sides, heads)) + r" \\", r"\midrule"]
         # Rules separate the rows of equal first cells, if these stand together.
         first = [line[0] for line in table.rows]
         ends = [place for place in range(1, len(first)) if first[place] != first[place - 1]]
@@ -308,15 +350,18 @@ class Table:
             for place in ends:
                 rows.insert(place - len(first), r"\midrule")
         below = [each for each in table.notes if each.startswith((COLUMNS, NO_GUARANTEE))]
-        said = [f"% {' '.join(each.split())}" for each in table.notes if each not in ("", *below)]
+        notes = (" ".join(each.split()) for each in table.notes if each not in ("", *below))
+        said = [f"% {_in_symbols(each)}" for each in notes]
         caption = [table.caption, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]
         text = _VALUE.sub(_equation, _in_symbols(". ".join(filter(None, caption))))
-        # Prose has lines, and with it or many columns a table needs the page's whole width.
-        columns = [[row[place] for row in table.rows] for place in range(len(sides))]
-        is_long = [max(map(len, column), default=0) > NARROW for column in columns]
-        shape = ["p{14em}" if long else s for s, long in zip(sides, is_long, strict=True)]
+        # Prose has lines.
+        lengths = [max(map(len, column), default=0) for column in columns]
+        shape = [_PROSE if n > NARROW else side for n, side in zip(lengths, sides, strict=True)]
+        points = _GAP * (len(shape) - 1)
+        for each, length, head in zip(shape, lengths, heads, strict=True):
+            points += _PROSE_POINTS if each == _PROSE else _LETTER * max([length, *map(len, head)])
+        kind = "table*" if points > _COLUMN else "table"
         label = re.sub(r"[^\w.-]", "-", name)
-        kind = "table*" if len(sides) > 4 or any(is_long) else "table"
         float_ = [rf"\begin{{{kind}}}", rf"\caption{{{text}}}\label{{tab:{label}}}", r"\centering"]
         # Many columns have gaps of 6 pt instead of 12, so that they fit a page.
         gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
@@ -407,11 +452,16 @@ def _latex(cell: str) -> str:
     return _SPECIAL.sub(lambda found: _LATEX[found[0]], printable(cell))
 
 
-def _latex_head(side: str, column: Sequence[str]) -> str:
-    """Returns a heading with its symbols as formulas, in lines about as long as its cells."""
-    words = column[0].replace("_", " ")
-    width = max(len(words) // 2 + 1, *map(len, [*column[1:], *words.split()]))
-    lines = list(map(_in_symbols, wrap(words, width, break_on_hyphens=False)))
+def _head_lines(head: str, cells: Iterable[str]) -> list[str]:
+    """Returns a heading in lines about as long as the cells below it."""
+    words = head.replace("_", " ")
+    width = max([len(words) // 2 + 1, *map(len, [*cells, *words.split()])])
+    return wrap(words, width, break_on_hyphens=False)
+
+
+def _latex_head(side: str, head: Sequence[str]) -> str:
+    """Returns the lines of a heading with its symbols as formulas."""
+    lines = list(map(_in_symbols, head))
     text = r"\\".join(lines)
     stack = rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{text}\end{{tabular}}"
     return stack if lines[1:] else text

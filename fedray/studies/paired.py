@@ -98,6 +98,23 @@ def paired_difference(
     return mean_interval(differences, confidence)
 
 
+def with_error(mean: float, error: float, sign: str = "") -> str:
+    """Returns a mean with its error, "0.123 ± 0.021": two significant digits of the error, and as
+    many decimals of the mean. An error that is unknown or zero is left out.
+
+    Args:
+        mean: the mean.
+        error: its standard error, or half the width of its interval.
+        sign: "+" for a sign in front of a mean above zero too.
+    """
+    if not error > 0 or not math.isfinite(error):
+        return f"{mean:{sign}.4f}"
+    # Rounded first: 0.0996 is 0.10, with two decimals.
+    power = int(f"{error:.1e}".partition("e")[2])
+    decimals = max(0, 1 - power)
+    return f"{mean:{sign}.{decimals}f} ± {error:.{decimals}f}"
+
+
 def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
     """Returns how many seeds would take an interval of this confidence off zero if mean and spread
     stayed the same; None if above 1,000."""

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import fedray
 import fedray.base.errors
 from fedray.base.extras import EXTRAS
 
@@ -284,6 +286,67 @@ def test_the_reference_has_every_column_and_every_name(generated: dict[str, str]
     # Names that a module imports have no page, and mkdocs would stop at them.
     errors = {each.rpartition(".")[2] for each in shown if each.startswith("base.errors.")}
     assert all(vars(fedray.base.errors)[name].__module__ == "fedray.base.errors" for name in errors)
+
+
+MOST_WORDS = 30
+"""Words of a sentence, above which a reader has lost its beginning."""
+_END = re.compile(r"(?<!\bal)[.!?][)\"*_]*\s+(?=[A-Z0-9`*\"(\[])")
+_ITEM = re.compile(r"\n(?=\s*(?:[*-]|\d+\.) )")
+
+
+def sentences_of(markdown: str) -> Iterator[str]:
+    """The sentences of paragraphs, items of lists and cells of tables; no code and no headings."""
+    prose = re.sub(r"<!--.*?-->|^#+ .*$", "\n", FENCE.sub("\n\n", markdown), flags=re.MULTILINE)
+    for block in re.split(r"\n\s*\n", prose):
+        rows = [line.strip().strip("|") for line in block.strip().splitlines()]
+        is_table = block.lstrip().startswith("|")
+        parts = (
+            [cell for row in rows for cell in row.split(" | ")] if is_table else _ITEM.split(block)
+        )
+        for part in parts:
+            yield from filter(None, _END.split(" ".join(part.split())))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, ROOT / "README.md", ROOT / "scenarios" / "README.md"],
+    ids=lambda page: page.stem,
+)
+def test_no_sentence_of_a_page_is_too_long(page: Path) -> None:
+    found = sentences_of(page.read_text(encoding="utf-8"))
+    long = [f"{count} words: {each}" for each in found if (count := len(each.split())) > MOST_WORDS]
+    assert not long, "\n".join(long)
+
+
+def test_sentences_of_lists_cells_and_brackets_are_found() -> None:
+    page = """# A heading. With a stop.
+
+One (Xu et al. 2023) is one. Two
+is two (a bracket.) `three` is `x.y Z`. 4 is 4.
+
+* an item
+* another.
+  With two
+
+| a | b. C |
+|---|---|
+
+```sh
+No sentence here.
+```
+"""
+    assert list(sentences_of(page)) == [
+        *("One (Xu et al. 2023) is one", "Two is two (a bracket", "`three` is `x.y Z`", "4 is 4."),
+        *("* an item", "* another", "With two", "a", "b", "C", "---|---"),
+    ]
+
+
+def test_the_citation_has_this_release_and_its_date() -> None:
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    fields = dict(re.findall(r"^([\w-]+): \"?([^\"\n]+)\"?$", text, re.MULTILINE))
+    assert fields["version"] == fedray.__version__
+    assert date.fromisoformat(fields["date-released"]).year >= 2026
+    assert {"cff-version", "message", "type", "title", "license"} <= set(fields)
 
 
 def anchors_of(text: str) -> set[str]:

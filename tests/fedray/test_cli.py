@@ -6,11 +6,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 from fedray.base.errors import InputError
-from fedray.cli import GROUPS, REPRODUCE
+from fedray.cli import GROUPS, REPRODUCE, app
+from fedray.commands.frame.output import IS_QUIET
 
 SMALL_RUN = [
     "--set",
@@ -141,8 +144,12 @@ def test_a_run_that_is_refused_or_quiet_does_not_say_how_to_continue_it(
     assert not Path("runs").exists()
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    code, _, err = fedray_command("--quiet", "run", "s.toml", "--place", "backend=in-process")
-    assert (code, err) == (0, "")
+    given = ["run", "s.toml", "--place", "backend=in-process"]
+    for quiet in (["--quiet", *given], [*given, "--quiet"], ["run", "--quiet", *given[1:]]):
+        code, _, err = fedray_command(*quiet)
+        assert (code, err) == (0, "")
+    # It holds for one command only.
+    assert "resume" in fedray_command(*given)[2]
 
 
 def _refused(*arguments: object) -> None:
@@ -167,6 +174,61 @@ def test_a_starved_run_exits_with_1_and_keeps_its_trace(
     assert code == 1
     assert json.loads(out)["ended"].startswith("starved")
     assert "ran out with" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("run quickstart", "--set seed=2"),
+        ("run quickstart", "--place backend=in-process --quiet"),
+        # A value that is the name of a command is a value.
+        ("run quickstart", "--out run --json"),
+        ("train a-trace", "--tensorboard=events"),
+        ("compare one two", "--figures plan --style paper,pdf"),
+        ("audit a-trace", "--no-verify --delta 1e-6"),
+        ("import log.csv", "--column device=d --column round=r --rounds 40"),
+        ("budget ledger", "--epsilon 2"),
+        ("mechanism tree blt-100", "--rounds 60 --min-sep 20 --fixed-order"),
+        ("optimize blt", "--max-participations 3 --quiet"),
+        ("stress quickstart", "--seeds 3 --what-if population.devices=10"),
+        ("plan quickstart", "--epsilon 4"),
+        ("sweep timer", "--table rows.csv --columns a,b"),
+        ("population quickstart", "--devices 10"),
+        ("schema placement", "--json"),
+        ("init", "--list"),
+        ("reproduce gboard-privacy", "--rows en-GB --json"),
+    ],
+)
+def test_options_stand_before_or_behind_the_command(
+    fedray_command, monkeypatch, command: str, options: str
+) -> None:
+    called: list[tuple[object, dict[str, object], bool]] = []
+
+    def noted(function: Any, given: dict[str, Any]) -> None:
+        is_quiet = given.pop("quiet") or IS_QUIET.get()
+        called.append((function.__name__, given, is_quiet))
+
+    monkeypatch.setattr("fedray.commands.frame.declaring.run_command", noted)
+    name, *words = command.split()
+    given = options.split()
+    for order in ([*given, name, *words], [name, *given, *words], [name, *words, *given]):
+        code, out, err = fedray_command(*order)
+        assert (code, out, err) == (0, "", ""), order
+    assert len(called) == 3
+    assert all(each == called[0] for each in called), called
+    assert called[0][2] == ("--quiet" in given)
+
+
+def test_every_option_has_a_value_in_all_commands_or_in_none() -> None:
+    """Otherwise nobody could say where the name of the command begins."""
+    group = typer.main.get_command(app)
+    kinds: dict[str, set[bool]] = {}
+    for command in vars(group)["commands"].values():
+        for each in command.params:
+            for flag in each.opts if each.param_type_name == "option" else ():
+                kinds.setdefault(flag, set()).add(each.is_flag)
+    assert len(kinds) > 60
+    assert [flag for flag, found in kinds.items() if len(found) > 1] == []
 
 
 def test_audit_takes_another_multiplier(fedray_command, trace: Path) -> None:
@@ -296,7 +358,9 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["run", "GOOD.toml", "--place", "shards=1.000"], "shards=1.000 must be a whole number"),
         (["run", "GOOD.toml", "--shards", "2"], "it is given by --place shards=VALUE"),
         (["run", "GOOD.toml", "--in-process"], "it is given by --place backend=in-process"),
-        (["run", "GOOD.toml", "--quiet"], "goes before the command: fedray --quiet run"),
+        (["--in-process", "run", "GOOD.toml"], "it is given by --place backend=in-process"),
+        (["--shards", "run", "GOOD.toml"], "it is given by --place shards=VALUE"),
+        (["--out"], "No such option: --out"),
         (["fit-min-sep", "--min-sep", "20"], "population.devices must be set"),
         (["fit-min-sep", "GOOD.toml"], "min_sep must be given unless"),
         (["fit-min-sep", "GOOD.toml", "--min-sep", "0"], "min_sep = 0: input should be"),

@@ -211,6 +211,46 @@ def test_every_figure_is_written_as_svg_and_csv_with_the_same_data_and_the_same_
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written[:2]]
 
 
+@pytest.mark.parametrize("is_log", [False, True])
+def test_markers_that_would_cover_one_another_stand_side_by_side_and_the_data_stay(
+    is_log: bool,
+) -> None:
+    """In files and on pages; the CSV, the text beside a point and the ticks have the true x."""
+    x, y = np.array([60.0, 100.0, 200.0]), np.array([1.0, 5.0, 9.0])
+    other = y + np.array([0.0, 3.0, 0.01])
+    axis = Axis("x", is_log=is_log, at_points=True)
+    names = {"a": y, "b": other, "c": np.array([np.nan, 5.0, 1.0])}
+    points = [Series(name, "points", x, each) for name, each in names.items()]
+    line = Series("line", "line", x, y)
+    figure = Figure("f", "", "", axis, Axis("y"), (*points, line))
+    canvas = drawn_figure(figure, "paper")
+    (axes,) = canvas.axes
+    drawn = [each.get_xdata() for each in axes.lines]
+    canvas.draw_without_rendering()
+    marker = axes.lines[0].get_markersize() * canvas.dpi / 72
+    for first, second, at in ((0, 1, 0), (0, 2, 1), (0, 1, 2)):
+        ends = [axes.transData.transform((drawn[place][at], 1.0))[0] for place in (first, second)]
+        assert marker <= abs(ends[1] - ends[0]) <= 2 * marker
+    # Points without a neighbour, and lines, stay at their place.
+    assert (drawn[1][1], drawn[2][2]) == (100.0, 200.0)
+    assert drawn[3].tolist() == x.tolist()
+    assert axes.get_xticks().tolist() == figure.ticks
+    one, two, *_ = plotly_figure(figure)["data"]
+    assert one["x"][0] < 60.0 < two["x"][0]
+    hovers = [each.partition("<br>")[0] for each in one["hovertext"]]
+    assert hovers == ["x: 60", "x: 100", "x: 200"]
+    assert "a,60,1\n" in figure_csv(figure)
+
+
+def test_points_of_one_series_or_of_different_x_are_not_moved() -> None:
+    x = np.array([1.0, 1.0, 1.0 + 1e-9])
+    one = Figure("f", "", "", Axis("x"), Axis("y"), (Series("a", "points", x, x),))
+    assert one.side_by_side(40, 20) is one
+    other = Series("b", "points", x + 5e-9, x)
+    moved = replace(one, series=(*one.series, other)).side_by_side(40, 20)
+    assert [each.x.tolist() for each in moved.series] == [x.tolist(), other.x.tolist()]
+
+
 def hostile() -> Figure:
     x = np.array([1.0, 10.0, 100.0])
     name = '<a href="https://example.org">$x_1$</a>'

@@ -1,12 +1,14 @@
 """Figures and tables for papers: nothing covers anything, text is large enough, fonts are in the file, and
 other programs read the tables."""
 
+import ast
 import csv
 import io
 import itertools
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +26,9 @@ from fedray.mechanisms.registry import STRATEGY_KINDS, Tree
 from fedray.report.figure import KINDS, MARKERS, Axis, Figure, Mark, Series, look
 from fedray.report.files import STYLES, drawn_figure, saved, write_figures
 from fedray.report.plotly_json import plotly_figure
+from fedray.report.subject import Subject
 from fedray.report.table import Table
+from fedray.report.works import works, works_named
 from fedray.studies.stress.judged import StressRow
 from fedray.studies.stress.result import StressResult
 
@@ -365,6 +369,93 @@ def test_a_caption_has_values_as_formulas_and_lists_as_they_are() -> None:
     assert number in Table.facts("", [("omega", number)]).rendered("tex"), "no line ends in it"
 
 
+def test_a_plus_minus_is_a_formula_wherever_it_stands() -> None:
+    heads = ("setting", "mean ± 95 %")
+    table = Table.headed(
+        "a ± b", [heads, ("blt", "0.31 ± 0.13")], "In all rows: k 4 ± 1.", "± note"
+    )
+    text = table.rendered("tex")
+    assert text.isascii()
+    assert r"0.31 $\pm$ 0.13" in text
+    assert r"mean $\pm$ 95 \%" in text
+
+
+def test_a_table_takes_both_columns_of_a_page_only_if_one_is_too_narrow() -> None:
+    def kind(*cells: str) -> str:
+        heads = tuple(f"h{place}" for place in range(len(cells)))
+        return Table.headed("", [heads, cells]).rendered("tex").splitlines()[0]
+
+    assert kind(*["1.25"] * 6) == r"\begin{table}"
+    assert kind(*["1.25"] * 12) == r"\begin{table*}"
+    assert kind("a" * 30, "b" * 30) == r"\begin{table*}"
+    assert kind("a word " * 9, "1") == r"\begin{table}", "prose has lines of 14 em"
+    assert kind("a word " * 9, "1", *["12,345.67"] * 3) == r"\begin{table*}"
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def sources() -> Iterator[tuple[str, bool]]:
+    """Every string of the source, and whether it is one that may be printed: no docstring."""
+    for folder in ("fedray", "clients", "server", "mechanisms", "scenarios"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            docs = {each.value for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+            for each in ast.walk(tree):
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    yield " ".join(each.value.split()).replace(" and ", ", "), each not in docs
+
+
+@pytest.mark.slow
+def test_every_work_that_is_printed_has_an_entry_and_no_entry_is_invented() -> None:
+    texts = list(sources())
+    name = r"[A-Z][\w-]+"
+    cited = re.compile(rf"{name}(?:(?:, {name})*|(?: et al\.)) (?:19|20)\d\d\b")
+    printed = {each for text, is_printed in texts if is_printed for each in cited.findall(text)}
+    assert len(printed) > 15
+    # "Renyi DP, Mironov 2017" has one author.
+    missing = [each for each in printed if not any(each.endswith(known) for known in works())]
+    assert missing == []
+    for known in works():
+        assert any(known in text for text, _ in texts), known
+
+
+def test_an_entry_has_authors_a_title_a_venue_and_the_year_that_is_cited() -> None:
+    entries = works()
+    assert len({key for key, _ in entries.values()}) == 24
+    for name, (key, entry) in entries.items():
+        fields = dict(re.findall(r"^  (\w+) = \{(.*)\},?$", entry, re.M))
+        assert {"author", "title", "year"} < set(fields), key
+        assert {"booktitle", "journal"} & set(fields), key
+        assert "cited" not in fields
+        assert fields["year"] == name[-4:] == re.sub(r"\D", "", key)
+        first = re.sub(r"[{}\\'\"^~]", "", fields["author"].split(" and ")[0])
+        assert first.split()[-1] == name.partition(",")[0].split()[0], key
+        # "et al." is for more than two, and otherwise all are named.
+        authors = fields["author"].count(" and ") + 1
+        assert authors > 2 if "et al." in name else authors == name.count(",") + 1, key
+        assert entry.count("{") == entry.count("}")
+
+
+def test_a_table_names_the_papers_of_its_mechanisms_and_the_works_that_it_cites() -> None:
+    rows = [("mechanism", "by"), ("blt-400", "Choquette-Choo et al. 2023, Theorem 2"), ("mine", "")]
+    table = Table.headed("", rows, "rho alone, Canonne, Kamath and Steinke 2020, Corollary 13")
+    assert set(works_named([table])) == {
+        "mcmahan2024hassle",
+        "choquettechoo2023amplified",
+        "canonne2020discrete",
+    }
+    for kind in (
+        "banded-toeplitz",
+        "tree, online",
+        "banded (upper bound)",
+        "identity",
+        "tree-full",
+    ):
+        assert works_named([Table.headed("", [("mechanism",), (kind,)])]), kind
+    assert not works_named([Table.headed("", [("name",), ("a tree in prose",), ("matrix",)])])
+
+
 def test_a_heading_has_symbols_and_as_many_lines_as_its_cells_leave_room_for() -> None:
     table = Table.headed("", [("a", "true report_goal (b)", "z of n"), ("x", "1", "123,456")])
     stacked = r"\begin{tabular}[b]{@{}r@{}}true report\\goal ($b$)\end{tabular}"
@@ -450,6 +541,7 @@ def test_commands_write_what_they_print_and_refuse_what_they_cannot_write(
         (("--table", str(tmp_path / "x.doc")), "must be NAME.csv"),
         (("--table", str(tmp_path / "no" / "x.csv")), "in a directory that exists"),
         (("--table", str(file), "--json"), "does not go with `--json`"),
+        (("--columns", "epsilon"), "--columns='epsilon' chooses columns of a file of tables"),
         (
             ("--figures", str(tmp_path / "f"), "--style", "poster"),
             "--style='poster' must be one of",
@@ -460,3 +552,98 @@ def test_commands_write_what_they_print_and_refuse_what_they_cannot_write(
         assert said in err
         assert len(err.splitlines()) == 1
     assert not (tmp_path / "f").exists()
+
+
+SETTING = ("--rounds", "60", "--min-sep", "20", "--max-participations", "3")
+
+
+def test_columns_are_chosen_by_their_headings_in_the_order_that_is_given(
+    fedray_command, tmp_path: Path
+) -> None:
+    """With details that terminals leave out, with a heading's unit or without, and with a column that
+    is a note because its cells are equal."""
+    given = ("mechanism", "tree", "identity", *SETTING, "--epsilon", "4")
+    file = tmp_path / "chosen.tex"
+    columns = "noise multiplier, mechanism ,RmsLoss,sensitivity is,epsilon"
+    code, _, err = fedray_command(*given, "--table", str(file), "--columns", columns)
+    assert (code, err) == (0, "")
+    text = file.read_text()
+    (head,) = [line for line in text.splitlines() if line.endswith("RmsLoss \\\\")]
+    assert [r"noise\\multiplier" in each or each for each in head.split(" & ")[:2]] == [
+        True,
+        "mechanism",
+    ]
+    assert "In all rows: sensitivity is exact" in text
+
+
+def test_a_wrong_column_is_named_after_all_columns_were_written(
+    fedray_command, tmp_path: Path
+) -> None:
+    file = tmp_path / "all.csv"
+    given = ("mechanism", "tree", "identity", *SETTING, "--table", str(file))
+    code, out, err = fedray_command(*given, "--columns", "mechanism,epsilo")
+    assert code == 2
+    assert "has no column 'epsilo' (tables were written with all columns); choose from" in err
+    assert "RmsLoss" in err
+    assert err.count("\n") == 1
+    assert str(file) in out
+    assert "MaxLoss" in next(csv.reader(file.open()))
+
+
+def test_a_column_that_says_in_what_rows_differ_cannot_be_left_out(
+    fedray_command, monkeypatch, tmp_path: Path
+) -> None:
+    """Headings may have commas."""
+    cells: dict[str, Callable[[str], str]] = {
+        "condition": lambda each: each,
+        "rho, (b, k)": lambda each: "0.5",
+    }
+    table = Table.of("t", ["if x=1", "if x=2"], cells, subject=lambda each: Subject("p", each))
+    monkeypatch.setattr("fedray.base.result.Result.tables", lambda self: [table])
+    written = {}
+    for columns in ("rho, (b, k),condition", "rho, (b, k)"):
+        file = tmp_path / f"{len(written)}.csv"
+        given = ("mechanism", "tree", *SETTING, "--table", str(file), "--columns", columns)
+        code, _, err = fedray_command(*given)
+        written[code] = (next(csv.reader(file.open())), err)
+    heads, err = written[0]
+    assert (heads, err) == (["rho, (b, k)", "condition", "of"], "")
+    heads, err = written[2]
+    assert heads[0] == "condition"
+    assert "hides in which condition rows differ" in err
+
+
+def test_a_caption_has_the_settings_of_the_command(fedray_command, tmp_path: Path) -> None:
+    file = tmp_path / "t.tex"
+    given = ("mechanism", "tree", "identity", *SETTING, "--epsilon", "4", "--delta", "1e-6")
+    assert fedray_command(*given, "--table", str(file))[0] == 0
+    (caption,) = [line for line in file.read_text().splitlines() if line.startswith(r"\caption")]
+    assert r"target $\varepsilon = 4$" in caption
+    assert caption.count(r"\delta") == 1
+    assert "60 rounds" in caption
+
+
+def test_references_of_a_folder_get_what_they_lack_and_keep_what_they_have(
+    fedray_command, tmp_path: Path
+) -> None:
+    references, file = tmp_path / "references.bib", tmp_path / "t.tex"
+    mine = "@misc{kairouz2021practical,\n  title = {mine}\n}\n"
+    references.write_text(mine)
+    given = ("mechanism", "tree", "blt-100", *SETTING, "--table", str(file))
+    code, out, _ = fedray_command(*given)
+    assert (code, str(references) in out) == (0, True)
+    text = references.read_text()
+    assert text.startswith(mine)
+    assert re.findall(r"@\w+\{(\w+),", text) == [
+        "kairouz2021practical",
+        "honaker2015efficient",
+        "mcmahan2024hassle",
+    ]
+    # There is nothing more to add, so the file stays as it is.
+    assert str(references) not in fedray_command(*given)[1]
+    assert references.read_text() == text
+    references.write_bytes(b"\xff")
+    code, _, err = fedray_command(*given)
+    assert (code, "references.bib' cannot be read" in err) == (2, True)
+    assert references.read_bytes() == b"\xff"
+    assert fedray_command(*given[:-1], str(tmp_path / "t.csv"))[0] == 0

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
-from fedray.base.part_done import PartDone
+from fedray.base.part_done import Announcement, PartDone
 from fedray.base.rounding import up
 from fedray.commands.frame import progress as commands_progress
 from fedray.commands.frame.progress import _SpentSoFar
@@ -59,6 +59,28 @@ def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
         assert part in shown or part.split()[0] not in last
     if width >= 140:
         assert shown == PARTS
+
+
+def test_the_bar_of_a_run_stays_and_results_begin_a_line_below_it(monkeypatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with run_progress(is_shown=True) as show:
+        show(RunProgress(3, 3, 3600.0, 50))
+    assert re.search(r"3/3 day 0 01:00  eligible 50 0:00:0\d\n(\x1b\[\?25h)?$", out.getvalue())
+
+
+def test_the_line_of_a_study_is_erased_so_that_its_results_begin_a_line(monkeypatch) -> None:
+    """Standard output and standard error may be one terminal."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with study_progress("reproducing", is_shown=True) as show:
+        show(Announcement("step 1 of 1, a row"))
+        show(PartDone("step 1 of 1, a row", 1, 2))
+    assert "\x1b[2Kstep 1 of 1, a row\n" in out.getvalue()
+    # Up to the line of progress, which is erased.
+    assert out.getvalue().endswith("\r\x1b[1A\x1b[2K")
 
 
 def test_what_is_left_follows_the_slower_of_simulation_and_training(monkeypatch) -> None:

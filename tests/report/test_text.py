@@ -1,5 +1,7 @@
 """Tables: one value that the terminal, pages and notebooks show, and the tables of audits, mechanisms and fits."""
 
+import math
+
 import pytest
 
 from fedray.audit.auditing import audit_trace
@@ -13,6 +15,7 @@ from fedray.report.mechanisms import mechanisms_table
 from fedray.report.page import audit_page, render_study
 from fedray.report.table import Table
 from fedray.report.terminal import audit_text
+from fedray.studies.paired import with_error
 
 SMALL = Table.of(
     "Ages",
@@ -38,17 +41,46 @@ def test_numbers_stand_to_the_right_and_notes_below() -> None:
     ]
 
 
-def test_a_table_that_is_wider_than_the_terminal_has_a_block_per_row_and_loses_no_cell() -> None:
+def test_columns_that_do_not_fit_follow_in_a_block_with_the_first_column_and_no_cell_is_lost() -> (
+    None
+):
     assert SMALL.text(19).splitlines() == [
         "Ages",
-        "  a",
-        "    age: 1.5",
-        "    twice: 3.0",
-        "  bb",
-        "    age: 10.25",
-        "    twice: 20.5",
+        "  name    age",
+        "  ───────────",
+        "  a       1.5",
+        "  bb    10.25",
+        "",
+        "  name  twice",
+        "  ───────────",
+        "  a       3.0",
+        "  bb     20.5",
         "In years.",
     ]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_wide_table_has_at_most_two_lines_a_row_and_fits_the_terminal(width: int) -> None:
+    """Eleven columns, as of a stress test: numbers, short words, and a name."""
+    heads = ["mechanism", "rounds", "estimate b, k", "truth b, k", "is", "epsilon", "rho"]
+    heads += ["needed noise multiplier", "error", "difference", "RmsLoss"]
+    row = ["banded-toeplitz", "2,350", "400, 6", "440, 6", "exact", "5.8400", "0.123456"]
+    row += ["1.2345", "<= 9.1234", "+7.3 %", "6.2595"]
+    rows = [[f"{row[0]}-{number}", *row[1:]] for number in range(12)]
+    table = Table.headed("Spent", [heads, *rows], "A note.")
+    lines = table.text(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 2 * len(rows) + 12
+    # Every cell stands whole in some line.
+    shown = "\n".join(lines)
+    assert all(shown.count(cell) >= 1 for each in rows for cell in each)
+
+
+def test_a_cell_that_is_wider_than_a_terminal_is_not_broken() -> None:
+    digest = "0123456789abcdef" * 4
+    lines = Table.headed("", [("name", "digest", "k"), ("a", digest, "4")]).text(40).splitlines()
+    assert any(line.split() == ["a", "4"] for line in lines)
+    assert digest in "".join(line.split()[-1] for line in lines if line.strip())
 
 
 def test_terminal_and_notebook_leave_out_details_that_pages_have() -> None:
@@ -162,3 +194,21 @@ def test_notes_on_method_are_for_pages() -> None:
     assert "How." not in str(table)
     assert "Read this." in str(table)
     assert "How." in render_study("t", "", [], [table], {})
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "text"),
+    [
+        (0.31, 0.12706, "0.31 ± 0.13"),
+        (0.83117, 0.00213, "0.8312 ± 0.0021"),
+        (-0.3, 0.0996, "-0.30 ± 0.10"),
+        (12.34, 15.8, "12 ± 16"),
+        (0.5, 0.0, "0.5000"),
+        (0.5, math.nan, "0.5000"),
+    ],
+)
+def test_a_mean_has_the_decimals_of_two_digits_of_its_error(
+    mean: float, error: float, text: str
+) -> None:
+    assert with_error(mean, error) == text
+    assert with_error(abs(mean), error, "+").startswith("+")

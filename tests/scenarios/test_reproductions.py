@@ -15,18 +15,22 @@ from small_phones import written_phones
 from small_roles import written_roles
 
 import fedray.scenarios
+from fedray.base.part_done import Announcement, PartDone
 from fedray.commands import reproduce
 from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import blt, flash, gboard_recipes
+from fedray.scenarios import blt, flash, gboard, gboard_recipes
+from fedray.scenarios.gboard import Compared, ReproducedRun
+from fedray.scenarios.gboard_rows import later_runs, published_runs
 from fedray.scenarios.reproduction import (
     Option,
     Reproduced,
     Reproduction,
     Request,
     agreement_figure,
+    in_steps,
 )
 from fedray.studies import reach_and_pace
 
@@ -114,6 +118,40 @@ def test_the_gallery_names_the_source_of_a_reproduction(name: str) -> None:
         line for line in GALLERY.read_text().splitlines() if f"`fedray reproduce {name}`" in line
     ]
     assert row.split(" | ")[1] == each.source
+
+
+def test_steps_are_named_and_the_cheap_ones_come_first_with_the_share_of_all() -> None:
+    lines: list[Any] = []
+    costs = {"large": 6.0, "small": 1.0, "medium": 3.0}
+    request = Request(on_progress=lines.append)
+    for name, tell in in_steps(request, [*costs], lambda each: each, costs.__getitem__):
+        tell(0.5)
+        assert lines[-1].endswith(name)
+    steps = [each for each in lines if isinstance(each, Announcement)]
+    assert steps == ["step 1 of 3, small", "step 2 of 3, medium", "step 3 of 3, large"]
+    shares = [10 * each.share for each in lines if isinstance(each, PartDone)]
+    assert shares == pytest.approx([0, 0.5, 1, 2.5, 4, 7, 10], abs=1e-4)
+    # A log prints the first and the last share of all besides the steps.
+    assert [each for each in shares if each in (0, 10)] == [10]
+
+
+def test_rows_are_simulated_by_their_cost_and_shown_in_the_order_of_the_paper(monkeypatch) -> None:
+    simulated = []
+    empty = Compared(None, None)
+    figures = (empty, empty, empty, empty, 0.1, 2.0, (9.0, 12.0), "completed", "", 1.0)
+
+    def made(published: Any, *_: Any) -> ReproducedRun:
+        simulated.append(published)
+        return ReproducedRun(published.name, 1.0, False, *figures)
+
+    monkeypatch.setattr(gboard, "_reproduce", made)
+    names = None
+    for result in gboard.REPRODUCTION.results():
+        names = [row[0] for row in result.tables()[0].rows]
+    costs = [each.rounds * each.report_goal for each in simulated]
+    assert costs == sorted(costs)
+    assert len(simulated) == 18
+    assert names == [each.name for each in (*published_runs(), *later_runs())]
 
 
 def test_an_option_that_a_reproduction_lacks_is_an_error() -> None:

@@ -18,9 +18,9 @@ from fedray.commands.frame.output import run_command
 from fedray.commands.frame.shared import FLAGS, SHARED
 
 COMMON: dict[str, tuple[Any, Any]] = {"style": (str, "wide,svg"), "table_file": (Path | None, None)}
-COMMON |= {"title": (str, "")}
-"""Types and defaults of the options of every command that writes pages or figures, or prints
-tables."""
+COMMON |= {"columns": (str, ""), "title": (str, ""), "quiet": (bool, False)}
+"""Types and defaults of the options of every command, and of those that write pages or figures, or
+print tables."""
 WITHOUT_TABLES = ("init", "report")
 """Commands that print none."""
 _ENTRY = re.compile(r" {4}(\w+)(?: \((.+?)\))?: (.*)")
@@ -98,7 +98,9 @@ def command_of(
     shared = {
         "style": "figures" in names,
         "table_file": function.__name__ not in WITHOUT_TABLES,
+        "columns": function.__name__ not in WITHOUT_TABLES,
         "title": "page" in names or function.__name__ == "report",
+        "quiet": True,
     }
     for name, (kind, default) in COMMON.items():
         if shared[name]:

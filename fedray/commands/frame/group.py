@@ -19,8 +19,35 @@ class Interrupted(Exception):
 
 
 class Commands(TyperGroup):
-    """The commands under their headings. An unknown option that is the name of a setting is
-    answered with the way to give it."""
+    """The commands under their headings. Options of a command may stand before its name. An unknown
+    option that is the name of a setting is answered with the way to give it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Shell completion parses incomplete commands.
+        return super().parse_args(ctx, args if ctx.resilient_parsing else self._in_order(ctx, args))
+
+    def _in_order(self, ctx: Any, args: list[str]) -> list[str]:
+        """Returns the arguments with options of the command behind its name."""
+        if not args or not args[0].startswith("-"):
+            return args
+        own = {flag for each in self.get_params(ctx) for flag in each.opts}
+        commands: list[Any] = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+        options = (each for command in commands for each in command.params)
+        # An option has the same name, and a value or none, in every command.
+        valued = {
+            flag
+            for each in options
+            if each.param_type_name == "option" and not each.is_flag
+            for flag in each.opts
+        }
+        mine, moved, rest = [], [], list(args)
+        while rest and rest[0].startswith("-"):
+            word = rest.pop(0)
+            (mine if word in own else moved).append(word)
+            if word in valued:
+                moved += rest[:1]
+                rest = rest[1:]
+        return [*mine, *rest[:1], *moved, *rest[1:]]
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -38,10 +65,6 @@ class Commands(TyperGroup):
     def _hint(self, option: str, ctx: Any) -> str | None:
         command = ctx.invoked_subcommand
         names = {each.name for each in self.commands[command].params}
-        # The program itself may have any name, and a group within it has its own.
-        path = command if ctx.parent is None else f"{ctx.info_name} {command}"
-        if option == "--quiet":
-            return f"No such option: --quiet; it goes before the command: fedray --quiet {path}"
         # A setting that is no option is given by another one.
         hint = as_placement(option) if "place" in names else None
         return hint or (as_key(option) if "overrides" in names else None)

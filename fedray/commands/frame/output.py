@@ -1,9 +1,11 @@
 """Printing of results, and files that commands write beside them."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,26 @@ import typer
 from fedray.base.atomic import write_output
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable
+from fedray.base.rounding import given as shown
 from fedray.report.subject import UNKNOWN, Subject, shared_subject
 from fedray.report.table import FORMS, Paragraph, Piece, Table
 
 WIDTH_OF_FILES = 100
 """Columns of output that goes to a file or a pipe, unless COLUMNS says another number."""
 
+# Every command may show progress, and functions of commands need no parameter for it.
+IS_QUIET: ContextVar[bool] = ContextVar("is_quiet", default=False)
+"""Whether progress is hidden, by `--quiet` before the command or behind it."""
 TITLE: ContextVar[str] = ContextVar("title", default="")
 """Heading of the page in place of its own, from `--title`."""
 STYLE: ContextVar[str] = ContextVar("style")
 """Style and formats of the figures, from `--style`."""
 TABLES: ContextVar[list[Table]] = ContextVar("tables")
 """Tables that the command has printed."""
+SETTINGS = {"epsilon": "target epsilon", "rho": "target rho", "delta": "delta", "seeds": "seeds"}
+"""Words of captions for options that are settings of every figure of a command."""
+REFERENCES = "references.bib"
+"""File with the works that LaTeX tables name, beside them."""
 
 
 def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
@@ -36,7 +46,10 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
     Raises:
         InputError: no such file or style can be written, or the command printed no table.
     """
+    if given.pop("quiet", False):
+        IS_QUIET.set(True)
     path, style = given.pop("table_file", None), given.pop("style", "")
+    columns = given.pop("columns", "")
     TITLE.set(given.pop("title", ""))
     STYLE.set(style)
     TABLES.set([])
@@ -54,25 +67,113 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
     if path is not None and (path.suffix[1:] not in FORMS or not path.parent.is_dir()):
         rule = "must be NAME.csv, NAME.tex or NAME.md in a directory that exists"
         raise InputError.of("table_file", str(path), rule)
+    if columns and path is None:
+        rule = "chooses columns of a file of tables, which is not written"
+        raise InputError.of("columns", columns, rule, "give --table FILE")
     if path is not None and given.get("as_json"):
         rule = "does not go with `as_json=True`"
         raise InputError.of("table_file", str(path), rule, "leave one out")
+    settings = {
+        word: shown(value) if isinstance(value, float) else str(value)
+        for name, word in SETTINGS.items()
+        if (value := given.get(name)) is not None
+    }
+    problem = None
     try:
         function(**given)
     finally:
         # A command that found a broken claim ends here too.
         if path is not None:
-            _write_tables(path)
-    if path is not None and not TABLES.get():
-        raise InputError.of("table_file", str(path), "has nothing to hold: no table was printed")
+            problem = _write_tables(path, columns, settings)
+    if problem is not None:
+        raise problem
 
 
-def _write_tables(path: Path) -> None:
-    for number, table in enumerate(TABLES.get()):
+def _write_tables(path: Path, columns: str, settings: dict[str, str]) -> InputError | None:
+    """Writes the tables that the command has printed, and returns the mistake in `path` or
+    `columns`. Tables with wrong columns are written with all, because the command may have taken
+    hours."""
+    tables = TABLES.get()
+    if not tables:
+        rule = "has nothing to hold: no table was printed"
+        return InputError.of("table_file", str(path), rule)
+    chosen, problem = _chosen(tables, columns) if columns else (tables, None)
+    written = []
+    for number, table in enumerate(chosen):
         file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
-        content = table.rendered(path.suffix[1:], file.stem).encode()
+        written.append(_with_settings(table, settings))
+        content = written[-1].rendered(path.suffix[1:], file.stem).encode()
         write_output(file, content, f"table {str(file)!r}")
         print_files({"table": str(file.absolute())})
+    if path.suffix == ".tex":
+        _add_references(path.with_name(REFERENCES), written)
+    return problem
+
+
+def _chosen(tables: list[Table], columns: str) -> tuple[list[Table], InputError | None]:
+    """Returns the tables that have some of the columns, with these columns, and None; or all tables
+    and the mistake in the columns."""
+    headed = [each for each in tables if each.has_heading]
+    heads = dict.fromkeys(name for each in headed for name in each.columns)
+    names: list[str] = []
+    parts = columns.split(",")
+    # A heading may have commas itself, as in "rho, (b, k)".
+    while parts:
+        texts = (",".join(parts[:end]).strip() for end in range(len(parts), 0, -1))
+        name = next((text for text in texts if _has(headed, text)), parts[0].strip())
+        names.append(name)
+        parts = parts[name.count(",") + 1 :]
+    unknown = [each for each in names if not _has(headed, each)]
+    unknown = [e for e in unknown if not any(table.says_in_all_rows(e) for table in headed)]
+    if unknown:
+        rule = f"has no column {unknown[0]!r} (tables were written with all columns)"
+        remedy = f"choose from {', '.join(heads)}"
+        return tables, InputError.of("columns", columns, rule, remedy)
+    found = [each for table in headed if (each := table.chosen(names)).columns]
+    for each in found:
+        if each.mixed:
+            rule = (
+                f"hides in which {each.mixed[0]} rows differ (tables were written with all columns)"
+            )
+            return tables, InputError.of("columns", columns, rule, "add the column that says it")
+    return found, None
+
+
+def _has(tables: Iterable[Table], name: str) -> bool:
+    return any(each.place_of(name) is not None for each in tables)
+
+
+def _with_settings(table: Table, settings: dict[str, str]) -> Table:
+    """Returns a table whose title also has the settings of the command that its caption lacks;
+    delta only beside an epsilon."""
+    said = " ".join((table.caption, *table.notes))
+    names = " ".join((said, *table.columns, *(row[0] for row in table.rows)))
+    more = [
+        f"{word} {text}"
+        for word, text in settings.items()
+        if not re.search(rf"\b{word.rpartition(' ')[2]} {re.escape(text)}(?!\.?\d)", said)
+        and (word != "delta" or "epsilon" in names)
+    ]
+    return replace(table, title=", ".join(filter(None, (table.title, *more))))
+
+
+def _add_references(file: Path, tables: list[Table]) -> None:
+    """Adds the works that tables name to a file of BibTeX, whose content stays."""
+    from fedray.report.works import works_named
+
+    try:
+        before = file.read_text(encoding="utf-8") if file.is_file() else ""
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{str(file)!r} cannot be read ({error}); move it, or name another folder"
+        ) from None
+    entries = works_named(tables)
+    missing = [entry for key, entry in entries.items() if f"{{{key}," not in before]
+    if missing:
+        parts = [before.rstrip("\n"), *(each.rstrip("\n") for each in missing)]
+        text = "\n\n".join(filter(None, parts)) + "\n"
+        write_output(file, text.encode(), f"references {str(file)!r}")
+        print_files({"works": str(file.absolute())})
 
 
 def print_json(document: Any) -> None:

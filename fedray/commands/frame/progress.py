@@ -1,19 +1,14 @@
-"""Progress of commands on standard error, which `fedray --quiet` turns off."""
+"""Progress of commands on standard error, which `--quiet` turns off."""
 
 import contextlib
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from fedray.commands.frame.output import print_line
+from fedray.commands.frame.output import IS_QUIET, print_line
 
-# Every command may show progress, so the option stands before the command, and functions of
-# commands need no parameter for it.
-IS_QUIET: ContextVar[bool] = ContextVar("is_quiet", default=False)
-"""Whether progress is hidden; set once, when the command line is read."""
 SECONDS_BETWEEN = 2.0
 """Shortest time between two bounds on the privacy that a run has spent."""
 MOST_SHARE = 0.05

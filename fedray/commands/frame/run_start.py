@@ -6,8 +6,7 @@ from typing import Any
 
 import typer
 
-from fedray.commands.frame.output import print_line
-from fedray.commands.frame.progress import IS_QUIET
+from fedray.commands.frame.output import IS_QUIET, print_line
 
 
 def say_compiling() -> None:

@@ -3,6 +3,7 @@
 SHARED = """\
 Args:
     as_json: print one JSON object on stdout, and nothing else
+    columns (A,B): columns of the file of tables by their headings, in this order
     delta (D): delta of epsilon; default: that of the run, else 1e-10
     delimiter (C): character between columns of CSV, or tab; default: a comma
     figures (DIR): folder for every figure, and its data as CSV
@@ -13,6 +14,7 @@ Args:
     overrides (KEY=VALUE): key of the scenario to set, such as seed=7; repeatable
     page (FILE): HTML page to write
     place (KEY=VALUE): where it runs, such as shards=4 (see `fedray schema placement`); repeatable
+    quiet: show no progress, only errors
     resume (DIR): directory of an interrupted run to continue
     rounds (N): rounds n
     scenario: scenario file, or a name that `fedray init --list` shows
