@@ -36,6 +36,7 @@ from fedray.base.rounding import (
 )
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE
+from fedray.report.subject import Subject
 from fedray.report.table import Table
 
 MOST_SHOWN = 12
@@ -84,21 +85,29 @@ def answers_table(answers: Sequence[AnswerPrivacy], is_instead: bool = False) ->
     own."""
     cells = {
         "trust": lambda each: each.trust,
-        "of": lambda each: each.basis,
+        "answers": lambda each: each.basis,
         "windows": lambda each: "-" if each.windows is None else f"{each.windows:,}",
         "epsilon": lambda each: epsilon_text(each.epsilon),
         "delta": lambda each: given_delta(each.delta),
-        "may rest on": lambda each: "yes" if each.may_rest_on else "no",
+        "may be published": lambda each: "yes" if each.may_rest_on else "no",
+        "mechanism": lambda each: each.mechanism,
         "theorem": lambda each: each.theorem,
     }
     note = (
-        "Of a window; observed: the most windows of a device of this trace; enforced: the most "
-        "that the rules permit. A deployment has one of the trust models."
+        "Window: answers of one window. Observed: the most windows of a device of this trace. "
+        "Enforced: the most that the rules permit. A deployment has one of the trust models."
     )
     if is_instead:
         note += " Instead of the run's question: asking both is not accounted for."
     title = "Privacy of the answers: what a device spends"
-    return Table.of(title, answers, cells, note, details=("theorem",))
+    return Table.of(
+        title,
+        answers,
+        cells,
+        note,
+        details=("mechanism", "theorem"),
+        subject=lambda each: Subject(condition=each.trust, unit="device"),
+    )
 
 
 def participation_table(audit: Audit) -> Table:
@@ -374,7 +383,9 @@ def listed(values: Sequence[int], most: int) -> str:
 
 def rests_on(guarantee: Guarantee, audit: Audit | None = None) -> str:
     """Returns whether a DP guarantee may rest on a `guarantee`, of an `audit` or of a calibration:
-    "yes", "no" or "if enforced"."""
+    "yes", "no" or "if enforced"; of a run that also answered a question, "the model only"."""
+    if audit is not None and audit.answers:
+        return "the model only"
     if guarantee.may_rest_on:
         return "yes"
     conditional = {"claimed", "corrected"}

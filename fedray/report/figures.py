@@ -361,6 +361,7 @@ def epsilon_over_rounds(audit: Audit) -> Figure:
         f"{kind} at the right end of each of {counted(len(audit.over_rounds), 'step')}; before it "
         "the step is an upper bound. Observed: "
         f"it holds for this run's pattern{', without amplification' if used.sampled else ''}."
+        f"{' It is of the model only, without the answers.' if audit.answers else ''}"
     )
     marks = [Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, "epsilon")]
     most = audit.supported_epsilon if audit.findings else None
