@@ -253,7 +253,7 @@ def needed_by_question(tables: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(asked, Mapping):
         return {}
     found = dict(_needed_of_analytics(asked, _table(tables, "rounds")))
-    if _table(asked, "values").get("kind") != "evaluation":
+    if _kind(_table(asked, "values")) != "evaluation":
         found |= _needed_of_rounds(tables)
     return {key: f"{key.rpartition('.')[2]} = {value}" for key, value in found.items()}
 
@@ -262,15 +262,15 @@ def _needed_of_analytics(
     asked: Mapping[str, Any], rounds: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     question, values = _table(asked, "question"), _table(asked, "values")
-    kind = question.get("kind", "histogram")
-    words = values.get("words", 10_000) if values.get("kind") == "words" else 16
+    kind = _kind(question) or "histogram"
+    words = values.get("words", 10_000) if _kind(values) == "words" else 16
     size = question.get("size", words)
     if "kind" not in question:
         yield "analytics.question", f'{{ kind = "histogram", size = {size} }}'
     for each in classes_in(AnyQuestion):
         fields = each.model_fields
         # A kind that does not exist is refused as such.
-        if fields["kind"].default == question.get("kind"):
+        if fields["kind"].default == _kind(question):
             required = (name for name, field in fields.items() if field.is_required())
             for name in required:
                 if name not in question:
@@ -278,13 +278,16 @@ def _needed_of_analytics(
                     yield f"analytics.question.{name}", str(example)
     if kind in ("histogram", "open_histogram", "prefix_tree", "distinct") and "values" not in asked:
         yield "analytics.values", f'{{ kind = "words", words = {size} }}'
+    # By default there are more words than a small domain has keys.
+    if kind in ("histogram", "sum") and _kind(values) == "words" and "words" not in values:
+        yield "analytics.values.words", f"{question.get('size', words)}"
     trusts = asked.get("trust")
     if trusts is None:
         yield "analytics.trust", '[{ kind = "central" }]'
     distributed = [
         place
         for place, each in enumerate(trusts if isinstance(trusts, list | tuple) else ())
-        if isinstance(each, Mapping) and each.get("kind") == "distributed"
+        if isinstance(each, Mapping) and _kind(each) == "distributed"
     ]
     for place in distributed:
         if "least_devices" not in trusts[place]:
@@ -301,7 +304,7 @@ def _needed_of_rounds(tables: Mapping[str, Any]) -> dict[str, str]:
     uploads = _table(rounds, "uploads")
     count = rounds.get("count", 1)
     of_uploads = {"window_hours": "24", "schedule": '{ kind = "all" }'}
-    if count != 1:
+    if isinstance(count, int) and count != 1:
         of_uploads["windows"] = f"{count}"
     of_rounds = {"mode": '"upload-then-train"', "count": "1", "report_goal": "1000"}
     of_rounds["uploads"] = _inline(of_uploads)
@@ -318,6 +321,11 @@ def _needed_of_rounds(tables: Mapping[str, Any]) -> dict[str, str]:
 def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = tables.get(key)
     return found if isinstance(found, Mapping) else {}
+
+
+def _kind(table: Mapping[str, Any]) -> str:
+    # Python may pass values that cannot be compared, such as arrays.
+    return kind if isinstance(kind := table.get("kind"), str) else ""
 
 
 def _inline(examples: Mapping[str, str]) -> str:
