@@ -92,10 +92,13 @@ def answers_headline(found: Answers) -> str:
     known = [(abs(each), name) for name, each in errors.items() if math.isfinite(each)]
     listed = [f"by {name} {_number(each)}" for each, name in sorted(known, reverse=True)]
     over = " (root mean squares over rows)" if has_rows else ""
-    last = "" if found.pooled or not found.windows[1:] else f", the last of {len(found.windows)}"
+    of = _hours(whole)
+    if found.pooled:
+        of = f"{_window(whole)} in {of}"
+    elif found.windows[1:]:
+        of = f"{of}, the last of {len(found.windows)} windows"
     said = [
-        f"By {_trusts(found)[0]}, {_window(whole)}{last}: {rows}"
-        f"{', '.join(shown[:NAMED]) or 'nothing'}.",
+        f"By {_trusts(found)[0]}, {of}: {rows}{', '.join(shown[:NAMED]) or 'nothing'}.",
         f"Error {', '.join(listed)}{over}." if listed else "",
         _on_bounding(found) if first.is_mostly_bounded else "",
     ]
@@ -349,9 +352,14 @@ def answers_figures(found: Answers) -> list[Figure]:
 
 
 def _window(window: WindowAnswer) -> str:
-    """Returns the hours of a window, or of several with the kind of pooling."""
-    hours = f"hours {round(window.start_hours, 2):g} to {round(window.end_hours, 2):g}"
-    return f"{window.pooling} of {window.windows} windows, {hours}" if window.pooling else hours
+    """Returns the hours of a window, or the kind of pooling of several."""
+    if window.pooling:
+        return f"the {window.pooling} of {window.windows} windows"
+    return _hours(window)
+
+
+def _hours(window: WindowAnswer) -> str:
+    return f"hours {round(window.start_hours, 2):g} to {round(window.end_hours, 2):g}"
 
 
 def _number(value: float | None) -> str:

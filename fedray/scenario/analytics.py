@@ -284,13 +284,13 @@ def _needed_of_analytics(
     trusts = asked.get("trust")
     if trusts is None:
         yield "analytics.trust", '[{ kind = "central" }]'
-    distributed = [
-        place
+    distributed = {
+        place: each
         for place, each in enumerate(trusts if isinstance(trusts, list | tuple) else ())
         if isinstance(each, Mapping) and _kind(each) == "distributed"
-    ]
-    for place in distributed:
-        if "least_devices" not in trusts[place]:
+    }
+    for place, each in distributed.items():
+        if "least_devices" not in each:
             least = rounds.get("report_goal", 1000)
             yield f"analytics.trust.{place}.least_devices", f"{least}"
     if "epsilon" not in asked:

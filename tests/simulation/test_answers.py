@@ -286,7 +286,7 @@ def test_who_came_and_holds_a_word_is_counted_before_bounding_as_device_after_de
     assert [row[1] for row in rows.rows] == ["central"] * 12 + ["distributed"] * 12
     assert [row[0] for row in windows.rows[::2]] == [
         *(f"hours {8 * each} to {8 * each + 8}" for each in range(3)),
-        "sum of 3 windows, hours 0 to 24",
+        "the sum of 3 windows",
     ]
     assert list(windows.rows[-2][2:5]) == cells
     assert [row[0] for row in coverage.rows][:3] == ["all", "zone UTC-6", "zone UTC+8"]
@@ -444,10 +444,12 @@ def test_every_question_is_answered_under_every_trust_model_that_has_a_theorem(
     assert "<html" in found.page()
     assert [figure.name for figure in found.figures()] == ["coverage"]
     if question["kind"] in ("quantiles", "distinct"):
-        assert found.headline.startswith("By central, hours 16 to 24, the last of 3: ")
+        assert found.headline.startswith("By central, hours 16 to 24, the last of 3 windows: ")
     else:
         pooling = "mean" if question == MEAN else "sum"
-        assert found.headline.startswith(f"By central, {pooling} of 3 windows, hours 0 to 24: ")
+        assert found.headline.startswith(
+            f"By central, the {pooling} of 3 windows in hours 0 to 24: "
+        )
     json.dumps(found.to_json(), allow_nan=False)
     for refused in TRUSTS[1:] if question["kind"] in CENTRAL_ONLY else ():
         other = tables(question, values)
@@ -841,9 +843,9 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     code, text, err = fedray_command("answer", str(out), *words, *rows)
     assert code == 0, err
     lines = text.split("\n\n")
-    assert re.match(r"By central, sum .*: [\d,]+ rows, largest word0 [\d.,]+ ", lines[0])
+    assert re.match(r"By central, the sum .*: [\d,]+ rows, largest word0 [\d.,]+ ", lines[0])
     assert "Error by " in " ".join(lines[0].split())
-    assert "\nThe largest rows, central, on sum of 3 windows, hours 0 to 24\n" in lines[1]
+    assert "\nThe largest rows, central, on the sum of 3 windows\n" in lines[1]
     assert len(re.findall(r"^  word\d+ ", lines[1], re.MULTILINE)) == 2
     table = pyarrow.csv.read_csv(tmp_path / "rows.csv")
     assert {"window", "trust", "label", "estimate", "low", "high"} <= set(table.column_names)
