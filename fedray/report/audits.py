@@ -83,13 +83,22 @@ def audit_tables(audit: Audit) -> list[Table]:
 def answers_table(answers: Sequence[AnswerPrivacy], is_instead: bool = False) -> Table:
     """Returns the privacy of `answers` to a question, by trust model; `is_instead` of the run's
     own."""
+    has_model = any("model" in each.basis for each in answers)
+    most = max((each.windows or 0 for each in answers), default=0)
+
+    def published(each: AnswerPrivacy) -> str:
+        is_whole = "model" in each.basis or not has_model
+        if not is_whole or (each.basis == "window" and most > 1):
+            return "a part only"
+        return "yes" if each.may_rest_on else "no"
+
     cells = {
         "trust": lambda each: each.trust,
-        "answers": lambda each: each.basis,
+        "spent on": lambda each: each.basis,
         "windows": lambda each: "-" if each.windows is None else f"{each.windows:,}",
         "epsilon": lambda each: epsilon_text(each.epsilon),
         "delta": lambda each: given_delta(each.delta),
-        "may be published": lambda each: "yes" if each.may_rest_on else "no",
+        "may be published": published,
         "mechanism": lambda each: each.mechanism,
         "theorem": lambda each: each.theorem,
     }

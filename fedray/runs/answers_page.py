@@ -23,8 +23,8 @@ from fedray.runs.window_answers import Row, TrustAnswer, WindowAnswer
 NAMED = 3
 """Rows of an answer that the headline names."""
 POOLED = {
-    "sum": "a device counts once in each window in which it came.",
-    "mean": "windows are weighted by the devices that came.",
+    "sum": "a device counts once in each window in which it came; intervals are of a normal law.",
+    "mean": "windows are weighted by the devices that came; intervals are of a normal law.",
 }
 """Meaning of the answer of several windows together, by `WindowAnswer.pooling`."""
 
@@ -133,11 +133,12 @@ def answers_tables(found: Answers) -> list[Table]:
 
 def tables_without_privacy(found: Answers) -> list[Table]:
     """The tables for beside an audit, which has that of privacy; with their subjects."""
-    has_rows = _has_rows(found)
+    has_rows, together = _has_rows(found), found.pooled
+    # One window has its largest row among the rows.
+    has_windows = together is not None and together.answers[0].released > 0
     tables = [
         *([_rows_table(found)] if has_rows else ()),
-        # One window has its largest row among the rows.
-        *([_windows_table(found)] if found.pooled or not has_rows else ()),
+        *([_windows_table(found)] if has_windows or not has_rows else ()),
         _errors_table(found),
         _coverage_table(found),
     ]
@@ -190,6 +191,11 @@ def _by_window(found: Answers, label: str | None = None) -> list[_Shown]:
     ]
 
 
+def _trust_cell(found: Answers) -> dict[str, Callable[[_Shown], str]]:
+    # The caption names an only trust model.
+    return {"trust": lambda each: each.trust} if len(found.analytics.trust) > 1 else {}
+
+
 def _figure_cells(found: Answers) -> dict[str, Callable[[_Shown], str]]:
     """Returns the cells of a row: exact, after bounding, and estimated."""
 
@@ -234,13 +240,12 @@ def _rows_table(found: Answers) -> Table:
     ]
     cells = {
         "row": lambda each: getattr(each.row, "label", "-"),
-        "trust": lambda each: each.trust,
+        **_trust_cell(found),
         **_figure_cells(found),
     }
-    table = Table.of(
+    return Table.of(
         "The largest rows", rows, cells, *_notes(found), subject=lambda each: each.subject
     )
-    return table.varied("trust")
 
 
 def _windows_table(found: Answers) -> Table:
@@ -253,13 +258,12 @@ def _windows_table(found: Answers) -> Table:
         title = f"{title}, the row {label} by window"
     cells = {
         "window": lambda each: _window(each.window),
-        "trust": lambda each: each.trust,
+        **_trust_cell(found),
         **_figure_cells(found),
     }
-    table = Table.of(
+    return Table.of(
         title, _by_window(found, label), cells, *notes, subject=lambda each: each.subject
     )
-    return table.varied("trust")
 
 
 def _errors_table(found: Answers) -> Table:
@@ -271,7 +275,7 @@ def _errors_table(found: Answers) -> Table:
     }
     cells = {
         "window": lambda each: _window(each.window),
-        "trust": lambda each: each.trust,
+        **_trust_cell(found),
         **(of_several if _has_rows(found) else {}),
         "noise": lambda each: _number(each.answer.error),
         "noise as stated": lambda each: (

@@ -56,8 +56,8 @@ class Items:
     @property
     def most_keys(self) -> int:
         """Largest number of different keys of a device."""
-        pairs = np.unique(np.stack([self.owners, self.keys]), axis=1)
-        return int(np.bincount(pairs[0]).max(initial=0))
+        owners, _, _ = self.summed(int(self.keys.max(initial=0)) + 1)
+        return int(np.bincount(owners).max(initial=0))
 
     def summed(self, end: int) -> tuple[Int64Array, Int64Array, Float64Array]:
         """Returns (owner, key, sum of the device's values there), [J] each, by device and key.

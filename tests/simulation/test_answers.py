@@ -30,7 +30,7 @@ from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.questions.central import DiscreteGaussian
 from fedray.mechanisms.questions.registry import AnyQuestion
-from fedray.report.audits import guarantees_table
+from fedray.report.audits import answers_table, guarantees_table
 from fedray.runs.answers import Answers, answer
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
@@ -591,6 +591,13 @@ def test_the_model_and_the_answers_of_a_device_compose(tmp_path: Path) -> None:
     assert "Of the model only, not for publication." in cards[2][2]
     assert up(largest["enforced, with the model"]) in audit.verdict
     assert {row[-1] for row in guarantees_table(audit).rows} == {"the model only"}
+    said = {(row[0], row[1]): row[5] for row in answers_table(audit.answers or ()).rows}
+    assert said == {
+        (trust, basis): {"observed, with the model": "no", "enforced, with the model": "yes"}.get(
+            basis, "a part only"
+        )
+        for trust, basis in by_basis
+    }
 
 
 def test_deltas_that_add_up_to_1_are_no_privacy(trace: Trace, tmp_path: Path) -> None:
