@@ -132,17 +132,16 @@ def answers_tables(found: Answers) -> list[Table]:
 
 
 def tables_without_privacy(found: Answers) -> list[Table]:
-    """The tables for beside an audit, which has that of privacy; with their subjects."""
+    """The tables for beside an audit, which has that of privacy."""
     has_rows, together = _has_rows(found), found.pooled
     # One window has its largest row among the rows.
     has_windows = together is not None and together.answers[0].released > 0
-    tables = [
+    return [
         *([_rows_table(found)] if has_rows else ()),
         *([_windows_table(found)] if has_windows or not has_rows else ()),
         _errors_table(found),
         _coverage_table(found),
     ]
-    return [each.under(found.of) for each in tables]
 
 
 def _has_rows(found: Answers) -> bool:
