@@ -50,7 +50,8 @@ def audit_figures(audit: Audit) -> list[Figure]:
         figures.append(epsilon_over_rounds(audit))
     if audit.device_privacy is not None:
         privacy = audit.device_privacy
-        figures.append(spent_figure({"rho": privacy.curve}, privacy.is_exact))
+        of_model = " It is of the model only, without the answers." if audit.answers else ""
+        figures.append(spent_figure({"rho": privacy.curve}, privacy.is_exact, of_model))
     return figures
 
 
