@@ -6,8 +6,9 @@ get the names in the file, with the nearest existing key.
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
@@ -91,7 +92,12 @@ def _as_text(value: Any) -> Any:
 
 
 def refused(
-    refusal: type[_Refusal], source: str, error: ValidationError, kind: Any, tables: Any
+    refusal: type[_Refusal],
+    source: str,
+    error: ValidationError,
+    kind: Any,
+    tables: Any,
+    needed: Mapping[str, str] = MappingProxyType({}),
 ) -> _Refusal:
     """Returns the error for a refused table: a message of one line, and a line per problem in
     `problems`.
@@ -102,8 +108,9 @@ def refused(
         error: the validation error.
         kind: class of the whole, or a union of classes with a tag.
         tables: the validated value, as a parser returns it.
+        needed: an example for each key that is missing beyond those in `error`, or in it.
     """
-    lines = _lines(error, kind, tables)
+    lines = _lines(error, kind, tables, needed)
     found = refusal(one_line(f"{source}: {_joined(lines)}"))
     found.problems = tuple(one_line(f"{source}: {line}") for line in lines)
     return found
@@ -137,11 +144,17 @@ def _joined(lines: Sequence[str]) -> str:
     return f"{len(lines)} problems: " + "; ".join(numbered)
 
 
-def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
-    """Returns a line per problem, without problems that follow from another one."""
+def _lines(
+    error: ValidationError,
+    kind: Any,
+    tables: Any,
+    needed: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Returns a line per problem, without problems that follow from another one; then the keys that
+    are `needed` too."""
     found = error.errors(include_url=False)
     # Each unknown key is compared with all known ones, and a file may have any number of them.
-    problems = [_Problem(each, kind, tables) for each in found[:MOST_PROBLEMS]]
+    problems = [_Problem(each, kind, tables, needed) for each in found[:MOST_PROBLEMS]]
     meant = {each.meant for each in problems}
     told: list[_Problem] = []
     for each in problems:
@@ -162,7 +175,9 @@ def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
     lines = [each.line for each in told]
     if len(found) > MOST_PROBLEMS:
         lines[-1] += f"; {len(found) - MOST_PROBLEMS:,} more problems are not listed"
-    return lines
+    known = {*(each.key for each in told), *(".".join(map(str, each or ())) for each in meant)}
+    further = (key for key in needed if key not in known)
+    return [*lines, *(f"{key} is missing; add it, such as {needed[key]}" for key in further)]
 
 
 def classes_in(annotation: Any) -> list[type[BaseModel]]:
@@ -181,7 +196,7 @@ def first_sentence(description: str) -> str:
 class _Problem:
     """One entry of pydantic's list."""
 
-    def __init__(self, problem: Any, root: Any, tables: Any) -> None:
+    def __init__(self, problem: Any, root: Any, tables: Any, needed: Mapping[str, str]) -> None:
         self.kind: str = problem["type"]
         self.location = _key_path(problem["loc"], tables)
         # Pydantic's messages are sentences; here they follow a colon.
@@ -190,11 +205,16 @@ class _Problem:
             self.rules = ["input should be true or false, in lower case"]
         if problem.get("ctx", {}).get("pattern") == NAME_PATTERN:
             self.rules = ["may hold only letters, digits and, after the first, '.', '_' and '-'"]
-        self._problem = problem
+        self._problem, self._example = problem, needed.get(self.key)
         self._root = root
         self._tables = tables
         parent = _class_at(root, self.location[:-1], tables)
         self._known = list(parent.model_fields) if parent is not None else []
+
+    @property
+    def key(self) -> str:
+        """The key, with those of its tables."""
+        return ".".join(map(str, self.location))
 
     @property
     def meant(self) -> tuple[Any, ...] | None:
@@ -211,14 +231,14 @@ class _Problem:
     @property
     def line(self) -> str:
         """The problem in one line: the key, its value, the rule that it breaks, and the remedy."""
-        key = ".".join(map(str, self.location))
-        given = self._problem["input"]
+        key, given = self.key, self._problem["input"]
         match self.kind:
             case "extra_forbidden":
                 return self._line_of_unknown(key, given)
             case "missing":
                 about = self._description
-                return f"{key} is missing; add it" + (f" ({about})" if about else "")
+                example = f", such as {self._example}" if self._example else ""
+                return f"{key} is missing; add it{example}" + (f" ({about})" if about else "")
             case "union_tag_invalid" | "union_tag_not_found":
                 return self._line_of_tag(key, given)
             # Fedray's own validators already state the rule and the remedy.
@@ -248,7 +268,8 @@ class _Problem:
         full = f"{key}.{tag}" if key else tag
         known = list(names.get(tag, ()))
         if self.kind == "union_tag_not_found":
-            return f"{full} is missing; it is one of {', '.join(known)}"
+            example = f", such as {self._example}" if self._example else ""
+            return f"{full} is missing; it is one of {', '.join(known)}{example}"
         value = given.get(tag) if isinstance(given, dict) else given
         remedy = did_you_mean(str(value), known, "take one of them")
         return f"{full} = {shown(value)} is not one of {', '.join(known)}; {remedy}"

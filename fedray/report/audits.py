@@ -90,23 +90,40 @@ def audit_tables(audit: Audit) -> list[Table]:
 def answers_table(answers: Sequence[AnswerPrivacy], is_instead: bool = False) -> Table:
     """Returns the privacy of `answers` to a question, by trust model; `is_instead` of the run's
     own."""
+    has_model = any("model" in each.basis for each in answers)
+    most = max((each.windows or 0 for each in answers), default=0)
+
+    def published(each: AnswerPrivacy) -> str:
+        is_whole = "model" in each.basis or not has_model
+        if not is_whole or (each.basis == "window" and most > 1):
+            return "a part only"
+        return "yes" if each.may_rest_on else "no"
+
     cells = {
         "trust": lambda each: each.trust,
-        "of": lambda each: each.basis,
+        "spent on": lambda each: each.basis,
         "windows": lambda each: "-" if each.windows is None else f"{each.windows:,}",
         "epsilon": lambda each: epsilon_text(each.epsilon),
         "delta": lambda each: given_delta(each.delta),
-        "may rest on": lambda each: "yes" if each.may_rest_on else "no",
+        "may be published": published,
+        "mechanism": lambda each: each.mechanism,
         "theorem": lambda each: each.theorem,
     }
     note = (
-        "Of a window; observed: the most windows of a device of this trace; enforced: the most "
-        "that the rules permit. A deployment has one of the trust models."
+        "Window: answers of one window. Observed: the most windows of a device of this trace. "
+        "Enforced: the most that the rules permit. A deployment has one of the trust models."
     )
     if is_instead:
         note += " Instead of the run's question: asking both is not accounted for."
     title = "Privacy of the answers: what a device spends"
-    return Table.of(title, answers, cells, note, details=("theorem",))
+    return Table.of(
+        title,
+        answers,
+        cells,
+        note,
+        details=("mechanism", "theorem"),
+        subject=lambda each: Subject(condition=each.trust, unit="device"),
+    )
 
 
 def participation_table(audit: Audit) -> Table:
@@ -398,7 +415,10 @@ def listed(values: Sequence[int], most: int) -> str:
 
 def rests_on(guarantee: Guarantee, audit: Audit | None = None) -> str:
     """Returns whether the figures of a `guarantee` may be published, of an `audit` or of a
-    calibration: "yes", "no" or "if enforced"."""
+    calibration: "yes", "no" or "if enforced"; of a run that also answered a question, "the model
+    only"."""
+    if audit is not None and audit.answers:
+        return "the model only"
     if guarantee.may_rest_on:
         return "yes"
     conditional = {"claimed", "corrected"}

@@ -50,7 +50,8 @@ def audit_figures(audit: Audit) -> list[Figure]:
         figures.append(epsilon_over_rounds(audit))
     if audit.device_privacy is not None:
         privacy = audit.device_privacy
-        figures.append(spent_figure({"rho": privacy.curve}, privacy.is_exact))
+        of_model = " It is of the model only, without the answers." if audit.answers else ""
+        figures.append(spent_figure({"rho": privacy.curve}, privacy.is_exact, of_model))
     return figures
 
 
@@ -361,6 +362,7 @@ def epsilon_over_rounds(audit: Audit) -> Figure:
         f"{kind} at the right end of each of {counted(len(audit.over_rounds), 'step')}; before it "
         "the step is an upper bound. Observed: "
         f"it holds for this run's pattern{', without amplification' if used.sampled else ''}."
+        f"{' It is of the model only, without the answers.' if audit.answers else ''}"
     )
     marks = [Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, "epsilon")]
     most = audit.supported_epsilon if audit.findings else None

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +21,24 @@ from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.questions import AnswerPrivacy, privacy_of_answers
-from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.atomic import write_beside, write_output, write_whole
-from fedray.base.document import Document, InJson, Key, NotInJson
+from fedray.base.document import InJson, Key, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.values.values import held_by, of_rows, values_of
 from fedray.mechanisms.questions.question import Items, Plan, Truth
-from fedray.runs.coverage import CoverageGroup, Devices
+from fedray.runs.coverage import Devices
 from fedray.runs.evaluated import EvaluatedModel
+from fedray.runs.window_answers import (
+    ADDITIVE,
+    TrustAnswer,
+    WindowAnswer,
+    answer_of_rows,
+    pooled,
+    root_mean_square,
+)
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import Analytics
 from fedray.trace.evaluated import devices_of_rounds
@@ -38,11 +46,6 @@ from fedray.trace.reader import Trace
 from fedray.wire.members import are_members
 
 ANSWER_FILE = "answer.json"
-MOST_ROWS = 10_000
-"""Most rows of an answer in a document, the largest estimates first."""
-ADDITIVE = ("count", "sum", "histogram", "open_histogram", "prefix_tree")
-"""Questions whose answer grows with the devices. To compare it with that of all devices, it is
-multiplied by the number of all devices over the number that came."""
 BY_KEY = ("histogram", "open_histogram", "prefix_tree")
 """Questions whose rows are keys of the devices' values; the last two find them."""
 KNOWN_HERE = (
@@ -50,99 +53,6 @@ KNOWN_HERE = (
     "device holds the same in every window, except in an evaluation, which has no exact answer of "
     "all devices: that would take an evaluation on each of them in every round."
 )
-
-
-class Row(NamedTuple):
-    """One row of a private answer beside the exact ones."""
-
-    label: str
-    """Name of the key."""
-    estimate: float
-    """The private answer."""
-    standard_error: float
-    """Standard error of the noise; NaN if only the interval is known."""
-    low: float
-    """Lower end of the confidence interval."""
-    high: float
-    """Upper end."""
-    of_came: float
-    """Exact answer of the devices that came, from their bounded contributions."""
-    of_all: float
-    """Exact answer of all devices, from unbounded contributions."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrustAnswer(Document):
-    """The answer of a window under one trust model."""
-
-    trust: str
-    """Kind of the trust model."""
-    mechanism: str
-    """Mechanism that answers."""
-    labels: NotInJson[tuple[str, ...]]
-    """Names of the keys of the released rows [R], the largest estimates first."""
-    rows: tuple[Row, ...]
-    """The rows with the largest estimates, at most 10,000."""
-    error: float
-    """Root mean square of estimate minus exact answer of the bounded contributions that came, over
-    the rows; NaN without rows."""
-    stated_error: float
-    """Root mean square of the stated standard errors; NaN if only intervals are known."""
-    error_claim: str
-    """Whether the stated errors are "exact", a "bound" or an "estimate"."""
-    half_interval: float
-    """Mean half width of the confidence intervals; NaN without rows."""
-    confidence: float
-    """Stated probability that an interval holds the exact answer of the bounded contributions."""
-    inside: float
-    """Share of the rows whose interval holds it; NaN without rows."""
-    share: float
-    """Sum of the exact answers of all devices at the released keys over the sum at all keys; NaN
-    unless the question is additive."""
-
-    @property
-    def released(self) -> InJson[int]:
-        """R, number of released rows."""
-        return len(self.labels)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowAnswer(Document):
-    """A window: who came, and the answers."""
-
-    window: int
-    """Number of the window, from 0."""
-    start_hours: float
-    """Start of the window, hours since the start of the run."""
-    end_hours: float
-    """End of the window."""
-    coverage: tuple[CoverageGroup, ...]
-    """Groups of devices, and how many of each came; the whole population first."""
-    scale: float
-    """Devices of the population over devices that came for an additive question, else 1."""
-    of_came: float | None
-    """Exact answer of the devices that came, from unbounded contributions; None for an answer of
-    several rows."""
-    of_all: float | None
-    """Exact answer of all devices; None for an answer of several rows."""
-    bounding_bias: float
-    """Change of the exact answer of the devices that came by bounding contributions: the change
-    itself for one row, else its root mean square over rows."""
-    coverage_bias: float
-    """Exact answer of the devices that came, times `scale`, minus that of all devices, both from
-    unbounded contributions: the difference for one row, else its root mean square over rows."""
-    answers: tuple[TrustAnswer, ...]
-    """Answers, in the order of the scenario's trust models."""
-
-    @property
-    def devices(self) -> InJson[int]:
-        """Number of devices in the population during the window."""
-        return self.coverage[0].devices
-
-    @property
-    def came(self) -> InJson[int]:
-        """Number of them that answered."""
-        return self.coverage[0].came
 
 
 @dataclass(frozen=True)
@@ -169,12 +79,24 @@ class Answers(DrawnResult):
     """Whether this question is asked instead of the run's."""
     windows: tuple[WindowAnswer, ...]
     """The windows in order."""
+    pooled: WindowAnswer | None
+    """All windows together: sums of an additive question, or the mean of means weighted by the
+    devices that came. None for one window, quantiles, distinct and an evaluation, whose rounds are
+    of different models."""
+    remedy: str
+    """Bounds of the question, such as "most_keys=8", with which bounding would change the answer of
+    the first trust model no more than its noise does; empty if that is so already."""
     privacy: tuple[AnswerPrivacy, ...]
     """Privacy of a window, observed and enforced, for every trust model."""
     top: NotInJson[int] = 12
     """Rows that its tables show of an answer, the largest estimates first."""
     note: ClassVar[InJson[str]] = KNOWN_HERE
     """Source of the exact answers."""
+
+    @property
+    def whole(self) -> WindowAnswer:
+        """The answer that the headline gives: all windows together, or else the last one."""
+        return self.pooled or self.windows[-1]
 
     def __repr__(self) -> str:
         kinds = ", ".join(each.kind for each in self.analytics.trust)
@@ -314,7 +236,11 @@ def answers_of(
             "values cannot be others now; change low and high only, or run the scenario"
         )
     is_instead = asked.analytics != own.analytics
-    windows = tuple(_Asked(asked, opened, confidence, is_instead).windows())
+    asking = _Asked(asked, opened, confidence, is_instead)
+    windows = tuple(asking.windows())
+    together = None
+    if asked.evaluation is None:
+        together = pooled(windows, asked.analytics.question.kind)
     limits = enforced_limits(opened, own, None, audit.patterns)
     used = audit.mechanisms[0] if audit.mechanisms else None
     privacy = privacy_of_answers(
@@ -331,6 +257,8 @@ def answers_of(
         asked.analytics,
         is_instead,
         windows,
+        together,
+        asking.remedy(together or windows[-1]),
         privacy,
     )
 
@@ -357,6 +285,7 @@ class _Asked:
         self._devices = Devices(scenario)
         ids = self._devices.device_ids
         self._members = are_members(scenario, ids)
+        self._device_ids = devices_of_rounds(trace)
         # Noise of another seed is independent, for runs on one population and for its tasks.
         self._seed = scenario.training_seed
         # With the noise of the run's answer, both answers together would show the exact one.
@@ -377,50 +306,83 @@ class _Asked:
         opened, closed = (rounds[name][rounds["state"] == 0] for name in ("opened", "closed"))
         # A round of stored uploads is formed when their window ends.
         spans = (opened, closed) if uploads is None else (opened - uploads.seconds, opened)
-        spans = zip(
-            *(times.tolist() for times in spans), devices_of_rounds(self._trace), strict=True
-        )
-        for window, (start, end, device_ids) in enumerate(spans):
-            yield self._window(window, start, end, device_ids)
+        spans = zip(*(times.tolist() for times in spans), strict=True)
+        for window, (start, end) in enumerate(spans):
+            yield self._window(window, start, end)
 
-    def _held_by(
-        self, window: int, device_ids: UInt64Array, present: BoolArray
-    ) -> tuple[Items, Truth]:
-        """Returns the values of the devices that came, and the exact answer of all devices [N]."""
-        if self._evaluated is None:
-            of_all = self._truth(window, of_rows(self._held, np.flatnonzero(present)))
-            return of_rows(self._held, device_ids.astype(np.int64)), of_all
-        items = self._evaluated.of_round(window)
-        of_came = self._truth(window, items)
-        # It would take an evaluation on every device in every round.
-        return items, replace(of_came, values=np.full(of_came.keys.size, math.nan))
+    def remedy(self, whole: WindowAnswer) -> str:
+        """Returns bounds of the question, as overrides, with which bounding would change an answer
+        by the first trust model no more than noise does; empty if that is so already.
 
-    def _window(
-        self, window: int, start: float, end: float, device_ids: UInt64Array
-    ) -> WindowAnswer:
+        Args:
+            whole: answer of a window, or of several together.
+        """
+        answer, question = whole.answers[0], self._analytics.question
+        if not answer.is_mostly_bounded:
+            return ""
+        windows = range(whole.window, whole.window + whole.windows)
+        bounds: dict[str, float] = {}
+        for window in windows:
+            for key, value in question.loosened(self._came(window)).items():
+                extreme = min if key == "low" else max
+                bounds[key] = extreme(value, bounds.get(key, value))
+        if set(bounds) == {"most_keys"}:
+            keys = np.array(answer.keys, np.int64)
+            few, enough = question.model_dump()["most_keys"], int(bounds["most_keys"])
+            while few + 1 < enough:
+                middle = (few + enough) // 2
+                is_enough = self._is_enough(middle, keys, windows)
+                few, enough = (few, middle) if is_enough else (middle, enough)
+            bounds["most_keys"] = enough
+        return " and ".join(f"{key}={value:g}" for key, value in bounds.items())
+
+    def _is_enough(self, most_keys: int, keys: Int64Array, windows: range) -> bool:
+        """Returns whether bounding to a number of keys changes the sums over windows at `keys`, in
+        any order, no more than noise does."""
+        question = self._analytics.question.model_copy(update={"most_keys": most_keys})
+        try:
+            plan = question.plan(self._analytics.trust[0], self._analytics.budget)
+        # The noise is too large for a sampler, so fewer keys must do.
+        except InputError:
+            return True
+        change, variance = np.zeros(keys.size), 0.0
+        for window in windows:
+            items = self._came(window)
+            truth = question.truth(items, self._generator(window))
+            change += _at(truth.keys, truth.bounded - truth.values, keys)
+            variance += plan.sums.variance(items.devices)
+        return root_mean_square(change) <= question.unit * math.sqrt(variance)
+
+    def _came(self, window: int) -> Items:
+        """Returns the values of the devices that came in a window."""
+        if self._evaluated is not None:
+            return self._evaluated.of_round(window)
+        return of_rows(self._held, self._device_ids[window].astype(np.int64))
+
+    def _window(self, window: int, start: float, end: float) -> WindowAnswer:
         came = np.zeros(self._members.size, np.bool_)
-        came[device_ids] = True
+        came[self._device_ids[window]] = True
         present = self._devices.present(start, end) & self._members
         coverage = self._devices.coverage(present, came)
-        items, of_all = self._held_by(window, device_ids, present)
+        items = self._came(window)
         of_came = self._truth(window, items)
+        if self._evaluated is None:
+            of_all = self._truth(window, of_rows(self._held, np.flatnonzero(present)))
+        else:
+            # It would take an evaluation on every device in every round.
+            of_all = replace(of_came, values=np.full(of_came.keys.size, math.nan))
         is_additive = self._analytics.question.kind in ADDITIVE
         scale = coverage[0].devices / coverage[0].came if is_additive else 1.0
-        is_single = of_all.keys.size == of_came.keys.size == 1
-        bounding = of_came.bounded - of_came.values
-        uncovered = scale * _at(of_came.keys, of_came.values, of_all.keys) - of_all.values
         return WindowAnswer(
             window=window,
+            windows=1,
+            pooling="",
             start_hours=start / 3600.0,
             end_hours=end / 3600.0,
             coverage=coverage,
             scale=scale,
-            of_came=float(of_came.values[0]) if is_single else None,
-            of_all=float(of_all.values[0]) if is_single else None,
-            bounding_bias=float(bounding[0]) if is_single else _root_mean_square(bounding),
-            coverage_bias=float(uncovered[0]) if is_single else _root_mean_square(uncovered),
             answers=tuple(
-                self._answer(trust.kind, plan, window, items, of_came, of_all)
+                self._answer(trust.kind, plan, window, items, of_came, of_all, scale)
                 for trust, plan in zip(self._analytics.trust, self._plans, strict=True)
             ),
         )
@@ -433,30 +395,26 @@ class _Asked:
         items: Items,
         of_came: Truth,
         of_all: Truth,
+        scale: float,
     ) -> TrustAnswer:
         found = plan.answer(items, self._generator(window), self._confidence)
-        bounded = _at(of_came.keys, of_came.bounded, found.keys)
-        whole = _at(of_all.keys, of_all.values, found.keys)
-        is_inside = (found.low <= bounded) & (bounded <= found.high)
-        total = of_all.values.sum() if self._analytics.question.kind in ADDITIVE else math.nan
-        order = np.argsort(-found.estimates, kind="stable")
-        name = self._label if self._analytics.question.kind in BY_KEY else str
-        labels = tuple(map(name, found.keys[order].tolist()))
-        largest = order[:MOST_ROWS]
-        columns = (found.estimates, found.standard_errors, found.low, found.high, bounded, whole)
-        rows = np.stack([column[largest] for column in columns], axis=1).tolist()
-        return TrustAnswer(
-            trust=trust,
-            mechanism=plan.mechanism,
-            labels=labels,
-            rows=tuple(Row(label, *row) for label, row in zip(labels, rows, strict=False)),
-            error=_root_mean_square(found.estimates - bounded),
-            stated_error=_root_mean_square(found.standard_errors),
-            error_claim=found.error_claim,
-            half_interval=float(np.mean(found.high - found.low)) / 2 if labels else math.nan,
-            confidence=found.confidence,
-            inside=float(is_inside.mean()) if labels else math.nan,
-            share=float(whole.sum() / total) if total else math.nan,
+        own = (found.estimates, found.standard_errors, found.low, found.high)
+        exact = (
+            (of_came.keys, of_came.bounded),
+            (of_came.keys, of_came.values),
+            (of_all.keys, of_all.values),
+        )
+        columns = np.stack([*own, *(_at(*each, found.keys) for each in exact)], axis=1)
+        kind, keys = self._analytics.question.kind, found.keys.tolist()
+        return answer_of_rows(
+            trust,
+            plan.mechanism,
+            found.error_claim,
+            found.confidence,
+            [(key, self._label(key) if kind in BY_KEY else str(key)) for key in keys],
+            columns,
+            scale,
+            float(of_all.values.sum()) if kind in ADDITIVE else math.nan,
         )
 
     def _truth(self, window: int, items: Items) -> Truth:
@@ -482,7 +440,3 @@ def _write(file: Path, document: dict[str, Any]) -> Path:
 
 def _json(document: dict[str, Any]) -> bytes:
     return f"{json.dumps(document, indent=1, allow_nan=False)}\n".encode()
-
-
-def _root_mean_square(values: Float64Array) -> float:
-    return float(np.sqrt(np.mean(values**2))) if values.size else math.nan

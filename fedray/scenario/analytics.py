@@ -1,16 +1,18 @@
 """The table `analytics`: a question that every upload window answers, the values of the devices,
 and the trust models."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
 from fedray.base.errors import InputError
+from fedray.base.mistakes import classes_in
 from fedray.base.table import Share, Table, told_apart_by
 from fedray.mechanisms.questions.central import DiscreteGaussian
-from fedray.mechanisms.questions.linear import Histogram, Sum
+from fedray.mechanisms.questions.linear import Distinct, Histogram, Sum
 from fedray.mechanisms.questions.numbers import Mean, Quantiles
-from fedray.mechanisms.questions.open_domain import PrefixTree
+from fedray.mechanisms.questions.open_domain import OpenHistogram, PrefixTree
 from fedray.mechanisms.questions.question import Plan
 from fedray.mechanisms.questions.registry import AnyQuestion, AnyTrust
 from fedray.mechanisms.questions.trust import Budget
@@ -23,6 +25,7 @@ __all__ = [
     "ExampleValues",
     "NumberValues",
     "WordValues",
+    "needed_by_question",
 ]
 
 Real = Annotated[float, Field(ge=-1e9, le=1e9)]
@@ -211,6 +214,15 @@ class Analytics(Table):
         return self
 
     @model_validator(mode="after")
+    def _keys_differ(self) -> Self:
+        counts_keys = isinstance(self.question, Histogram | OpenHistogram | PrefixTree | Distinct)
+        if counts_keys and isinstance(self.values, NumberValues):
+            rule = f"is a number at key 0 of every device, and {self.question.kind} counts keys"
+            remedy = "use words, examples or custom"
+            raise InputError.of("values.kind", self.values.kind, rule, remedy)
+        return self
+
+    @model_validator(mode="after")
     def _evaluation_is_a_number(self) -> Self:
         is_number = isinstance(self.question, Mean | Quantiles | Histogram)
         if isinstance(self.values, EvaluationValues) and not is_number:
@@ -225,3 +237,96 @@ class Analytics(Table):
         if len(set(self.trust)) < len(self.trust):
             raise ValueError("trust: a trust model is given twice; leave one out")
         return self
+
+
+def needed_by_question(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the keys that the question of a scenario needs and its tables lack, each with an
+    example in TOML; empty without the table `analytics`.
+
+    Validation finds them one table after the other. Together they are one refusal of a first
+    question, and the examples fit each other.
+
+    Args:
+        tables: tables of a scenario, as a parser returns them.
+    """
+    asked = tables.get("analytics")
+    if not isinstance(asked, Mapping):
+        return {}
+    found = dict(_needed_of_analytics(asked, _table(tables, "rounds")))
+    if _kind(_table(asked, "values")) != "evaluation":
+        found |= _needed_of_rounds(tables)
+    return {key: f"{key.rpartition('.')[2]} = {value}" for key, value in found.items()}
+
+
+def _needed_of_analytics(
+    asked: Mapping[str, Any], rounds: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    question, values = _table(asked, "question"), _table(asked, "values")
+    kind = _kind(question) or "histogram"
+    words = values.get("words", 10_000) if _kind(values) == "words" else 16
+    size = question.get("size", words)
+    if "kind" not in question:
+        yield "analytics.question", f'{{ kind = "histogram", size = {size} }}'
+    for each in classes_in(AnyQuestion):
+        fields = each.model_fields
+        # A kind that does not exist is refused as such.
+        if fields["kind"].default == _kind(question):
+            required = (name for name, field in fields.items() if field.is_required())
+            for name in required:
+                if name not in question:
+                    example = size if name == "size" else (fields[name].examples or [1])[0]
+                    yield f"analytics.question.{name}", str(example)
+    if kind in ("histogram", "open_histogram", "prefix_tree", "distinct") and "values" not in asked:
+        yield "analytics.values", f'{{ kind = "words", words = {size} }}'
+    # By default there are more words than a small domain has keys.
+    if kind in ("histogram", "sum") and _kind(values) == "words" and "words" not in values:
+        yield "analytics.values.words", f"{question.get('size', words)}"
+    trusts = asked.get("trust")
+    if trusts is None:
+        yield "analytics.trust", '[{ kind = "central" }]'
+    distributed = {
+        place: each
+        for place, each in enumerate(trusts if isinstance(trusts, list | tuple) else ())
+        if isinstance(each, Mapping) and _kind(each) == "distributed"
+    }
+    for place, each in distributed.items():
+        if "least_devices" not in each:
+            least = rounds.get("report_goal", 1000)
+            yield f"analytics.trust.{place}.least_devices", f"{least}"
+    if "epsilon" not in asked:
+        yield "analytics.epsilon", "1.0"
+    if "delta" not in asked and (distributed or kind == "open_histogram"):
+        yield "analytics.delta", "1e-8"
+
+
+def _needed_of_rounds(tables: Mapping[str, Any]) -> dict[str, str]:
+    rounds = _table(tables, "rounds")
+    uploads = _table(rounds, "uploads")
+    count = rounds.get("count", 1)
+    of_uploads = {"window_hours": "24", "schedule": '{ kind = "all" }'}
+    if isinstance(count, int) and count != 1:
+        of_uploads["windows"] = f"{count}"
+    of_rounds = {"mode": '"upload-then-train"', "count": "1", "report_goal": "1000"}
+    of_rounds["uploads"] = _inline(of_uploads)
+    if "rounds" not in tables:
+        return {"rounds": _inline(of_rounds)}
+    if "uploads" in rounds:
+        del of_rounds["uploads"]
+        of_rounds |= {
+            f"uploads.{key}": each for key, each in of_uploads.items() if key not in uploads
+        }
+    return {f"rounds.{key}": each for key, each in of_rounds.items() if key not in rounds}
+
+
+def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = tables.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _kind(table: Mapping[str, Any]) -> str:
+    # Python may pass values that cannot be compared, such as arrays.
+    return kind if isinstance(kind := table.get("kind"), str) else ""
+
+
+def _inline(examples: Mapping[str, str]) -> str:
+    return f"{{ {', '.join(f'{key} = {value}' for key, value in examples.items())} }}"

@@ -30,6 +30,7 @@ from fedray.scenario.analytics import (
     EvaluationValues,
     ExampleValues,
     NumberValues,
+    needed_by_question,
 )
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
@@ -596,7 +597,8 @@ class Scenario(Table):
         try:
             return cls.model_validate(tables, context=context)
         except ValidationError as error:
-            raise refused(ScenarioError, source, error, cls, tables) from None
+            needed = needed_by_question(tables)
+            raise refused(ScenarioError, source, error, cls, tables, needed) from None
 
     def to_tables(self) -> dict[str, Any]:
         """Returns every key with its value, defaults included, as nested dicts of TOML and JSON

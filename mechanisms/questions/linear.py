@@ -1,7 +1,9 @@
 """Questions that one release of sums answers. The rows of `count`, `histogram`, `sum` and
 `distinct` are sums."""
 
+import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -106,7 +108,7 @@ class Sum(LinearQuestion):
     """Sums of clipped numbers, by key."""
     low: Annotated[float, Field(ge=-MOST_NUMBER, le=0)] = 0.0
     """Least number; 0 or negative, because a device without the key adds 0."""
-    high: Annotated[float, Field(ge=LEAST_RANGE, le=MOST_NUMBER)]
+    high: Annotated[float, Field(ge=LEAST_RANGE, le=MOST_NUMBER, examples=[10.0])]
     """Largest number, L-infinity if it is above -low."""
     size: Size = 1
     """P, number of keys; keys are 0 to P - 1."""
@@ -126,6 +128,10 @@ class Sum(LinearQuestion):
         owners, keys, sums = items.bounded(self.size, self.most_keys, rng)
         steps = rounded(np.clip(sums, self.low, self.high) / self.unit, rng)
         return Vectors(owners, keys, steps, self.size, items.devices)
+
+    def loosened(self, items: Items) -> dict[str, float]:
+        _, _, sums = items.summed(self.size)
+        return super().loosened(items) | loosened_range(self.low, self.high, sums)
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:
         _, keys, sums = items.summed(self.size)
@@ -165,6 +171,25 @@ def check_central(question: Question, trust: Trust, reason: str) -> None:
             f"{question.kind} under the trust model {trust.kind} has no theorem: {reason}; "
             "take the trust model central"
         )
+
+
+def loosened_range(low: float, high: float, numbers: Float64Array) -> dict[str, float]:
+    """Returns `low` and `high` that clip none of the numbers, rounded outward to three digits;
+    without an end that clips none as it is."""
+    numbers = numbers[np.isfinite(numbers)]
+
+    def outward(extreme: float, towards: Callable[[float], int]) -> float:
+        if extreme == 0:
+            return 0.0
+        step = 10.0 ** (math.floor(math.log10(abs(extreme))) - 2)
+        return towards(extreme / step) * step
+
+    found = {}
+    if numbers.min(initial=low) < low:
+        found["low"] = outward(float(numbers.min()), math.floor)
+    if numbers.max(initial=high) > high:
+        found["high"] = outward(float(numbers.max()), math.ceil)
+    return found
 
 
 def rounded(steps: Float64Array, rng: np.random.Generator) -> Int64Array:

@@ -14,6 +14,7 @@ from .linear import (
     MOST_SIZE,
     RESOLUTION,
     LinearQuestion,
+    loosened_range,
     rounded,
 )
 from .question import Answer, Items, Truth
@@ -21,9 +22,9 @@ from .trust import NoisySums, Shape, Vectors
 
 
 class _Numbers(LinearQuestion):
-    low: Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER)]
+    low: Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER, examples=[0.0])]
     """Least number after clipping."""
-    high: Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER)]
+    high: Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER, examples=[100.0])]
     """Largest number after clipping."""
 
     @model_validator(mode="after")
@@ -92,6 +93,9 @@ class Mean(_Numbers):
             confidence=confidence,
             devices=devices,
         )
+
+    def loosened(self, items: Items) -> dict[str, float]:
+        return loosened_range(self.low, self.high, self._of_devices(items)[1])
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:
         del rng
@@ -190,6 +194,14 @@ class Quantiles(_Numbers):
             confidence=confidence,
             devices=devices,
         )
+
+    def loosened(self, items: Items) -> dict[str, float]:
+        # Clipping moves no quantile that is within the range.
+        _, numbers = self._of_devices(items)
+        if not numbers.size:
+            return {}
+        exact = np.quantile(numbers, self.shares, method="inverted_cdf")
+        return loosened_range(self.low, self.high, exact)
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:
         del rng

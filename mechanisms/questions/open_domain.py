@@ -131,9 +131,9 @@ class PrefixTree(_Keys):
 
     kind: Literal["prefix_tree"] = "prefix_tree"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Common keys of an open domain, digit by digit."""
-    branching: Annotated[int, Field(ge=2, le=4096)]
+    branching: Annotated[int, Field(ge=2, le=4096, examples=[32])]
     """Values of a digit, such as letters and an end mark."""
-    levels: Annotated[int, Field(ge=1, le=62)]
+    levels: Annotated[int, Field(ge=1, le=62, examples=[3])]
     """Digits of a key."""
     most_prefixes: Annotated[int, Field(ge=1, le=1 << 14)] = 256
     """Most prefixes kept by a level, the most common ones."""

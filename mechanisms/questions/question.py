@@ -53,6 +53,12 @@ class Items:
         """Row of the device of each item, [I]."""
         return np.repeat(np.arange(self.devices), np.diff(self.starts))
 
+    @property
+    def most_keys(self) -> int:
+        """Largest number of different keys of a device."""
+        owners, _, _ = self.summed(int(self.keys.max(initial=0)) + 1)
+        return int(np.bincount(owners).max(initial=0))
+
     def summed(self, end: int) -> tuple[Int64Array, Int64Array, Float64Array]:
         """Returns (owner, key, sum of the device's values there), [J] each, by device and key.
 
@@ -145,6 +151,12 @@ class Question(Value, ABC):
             InputError: the budget cannot be met.
         """
         return Plan(self, trust.mechanism(self.shape, budget))
+
+    def loosened(self, items: Items) -> dict[str, float]:
+        """Returns the tightest bounds, by their keys, that change no contribution of these devices;
+        without the bounds of the question that change none as they are."""
+        held = items.most_keys
+        return {"most_keys": held} if getattr(self, "most_keys", held) < held else {}
 
     @abstractmethod
     def answered(
