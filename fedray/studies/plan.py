@@ -56,7 +56,7 @@ from fedray.runtime.tasks import TaskCounts
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.studies.goal_search import MEETS, MISSES, STARVES, GoalSearch
-from fedray.studies.plan_time import DESIGN, PlanClock, run_seconds, usual_candidates
+from fedray.studies.plan_time import PlanClock, run_seconds, usual_candidates
 from fedray.studies.remedies import PRECISION, Remedy, remedies
 from fedray.studies.simulated import (
     INTERRUPTED,
@@ -90,8 +90,6 @@ SPREAD, BY_CHANCE = 2.0, 0.02
 which another goal may differ by chance."""
 MOST_EPSILON = 100.0
 """Largest epsilon for which noise is computed; a larger target is met with hardly any."""
-WHAT_IFS = 11
-"""Usual number of what-ifs."""
 MOST_OF_THE_DEVICES = 0.95
 """Largest share of the usable devices that a round may select at once."""
 Progress = Callable[[str], None]
@@ -402,7 +400,8 @@ def make_plan(
     cache = StudyCache()
     with session(placement):
         tell = on_progress or (lambda _: None)
-        clock = PlanClock(1 if placement.backend == "in-process" else os.cpu_count() or 1)
+        places = 1 if placement.backend == "in-process" else os.cpu_count() or 1
+        clock = PlanClock(places, seeds)
         planner = _Planner(scenario, target, seeds, scale, placement, cache, tell, clock)
         start = _first_goal(scenario, target, least_goal, most)
         planner.expect(timers, start, own)
@@ -574,8 +573,6 @@ class _Planner:
     steps: int = 3
     expected: float = 0.0
     """Candidates that the search is expected to simulate."""
-    seconds: tuple[float, float] = (0.0, 0.0)
-    """Estimated seconds of a run of the search, and of one at full size."""
     strategy: Strategy | None = None
     """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
     planned limits."""
@@ -591,13 +588,14 @@ class _Planner:
         self.steps += own is not None
         self.expected = usual_candidates(len(timers)) if self.target.report_goal is None else 1.0
         hours = sorted(timers)[len(timers) // 2]
-        runs = (self._run_of(goal, hours, 0, size) for size in (self.scale, 1.0))
-        self.seconds = run_seconds(next(runs)), run_seconds(next(runs))
-        first = 0.0 if own is None else self.clock.batch(self.seconds[0], self.seeds)
-        left = first + self._seconds_of(self.expected) + self._seconds_beyond
+        clock = self.clock
+        clock.small = run_seconds(self._run_of(goal, hours, 0, self.scale))
+        clock.full = run_seconds(self._run_of(goal, hours, 0, 1.0))
+        count = self.expected + (own is not None)
+        left = clock.of_candidates(count) + clock.beyond_search
         self.on_progress(
             f"about {self.expected:.0f} candidates of {self.seeds} runs each and "
-            f"{self.clock.left(left)}; longer if none meets the target"
+            f"{clock.left(left)}; longer if none meets the target"
         )
 
     def own(self, scenario: Scenario) -> Candidate:
@@ -678,7 +676,7 @@ class _Planner:
             runs = [self._run_of(goal, hours, seed, self.scale) for (hours, goal), seed in wanted]
             left = self._candidates_left(asked)
             what = f"runs for candidates ({len(self.candidates)} done, about {left:.0f} to do)"
-            after = self._seconds_of(max(0.0, left - len(asked))) + self._seconds_beyond
+            after = self.clock.of_candidates(left - len(asked)) + self.clock.beyond_search
             for (each, _), truth in zip(wanted, self._truths(runs, what, None, after), strict=True):
                 found[each].append(truth)
         return list(found.values())
@@ -701,15 +699,6 @@ class _Planner:
     def cut_short(self) -> tuple[float, ...]:
         """Timers whose search ended before its end, because they cannot be the best."""
         return tuple(h for h, each in self.searches.items() if each.next_goal() is not None)
-
-    def _seconds_of(self, candidates: float) -> float:
-        """Returns the estimated seconds of candidates of the search."""
-        return candidates * (self.clock.batch(self.seconds[0], self.seeds) + DESIGN)
-
-    @property
-    def _seconds_beyond(self) -> float:
-        """Estimated seconds of the steps after the search."""
-        return 2.0 * self.seconds[1] + self.clock.batch(self.seconds[0], WHAT_IFS)
 
     def _is_hopeless(self, failed: Candidate, top: int) -> bool:
         """Whether goals above a failed one, up to `top`, miss the target even with the noise of
@@ -768,7 +757,8 @@ class _Planner:
                 goal = proposal.report_goal
                 run = self._run_of(goal, hours, 0, 1.0)
                 what = f"full-size runs of report goal {goal:,}, timer {hours:g} h,"
-                truths = self._truths([run], what, None, self._seconds_beyond - self.seconds[1])
+                after = self.clock.beyond_search - self.clock.full
+                truths = self._truths([run], what, None, after)
                 full = self._judged(goal, hours, 1.0, truths, proposal)
             if full.meets_target:
                 # The plan's own scenario has the planned limits as rules; a run with them may be
@@ -848,7 +838,7 @@ class _Planner:
         planned, _ = planned_scenario(self.scenario, full)
         run = planned.with_overrides("training.enabled=false")
         what = "full-size runs with the planned limits as rules"
-        after = self._seconds_beyond - 2.0 * self.seconds[1]
+        after = self.clock.beyond_search - 2.0 * self.clock.full
         (truth,) = self._truths([run], what, None, after)
         # A run with a note did not end as requested, so it meets no target.
         if truth.note:

@@ -13,6 +13,8 @@ RUN, DEVICE_DAY, REPORT, DESIGN = 0.3, 2.5e-6, 4e-6, 1.0
 simulated day, report of a round, and mechanism."""
 FIRST, FURTHER = 8, 4
 """Usual numbers of candidates of the first timer, and of each further one."""
+WHAT_IFS = 11
+"""Usual number of what-ifs."""
 PRIOR = 10.0
 """Estimated seconds after which the measured pace counts as much as the estimate."""
 
@@ -40,6 +42,12 @@ class PlanClock:
 
     places: int
     """Simulations that run at the same time."""
+    seeds: int
+    """Runs of each candidate."""
+    small: float = 0.0
+    """Estimated seconds of a run of the search."""
+    full: float = 0.0
+    """Estimated seconds of a run at full size."""
     begun: float = field(default_factory=time.monotonic)
     _estimated: float = 0.0
     _measured: float = 0.0
@@ -47,6 +55,16 @@ class PlanClock:
     def batch(self, seconds: float, runs: int) -> float:
         """Returns the estimated wall-clock seconds of runs that take `seconds` each on one CPU."""
         return seconds * math.ceil(runs / self.places)
+
+    def of_candidates(self, count: float) -> float:
+        """Returns the estimated seconds of candidates of the search."""
+        return count * (self.batch(self.small, self.seeds) + DESIGN)
+
+    @property
+    def beyond_search(self) -> float:
+        """Estimated seconds of the steps after the search, if it finds a candidate: two runs at
+        full size, and the what-ifs."""
+        return 2.0 * self.full + self.batch(self.small, WHAT_IFS)
 
     def took(self, estimated: float, measured: float) -> None:
         """Takes the estimated and measured seconds of finished work."""
