@@ -586,7 +586,9 @@ class _Planner:
             own: scenario whose own settings are simulated first; None for none.
         """
         self.steps += own is not None
-        self.expected = usual_candidates(len(timers)) if self.target.report_goal is None else 1.0
+        # One goal is simulated at each timer, or several are searched.
+        is_kept = self.target.report_goal is not None
+        self.expected = float(len(timers)) if is_kept else usual_candidates(len(timers))
         hours = sorted(timers)[len(timers) // 2]
         clock = self.clock
         clock.small = run_seconds(self._run_of(goal, hours, 0, self.scale))
@@ -618,7 +620,7 @@ class _Planner:
                 refusal = str(error)
         return self._judged(goal, hours, scale, [Truth(None, note=refusal)], None, False)
 
-    def search(self, least: Least, proposals: "dict[float, Candidate | None]") -> None:
+    def search(self, least: Least, proposals: dict[float, Candidate | None]) -> None:
         """Continues all timers at once until each search is over, or the timer cannot be the best.
 
         Args:
@@ -646,7 +648,7 @@ class _Planner:
                 if not candidate.meets_target and not candidate.starves:
                     failed[hours] = candidate
 
-    def _most_to_win(self, least: Least, proposals: "dict[float, Candidate | None]") -> float:
+    def _most_to_win(self, least: Least, proposals: dict[float, Candidate | None]) -> float:
         """Returns the largest goal with which a timer can be the best; see `_best`."""
         if least == "days":
             return math.inf
@@ -658,7 +660,7 @@ class _Planner:
         ]
         return (1 + NEAR) * min(found, default=math.inf)
 
-    def _seeds_of(self, asked: "Sequence[tuple[float, int]]") -> list[list[Truth]]:
+    def _seeds_of(self, asked: Sequence[tuple[float, int]]) -> list[list[Truth]]:
         """Returns the outcomes of all seeds of each (timer, goal), or those up to the first that
         starved, which decides."""
         found: dict[tuple[float, int], list[Truth]] = {each: [] for each in asked}
@@ -681,7 +683,7 @@ class _Planner:
                 found[each].append(truth)
         return list(found.values())
 
-    def _candidates_left(self, asked: "Sequence[tuple[float, int]]") -> float:
+    def _candidates_left(self, asked: Sequence[tuple[float, int]]) -> float:
         """Returns the candidates to do, with those that are asked for."""
         known = sum(self.searches[hours].most_left for hours, _ in asked)
         if known == math.inf:
@@ -776,7 +778,7 @@ class _Planner:
                 proposals[hours] = replace(proposal, report_goal=larger)
         return None
 
-    def _propose(self, proposals: "dict[float, Candidate | None]") -> None:
+    def _propose(self, proposals: dict[float, Candidate | None]) -> None:
         """Adds the least goal that meets the target, or None, of each timer whose search ended."""
         for hours, search in self.searches.items():
             if hours in proposals or search.next_goal() is not None:

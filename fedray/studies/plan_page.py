@@ -414,7 +414,9 @@ def _what_ifs_table(plan: Plan) -> Table:
 def _would_do(plan: Plan, row: WhatIf) -> str:
     if row.needed_noise_multiplier is not None and plan.best is not None:
         z = row.needed_noise_multiplier
-        return f"z {up(z)} ({up(z / plan.best.noise_multiplier, 2)} times)"
+        # The same noise is 1.00, whatever the last digits.
+        times = up(round(z / plan.best.noise_multiplier, 6), 2)
+        return f"z {up(z)} ({times} times)"
     return "" if row.rounds is None else counted(row.rounds, "round")
 
 

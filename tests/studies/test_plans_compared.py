@@ -11,15 +11,12 @@ from made_up_plans import TARGET, failed, met
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.studies.plan import Plan
-from fedray.studies.plan_page import plan_files
 from fedray.studies.plans_compared import PlanComparison, compare_plans
 
 
 def written(plan: Plan, directory: Path) -> Path:
     directory.mkdir()
-    files = plan_files(replace(plan, best=None), "fedray plan")
-    document = {**json.loads(files["plan.json"]), **json.loads(json.dumps(plan.to_json()))}
-    (directory / "plan.json").write_text(json.dumps(document))
+    (directory / "plan.json").write_text(json.dumps({**plan.to_json(), "command": "fedray plan"}))
     return directory
 
 
