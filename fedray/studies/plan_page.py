@@ -109,7 +109,7 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         ),
         "days": lambda each: _or_dash(lambda days: _days_words(plan, days), each.days),
         "noise multiplier": lambda each: up(each.noise_multiplier or near.noise_multiplier),
-        "runs": lambda each: _remedy_runs(plan, near, each),
+        **_runs_column(plan.found, lambda each: _remedy_runs(plan, near, each)),
         "times the noise on the mean": lambda each: _times_the_noise(near, each),
     }
     return Table.of(
@@ -130,6 +130,13 @@ def _remedy_runs(plan: Plan, near: Candidate, remedy: Remedy) -> str:
     """The runs from which a remedy was found; noise and rounds follow from those of the miss."""
     is_computed = remedy.key in (NOISE, "rounds.count")
     return _runs_at(len(near.min_seps) if is_computed else plan.seeds, remedy.scale)
+
+
+def _runs_column(
+    rows: Sequence[Any], runs: Callable[[Any], str]
+) -> dict[str, Callable[[Any], str]]:
+    """Returns the column of the runs behind each row, unless the caption has those of all."""
+    return {"runs": runs} if len(set(map(runs, rows))) > 1 else {}
 
 
 def _runs_at(count: int, scale: float) -> str:
@@ -435,12 +442,16 @@ def _candidates_table(plan: Plan) -> Table:
         "spread, that one more run falls short of once in twenty times. k: the most that have room "
         "at the planned min-sep, or that a rule permits."
     )
+    # Without a run that ends there is nothing else to show.
+    rows = [each for each in plan.candidates if not each.starves] or plan.candidates
+    if plan.own is not None:
+        rows = [plan.own, *(each for each in rows if each != plan.own)]
     cells = {
         "verdict": lambda each: _verdict(plan, each),
         "timer": lambda each: f"{each.timer_hours:g} h",
         "report goal": lambda each: f"{each.report_goal:,}",
         "z": lambda each: needed_noise(each.noise_multiplier),
-        "runs": _runs_of,
+        **_runs_column(rows, _runs_of),
         "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
         "planned": lambda each: _or_dash(
             lambda _: shown_min_sep(each.planned_min_sep), each.planned_max_participations
@@ -450,10 +461,6 @@ def _candidates_table(plan: Plan) -> Table:
         "days": lambda each: _or_dash("{:.1f}".format, each.days),
         "epsilon": lambda each: _or_dash(up, each.epsilon),
     }
-    # Without a run that ends there is nothing else to show.
-    rows = [each for each in plan.candidates if not each.starves] or plan.candidates
-    if plan.own is not None:
-        rows = [plan.own, *(each for each in rows if each != plan.own)]
     return Table.of(
         "Candidates",
         rows,
@@ -494,7 +501,7 @@ def _timers_table(plan: Plan) -> Table:
         "min-sep, planned": cell(lambda each: shown_min_sep(each.planned_min_sep)),
         "days": cell(lambda each: f"{each.days:.1f}"),
         "epsilon": cell(lambda each: _or_dash(up, each.epsilon)),
-        "runs": runs,
+        **_runs_column(plan.timers, runs),
     }
     above = "Above: the search of this timer ended there, since the plan's has a smaller goal."
     return Table.of(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fedray.report.progress import duration
 from fedray.scenario import Scenario
 
-RUN, DEVICE_DAY, REPORT, DESIGN = 0.3, 2.5e-6, 4e-6, 1.0
+RUN, DEVICE_DAY, REPORT, DESIGN = 0.15, 5e-7, 2e-6, 0.2
 """Seconds of one CPU, measured on one machine to within a factor of two: for each run, device and
 simulated day, report of a round, and mechanism."""
 FIRST, FURTHER = 8, 4

@@ -70,6 +70,7 @@ def exhaustively(monkeypatch, *arguments, **options) -> Plan:
         return make_plan(*arguments, **options)
 
 
+@pytest.mark.slow  # some three thousand outcomes, and a scenario for each
 @pytest.mark.parametrize("least", ["updates", "days"])
 def test_answers_equal_those_of_an_exhaustive_search_with_fewer_runs(
     small, monkeypatch, other_cache, least: str

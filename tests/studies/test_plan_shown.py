@@ -46,7 +46,9 @@ def met(small) -> Plan:
     )
     rows = (
         WhatIf("as planned", 3.0, 7, 2.9),
-        WhatIf("population -10 %, no separation or cap", 3.0, 6, 3.3, needed_noise_multiplier=1.375),
+        WhatIf(
+            "population -10 %, no separation or cap", 3.0, 6, 3.3, needed_noise_multiplier=1.375
+        ),
         WhatIf("population -30 %", starves_at=9, rounds=9),
     )
     return Plan(TARGET, small(), 2, 0.1, best, candidates, what_ifs=rows)
