@@ -31,6 +31,7 @@ from fedray.studies.fit import Fit
 from fedray.studies.habits.fit import HabitFit
 from fedray.studies.model_audit import ModelAudit
 from fedray.studies.plan import Plan
+from fedray.studies.plans_compared import PlanComparison
 from fedray.studies.stress.result import StressResult
 from fedray.studies.sweep.run import SweepResult
 from fedray.trace.imported import ImportDocument
@@ -93,6 +94,7 @@ DOCUMENTS: Mapping[str, Document] = {
         printed.Written,
         files="The file results.json of a sweep that trains has these keys, without the files.",
     ),
+    "fedray compare, of plans": Document(PlanComparison),
     "fedray compare-mechanisms": Document(Comparison, printed.Written),
     "fedray answer": Document(
         Answers,

@@ -5,6 +5,7 @@ these functions in the order of the page. They read the figures of an `Audit`.
 """
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,20 +22,26 @@ from fedray.audit.evidence import breaches
 from fedray.audit.findings import Verdict, broken_noise, standing, verdict_sentences
 from fedray.audit.guarantees import Guarantee, Limits, observed, of_limits, shown_pairs, strongest
 from fedray.audit.left_out import worst_case
-from fedray.audit.noise import released
+from fedray.audit.noise import ServerNoise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import owner_text
+from fedray.audit.rules import rules_of
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.audit.statements.frontier import tightened
 from fedray.base.errors import shown
 from fedray.base.rounding import counted, given, given_delta, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.accounting.sampled import largest_column
+from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.triangular import TriangularStrategy
 from fedray.trace.imported import ImportedTrace
 
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
+SPENT = 0.95
+"""Share of a target from which on it counts as spent."""
+MORE_DAYS = 1.05
+"""Factor on the days of a run for those of one like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +282,57 @@ def on_target(audit: Audit) -> Remark | None:
     """Returns a remark on whether the epsilon meets the scenario's target; None without one."""
     if audit.meets_target is None or audit.scenario is None:
         return None
-    wanted = given(audit.scenario.privacy.wanted_epsilon or 0.0)
+    wanted = audit.scenario.privacy.wanted_epsilon or 0.0
     subject = "The epsilon of a device" if audit.persons else "This"
-    meets = "meets" if audit.meets_target else "misses"
-    return Remark(f"{subject} {meets} the target epsilon {wanted}.")
+    if not audit.meets_target:
+        return Remark(f"{subject} misses the target epsilon {given(wanted)}.")
+    found = audit.basis.guarantee
+    spent = 0.0 if found is None or found.epsilon is None else found.epsilon / wanted
+    said = f"{subject} meets the target epsilon {given(wanted)}, and spends {spent:.0%} of it"
+    said = f"{said.replace('%', ' %')}."
+    # The noise of devices and of samples is not calibrated.
+    is_calibrated = isinstance(audit.noise, ServerNoise) and found and found.name == "enforced"
+    return Remark(said + (_to_spend_it(audit) if is_calibrated and spent < SPENT else ""))
+
+
+def _to_spend_it(audit: Audit) -> str:
+    """Returns the commands that spend a target: noise for the trace, and days of a new run."""
+    assert audit.scenario is not None
+    own, path = audit.scenario.privacy, shlex.quote(str(audit.path))
+    target, delta = given(own.wanted_epsilon or 0.0), given(own.delta)
+    said = (
+        f" Its noise is more than the recorded rounds need. To spend all of it, `fedray calibrate "
+        f"{path} --epsilon {target} --delta {delta}` has the noise for this trace."
+    )
+    days = _days_that_do(audit)
+    if days is None:
+        return said
+    return (
+        f"{said} A timer needs noise for all days that a run may take, and this run took "
+        f"{audit.days:.1f} of {audit.scenario.rounds.max_days:g}. A new run needs less with --set "
+        f"privacy.target_epsilon={target} --set rounds.max_days={days:g}."
+    )
+
+
+def _days_that_do(audit: Audit) -> float | None:
+    """Returns the days of the run with a margin, if a timer permits fewer participations in them
+    than all rules do in `rounds.max_days`; else None."""
+    scenario, took = audit.scenario, audit.days
+    assert scenario is not None
+    rules = [each for each in rules_of(scenario.participation) if not each.unkept]
+    wait = max((each.seconds for each in rules), default=0.0)
+    if not wait or took is None or scenario.rounds.mode != "on-device":
+        return None
+    days = math.ceil(10.0 * MORE_DAYS * took) / 10.0
+    separation = max((each.separation for each in rules), default=0)
+    permitted = [each.most for each in rules if each.most is not None]
+    permitted.append(most_of_device(scenario.rounds.count, max(1, separation)))
+    permitted.append(_most_within(scenario.rounds.max_days, wait))
+    return days if _most_within(days, wait) < min(permitted) else None
+
+
+def _most_within(days: float, wait_seconds: float) -> int:
+    return math.floor(86_400.0 * days / wait_seconds) + 1
 
 
 def on_trained_sample(audit: Audit) -> Remark | None:

@@ -5,6 +5,7 @@ how often it lets a device come in the days of the run. After it, the times of i
 In both cases a device may use its limits to the full, as in the enforced guarantee of an audit.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
@@ -13,14 +14,17 @@ from fedray.audit.calibration import calibrate_trace, check_only_models
 from fedray.audit.guarantees import described, fitting, limits_of_schedule
 from fedray.audit.rules import rules_of
 from fedray.base.errors import InputError
-from fedray.base.rounding import down, given, significant
+from fedray.base.rounding import given, significant
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.participation import MinSep
-from fedray.runs.sustainable import contributions_of_a_device, last_report
+from fedray.runs.sustainable import contributions_of_a_device
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
+CAP_OVER_MEAN = 2.0
+"""Proposed cap over the mean participations of a device, since devices differ in how often they
+come."""
 _Kind = TypeVar("_Kind", bound=Scenario | SeveralTasks)
 Basis = Literal["enforced", "observed"]
 """Guarantee of a trace that a target limits."""
@@ -149,11 +153,19 @@ def _demand_rules(scenario: Scenario, permitted: MinSep | None) -> None:
     rule = "needs a rule that keeps every device out of some rounds, whenever they run" + "".join(
         unkept
     )
-    remedy = "set privacy.noise_multiplier, participation.max_participations or round_separation, "
-    # In fewer days than these, a timer keeps every device out of a round.
-    late = last_report(scenario) - 86_400.0 * scenario.rounds.max_days
-    days = ((scenario.rounds.count - 1) * scenario.participation.wait_seconds - late) / 86_400.0
-    is_kept = any("max_days" in each.rule for each in contributions_of_a_device(scenario))
-    below = f" below {down(days, 2)}" if is_kept and days > 0.0 else ""
-    remedy += f"or rounds.max_days{below} beside a timer (the fewer days, the less noise)"
-    raise InputError.of(f"privacy.{key}", most, rule, remedy)
+    raise InputError.of(f"privacy.{key}", most, rule, _cap_to_choose(scenario))
+
+
+def _cap_to_choose(scenario: Scenario) -> str:
+    """Returns the remedy for rules that ensure nothing: a cap that a run has room for."""
+    if scenario.participation.history_loss_per_day is not None:
+        return "leave participation.history_loss_per_day out and set a cap, or the noise itself"
+    n, usable = scenario.rounds.count, scenario.device_ids * scenario.serving_share
+    mean = n * scenario.rounds.report_goal / usable
+    cap = min(n - 1, math.ceil(CAP_OVER_MEAN * mean))
+    if cap <= mean:
+        return "set privacy.noise_multiplier, since each device is in nearly every round"
+    return (
+        f"set participation.max_participations={cap}, where the mean is {mean:.2g} (the smaller "
+        "the cap, the less noise)"
+    )

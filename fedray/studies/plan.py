@@ -21,10 +21,11 @@ devices' own behaviour; a second run of the full size, with the rules, shows the
 import itertools
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -48,15 +49,15 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
-from fedray.report.progress import duration
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
 from fedray.runtime.session import session
 from fedray.runtime.tasks import TaskCounts
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
-from fedray.studies.goal_search import GoalSearch
-from fedray.studies.remedies import Remedy, remedies
+from fedray.studies.goal_search import MEETS, MISSES, STARVES, GoalSearch
+from fedray.studies.plan_time import PlanClock, run_seconds, usual_candidates
+from fedray.studies.remedies import PRECISION, Remedy, remedies
 from fedray.studies.simulated import (
     INTERRUPTED,
     StudyCache,
@@ -84,6 +85,11 @@ NEAR = 0.05
 """Relative distance from the least goal within which the fastest candidate is chosen."""
 NEARLY = 0.1
 """The same for the epsilon of candidates that miss the target."""
+SPREAD, BY_CHANCE = 2.0, 0.02
+"""Factor on the margin of a min-sep, and relative difference between neighbouring goals, within
+which another goal may differ by chance."""
+MOST_EPSILON = 100.0
+"""Largest epsilon for which noise is computed; a larger target is met with hardly any."""
 MOST_OF_THE_DEVICES = 0.95
 """Largest share of the usable devices that a round may select at once."""
 Progress = Callable[[str], None]
@@ -224,8 +230,15 @@ class PlannedTimer(NamedTuple):
     timer_hours: float
     """Participation timer."""
     least: Candidate | None
-    """The least goal that meets the target, at full size if one was simulated; None if none does.
-    """
+    """The least goal that meets the target, at full size if one was simulated; None if none does,
+    or if the search ended early."""
+    above: int | None = None
+    """Goal below the least one, if the search ended early because the timer cannot be the best."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the least goal or one below it is known."""
+        return self.least is not None or self.above is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +282,15 @@ class Plan(DrawnResult):
     """The user's own goal, timer, noise multiplier and mechanism, simulated as the search's
     candidates; its min-seps and participations are as its rules enforced them in the runs. None if
     they were not given."""
+    cut_short: NotInJson[tuple[float, ...]] = ()
+    """Timers whose search ended early, because their least goal is above those that may be the
+    best."""
+
+    @property
+    def settings(self) -> InJson[dict[str, Any]]:
+        """The scenario that was planned for, as the tables of a file. The plan chooses its report
+        goal, timer, noise and mechanism."""
+        return self.scenario.to_tables()
 
     @property
     def found(self) -> list[Remedy]:
@@ -276,7 +298,7 @@ class Plan(DrawnResult):
         return [each for each in self.remedies if each.is_found]
 
     @property
-    def nearest(self) -> Candidate | None:
+    def nearest(self) -> InJson[Candidate | None]:
         """The candidate that misses the target by about the least; see `nearest_of`."""
         return nearest_of(self.candidates, self.own)
 
@@ -291,7 +313,19 @@ class Plan(DrawnResult):
     def timers(self) -> InJson[list[PlannedTimer]]:
         """Least report goal of each timer."""
         timers = dict.fromkeys(each.timer_hours for each in self.candidates)
-        return [PlannedTimer(hours, self._least(hours)) for hours in timers]
+        return [
+            PlannedTimer(hours, None, self._above(hours))
+            if hours in self.cut_short
+            else PlannedTimer(hours, self._least(hours))
+            for hours in timers
+        ]
+
+    def _above(self, hours: float) -> int | None:
+        """Returns the largest goal that missed below the least one that met the target."""
+        of_timer = [each for each in self.candidates if each.timer_hours == hours]
+        met = min((each.report_goal for each in of_timer if each.meets_target), default=math.inf)
+        missed = (each.report_goal for each in of_timer if not each.meets_target)
+        return max((goal for goal in missed if goal < met), default=None)
 
     def _least(self, hours: float) -> Candidate | None:
         if self.best is not None and self.best.timer_hours == hours:
@@ -366,9 +400,11 @@ def make_plan(
     cache = StudyCache()
     with session(placement):
         tell = on_progress or (lambda _: None)
-        planner = _Planner(scenario, target, seeds, scale, placement, cache, tell)
-        planner.steps += own is not None
+        places = 1 if placement.backend == "in-process" else os.cpu_count() or 1
+        clock = PlanClock(places, seeds)
+        planner = _Planner(scenario, target, seeds, scale, placement, cache, tell, clock)
         start = _first_goal(scenario, target, least_goal, most)
+        planner.expect(timers, start, own)
         try:
             judged = None
             if own is not None:
@@ -376,10 +412,10 @@ def make_plan(
                 planner.step += 1
                 if not judged.starves:
                     start = min(max(judged.report_goal, least_goal), most)
-            searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
-            planner.search(searches)
+            planner.searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
+            planner.search(least, {})
             planner.step += 1
-            best = planner.confirm(searches, least)
+            best = planner.confirm(least)
             planner.step += 1
             rows = () if best is None else planner.what_ifs(best)
             fixes = planner.remedies(judged) if best is None else ()
@@ -389,7 +425,7 @@ def make_plan(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
     common = (target, scenario, seeds, scale, best, tuple(found))
-    plan = Plan(*common, (), rows, least, fixes, judged)
+    plan = Plan(*common, (), rows, least, fixes, judged, planner.cut_short)
     warnings = (*_of_person(scenario, best), *_warnings(plan), *cache.warnings)
     return replace(plan, warnings=warnings)
 
@@ -528,14 +564,41 @@ class _Planner:
     placement: Placement
     cache: StudyCache
     on_progress: Progress
+    clock: PlanClock
     candidates: list[Candidate] = field(default_factory=list)
+    searches: dict[float, GoalSearch] = field(default_factory=dict)
+    """Search of each timer."""
     step: int = 1
     """Number of the step: own settings if there are any, search, confirmation, and the rest."""
     steps: int = 3
-    begun: float = field(default_factory=time.monotonic)
+    expected: float = 0.0
+    """Candidates that the search is expected to simulate."""
     strategy: Strategy | None = None
     """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
     planned limits."""
+
+    def expect(self, timers: Sequence[float], goal: int, own: Scenario | None) -> None:
+        """Reports the estimated candidates and time, before the first simulation.
+
+        Args:
+            timers: timers of the search.
+            goal: its first goal.
+            own: scenario whose own settings are simulated first; None for none.
+        """
+        self.steps += own is not None
+        # One goal is simulated at each timer, or several are searched.
+        is_kept = self.target.report_goal is not None
+        self.expected = float(len(timers)) if is_kept else usual_candidates(len(timers))
+        hours = sorted(timers)[len(timers) // 2]
+        clock = self.clock
+        clock.small = run_seconds(self._run_of(goal, hours, 0, self.scale))
+        clock.full = run_seconds(self._run_of(goal, hours, 0, 1.0))
+        count = self.expected + (own is not None)
+        left = clock.of_candidates(count) + clock.beyond_search
+        self.on_progress(
+            f"about {self.expected:.0f} candidates of {self.seeds} runs each and "
+            f"{clock.left(left)}; longer if none meets the target"
+        )
 
     def own(self, scenario: Scenario) -> Candidate:
         """A scenario's own goal, timer and noise multiplier; not one of the candidates."""
@@ -557,37 +620,87 @@ class _Planner:
                 refusal = str(error)
         return self._judged(goal, hours, scale, [Truth(None, note=refusal)], None, False)
 
-    def search(self, searches: "dict[float, GoalSearch]") -> None:
-        """Continues all timers at once until each search is over, or given up."""
-        hopeful, failed = dict(searches), dict[float, Candidate]()
+    def search(self, least: Least, proposals: dict[float, Candidate | None]) -> None:
+        """Continues all timers at once until each search is over, or the timer cannot be the best.
+
+        Args:
+            least: cost of the plan.
+            proposals: timers whose search is over, which are left out; see `confirm`.
+        """
+        failed = dict[float, Candidate]()
         while True:
-            wanted = {hours: self._next_goal(hours, each) for hours, each in hopeful.items()}
-            asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]
-            for hours, _ in asked:
-                top, last = searches[hours].top, failed.get(hours)
-                if last is not None and top and self._is_hopeless(last, top):
-                    del hopeful[hours]
+            asked: list[tuple[float, int]] = []
+            for hours, search in self.searches.items():
+                goal = None if hours in proposals else self._next_goal(hours, search)
+                if goal is None or search.low >= self._most_to_win(least, proposals):
+                    continue
+                last = failed.get(hours)
+                if last is not None and search.top and self._is_hopeless(last, search.top):
+                    search.is_given_up = True
                     self.on_progress(f"timer {hours:g} h: given up at goal {last.report_goal:,}")
-            asked = [each for each in asked if each[0] in hopeful]
+                    continue
+                asked.append((hours, goal))
             if not asked:
                 return
-            runs = [
-                self._run_of(goal, hours, seed, self.scale)
-                for hours, goal in asked
-                for seed in range(self.seeds)
-            ]
-            left = sum(searches[hours].most_left for hours, _ in asked)
-            known = f", about {left:.0f} to do" if left < math.inf else ""
-            what = f"runs for candidates ({len(self.candidates)} done{known})"
-            truths = self._truths(runs, what)
-            for place, (hours, goal) in enumerate(asked):
-                # The seeds of a candidate lie together, in the order in which they were asked for.
-                first = place * self.seeds
-                found = truths[first : first + self.seeds]
+            for (hours, goal), found in zip(asked, self._seeds_of(asked), strict=True):
                 candidate = self._judged(goal, hours, scale_of(goal, self.scale), found, None)
-                searches[hours].learn(goal, candidate.meets_target, candidate.starves)
+                self._learn(candidate)
                 if not candidate.meets_target and not candidate.starves:
                     failed[hours] = candidate
+
+    def _most_to_win(self, least: Least, proposals: dict[float, Candidate | None]) -> float:
+        """Returns the largest goal with which a timer can be the best; see `_best`."""
+        if least == "days":
+            return math.inf
+        found = [each.report_goal for each in proposals.values() if each is not None]
+        found += [
+            each.report_goal
+            for each in self.candidates
+            if each.meets_target and each.timer_hours not in proposals
+        ]
+        return (1 + NEAR) * min(found, default=math.inf)
+
+    def _seeds_of(self, asked: Sequence[tuple[float, int]]) -> list[list[Truth]]:
+        """Returns the outcomes of all seeds of each (timer, goal), or those up to the first that
+        starved, which decides."""
+        found: dict[tuple[float, int], list[Truth]] = {each: [] for each in asked}
+        # A run that starves takes all its days, so that one is tried before the others.
+        doubtful = [each for each in asked if self.searches[each[0]].may_starve(each[1])]
+        for part, count in ((doubtful, 1), (asked, self.seeds)):
+            wanted = [
+                (each, seed)
+                for each in part
+                if not any(truth.note for truth in found[each])
+                for seed in range(len(found[each]), count)
+            ]
+            if not wanted:
+                continue
+            runs = [self._run_of(goal, hours, seed, self.scale) for (hours, goal), seed in wanted]
+            left = self._candidates_left(asked)
+            what = f"runs for candidates ({len(self.candidates)} done, about {left:.0f} to do)"
+            after = self.clock.of_candidates(left - len(asked)) + self.clock.beyond_search
+            for (each, _), truth in zip(wanted, self._truths(runs, what, None, after), strict=True):
+                found[each].append(truth)
+        return list(found.values())
+
+    def _candidates_left(self, asked: Sequence[tuple[float, int]]) -> float:
+        """Returns the candidates to do, with those that are asked for."""
+        known = sum(self.searches[hours].most_left for hours, _ in asked)
+        if known == math.inf:
+            known = self.expected - len(self.candidates)
+        return max(float(len(asked)), known)
+
+    def _learn(self, candidate: Candidate) -> None:
+        search, goal = self.searches[candidate.timer_hours], candidate.report_goal
+        outcome = MEETS if candidate.meets_target else STARVES if candidate.starves else MISSES
+        search.learn(goal, outcome)
+        if candidate.rho is not None:
+            search.bound(*_alike(candidate), outcome)
+
+    @property
+    def cut_short(self) -> tuple[float, ...]:
+        """Timers whose search ended before its end, because they cannot be the best."""
+        return tuple(h for h, each in self.searches.items() if each.next_goal() is not None)
 
     def _is_hopeless(self, failed: Candidate, top: int) -> bool:
         """Whether goals above a failed one, up to `top`, miss the target even with the noise of
@@ -623,31 +736,32 @@ class _Planner:
                 return goal
             scale = scale_of(goal, self.scale)
             self._judged(goal, hours, scale, [Truth(None, note=refusal)], None, is_possible=False)
-            search.learn(goal, meets=False, starves=True)
+            search.learn(goal, STARVES)
         return None
 
-    def confirm(self, searches: "dict[float, GoalSearch]", least: Least) -> Candidate | None:
+    def confirm(self, least: Least) -> Candidate | None:
         """Returns the best candidate that also meets the target at full size, or None.
 
-        One that falls short is tried again with a larger goal, as far as its timer allows.
+        One that falls short is tried again with a larger goal, as far as its timer allows. Then
+        timers whose search was cut short may be the best, and are searched further.
         """
-        # Among goals that meet the target, the least has the fewest updates.
-        meeting = [each for each in self.candidates if each.meets_target]
-        meeting.sort(key=lambda each: -each.report_goal)
-        of_timer = {each.timer_hours: each for each in meeting}
-        proposals = {hours: of_timer[hours] for hours in searches if hours in of_timer}
+        proposals: dict[float, Candidate | None] = {}
         for _ in range(MOST_CONFIRMATIONS):
-            if not proposals:
+            self.search(least, proposals)
+            self._propose(proposals)
+            found = {hours: each for hours in self.searches if (each := proposals.get(hours))}
+            if not found:
                 return None
-            hours, proposal = _best(proposals, least)
+            hours, proposal = _best(found, least)
             full = proposal
             # A full-size run of the search is not simulated again.
             if not (proposal.is_full_size and proposal in self.candidates):
                 goal = proposal.report_goal
                 run = self._run_of(goal, hours, 0, 1.0)
                 what = f"full-size runs of report goal {goal:,}, timer {hours:g} h,"
-                found = self._truths([run], what)
-                full = self._judged(goal, hours, 1.0, found, proposal)
+                after = self.clock.beyond_search - self.clock.full
+                truths = self._truths([run], what, None, after)
+                full = self._judged(goal, hours, 1.0, truths, proposal)
             if full.meets_target:
                 # The plan's own scenario has the planned limits as rules; a run with them may be
                 # slower, or starve.
@@ -657,21 +771,43 @@ class _Planner:
             # A goal that passes small simulations may fall short at full size, where the least gap
             # is the smallest of more devices.
             larger = _larger_goal(full)
-            if larger is None or not searches[hours].allows(larger):
-                del proposals[hours]
+            if larger is None or not self.searches[hours].allows(larger):
+                proposals[hours] = None
             else:
                 # The smaller runs are kept for their spread, and only the goal is new.
                 proposals[hours] = replace(proposal, report_goal=larger)
         return None
+
+    def _propose(self, proposals: dict[float, Candidate | None]) -> None:
+        """Adds the least goal that meets the target, or None, of each timer whose search ended."""
+        for hours, search in self.searches.items():
+            if hours in proposals or search.next_goal() is not None:
+                continue
+            # Among goals that meet the target, the least has the fewest updates.
+            met = (e for e in self.candidates if e.timer_hours == hours and e.meets_target)
+            proposals[hours] = min(met, key=lambda each: each.report_goal, default=None)
 
     def what_ifs(self, best: Candidate) -> tuple[WhatIf, ...]:
         """What-ifs of the best candidate, simulated at the search's scale."""
         planned, strategy = planned_scenario(self.scenario, best)
 
         def simulate_all(runs: Sequence[Scenario]) -> list[Truth]:
-            return self._truths(runs, "what-ifs", simulated)
+            return self._truths(runs, "what-ifs", simulated, 0.0)
 
-        return what_ifs(planned, strategy, scale_of(best.report_goal, self.scale), simulate_all)
+        scale = scale_of(best.report_goal, self.scale)
+
+        def noise_for(participation: MinSep) -> float:
+            seen = [participation.min_sep if participation.max_participations > 1 else None]
+            found = limits_of_runs(best.rounds, seen, self.seeds, deviation=best.deviation)
+            apart = found.min_sep or best.rounds
+            limits = MinSep(best.rounds, apart, found.max_participations)
+            sensitivity, target = self._sensitivity_of(limits), best.target
+            epsilon = min(target.epsilon, MOST_EPSILON)
+            z = noise_multiplier_for(sensitivity, target.delta, epsilon=epsilon)
+            # As for remedies, since the run is smaller.
+            return z if scale == 1.0 else (1 + PRECISION) * z
+
+        return what_ifs(planned, strategy, scale, simulate_all, noise_for)
 
     def remedies(self, own: Candidate | None) -> tuple[Remedy, ...]:
         """Changes that would meet the target, from the nearest miss, at the search's scale."""
@@ -704,7 +840,8 @@ class _Planner:
         planned, _ = planned_scenario(self.scenario, full)
         run = planned.with_overrides("training.enabled=false")
         what = "full-size runs with the planned limits as rules"
-        (truth,) = self._truths([run], what)
+        after = self.clock.beyond_search - 2.0 * self.clock.full
+        (truth,) = self._truths([run], what, None, after)
         # A run with a note did not end as requested, so it meets no target.
         if truth.note:
             note = (
@@ -734,16 +871,34 @@ class _Planner:
         scenarios: Sequence[Scenario],
         what: str,
         simulate_one: Callable[[Scenario], Truth] | None = None,
+        after: float | None = None,
     ) -> list[Truth]:
-        def say(counts: TaskCounts) -> None:
-            step = f"step {self.step} of {self.steps}, {duration(time.monotonic() - self.begun)}"
-            line = counts.line(f"{what} simulated ({step} so far)")
-            line.of = " of this batch"
-            self.on_progress(line)
+        """Simulates scenarios, and reports the progress.
 
-        return simulate_runs(
+        Args:
+            scenarios: runs.
+            what: name of the runs in progress lines.
+            simulate_one: see `simulate_runs`; by default `simulated_limits`.
+            after: estimated seconds of the work after these runs; None if it is unknown.
+        """
+        begun, counted = time.monotonic(), TaskCounts(len(scenarios))
+        seconds = self.clock.batch(max(map(run_seconds, scenarios), default=0.0), len(scenarios))
+
+        def say(counts: TaskCounts) -> None:
+            nonlocal counted
+            counted = counts
+            share = (counts.jobs - counts.done) / max(1, counts.jobs + counts.kept)
+            step = f"step {self.step} of {self.steps}, {self.clock.so_far} so far"
+            if after is not None:
+                step += f", about {self.clock.left(seconds * share + after)} left"
+            self.on_progress(str(counts.line(f"{what} simulated ({step})")))
+
+        found = simulate_runs(
             scenarios, simulate_one or simulated_limits, self.placement, self.cache, say
         )
+        done = seconds * counted.jobs / max(1, counted.jobs + counted.kept)
+        self.clock.took(done, time.monotonic() - begun)
+        return found
 
     def _judged(
         self,
@@ -841,7 +996,7 @@ def scale_of(goal: int, scale: float) -> float:
 
 def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -> int:
     """The least goal that meets the target if k = rounds x goal / population, s = 2 sqrt(k)."""
-    z = 2.0 * noise_multiplier_for(1.0, target.delta, epsilon=min(target.epsilon, 100.0))
+    z = 2.0 * noise_multiplier_for(1.0, target.delta, epsilon=min(target.epsilon, MOST_EPSILON))
     once = z / target.noise_per_report
     guess = max(once, once**2 * scenario.rounds.count / scenario.population.devices)
     # Larger goals starve, and finding that out takes long.
@@ -858,6 +1013,36 @@ def _best(proposals: dict[float, Candidate], least: Least) -> tuple[float, Candi
         if least == "days" or each.report_goal <= most
     }
     return min(near.items(), key=lambda item: (item[1].days or 0.0, item[1].report_goal))
+
+
+def _alike(candidate: Candidate) -> tuple[float, float]:
+    """Returns the least and the largest goal that have the outcome of a simulated candidate, with
+    known rho, if larger rounds have no larger min-sep.
+
+    In one population larger rounds close no earlier and take more reports of the same devices. So
+    min-sep does not rise with the goal, nor does k fall: all goals above one that misses miss too,
+    until their noise makes up for it; and all below one that meets the target meet it, until theirs
+    is too small. A sensitivity is taken to grow no faster than k, and to fall no faster than
+    min-sep rises. Neighbours differ by chance: at a larger goal the largest min-sep of the seeds
+    counts, at a smaller one twice the margin.
+    """
+    assert candidate.rho is not None
+    limits, goal, n = candidate.planned_limits, candidate.report_goal, candidate.rounds
+    b, k = limits.min_sep, limits.max_participations
+    seen = [each or n for each in candidate.min_seps]
+    target = candidate.target
+    if target.epsilon > MOST_EPSILON:
+        return goal, goal
+    most = 1.0 / noise_multiplier_for(1.0, target.delta, epsilon=target.epsilon)
+    needed = goal * math.sqrt(2.0 * candidate.rho) / most
+    if candidate.meets_target:
+        mean = sum(seen) / len(seen)
+        apart = max(1, math.floor((1 - BY_CHANCE) * (mean - SPREAD * (mean - b))))
+        more = max(k, most_of_device(n, apart))
+        return needed * (more / k) * (b / min(b, apart)), goal
+    apart = min(n, math.ceil((1 + BY_CHANCE) * max(seen)))
+    fewer = min(k, most_of_device(n, apart))
+    return goal, needed * (fewer / k) * (b / max(b, apart))
 
 
 def _larger_goal(full: Candidate) -> int | None:

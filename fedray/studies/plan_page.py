@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,9 +81,15 @@ def _nothing_found(plan: Plan) -> list[str]:
     found = {each.key: each for each in plan.found}
     if more := found.get(NOISE):
         said += f" It would be met with {_times_the_noise(near, more)} times the noise on the mean"
+        said += _in_days(plan, more)
         trade = found.get(TRADE)
-        said += f", or with the same noise in {_remedy_words(plan, trade)}." if trade else "."
+        same = "" if trade is None else f"{_remedy_words(plan, trade)}{_in_days(plan, trade)}"
+        said += f"; or with the same noise: {same}." if same else "."
     return [said, *_own_words(plan), *_starved_at_full_size(plan)]
+
+
+def _in_days(plan: Plan, remedy: Remedy) -> str:
+    return "" if remedy.days is None else f" in {_days_words(plan, remedy.days)} days"
 
 
 def _times_the_noise(near: Candidate, remedy: Remedy) -> str:
@@ -102,6 +109,7 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         ),
         "days": lambda each: _or_dash(lambda days: _days_words(plan, days), each.days),
         "noise multiplier": lambda each: up(each.noise_multiplier or near.noise_multiplier),
+        **_runs_column(plan.found, lambda each: _remedy_runs(plan, near, each)),
         "times the noise on the mean": lambda each: _times_the_noise(near, each),
     }
     return Table.of(
@@ -112,7 +120,37 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more, with "
         f"a BLT of their own, timer {near.timer_hours:g} h unless a row has another; days of "
         f"fewer rounds at the same goal are in proportion. {ACCURACY}",
+        subject=lambda each: Subject(
+            condition=_remedy_words(plan, each), runs=_remedy_runs(plan, near, each)
+        ),
     )
+
+
+def _remedy_runs(plan: Plan, near: Candidate, remedy: Remedy) -> str:
+    """The runs from which a remedy was found; noise and rounds follow from those of the miss."""
+    is_computed = remedy.key in (NOISE, "rounds.count")
+    return _runs_at(len(near.min_seps) if is_computed else plan.seeds, remedy.scale)
+
+
+def _runs_column(
+    rows: Sequence[Any], runs: Callable[[Any], str]
+) -> dict[str, Callable[[Any], str]]:
+    """Returns the column of the runs behind each row, unless the caption has those of all."""
+    return {"runs": runs} if len(set(map(runs, rows))) > 1 else {}
+
+
+def _runs_at(count: int, scale: float) -> str:
+    size = "full size" if scale == 1.0 else f"{scale:.2g} of the size"
+    return f"{counted(count, 'run')} at {size}"
+
+
+def _runs_of(candidate: Candidate) -> str:
+    """The runs of a candidate, with their size."""
+    if not candidate.is_possible:
+        return "not simulated"
+    if candidate.starves:
+        return f"starved{_runs_at(1, candidate.scale).removeprefix('1 run')}"
+    return _runs_at(len(candidate.min_seps), candidate.scale)
 
 
 def _would_not_do(plan: Plan) -> Iterable[str]:
@@ -276,9 +314,10 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
     note += f" {made}{f': {command}' if command else ''}."
     tables = plan.tables()[plan.best is not None :]
     if again:
-        words = [_remedy_words(plan, each) for each in plan.found]
+        words = [f"{_remedy_words(plan, each)}{_in_days(plan, each)}" for each in plan.found]
         rows = list(zip(words, again, strict=True))
-        tables.insert(1, Table.facts("Commands that plan these changes", rows))
+        commands = Table.facts("Commands that plan these changes", rows)
+        tables.insert(1, commands.under(plan.of))
     near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
     epsilon = "unknown" if near is None else _or_dash(up, near.epsilon)
     if plan.best is None:
@@ -299,18 +338,16 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
 
 
 def plan_subject(plan: Plan) -> Subject:
-    """Returns the subject of a plan: the population, in as many runs of each candidate."""
-    runs = f"{counted(plan.seeds, 'run')} of each candidate"
-    return scenario_subject(plan.scenario, runs=runs)
+    """Returns the subject of a plan: its population, in the runs of the answer or nearest miss."""
+    shown = plan.best or plan.nearest
+    return scenario_subject(plan.scenario, runs="" if shown is None else _runs_of(shown))
 
 
 def plan_tables(plan: Plan) -> list[Table]:
     """The answer, least goals by timer, what-ifs, candidates, and caveats, which have only notes;
     if nothing meets the target, the candidates, the nearest miss first."""
     # One timer has nothing beside it.
-    timers = (
-        [_timers_table(plan)] if sum(each.least is not None for each in plan.timers) > 1 else []
-    )
+    timers = [_timers_table(plan)] if sum(each.is_known for each in plan.timers) > 1 else []
     tables = [*timers, _what_ifs_table(plan), _candidates_table(plan)]
     # A table without rows says nothing.
     tables = [each for each in tables if each.rows]
@@ -343,7 +380,8 @@ def _answer(plan: Plan, near: Candidate) -> Table:
         "against your own devices before you rely on them."
     )
     title = "" if plan.best else "The nearest miss"
-    return Table(title, tuple(cells), (tuple(cells.values()),), (loud,))
+    subject = Subject(runs=_runs_of(near))
+    return Table(title, tuple(cells), (tuple(cells.values()),), (loud,), subject=subject)
 
 
 def _days(candidate: Candidate) -> float | None:
@@ -359,6 +397,7 @@ def _what_ifs_table(plan: Plan) -> Table:
         "epsilon": lambda each: (
             "-" if each.epsilon is None else ("" if each.is_exact else "<= ") + up(each.epsilon)
         ),
+        "would do": lambda each: _would_do(plan, each),
     }
     goal = 1 if plan.best is None else plan.best.report_goal
     is_once = plan.best is not None and plan.best.planned_max_participations == 1
@@ -370,8 +409,22 @@ def _what_ifs_table(plan: Plan) -> Table:
         f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
         "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
         f"by its exact sensitivity unless it says <=; only the plan's rules are a guarantee.{once}",
+        "Would do, if devices are fewer: this noise multiplier, with a BLT for the row's min-sep "
+        "less the plan's margin and rules made of it; or only these rounds, with the plan's rules.",
         *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.note),
+        subject=lambda each: Subject(
+            condition=each.name, runs=_runs_at(1, scale_of(goal, plan.scale))
+        ),
     )
+
+
+def _would_do(plan: Plan, row: WhatIf) -> str:
+    if row.needed_noise_multiplier is not None and plan.best is not None:
+        z = row.needed_noise_multiplier
+        # The same noise is 1.00, whatever the last digits.
+        times = up(round(z / plan.best.noise_multiplier, 6), 2)
+        return f"z {up(z)} ({times} times)"
+    return "" if row.rounds is None else counted(row.rounds, "round")
 
 
 def _what_if_min_sep(row: WhatIf) -> str:
@@ -385,16 +438,20 @@ def _candidates_table(plan: Plan) -> Table:
     impossible = [each for each in plan.candidates if not each.is_possible]
     least = sorted(impossible, key=lambda each: each.report_goal)[:1]
     how = (
-        f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
+        "Runs differ in their seeds. Planned: with a margin below the seeds' min-seps, from their "
         "spread, that one more run falls short of once in twenty times. k: the most that have room "
-        "at the planned min-sep, or that a rule permits. Size 1 is the whole population."
+        "at the planned min-sep, or that a rule permits."
     )
+    # Without a run that ends there is nothing else to show.
+    rows = [each for each in plan.candidates if not each.starves] or plan.candidates
+    if plan.own is not None:
+        rows = [plan.own, *(each for each in rows if each != plan.own)]
     cells = {
         "verdict": lambda each: _verdict(plan, each),
         "timer": lambda each: f"{each.timer_hours:g} h",
         "report goal": lambda each: f"{each.report_goal:,}",
         "z": lambda each: needed_noise(each.noise_multiplier),
-        "size": lambda each: f"{each.scale:.2g}" if each.is_possible else "-",
+        **_runs_column(rows, _runs_of),
         "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
         "planned": lambda each: _or_dash(
             lambda _: shown_min_sep(each.planned_min_sep), each.planned_max_participations
@@ -404,10 +461,6 @@ def _candidates_table(plan: Plan) -> Table:
         "days": lambda each: _or_dash("{:.1f}".format, each.days),
         "epsilon": lambda each: _or_dash(up, each.epsilon),
     }
-    # Without a run that ends there is nothing else to show.
-    rows = [each for each in plan.candidates if not each.starves] or plan.candidates
-    if plan.own is not None:
-        rows = [plan.own, *(each for each in rows if each != plan.own)]
     return Table.of(
         "Candidates",
         rows,
@@ -419,6 +472,7 @@ def _candidates_table(plan: Plan) -> Table:
         method=(how,),
         # They follow from the other columns.
         details=("z", "population / goal"),
+        subject=lambda each: Subject(runs=_runs_of(each)),
     )
 
 
@@ -437,26 +491,34 @@ def _timers_table(plan: Plan) -> Table:
     def cell(text: Callable[[Candidate], str]) -> Callable[[PlannedTimer], str]:
         return lambda row: _or_dash(text, row.least)
 
+    def runs(row: PlannedTimer) -> str:
+        return _runs_at(plan.seeds, plan.scale) if row.least is None else _runs_of(row.least)
+
     cells = {
         "timer": lambda row: f"{row.timer_hours:g} h",
-        "least report goal": lambda row: (
-            "none" if row.least is None else f"{row.least.report_goal:,}"
-        ),
+        "least report goal": _least_goal,
         "device updates": cell(lambda each: f"{each.updates:,}"),
         "min-sep, planned": cell(lambda each: shown_min_sep(each.planned_min_sep)),
         "days": cell(lambda each: f"{each.days:.1f}"),
         "epsilon": cell(lambda each: _or_dash(up, each.epsilon)),
-        "simulated at": cell(
-            lambda each: "full size" if each.is_full_size else f"{each.scale:.2g} of the size"
-        ),
+        **_runs_column(plan.timers, runs),
     }
+    above = "Above: the search of this timer ended there, since the plan's has a smaller goal."
     return Table.of(
         "What a longer timer costs",
         plan.timers,
         cells,
         "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down.",
+        above if plan.cut_short else "",
         details=("device updates",),
+        subject=lambda row: Subject(runs=runs(row)),
     )
+
+
+def _least_goal(row: PlannedTimer) -> str:
+    if row.least is not None:
+        return f"{row.least.report_goal:,}"
+    return "none" if row.above is None else f"above {row.above:,}"
 
 
 def _verdict(plan: Plan, candidate: Candidate) -> str:
@@ -494,11 +556,7 @@ def plan_figures(plan: Plan) -> list[Figure]:
     """Days and epsilon over report goal: a line of the search's candidates for each timer, and the
     plan as a star."""
     target, best = plan.target.epsilon, plan.best
-    goals = [each.report_goal for each in plan.candidates]
-    same = [each for each in plan.candidates if best and each.timer_hours == best.timer_hours]
-    starved = [each.report_goal for each in same if each.starves]
-    # Larger goals starve too, so the zone continues to the end of the axis.
-    zone = [Mark(min(starved), "starves", until=max(goals))] if starved else []
+    zone = _starving_zone(plan)
     note = "Lines are simulations of the search; the star is the plan at full size."
     if best is None:
         note = "Lines are simulations of the search; the star is the nearest miss."
@@ -508,33 +566,66 @@ def plan_figures(plan: Plan) -> list[Figure]:
         _figure(plan, "epsilon", note, lambda each: each.epsilon, [line, *zone]),
     ]
     # A single goal spans no axis.
-    if len(set(goals)) < 2:
+    if len({each.report_goal for each in plan.candidates}) < 2:
         figures = []
     # If a plan fails, the remedies decide.
     return figures if best is not None else [*_trade_figure(plan), *figures[::-1]]
 
 
+def _starving_zone(plan: Plan) -> list[Mark]:
+    """The goals that starve beyond all that do not, whatever their timer, so that no point lies in
+    the zone; its text names the timers with which they were tried."""
+    served = max((e.report_goal for e in plan.candidates if not e.starves), default=0)
+    starved = [e for e in plan.candidates if e.starves and e.report_goal > served]
+    if not starved:
+        return []
+    goals = [each.report_goal for each in starved]
+    timers = ", ".join(f"{hours:g}" for hours in sorted({e.timer_hours for e in starved}))
+    return [Mark(min(goals), f"starves ({timers} h)", until=max(goals))]
+
+
 def _trade_figure(plan: Plan) -> Iterable[Figure]:
-    """Yields the noise on the mean over the report goals of remedies, if it can be traded."""
+    """Yields the noise on the mean over the report goals of remedies, if it can be traded. Remedies
+    of the same goal and noise are one point."""
     near, found = plan.nearest, plan.found
     if near is None or not {HALF_TRADE, TRADE}.intersection(each.key for each in found):
         return
-    lines: dict[str, list[tuple[int, float]]] = {}
+    names: dict[tuple[int, float], list[str]] = {}
+    traded = []
     for each in found:
-        is_same = each.key in (NOISE, HALF_TRADE, TRADE)
-        name = "fewer rounds, no more device updates" if is_same else _remedy_words(plan, each)
         point = each.report_goal or near.report_goal, float(_times_the_noise(near, each))
-        lines.setdefault(name, []).append(point)
-    kinds = {name: "line" if len(points) > 1 else "points" for name, points in lines.items()}
-    shown = [one for name, kind in kinds.items() for one in _series(name, kind, lines[name])]
+        names.setdefault(point, []).append(_short_words(plan, each))
+        if each.key in (NOISE, HALF_TRADE, TRADE):
+            traded.append(point)
+    line = _series("fewer rounds, no more device updates", "line", sorted(traded))
+    points = [
+        replace(one, labels=(" or ".join(names[point]),))
+        for point in names
+        for one in _series(" or ".join(names[point]), "points", [point])
+    ]
+    goals, noise = zip(*names, strict=True)
     yield Figure(
         name="noise",
         title="What would do: noise on the mean over report goal",
         note="Noise as a multiple of the nearest miss's; each point meets the target.",
-        x=Axis("report goal", is_log=True, starts_at_zero=False),
-        y=Axis("times the noise", is_log=True, decimals=2),
-        series=tuple(shown),
+        x=_goal_axis(goals),
+        y=Axis("times the noise", needs_log(noise), decimals=2),
+        series=(*(line if len(set(traded)) > 1 else []), *points),
+        subject=Subject(runs=_runs_at(plan.seeds, min(each.scale for each in found)) + " or more"),
     )
+
+
+def _short_words(plan: Plan, remedy: Remedy) -> str:
+    """Words at a point, whose place shows goal and noise."""
+    words = [counted(remedy.rounds, "round")] if remedy.rounds else []
+    if remedy.devices:
+        words.append(f"{remedy.devices / plan.scenario.population.devices:.3g} x devices")
+    words += [f"{remedy.timer_hours:g} h"] if remedy.timer_hours else []
+    return ", ".join(words) or "more noise"
+
+
+def _goal_axis(goals: Sequence[float]) -> Axis:
+    return Axis("report goal", needs_log(goals), starts_at_zero=False, at_points=True)
 
 
 def _figure(
@@ -552,9 +643,9 @@ def _figure(
             points.append((each.report_goal, value(each)))
     series = [one for line, points in lines.items() for one in _series(line, "line", points)]
     if (star := plan.best or plan.nearest) is not None:
-        named = "plan" if plan.best is not None else "nearest miss"
-        kind = "stars" if plan.best is not None else "misses"
-        series += _series(named, kind, [(star.report_goal, value(star))])
+        kind, named = ("misses", "nearest miss") if plan.best is None else ("stars", "plan")
+        point = _series(f"{named}, {_runs_of(star)}", kind, [(star.report_goal, value(star))])
+        series += [replace(each, labels=(named,)) for each in point]
     # Without points the axes still need values.
     x = [goal for each in series for goal in each.x.tolist()] or [1.0]
     y = [mark.at for mark in marks if mark.axis == "y"]
@@ -563,10 +654,11 @@ def _figure(
         name=name,
         title=f"{name.capitalize()} over report goal",
         note=note,
-        x=Axis("report goal", is_log=needs_log(x), starts_at_zero=False),
+        x=_goal_axis([*x, *(mark.until for mark in marks if mark.until)]),
         y=Axis(name, needs_log(y), name == "days", decimals=3 if name == "epsilon" else 1),
         series=tuple(series),
         marks=tuple(marks),
+        subject=Subject(runs=f"{_runs_at(plan.seeds, plan.scale)} of each goal"),
     )
 
 

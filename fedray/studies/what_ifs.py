@@ -1,20 +1,27 @@
-"""What-ifs of a plan: what its mechanism and rules give if the devices are not as assumed.
+"""What-ifs of a plan: results of its mechanism and rules if the devices are not as assumed.
 
 A simulated row has the exact sensitivity of its trace. So its epsilon holds for that trace, whether
-or not a rule would ensure it. All rows have the mechanism and the noise of the plan.
+or not a rule would ensure it. All rows have the mechanism and the noise of the plan. If the devices
+are fewer, a row has the noise or the rounds that would do.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import ScenarioError
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.runs.sustainable import why_unsustainable
 from fedray.scenario import Scenario
+from fedray.scenario.literals import literal
+from fedray.scenario.population import DeviceClass
 from fedray.studies.simulated import Truth
+
+SLOW_SHARE, TIMES_SLOWER = 0.2, 5.0
+"""Share of the devices in a class that is slower, and factor on their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,12 @@ class WhatIf:
     does not starve."""
     note: str = ""
     """Why no run is possible; empty otherwise."""
+    needed_noise_multiplier: float | None = None
+    """Noise multiplier that meets the target without the plan's rules if devices are fewer, with
+    a mechanism made for the run's min-sep less the plan's margin; None for other rows."""
+    rounds: int | None = None
+    """Rounds that the devices suffice for, with the plan's rules and noise, if they are fewer and
+    the run starves; None for other rows, and without a round."""
 
 
 def what_ifs(
@@ -43,6 +56,7 @@ def what_ifs(
     strategy: Strategy,
     scale: float,
     simulate_all: Callable[[Sequence[Scenario]], Sequence[Truth]],
+    noise_for: Callable[[MinSep], float],
 ) -> tuple[WhatIf, ...]:
     """Returns the plan as simulated, then a row for each what-if.
 
@@ -51,6 +65,8 @@ def what_ifs(
         strategy: mechanism made for the limits.
         scale: size of the simulated runs; 1: the whole population.
         simulate_all: returns the outcomes of scenarios.
+        noise_for: returns the noise multiplier that meets the plan's target in runs like one with
+            this participation.
     """
     runs: dict[str, Scenario | str] = {}
     for name, keys in _changes(planned).items():
@@ -61,12 +77,24 @@ def what_ifs(
         except ScenarioError as error:
             runs[name] = str(error)
     truths = iter(simulate_all([run for run in runs.values() if isinstance(run, Scenario)]))
-    return tuple(
-        WhatIf(name, starves_at=0, note=run)
-        if isinstance(run, str)
-        else _of_trace(name, planned, strategy, next(truths))
-        for name, run in runs.items()
-    )
+    found = []
+    for name, run in runs.items():
+        if isinstance(run, str):
+            found.append(WhatIf(name, starves_at=0, note=run))
+            continue
+        truth = next(truths)
+        row = _of_trace(name, planned, strategy, truth)
+        if name.startswith(FEWER) and NO_RULES in name and truth.participation is not None:
+            row = replace(row, needed_noise_multiplier=noise_for(truth.participation))
+        elif name.startswith(FEWER):
+            # Rounds are the same, however many would follow.
+            row = replace(row, rounds=row.starves_at or None)
+        found.append(row)
+    return tuple(found)
+
+
+FEWER, NO_RULES = "population -", "no separation or cap"
+"""Beginning of the names of rows with fewer devices, and end of those without the plan's rules."""
 
 
 def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
@@ -79,9 +107,11 @@ def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
     )
     for percent in (10, 30):
         fewer = round(devices * (1 - percent / 100))
-        name, key = f"population -{percent} %", f"population.devices={fewer}"
+        name, key = f"{FEWER}{percent} %", f"population.devices={fewer}"
         changes[name] = (key,)
-        changes[f"{name}, no separation or cap"] = (key, *no_rules)
+        changes[f"{name}, {NO_RULES}"] = (key, *no_rules)
+    name = f"{SLOW_SHARE:.0%} of the devices {TIMES_SLOWER:g} times as slow".replace("%", " %")
+    changes[name] = (_with_slower_class(planned),)
     # Without a timer there is none to ignore.
     for percent in (1, 5) if participation.timer_hours else ():
         key = f"participation.timer_violators={percent / 100}"
@@ -97,6 +127,22 @@ def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
     name = "all devices in one time zone" if others else "spread over three time zones"
     changes[name] = (f"population.time_zones=[{', '.join(tables)}]",)
     return changes
+
+
+def _with_slower_class(planned: Scenario) -> str:
+    """Returns the override that adds a class whose devices train, download and upload slowly. The
+    other classes keep their proportions."""
+    classes = planned.population.classes or (DeviceClass(name="others", share=1.0),)
+    names = {each.name for each in classes}
+    slower = DeviceClass(
+        name=next(name for name in ("slower", "slower-2", "slower-3") if name not in names),
+        share=SLOW_SHARE,
+        train_time_factor=TIMES_SLOWER,
+        downlink_factor=1.0 / TIMES_SLOWER,
+        uplink_factor=1.0 / TIMES_SLOWER,
+    )
+    rest = [each.model_copy(update={"share": (1 - SLOW_SHARE) * each.share}) for each in classes]
+    return f"population.classes={literal((*rest, slower))}"
 
 
 def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) -> WhatIf:

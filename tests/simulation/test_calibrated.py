@@ -1,14 +1,17 @@
 """A privacy target in place of a noise multiplier: by the rules before a run, and by those of a trace."""
 
+import html
 import json
 import math
 import re
+import shlex
 
 import pytest
 
 import fedray
 from fedray.base.errors import ScenarioError
 from fedray.runs.calibrated import calibrated, worst_participation
+from fedray.runs.sustainable import why_unsustainable
 
 HERE = fedray.Placement(1, "in-process")
 RULES = {
@@ -139,18 +142,79 @@ def test_rules_that_ensure_nothing_before_a_run_are_refused(small, overrides, wo
         calibrated(small(*overrides, "privacy.target_epsilon=8.0"))
 
 
-def test_the_days_that_would_do_beside_a_timer_are_the_most(small) -> None:
-    """Of 40 rounds a timer of 2 h leaves one out in fewer days, and none 0.01 days later."""
-    keys = ("rounds={count=40, report_goal=200}", "participation.timer_hours=2")
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("participation.timer_hours=0",),
+        ("participation.timer_violators=0.1",),
+        ("rounds={count=40, report_goal=200}", "participation.timer_hours=2"),
+        ("rounds={count=400, report_goal=1000}", "participation.timer_hours=0"),
+    ],
+)
+def test_the_refusal_of_a_target_names_one_number_to_choose(small, keys: tuple[str, ...]) -> None:
+    """It is a cap that the target is calibrated to, with room for every round; a smaller one needs less noise."""
+    target = "privacy.target_epsilon=8.0"
     with pytest.raises(fedray.InputError) as refused:
+        calibrated(small(*keys, target))
+    said = str(refused.value).partition("; set ")[2]
+    (cap,) = re.findall(r"participation.max_participations=(\d+)", said)
+    assert re.findall(r"[\w.]+=", said) == ["participation.max_participations="]
+    noise = []
+    for most in (int(cap) + 1, int(cap)):
+        capped = small(*keys, target, f"participation.max_participations={most}")
+        noise.append(calibrated(capped).privacy.noise_multiplier)
+    assert noise[1] < noise[0]
+    assert why_unsustainable(small(*keys, f"participation.max_participations={cap}")) is None
+
+
+def test_a_device_that_is_in_nearly_every_round_has_no_cap_to_choose(small) -> None:
+    keys = "rounds={count=3, report_goal=15000}", "participation.timer_hours=0"
+    with pytest.raises(fedray.InputError, match="set privacy.noise_multiplier, since each device"):
         calibrated(small(*keys, "privacy.target_epsilon=8.0"))
-    found = re.search(r"rounds.max_days below ([\d.]+) beside a timer", str(refused.value))
-    assert found is not None
-    most = [
-        worst_participation(small(*keys, f"rounds.max_days={float(found[1]) + more}"))
-        for more in (-1e-6, 0.01)
-    ]
-    assert [each.max_participations for each in most] == [39, 40]
+
+
+@pytest.mark.slow
+def test_a_target_that_is_hardly_spent_has_the_share_and_two_commands_that_spend_it(
+    small, fedray_command, tmp_path
+) -> None:
+    """A timer of 12 h permits 29 participations in two weeks, and the 60 rounds took a day or two. The noise of the first command and the
+    days of the second spend what the verdict says is left."""
+    keys = (
+        *("rounds={count=60, report_goal=200, max_days=14}", "participation.timer_hours=12"),
+        *(LATE, "privacy.mechanism=tree", "training.enabled=false"),
+    )
+    file = tmp_path / "s.toml"
+    file.write_text(small(*keys, "privacy.target_epsilon=8.0").to_toml())
+    trace = fedray.run_scenario(fedray.Scenario.from_toml(file), HERE, tmp_path / "a trace")
+    audit = fedray.audit_trace(trace)
+    epsilon = audit.mechanisms[0].enforced.epsilon
+    assert epsilon < 4.0
+    said = f"This meets the target epsilon 8, and spends {epsilon / 8:.0%} of it"
+    assert said.replace("%", " %") in audit.verdict
+    assert audit.verdict in html.unescape(audit.page())
+    (command,) = re.findall(r"`fedray (calibrate [^`]+)`", audit.verdict)
+    code, out, _ = fedray_command(*shlex.split(command), "--json")
+    assert code == 0
+    z = json.loads(out)["enforced"]["noise_multiplier"]
+    assert spent(trace, z, audit.mechanisms[0].strategy).epsilon == pytest.approx(8.0, rel=1e-3)
+    options = re.findall(r"--set ([\w.]+=[\d.]*\d)", audit.verdict)
+    assert options[0] == "privacy.target_epsilon=8"
+    again = fedray.Scenario.from_toml(file, options)
+    assert audit.days < again.rounds.max_days < 1.2 * audit.days + 0.1
+    trace = fedray.run_scenario(again, HERE, tmp_path / "again")
+    audit = fedray.audit_trace(trace)
+    assert audit.rounds == 60
+    assert epsilon < 0.7 * audit.mechanisms[0].enforced.epsilon <= 8.0
+
+
+@pytest.mark.slow
+def test_a_target_that_is_spent_has_no_command_that_spends_it(small, tmp_path) -> None:
+    """A cap that the devices come to does not depend on days."""
+    keys = "participation={timer_hours=0, max_participations=2}", LATE, "privacy.mechanism=tree"
+    scenario = small(*keys, "training.enabled=false", "privacy.target_epsilon=8.0")
+    audit = fedray.audit_trace(fedray.run_scenario(scenario, HERE, tmp_path / "t"))
+    assert "spends 100 % of it." in audit.verdict
+    assert "fedray calibrate" not in audit.verdict
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""`fedray compare`: compare trained runs of one trace."""
+"""`fedray compare`: compare trained runs of one trace, or plans."""
 
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from fedray.base.errors import InputError
 from fedray.commands.frame.output import print_files, print_result, write_shown
 
 
@@ -17,17 +18,25 @@ def compare(
     figures: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Compare trained runs of one trace: metrics, paired differences, privacy and costs.
+    """Compare trained runs of one trace: metrics, paired differences, privacy and costs. Or plans:
+    their answers side by side, and the settings in which they differ.
 
     The first line is the answer. Runs that differ only in training.seed are a group, with a mean
-    over its seeds. Groups are compared by the differences of runs with the same seed.
+    over its seeds. Groups are compared by the differences of runs with the same seed. Plans are
+    directories of `fedray plan --out`, or files of `fedray plan --json`.
 
     Args:
-        runs (RUN): directories of `fedray train`, or traces with a trained run
+        runs (RUN): directories of `fedray train`, traces with a trained run, or plans
         trace (TRACE): trace of the trainings; default: where it was when a run was trained
         reach (VALUE): accuracy, or else first metric, such as 0.40: says in which round each run
             was first as good, and what it had spent by then
     """
+    from fedray.studies.plans_compared import is_plan
+
+    if all(map(is_plan, runs)):
+        given = {"trace": trace, "reach": reach, "page": page, "figures": figures}
+        _compare_plans(runs, given, as_json)
+        return
     from fedray.studies.compare import compare_runs
 
     result = compare_runs(runs, trace, reach=reach)
@@ -35,6 +44,15 @@ def compare(
     # Without the trace, the participations that epsilon follows from are unknown.
     if not result.assumptions and not as_json:
         typer.echo("Epsilon is not known: the trace is not where it was; give it by --trace.")
+
+
+def _compare_plans(plans: list[Path], given: dict[str, Any], as_json: bool) -> None:
+    from fedray.studies.plans_compared import compare_plans
+
+    for name, value in given.items():
+        if value is not None:
+            raise InputError.of(name, str(value), "is for trained runs, not plans", "leave it out")
+    print_result(compare_plans(plans), as_json)
 
 
 def print_comparison(result: Any, page: Path | None, figures: Path | None, as_json: bool) -> None:

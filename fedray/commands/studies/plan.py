@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedray.base.errors import InputError, shown
 from fedray.base.rounding import up
 from fedray.commands.frame.output import print_line, print_result, refuse_existing, write_shown
 from fedray.commands.frame.placing import placement_of
-from fedray.commands.frame.progress import progress_line
+from fedray.commands.frame.progress import IS_QUIET, progress_line
 
 PLANNED = {
     "participation.timer_hours": "give the timers to try by --timers",
@@ -44,7 +44,8 @@ def plan(
     they can, unless rounds.min_minutes_between is set; the deadline is rounds.max_days. A plan
     keeps a report goal given by --set, and a noise multiplier given with it; it says whether those
     of a file meet the target. Exit code 1 if no candidate does. An interrupted plan continues when
-    it is run again.
+    it is run again. The first line estimates the candidates and the time; `fedray compare` takes
+    two plans.
 
     Args:
         epsilon (E): largest epsilon allowed, at the scenario's privacy.delta
@@ -84,6 +85,8 @@ def plan(
         noise_per_report = value.privacy.noise_multiplier / goal
     target = PlanTarget(epsilon, value.privacy.delta, noise_per_report, report_goal=goal)
     with progress_line("planning") as show, contextlib.redirect_stdout(sys.stderr):
+        # The estimate is the first line, and stays.
+        lines = _FirstKept(show)
         found = make_plan(
             value,
             target,
@@ -91,7 +94,7 @@ def plan(
             seeds,
             scale,
             placement_of(place),
-            on_progress=show,
+            on_progress=lines,
             least=least,  # pyright: ignore[reportArgumentType]
             own=own,
         )
@@ -108,6 +111,19 @@ def plan(
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
+
+
+class _FirstKept:
+    """A listener of progress that prints the first line, unless the command is quiet."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show, self._is_first = show, True
+
+    def __call__(self, line: str) -> None:
+        if self._is_first and not IS_QUIET.get():
+            print_line(f"plan    {line}", err=True)
+        self._is_first = False
+        self._show(line)
 
 
 def _hours(timers: str) -> list[float]:
