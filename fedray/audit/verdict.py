@@ -31,7 +31,6 @@ from fedray.audit.statements.frontier import tightened
 from fedray.base.errors import shown
 from fedray.base.rounding import counted, given, given_delta, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.sampled import largest_column
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.triangular import TriangularStrategy
 from fedray.trace.imported import ImportedTrace
