@@ -66,7 +66,7 @@ class Reproduced(DrawnResult):
     drawn: Sequence[Figure] = ()
     """Figures of the page."""
     subject: Subject = UNKNOWN
-    """What the obtained figures are of; a table of another subject has its own."""
+    """Subject of the obtained figures; a table of another one has its own."""
 
     @property
     def of(self) -> Subject:

@@ -47,7 +47,7 @@ class Result(Document):
     TABLES: ClassVar[str]
     """Function that makes the tables of a result, as "module:name"."""
     SUBJECT: ClassVar[str]
-    """Function that says what the figures of a result are of, as "module:name"."""
+    """Function that returns the subject of a result, as "module:name"."""
     HEADLINE: ClassVar[str] = ""
     """Function that makes the answer of a result, as "module:name"; empty without one."""
 
@@ -58,7 +58,7 @@ class Result(Document):
 
     @property
     def of(self) -> InJson[Any]:
-        """What the figures of the result are of (`fedray.report.subject.Subject`): population,
+        """Subject of the result's figures (`fedray.report.subject.Subject`): population,
         condition, runs, unit, estimand and sample."""
         return resolve_name(self.SUBJECT)(self)
 

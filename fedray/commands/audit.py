@@ -232,7 +232,7 @@ def audit_run_of_tasks(
         )
     opened, audit = open_tasks(directory, delta, verify)
     if not as_json:
-        print_pieces([*tasks_text(audit, verbose), *(() if verbose else (WHOLE,))])
+        print_pieces([*tasks_text(audit, verbose), *(() if verbose else (WHOLE,))], audit.of)
         if verify:
             print_line(f"every column has its recorded digest; the run is {opened.digest}")
     written = write_shown(audit, page, figures)

@@ -47,4 +47,4 @@ def calibrate(
     if as_json:
         print_json(found.to_json())
     else:
-        print_pieces(calibration_text(found))
+        print_pieces(calibration_text(found), found.of)

@@ -186,10 +186,12 @@ def print_run(trace: Any, as_json: bool) -> None:
     # The page of a long run takes its time, and its reader wants the verdict.
     if not as_json:
         if answers is not None:
-            print_pieces([Paragraph("", answers.headline), *tables_without_privacy(answers)])
+            print_pieces(
+                [Paragraph("", answers.headline), *tables_without_privacy(answers)], answers.of
+            )
         if trained is not None:
-            print_pieces(training_text("Training", trained))
-        print_pieces(short_audit_text(audit))
+            print_pieces(training_text("Training", trained), trained.of)
+        print_pieces(short_audit_text(audit), audit.of)
         print_line(f"trace   {trace.path}")
     report, problem = None, ""
     try:
@@ -225,11 +227,11 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     if not as_json:
         for name, each in trained.items():
             if each is not None:
-                print_pieces(training_text(f"Training of task {name}", each))
+                print_pieces(training_text(f"Training of task {name}", each), each.of)
         for name, each in answers.items():
             said = Paragraph("", f"Evaluation by task {name}. {each.headline}")
-            print_pieces([said, *tables_without_privacy(each)])
-        print_pieces([*unanswered, *tasks_text(audit)])
+            print_pieces([said, *tables_without_privacy(each)], each.of)
+        print_pieces([*unanswered, *tasks_text(audit)], audit.of)
         for name, trace in found.traces.items():
             print_line(f"trace   {trace.path} (task {name})")
         print_line(f"run     {found.path}")

@@ -90,7 +90,7 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
         title = f"Trained on {trace.path}"
         verdict = Paragraph("", trained_verdict(trained, audit))
         pieces = (verdict, *training_text(title, trained), *end_of_run(audit))
-        print_pieces([*pieces, guarantees_table(audit)])
+        print_pieces([*pieces, guarantees_table(audit)], audit.of)
         print_line(f"`fedray audit {trained.path} --verbose` shows what these guarantees rest on.")
         print_line(f"model   {trained.path}")
     page = trained_page(trained, audit=audit)

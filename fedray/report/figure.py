@@ -217,7 +217,7 @@ class Figure:
     marks: tuple[Mark, ...] = ()
     """Lines and zones across the figure."""
     subject: Subject = UNKNOWN
-    """What all points are of; a series of another subject says so in its name."""
+    """Subject of all points; a series of another one says so in its name."""
 
     @property
     def caption(self) -> str:

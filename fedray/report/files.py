@@ -105,7 +105,7 @@ def figure_csv(figure: Figure) -> str:
     """Returns a figure's data as CSV, unrounded.
 
     A figure has a row per point (series, x, until if any, y, and the ends of its range), then a row
-    per mark; the first row says what the figure is of. Numbers are read back as the same
+    per mark; the first row has the subject. Numbers are read back as the same
     float64; unknown ones are empty.
     """
     until = {"until": f"{figure.x.title}, until"}

@@ -1,4 +1,4 @@
-"""Subjects: what a figure is of. Captions, LaTeX, CSV and JSON are made from them, so that a number
+"""Subjects of figures. Captions, LaTeX, CSV and JSON are made from them, so that a number
 keeps its population, condition and sample wherever it is copied."""
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ AS_WRITTEN = "as written"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What figures are of. A facet is empty if it is unknown, or if another one says it."""
+    """Subject of figures. A facet is empty if it is unknown, or if another one says it."""
 
     population: str = ""
     """Population or log, with its size: "paced.toml (160,000 devices)"."""

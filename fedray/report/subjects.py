@@ -1,4 +1,4 @@
-"""What the results of the core are of, for their captions."""
+"""Subjects of the results of the core, for their captions."""
 
 from pathlib import Path
 from typing import Any

@@ -55,9 +55,9 @@ class Table:
     method: tuple[str, ...] = ()
     """Notes that only pages have room for: how the figures came about."""
     subject: Subject = UNKNOWN
-    """What the figures of all rows are of."""
+    """Subject of the figures of all rows."""
     row_subjects: tuple[Subject, ...] = ()
-    """What the figures of each row are of, if the rows differ; a facet that is empty is that of
+    """Subject of the figures of each row, if the rows differ; a facet that is empty is that of
     `subject`. Cells of a row say in these words what only it has."""
 
     @classmethod
@@ -82,7 +82,7 @@ class Table:
             row_styles: style of each row.
             details: headings of columns that only pages have room for.
             method: notes that only pages have room for.
-            subject: what the figures are of, or a function that says it of an item.
+            subject: subject of the figures, or a function that returns it for an item.
         """
         items = tuple(items)
         rows = tuple(tuple(cell(item) for cell in cells.values()) for item in items)

@@ -94,9 +94,9 @@ def print_audit(
     from fedray.report.terminal import audit_text, short_audit_text
 
     if verbose:
-        print_pieces([*audit_text(audit), *bullets([trace.integrity])])
+        print_pieces([*audit_text(audit), *bullets([trace.integrity])], audit.of)
     else:
-        print_pieces([*short_audit_text(audit), WHOLE])
+        print_pieces([*short_audit_text(audit), WHOLE], audit.of)
     if not has_evidence and any(len(e.evidence) < e.broken_by for e in audit.findings):
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
     if audit.needs_noise:

@@ -12,7 +12,7 @@ import typer
 from fedray.base.atomic import write_output
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable
-from fedray.report.subject import UNKNOWN, shared_subject
+from fedray.report.subject import UNKNOWN, Subject, shared_subject
 from fedray.report.table import FORMS, Paragraph, Piece, Table
 
 WIDTH_OF_FILES = 100
@@ -80,11 +80,16 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
-def print_pieces(pieces: Iterable[Piece]) -> None:
-    """Prints tables, paragraphs and lines one after the other; an empty line follows a table. What
-    all tables are of stands once, above the first."""
+def print_pieces(pieces: Iterable[Piece], of: Subject = UNKNOWN) -> None:
+    """Prints tables, paragraphs and lines one after the other; an empty line follows a table. The
+    facets that all tables share stand once, above the first.
+
+    Args:
+        pieces: output in order.
+        of: subject of the tables, as far as they have none of their own.
+    """
     width = shutil.get_terminal_size((WIDTH_OF_FILES, 0)).columns
-    pieces = tuple(pieces)
+    pieces = [each.under(of) if isinstance(each, Table) else each for each in pieces]
     subjects = [each.subject for each in pieces if isinstance(each, Table)]
     shared = shared_subject(subjects) if len(subjects) > 1 else UNKNOWN
     is_said = not shared
