@@ -164,10 +164,10 @@ class Fit(Result):
     """The runs, in the given order."""
     scale: float
     """Size of the simulations, as a share of population and report goals."""
-    population: NotInJson[str] = ""
-    """Population of the runs, with its size; empty if unknown."""
     warnings: NotInJson[tuple[str, ...]] = ()
     """Problems of the cache."""
+    population: NotInJson[str] = ""
+    """Population of the runs, with its size; empty if unknown."""
 
     def __repr__(self) -> str:
         found = "; ".join(f"{each.parameter} {each.text}" for each in self.parameters)

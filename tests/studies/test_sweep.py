@@ -944,18 +944,33 @@ def test_the_rho_of_errors_is_called_common_only_if_all_cells_have_it() -> None:
     assert not [each for each in alone.columns if "rho" in each]
 
 
+BOUND = """
+name = "bound"
+estimate = {rounds = 12, min_sep = 4}
+target_epsilon = 4.0
+x = "min_sep"
+y = "epsilon"
+vary = {min_sep = [3, 4]}
+[[mechanisms]]
+kind = "dense"
+[[mechanisms]]
+kind = "tree"
+"""
+
+
 def test_noise_for_a_target_is_a_bound_if_the_planned_sensitivity_is_one(tmp_path: Path) -> None:
-    """More bands than the estimated min-sep have no exact sensitivity."""
-    text = GOALS.replace('kind = "blt"\nbuffers = 1\n', 'kind = "band-fhu"\nbands = 20\n')
-    result = run_sweep(*read(tmp_path, text), HERE)
+    result = run_sweep(*read(tmp_path, BOUND), HERE)
     (table,) = result.tables()
-    place = table.columns.index("z")
-    for row, cells in zip(result.table(), table.rows, strict=True):
-        planned = (row["mechanism"].startswith("band"), row["made_for"])
-        is_bound = planned == (True, "estimate") or not row["sensitivity_is_exact"]
-        assert row["noise_multiplier_is_exact"] == (not is_bound)
-        assert cells[place].startswith("<= ") == is_bound
-    assert "z with <= is an upper bound" in str(table)
+    place = table.brief().columns.index("z")
+    shown = [cells[place] for cells in table.brief().rows]
+    rows = result.table()
+    assert [each["noise_multiplier_is_exact"] for each in rows].count(False) == 2
+    for row, z in zip(rows, shown, strict=True):
+        is_dense = row["mechanism"].startswith("dense")
+        assert row["noise_multiplier_is_exact"] == (not is_dense)
+        assert z.startswith("<= ") == is_dense
+        assert row["noise_multiplier"] <= float(z.removeprefix("<= ")) * (1 + 1e-12)
+    assert "A sensitivity or z with <= is an upper bound" in " ".join(str(table).split())
 
 
 def test_keys_have_the_shortest_names_that_tell_them_apart() -> None:

@@ -355,6 +355,14 @@ def _cells_table(result: SweepResult) -> Table:
     return table.varied()
 
 
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "days": lambda value: f"{value:.5g}",
+    "regret": lambda value: f"{up(100.0 * value, 2)} %",
+    "noise_multiplier": needed_noise,
+}
+"""Text of figures that are not rounded up to `DIGITS` digits."""
+
+
 def _is_bound(row: dict[str, Any], name: str) -> bool:
     # None means that no sensitivity is known, and only False a bound.
     return name in BOUNDS and row.get(f"{name}_is_exact") is False
@@ -366,12 +374,8 @@ def _cell(row: dict[str, Any], name: str) -> str:
     # With one participation of each device no gap exists.
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
-    if name == "days" and value is not None:
-        return f"{value:.5g}"
-    if name == "regret" and value is not None:
-        return f"{up(100.0 * value, 2)} %"
-    is_noise = name == "noise_multiplier" and value is not None
-    text = needed_noise(value) if is_noise else significant(value)
+    shown = _SHOWN.get(name, significant) if value is not None else significant
+    text = shown(value)
     return f"<= {text}" if _is_bound(row, name) else text
 
 
