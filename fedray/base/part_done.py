@@ -1,6 +1,12 @@
-"""Progress of a long computation, for any display: a line of text with the share done."""
+"""Progress of a long computation, for any display: lines of text, some with the share done."""
 
 from typing import Self
+
+
+class Announcement(str):
+    """A line that stays on the screen, such as how long a study will take."""
+
+    __slots__ = ()
 
 
 class PartDone(str):

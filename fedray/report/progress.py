@@ -20,7 +20,7 @@ from rich.progress import (
 
 from fedray.base.escaped import printable
 from fedray.base.pace import Pace
-from fedray.base.part_done import PartDone
+from fedray.base.part_done import Announcement, PartDone
 from fedray.base.rounding import number_text
 from fedray.wire.messages import (
     DataProgress,
@@ -128,7 +128,14 @@ def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]
     columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda text: bar.update(task, description=printable(f"{title}: {pace.told(text)}"))
+
+        def show(text: str) -> None:
+            if isinstance(text, Announcement):
+                bar.console.print(printable(text), highlight=False, markup=False)
+            else:
+                bar.update(task, description=printable(f"{title}: {pace.told(text)}"))
+
+        yield show
 
 
 class _Pace:
@@ -204,7 +211,7 @@ class _Lines:
         """Returns the line, and whether it must be shown, like the last one."""
         if isinstance(progress, str):
             is_end = isinstance(progress, PartDone) and progress.share in (0.0, 1.0)
-            return self._pace.told(progress), is_end
+            return self._pace.told(progress), is_end or isinstance(progress, Announcement)
         if isinstance(progress, DataProgress):
             return data_text(progress), False
         if text := self._state.take(progress):

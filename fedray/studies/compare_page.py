@@ -53,7 +53,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """Means of each metric, privacy and costs, and the keys in which scenarios differ."""
     tables = [_means_table(comparison, each) for each in _answer_first(comparison)]
     if comparison.reach is not None:
-        tables.append(_reach_table(comparison.reach, comparison.delta))
+        reached = _reach_table(comparison.reach, comparison.delta)
+        tables.append(reached.under(Subject(sample=comparison.sample)))
     tables.append(_groups_table(comparison))
     if comparison.differing_keys:
         tables.append(_settings_table(comparison))
@@ -83,9 +84,19 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
         "pairs": of_pairs(lambda found: str(found.count)),
         f"difference from {best.label}": of_pairs(lambda found: interval_text(found, "+.4f")),
     }
+    if any(each.sample != comparison.sample for each in comparison.groups):
+        cells["evaluated on"] = lambda group: group.sample
     notes = (PAIRED,) if metric == comparison.metric else ()
     title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
-    return Table.of(title, comparison.groups, cells, method=notes, details=("pairs",)).varied()
+    found = Table.of(
+        title,
+        comparison.groups,
+        cells,
+        method=notes,
+        details=("pairs",),
+        subject=lambda group: Subject(sample=group.sample),
+    )
+    return found.varied()
 
 
 def _reach_table(reach: Reach, delta: float) -> Table:
@@ -178,7 +189,8 @@ def comparison_figures(comparison: Comparison) -> list[Figure]:
             _against(comparison, each, known, "epsilon", axis, epsilon, note)
             for each in comparison.metrics
         ]
-    return figures
+    # All figures are of held-out metrics.
+    return [each.under(Subject(sample=comparison.sample)) for each in figures]
 
 
 def _differences(comparison: Comparison, metric: Metric) -> Iterator[Figure]:
