@@ -11,12 +11,14 @@ from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
 from fedray.runtime import devices
 from fedray.scenario.training import Training
-from fedray.wire.messages import Evaluation, Measured
+from fedray.wire.messages import Evaluated, Evaluation, Measured
 from .data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource, Ids, Integers
 from .tasks.layout import named, tensors
 from .tasks.task import Task, Vector
 
 EXAMPLES_AT_ONCE = 2048
+MOST_EXAMPLES = 10_000
+"""Examples of all devices together on which a model is evaluated by default."""
 
 
 def evaluate(
@@ -34,7 +36,7 @@ def evaluate(
     Args:
         task: task with the metrics.
         source: source of the held-out examples.
-        training: table with `evaluation_devices` and `evaluation_examples` (per device).
+        training: table with `evaluation_devices`, and `evaluation_examples` of each.
         parameters: parameters of the model, [D]; a tensor is evaluated on its own device.
 
     Raises:
@@ -42,21 +44,38 @@ def evaluate(
     """
     wanted = min(training.evaluation_devices, source.held_out_devices)
     device_ids = FIRST_HELD_OUT + np.arange(wanted, dtype=np.uint64)
-    held = np.minimum(source.examples_on(device_ids), training.evaluation_examples)
+    held = source.examples_on(device_ids)
+    used = examples_used(held, training.evaluation_examples)
     # Sums of floats depend on the order, which is fixed to ascending numbers of examples.
-    by_examples = np.argsort(held, kind="stable")
+    by_examples = np.argsort(used, kind="stable")
     # Devices without examples come first in it, and are left out.
-    order = by_examples[np.count_nonzero(held == 0) :]
+    order = by_examples[np.count_nonzero(used == 0) :]
     with damage_refused("held-out"):
-        sums = device_sums(task, source, device_ids[order], held[order], parameters)
+        sums = device_sums(task, source, device_ids[order], used[order], parameters)
     metrics = {
         metric.name: _measured(sums[metric.name], metric.is_exponential) for metric in task.metrics
     }
-    return Evaluation(
-        metrics=metrics,
-        devices=int((held > 0).sum()),
-        examples=int(held.sum()),
-    )
+    devices = int((used > 0).sum())
+    counts = int(used.sum()), int(held.sum()), devices, int(source.held_out_devices)
+    return Evaluation(metrics, Evaluated(*counts))
+
+
+def examples_used(held: Integers, most: int | None) -> Integers:
+    """Returns the number of examples [G] on which a model is evaluated.
+
+    Without a limit they are all, or the same share of each device's (rounded down, but at least
+    one) if all are more than MOST_EXAMPLES. An equal share leaves the weights of the devices as
+    they are in all examples.
+
+    Args:
+        held: number of examples of each device, [G].
+        most: limit of a device, or None.
+    """
+    if most is not None:
+        return np.minimum(held, most)
+    # At least 1, because no device may hold any.
+    share = held * MOST_EXAMPLES // max(MOST_EXAMPLES, int(held.sum()))
+    return np.maximum(share, np.minimum(held, 1))
 
 
 def device_sums(
@@ -81,24 +100,39 @@ def device_sums(
     flat = parameters if isinstance(parameters, torch.Tensor) else torch.tensor(parameters)
     start = named(flat[None, :], task.shapes)
     sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
-    # Devices with the same number of examples form one batch.
-    for count in np.unique(counts).tolist():
-        alike = np.flatnonzero(counts == count)
-        # Memory stays bounded for any number of examples.
-        at_once = max(1, EXAMPLES_AT_ONCE // count)
-        for first in range(0, alike.size, at_once):
-            some = alike[first : first + at_once]
-            positions = np.tile(np.arange(count), (some.size, 1))
-            examples = tensors(source.examples(device_ids[some], positions), flat.device)
-            # The model is the same for all, so they may count as a single device.
-            batch = {name: part.flatten(0, 1)[None] for name, part in examples.items()}
-            with torch.no_grad():
-                measured = task.measure(start, batch)
-            for name, parts in measured.items():
-                # In float64, so that the rounding of many examples does not add up.
-                by_device = [part.double().view(some.size, count).sum(dim=1) for part in parts]
-                sums[name][some] = devices.on_host(torch.stack(by_device, dim=1))
+    # Memory stays bounded for any number of examples, so a device may be in several pieces.
+    pieces = -(-counts // EXAMPLES_AT_ONCE)
+    owners = np.repeat(np.arange(counts.size), pieces)
+    firsts = EXAMPLES_AT_ONCE * np.concatenate([np.arange(each) for each in (0, *pieces)])
+    lengths = np.minimum(counts[owners] - firsts, EXAMPLES_AT_ONCE)
+    for some in _batches(lengths):
+        columns = np.arange(lengths[some].max())
+        # Rows that are shorter repeat their last example, which is then left out.
+        is_own = columns < lengths[some, None]
+        positions = firsts[some, None] + np.minimum(columns, lengths[some, None] - 1)
+        examples = tensors(source.examples(device_ids[owners[some]], positions), flat.device)
+        # The model is the same for all, so they may count as a single device.
+        chosen = torch.from_numpy(np.flatnonzero(is_own)).to(flat.device)
+        batch = {name: part.flatten(0, 1)[chosen][None] for name, part in examples.items()}
+        with torch.no_grad():
+            measured = task.measure(start, batch)
+        begins = lengths[some].cumsum() - lengths[some]
+        for name, parts in measured.items():
+            # In float64, so that the rounding of many examples does not add up.
+            single = devices.on_host(torch.stack([part[0].double() for part in parts], dim=1))
+            np.add.at(sums[name], owners[some], np.add.reduceat(single, begins, axis=0))
     return sums
+
+
+def _batches(lengths: Integers) -> Iterator[Integers]:
+    """Yields places of rows of similar lengths, which have at most EXAMPLES_AT_ONCE examples
+    together when all are as long as the longest, or are a single row."""
+    order = np.argsort(lengths, kind="stable")
+    while order.size:
+        padded = lengths[order] * np.arange(1, order.size + 1)
+        count = max(1, int(np.searchsorted(padded, EXAMPLES_AT_ONCE, side="right")))
+        yield order[:count]
+        order = order[count:]
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun, TrainedRunWriter
 from fedray.trace.writer import TraceWriter, encode_part
 from fedray.wire.messages import (
+    Evaluated,
     Evaluation,
     Measured,
     Metric,
@@ -271,6 +272,10 @@ def quick_fits(monkeypatch) -> None:
         monkeypatch.setattr("fedray.studies.habits.fit.LEAST_SIMULATED", 1_200)
 
 
+EVALUATED = {"devices": 5, "examples": 9, "available": 9, "held_out_devices": 5}
+"""The data of the evaluations of made-up trained runs."""
+
+
 def write_trained(
     directory: Path,
     trace: Trace,
@@ -285,7 +290,7 @@ def write_trained(
     optimum: dict[str, float] | None = None,
 ) -> TrainedRun:
     """A trained run of a trace whose metrics rise evenly to `finals`, evaluated in every second round with a standard `error`; nothing is
-    trained. Of a round's 8 updates `clipped` are clipped, or as many as its number. `start` are the metrics before the training, and `planned`
+    trained. Of a round's 8 updates `clipped` are clipped, or as many as its number. `start` are the metrics before the training, with that error too, and `planned`
     the rounds of its scenario; all are trained by default."""
     scenario = Scenario.from_tables(trace.scenario).with_overrides(
         "training.enabled=true", f"rounds.count={planned or rounds}", *overrides
@@ -305,8 +310,7 @@ def write_trained(
             ),
             Evaluation(
                 {name: Measured((t + 1) / rounds * end, error) for name, end in finals.items()},
-                5,
-                9,
+                Evaluated(**EVALUATED),
             )
             if t % 2
             else None,
@@ -323,8 +327,11 @@ def write_trained(
         "aggregator_device": "cpu",
         "encoding": {"kind": "fixed_point", "bits_per_parameter": 64.0, "inflation": 1.0},
         "notes": [],
+        "update_noise": 0.0,
         "noise_warning": "",
         "start": start or {},
+        "start_errors": dict.fromkeys(start or {}, error),
+        "evaluated": EVALUATED,
         "written": "2026-01-02T00:00:00+00:00",
     }
     with TrainedRunWriter(directory) as writer:

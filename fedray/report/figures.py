@@ -11,6 +11,7 @@ from fedray.audit.filtered import Exclusions
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.rounding import counted, given, up
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
+from fedray.report.subject import Subject
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun, metric_of_answer
 from fedray.wire.messages import Metric
@@ -206,7 +207,7 @@ def held_out_metrics(trained: TrainedRun) -> list[Figure]:
     optimum = trained.document.get("optimum", {})
     answer = metric_of_answer(trained.task_metrics)
     metrics = sorted(trained.task_metrics, key=lambda metric: metric != answer)
-    return [metric_curve(metric, [line], optimum) for metric in metrics]
+    return [metric_curve(metric, [line], optimum, trained.sample) for metric in metrics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,7 @@ class MetricLine:
 
 
 def metric_curve(
-    metric: Metric, lines: Sequence[MetricLine], optimum: Mapping[str, float]
+    metric: Metric, lines: Sequence[MetricLine], optimum: Mapping[str, float], sample: str = ""
 ) -> Figure:
     """Returns a metric of models on held-out data, over rounds.
 
@@ -233,6 +234,7 @@ def metric_curve(
         metric: the metric.
         lines: lines in the order of drawing.
         optimum: best value that any model can have, for metrics for which the data states it.
+        sample: data of the evaluations; empty if it differs between lines.
     """
     best = optimum.get(metric.name)
     band = ""
@@ -247,9 +249,10 @@ def metric_curve(
         "On the data of devices that are in no population; lines only join the rounds after which "
         f"it was measured. {metric.better.capitalize()} is better.{band}",
         Axis("Rounds"),
-        Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero="share" in metric.unit),
+        Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero=False),
         tuple(_metric_series(metric, line) for line in lines),
         () if best is None else (Mark(best, "best of any model", "y"),),
+        Subject(sample=sample),
     )
 
 

@@ -72,8 +72,8 @@ def trained_verdict(trained: TrainedRun, audit: Audit | None) -> str:
     before = f" ({number_text(start[metric.name])} before)" if metric.name in start else ""
     ended = "" if audit is None or audit.ended == "completed" else f" ({audit.ended})"
     rounds = trained.short or counted(trained.document["rounds"], "round")
-    said = f"{metric.title.capitalize()} {number_text(value)}{before} after {rounds}{ended}."
-    return f"{said} {WITHOUT_TRACE if audit is None else audit.verdict}"
+    said = f"{metric.title.capitalize()} {number_text(value)}{before} on {trained.sample}"
+    return f"{said}, after {rounds}{ended}. {WITHOUT_TRACE if audit is None else audit.verdict}"
 
 
 def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ the rounds of a simulation as they are committed, and trains the same model, bit
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import itertools
 import logging
@@ -348,6 +349,19 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
             trainer.worker.close()
 
 
+def size_and_seconds(scenario: Scenario) -> tuple[int, float]:
+    """Returns the number of parameters of a model, and the predicted seconds of its training by one
+    trainer, for which some devices are trained here."""
+    # A worker has a deadline to start, and unread data may take longer.
+    build_index(scenario)
+    here = Placement(backend="in-process", trainers=1)
+    (trainer,) = start_trainers(scenario.for_trainers(), here, None)
+    with contextlib.closing(trainer.worker):
+        parameters = trainer.initial_parameters().result().size
+        estimate = _estimate(scenario, [trainer], scenario.rounds.count, DeviceTime(scenario))
+        return parameters, estimate.sample_seconds
+
+
 def rehearse(scenario: Scenario) -> None:
     """Raises InputError if a user's code, which must be trusted, would fail at once in training."""
     if scenario.training.enabled and scenario.training_files:
@@ -601,10 +615,9 @@ class _Training:
         )
         parameters = sum(math.prod(shape) for shape in self._description.shapes.values())
         self._noise_warning = ""
-        if ratio := noise_ahead(scenario, parameters):
-            told = told_ahead(
-                ratio, scenario.rounds.report_goal, parameters, scenario.population.devices
-            )
+        self._update_noise = noise_ahead(scenario, parameters)
+        if ratio := self._update_noise:
+            told = told_ahead(ratio, parameters, scenario)
             if ratio > LEARNABLE:
                 self._noise_warning = told
                 logging.getLogger("fedray").warning("fedray: warning: %s", told)
@@ -701,6 +714,7 @@ class _Training:
         self._tell()
         whole = TrainReport.of(0, [row.report for row in self._loop.metrics])
         workers, untrained = [*self._trainers, self._aggregator], self._untrained.result()
+        start = untrained.metrics.items()
         document = {
             "trace_digest": trace.digest,
             "trace": os.path.relpath(trace.path.resolve(), self.writer.directory.resolve()),
@@ -712,8 +726,11 @@ class _Training:
             "devices_at_once": self._loop.devices_at_once,
             "encoding": _encoding_figures(self._scenario, model["parameters"].size),
             "mean_norm": whole.mean_norm,
+            "update_noise": self._update_noise,
             "noise_warning": self._noise_warning,
-            "start": json_of({name: each.value for name, each in untrained.metrics.items()}),
+            "start": json_of({name: each.value for name, each in start}),
+            "start_errors": json_of({name: each.standard_error for name, each in start}),
+            "evaluated": dataclasses.asdict(untrained.data),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
             "notes": [*self._checkpoints.notes, *self._description.notes],

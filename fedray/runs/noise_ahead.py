@@ -37,12 +37,33 @@ def noise_ahead(scenario: Scenario, parameters: int) -> float:
     return scenario.update_noise_multiplier * math.sqrt(parameters) * share * error
 
 
-def told_ahead(ratio: float, goal: int, parameters: int, devices: float = math.inf) -> str:
-    """Returns this noise in a sentence, with remedies in figures if it is too much for learning:
-    a goal of fewer than all devices, or a model of some parameters."""
+def beside_deployment(scenario: Scenario) -> str:
+    """Returns the noise beside that of the deployment for which a small population stands, as a
+    sentence after a space; empty if that is not known."""
+    real, devices = scenario.training.stands_for, scenario.population.devices
+    if real is None:
+        return ""
+    return (
+        f" That is {real / devices:.3g} times the noise of the deployment of {real:,} devices for "
+        f"which these {devices:,} stand, if its report goal is larger by the same factor."
+    )
+
+
+def told_ahead(ratio: float, parameters: int, scenario: Scenario) -> str:
+    """Returns this noise in a sentence, with remedies in figures if it is too much for learning: a
+    goal of fewer than all devices, or a model of fewer parameters. Another sentence compares it
+    with the deployment for which a small population stands.
+
+    Args:
+        ratio: result of `noise_ahead`.
+        parameters: number of the model's parameters.
+        scenario: scenario of the training.
+    """
+    goal, devices = scenario.rounds.report_goal, scenario.population.devices
     text = f"The noise on a mean update is in effect {ratio:.2g} times the clip norm"
+    twin = beside_deployment(scenario)
     if ratio <= LEARNABLE:
-        return f"{text}, which no update exceeds."
+        return f"{text}, which no update exceeds.{twin}"
     needed = goal * ratio / LEARNABLE
     step = 10 ** max(0, math.floor(math.log10(needed)) - 1)
     larger, fewer = math.ceil(needed / step) * step, int(parameters / ratio**2)
@@ -52,5 +73,5 @@ def told_ahead(ratio: float, goal: int, parameters: int, devices: float = math.i
     return (
         f"{text}; up to {LEARNABLE:g}, models lost at most {MOST_LOST} points of accuracy to no "
         f"noise in three studies, and beyond it up to {ABOVE}: "
-        f"{', or '.join(remedies or ['lower privacy.noise_multiplier'])}."
+        f"{', or '.join(remedies or ['lower privacy.noise_multiplier'])}.{twin}"
     )

@@ -272,9 +272,12 @@ class Training(Table):
     """Number of rounds between two evaluations on held-out data."""
     evaluation_devices: Count = 128
     """Number of held-out devices whose data the model is evaluated on; fewer if there are fewer."""
-    evaluation_examples: Count = 4
-    """Number of examples used of each of these devices, its first ones; fewer if it has fewer. Both
-    limits apply."""
+    evaluation_examples: Count | None = None
+    """Largest number of examples of each of these devices, its first ones. Default: all, or the
+    same share of each device's if they are more than 10,000 together."""
+    stands_for: Annotated[int, Field(gt=0, lt=2**40)] | None = None
+    """Number of devices of a deployment for which a smaller population stands. A training then says
+    how much more noise its mean updates have; no result depends on it. Default: not known."""
     checkpoint_every: Count = 100
     """Number of rounds between two copies of the aggregator's state, from which training continues
     if the aggregator is lost."""

@@ -8,7 +8,7 @@ trace and the seed.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, repeat
@@ -125,6 +125,11 @@ class Group:
         """Noise multiplier of its runs; None without noise."""
         return None if self.mechanism == "none" else self.privacy["noise_multiplier"]
 
+    @property
+    def sample(self) -> str:
+        """Data of its evaluations; see `sample_of`."""
+        return sample_of(self.runs.values())
+
     def finals(self, metric: str) -> dict[int, float]:
         """A metric after the last round, by seed."""
         return {seed: self.runs[seed].last_evaluation()[metric].value for seed in self.seeds}
@@ -133,7 +138,9 @@ class Group:
 class ComparedRun(NamedTuple):
     """A run of a group."""
 
-    run: Annotated[TrainedRun, Keys("path bits_per_parameter bytes_per_upload seconds_per_round")]
+    run: Annotated[
+        TrainedRun, Keys("path evaluated bits_per_parameter bytes_per_upload seconds_per_round")
+    ]
     seed: int
     """Seed of the training."""
     rounds: int
@@ -277,7 +284,7 @@ class Comparison(DrawnResult):
         silent = [each for each in self.groups if each not in self.ranked]
         if none := self.none_is_best:
             means = [f" {each.label}: {self._mean_text(each, metric)}." for each in silent]
-            return f"{self.ended}{none}{''.join(means)}"
+            return f"{self.ended}{none}{''.join(means)} Evaluated on {self.sample}."
         # The unit is said once.
         _, unit = shown_unit(metric)
         units = chain([f" {unit} of {metric.title}".replace("  ", " ")], repeat(""))
@@ -299,7 +306,12 @@ class Comparison(DrawnResult):
         if any(self.difference(each, metric.name).count == 1 for each in (*silent, *others)):
             mean += "; differences are of one seed, within the errors of two evaluations"
         first = f"{'; '.join(said)}. " if said else ""
-        return f"{self.ended}{first}{mean}."
+        return f"{self.ended}{first}{mean}. Evaluated on {self.sample}."
+
+    @property
+    def sample(self) -> str:
+        """Data of the evaluations of all runs; see `sample_of`."""
+        return sample_of(run for group in self.groups for run in group.runs.values())
 
     @property
     def headline(self) -> str:
@@ -654,6 +666,12 @@ def _gathered(runs: Sequence[TrainedRun]) -> list[dict[int, TrainedRun]]:
     return list(groups.values())
 
 
+def sample_of(runs: Iterable[TrainedRun]) -> str:
+    """Returns the data of the evaluations of runs, as "2,481 of 2,481 examples of 50 devices"; if
+    it differs between runs, each of them, with "or" between."""
+    return " or ".join(dict.fromkeys(run.sample for run in runs))
+
+
 def _few(parts: Sequence[str]) -> str:
     """Returns the first of some parts of a sentence, and how many more there are."""
     more = len(parts) - MOST_NAMED
@@ -681,7 +699,7 @@ def _settings(run: TrainedRun) -> dict[str, Any]:
     scenario = run.document["scenario"]
     flat = [pair for name in TRAINED_TABLES for pair in _flat(name, scenario.get(name, {}))]
     # Two copies of a file are one setting: its digest is compared.
-    left_out = {"training.seed", "privacy.wanted_epsilon", *FILE_KEYS}
+    left_out = {"training.seed", "training.stands_for", "privacy.wanted_epsilon", *FILE_KEYS}
     if scenario["privacy"]["mechanism"]["kind"] == "none":
         left_out.add("privacy.noise_multiplier")  # not read
     return {key: value for key, value in flat if key not in left_out}

@@ -91,7 +91,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """Means of each metric, privacy and costs, and the keys in which scenarios differ."""
     tables = [_means_table(comparison, each) for each in _answer_first(comparison)]
     if comparison.reach is not None:
-        tables.append(_reach_table(comparison.reach, comparison.delta))
+        reached = _reach_table(comparison.reach, comparison.delta)
+        tables.append(reached.under(Subject(sample=comparison.sample)))
     tables.append(_groups_table(comparison))
     if comparison.differing_keys:
         tables.append(_settings_table(comparison))
@@ -119,6 +120,9 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
         "pairs": of_pairs(lambda found: str(found.count)),
         f"difference from {best.label}": of_pairs(lambda found: difference_text(found, "+.4f")),
     }
+    if any(each.sample != comparison.sample for each in comparison.groups):
+        cells["evaluated on"] = lambda group: group.sample
+    subject = _subjects(comparison)
     of_means = "of a mean, half of its own 95 % interval (Student's, over seeds)"
     of_pair = f"of a difference, half of {comparison.simultaneous(metric.name)}"
     note = f"{COLUMNS} behind ±, {of_means}; {of_pair}." if is_sample else ""
@@ -131,7 +135,7 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
         note,
         method=(PAIRED,) if metric == comparison.metric else (),
         details=("pairs",),
-        subject=_subjects(comparison),
+        subject=lambda group: replace(subject(group), sample=group.sample),
     ).varied()
 
 
@@ -227,7 +231,8 @@ def comparison_figures(comparison: Comparison) -> list[Figure]:
             _against(comparison, each, known, "epsilon", axis, epsilon, note)
             for each in comparison.metrics
         ]
-    return figures
+    # All figures are of held-out metrics.
+    return [each.under(Subject(sample=comparison.sample)) for each in figures]
 
 
 def _differences(comparison: Comparison, metric: Metric) -> Iterator[Figure]:

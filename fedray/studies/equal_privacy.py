@@ -4,20 +4,25 @@ interrupted comparison continues from the runs that are there.
 """
 
 import os
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fedray.audit.calibration import calibrate_trace
 from fedray.base.errors import InputError
+from fedray.base.part_done import Announcement
+from fedray.base.rounding import counted
 from fedray.base.storage import local_path
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.identity import Identity
 from fedray.mechanisms.loss import Objective, Purpose, check_objective
 from fedray.mechanisms.workload import PREFIX
+from fedray.report.progress import duration
 from fedray.runs.calibrated import calibrated, ensures
 from fedray.runs.design import mechanism_over, purpose_of
-from fedray.runs.learning import scenario_of, scenario_to_train, train_many
+from fedray.runs.learning import scenario_of, scenario_to_train, size_and_seconds, train_many
+from fedray.runs.noise_ahead import beside_deployment, noise_ahead
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies.compare import Comparison, comparison_of
@@ -97,7 +102,7 @@ def compare_mechanisms(
     (directory / "runs").mkdir(exist_ok=True)
     if out is None:  # an empty directory kept the name
         partial_directory(directory).rmdir()
-    wanted = {}
+    wanted, cells = {}, {}
     for name in named:
         on_progress(f"calibrating {name}")
         keys = ["privacy.mechanism=none"]
@@ -106,10 +111,14 @@ def compare_mechanisms(
             write_strategy(strategies[name], file, purposes[name])
             keys = [f"privacy.mechanism={file}", f"privacy.{target}"]
         changed = own.with_overrides(f"privacy.delta={limits.delta!r}", *keys)
-        cell = calibrated(scenario_to_train(opened, changed), opened, on_progress, basis)
+        cells[name] = calibrated(scenario_to_train(opened, changed), opened, on_progress, basis)
         for seed in range(1, seeds + 1):
-            seeded = cell.with_overrides(f"training.seed={seed}")
+            seeded = cells[name].with_overrides(f"training.seed={seed}")
             wanted[name, seed] = seeded, directory / "runs" / f"{name}-{seed}"
+    if missing := sum(not path.exists() for _, path in wanted.values()):
+        again = f"`--out {shlex.quote(os.path.relpath(directory))}`"
+        ahead = trainings_ahead(cells, missing)
+        on_progress(Announcement(f"{ahead} If they are cut off, {again} continues them."))
     runs = train_many(opened, wanted, placement, on_progress)
     labels = [_label(name, purposes.get(name), loss) for name in named]
     found = comparison_of([*runs.values()], opened, limits.delta, labels)
@@ -122,3 +131,25 @@ def _label(name: str, purpose: Purpose | None, loss: Objective) -> str:
     workload than that of the kinds."""
     is_other = purpose is not None and purpose.differs_from(Purpose(loss, str(PREFIX)))
     return f"{name} (made for {purpose})" if is_other else name
+
+
+def trainings_ahead(scenarios: Mapping[str, Scenario], trainings: int) -> str:
+    """Returns the noise on the mean updates of trainings that differ only in mechanism and noise,
+    and how long they take, in sentences. Some devices are trained for it.
+
+    Args:
+        scenarios: scenario of each setting by its name.
+        trainings: number of trainings of all settings together.
+    """
+    first = next(iter(scenarios.values()))
+    parameters, seconds = size_and_seconds(first)
+    ratios = sorted((noise_ahead(each, parameters), name) for name, each in scenarios.items())
+    # A setting without noise has nothing to say here.
+    noisy = [f"{ratio:.2g} ({name})" for ratio, name in ratios if ratio]
+    noise = ""
+    if noisy:
+        ends = " to ".join(dict.fromkeys((noisy[0], noisy[-1])))
+        noise = f"The noise on a mean update is in effect {ends} times the clip norm."
+        noise += f"{beside_deployment(first)} "
+    rounds, long = counted(first.rounds.count, "round"), duration(trainings * seconds)
+    return f"{noise}{counted(trainings, 'training')} of {rounds} take about {long} of CPU time."

@@ -34,14 +34,15 @@ from fedray.base.rounding import number_text, up
 from fedray.base.storage import fetched
 from fedray.scenario.clipping import Clip
 from fedray.trace.columns import COLUMNS, Column, arrow_table, schema_of
+from fedray.trace.divergence import Change, has_diverged, remedy, seen
 from fedray.trace.files import DocumentForm, first_line, read_columns
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import METRICS_FILE, RUN_FILE, columns_digest
-from fedray.wire.messages import Measured, Metric, TaskDescription, TrainingMetrics
+from fedray.wire.messages import Evaluated, Measured, Metric, TaskDescription, TrainingMetrics
 
 FORMAT = "fedray-training"
-VERSION = 3
+VERSION = 4
 TRAINING = "training"
 """Folder of a trace in which `fedray run` puts the trained run."""
 TRAINING_FILE = "training.json"
@@ -56,18 +57,16 @@ LEFT_OUT = {
 }
 """Meanings of columns that count devices which took part but added nothing to the model."""
 MANY_NOT_FINITE = 0.01
-"""Share of updates that are not finite from which a training counts as diverged."""
+"""Share of updates that are not finite from which a training is warned of."""
 EXTREME = 0.01
 """Share of updates, clipped or not clipped, up to which the clip norm is taken to be mistaken."""
 LAST_SHARE, LEAST_ROUNDS = 10, 10
 """The first round's loss is compared with the losses of the last tenth of the rounds, at least 10
 of them, in runs of at least 20 rounds."""
 SURE_DEVIATIONS = 4.0
-"""A training diverged if these losses exceed the first by this many of their standard deviations.
-If the model never changes, that happens in at most 2 of 10,000 runs with log-normal losses of any
-width."""
-ERRORS = 1.96 * math.sqrt(2)
-"""Standard errors of an evaluation by which a model must be worse than before its training."""
+"""The loss on the devices rose if these losses exceed the first by this many of their standard
+deviations. If the model never changes, that happens in at most 2 of 10,000 runs with log-normal
+losses of any width."""
 ANSWERED = "accuracy"
 """Metric by which models are judged; those of tasks without it by their first one."""
 _FORM = DocumentForm(
@@ -86,8 +85,11 @@ _FORM = DocumentForm(
         "task_metrics": list,
         "optimum": dict,
         "encoding": dict,
+        "update_noise": float,
         "noise_warning": str,
         "start": dict,
+        "start_errors": dict,
+        "evaluated": dict,
         "notes": list,
     },
     "of a trained run",
@@ -117,8 +119,14 @@ def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
     return [*COLUMNS[METRICS_FILE], *of_task]
 
 
-_METRICS = TypeAdapter(tuple[Metric, ...])
-_FORMS = {"task_metrics": _METRICS, "optimum": TypeAdapter(dict[str, float])}
+_METRICS, _EVALUATED = TypeAdapter(tuple[Metric, ...]), TypeAdapter(Evaluated)
+_FORMS = {
+    "task_metrics": _METRICS,
+    "optimum": TypeAdapter(dict[str, float]),
+    "start": TypeAdapter(dict[str, float | None]),
+    "start_errors": TypeAdapter(dict[str, float | None]),
+    "evaluated": _EVALUATED,
+}
 
 
 class EncodingFigures(TypedDict):
@@ -153,6 +161,10 @@ class TrainedDocument(TypedDict):
     """Best possible value of each metric by name, if the task knows it."""
     start: dict[str, float | None]
     """Metrics of the model before its training, by name; null if a value is not finite."""
+    start_errors: dict[str, float | None]
+    """Standard errors of these metrics, by name; null if an error is not known."""
+    evaluated: Evaluated
+    """Data of all evaluations, of the untrained model and after rounds."""
     trace_digest: str
     """Digest of the trace that the model was trained on."""
     trace: str
@@ -175,6 +187,9 @@ class TrainedDocument(TypedDict):
     """Encoding of updates."""
     mean_norm: float | None
     """Mean norm of updates before clipping, computed without noise; None without an update."""
+    update_noise: float
+    """Norm of the noise on a mean update in clip norms, as printed before the training; 0 without
+    noise."""
     noise_warning: str
     """A sentence if the noise on a mean update is too much for learning; else empty."""
     people: dict[str, int]
@@ -335,10 +350,21 @@ class TrainedRun(DrawnResult):
         return measures
 
     @property
+    def sample(self) -> str:
+        """Data of every evaluation, as "2,481 of 2,481 examples of 50 devices"."""
+        return str(self.evaluated)
+
+    @property
+    def evaluated(self) -> Evaluated:
+        """Data of every evaluation, in numbers."""
+        return _EVALUATED.validate_python(self.document["evaluated"])
+
+    @property
     def finals(self) -> list[tuple[str, str]]:
-        """Names of the held-out metrics, and their values after the last round as text."""
+        """Names of the held-out metrics with their data, and their values after the last round as
+        text."""
         return [
-            (f"held-out {name}", number_text(each.value))
+            (f"held-out {name}, on {self.sample}", number_text(each.value))
             for name, each in self.last_evaluation().items()
         ]
 
@@ -392,31 +418,56 @@ class TrainedRun(DrawnResult):
 
     @cached_property
     def divergence(self) -> str:
-        """Sentences on why the model should not be used, and what to change; empty if nothing
-        indicates that the training diverged.
-
-        It diverged if at least the share MANY_NOT_FINITE of the updates was not finite, if the loss
-        on the devices rose far above that of the first round, which is the initial model's, or if
-        the model is worse on held-out data than before. A model that no device changed is of no use
-        either.
-        """
+        """Sentences on why the model should not be used, and what to change; empty if the training
+        did not diverge, as `has_diverged` decides. A model that no device changed is of no use
+        either."""
         if not self.metrics["trained"].any() and not self._not_finite():
             why = next((text for _, text in self._left_out_rows()), "none took part")
             return f"The model was never trained: no device added an update ({why})."
-        found = " and ".join(filter(None, (self._not_finite(), self._risen_loss(), self._worse())))
-        if not found:
+        if not self._has_diverged:
             return ""
-        rates = "ower training.client.learning_rate or training.server.learning_rate."
-        diverged = f"The training diverged: {found}."
-        if noise := self.noise_warning:
-            return f"{diverged} {noise} If it still diverges then, l{rates}"
-        if self.document["scenario"]["privacy"]["mechanism"]["kind"] == "none":
-            return f"{diverged} L{rates}"
-        return (
-            f"{diverged} L{rates} If they are already low, the noise dominates the "
-            "updates: raise rounds.report_goal, or lower privacy.noise_multiplier, which raises "
-            "epsilon."
+        worse = (str(each) for each in self._changes if each.trend in ("worse", "not finite"))
+        found = " and ".join(filter(None, (self._not_finite(), self._risen_loss(), *worse)))
+        privacy, norm = self.document["scenario"]["privacy"], self.document.get("mean_norm")
+        # Only a fixed norm can be lowered; others follow the updates.
+        is_fixed = privacy.get("clipping", {}).get("kind", "fixed") == "fixed"
+        mean = norm / privacy["clip_norm"] if is_fixed and norm else None
+        advice = remedy(self.document["update_noise"], self.noise_warning, mean)
+        return f"The training diverged: {found}. {advice}"
+
+    @property
+    def seen(self) -> str:
+        """A sentence on what got worse in a training that did not diverge; empty if nothing did."""
+        if self.divergence:
+            return ""
+        return seen(self._changes, [*filter(None, (self._not_finite(), self._risen_loss()))])
+
+    @property
+    def _has_diverged(self) -> bool:
+        return has_diverged(
+            [each.trend for each in self._changes],
+            has_risen=bool(self._risen_loss()),
+            is_often_not_finite=bool(self._not_finite()),
         )
+
+    @property
+    def _changes(self) -> list[Change]:
+        """Changes of the held-out loss and of the metric by which models are judged, as far as they
+        are known; one change if they are the same."""
+        start, errors = self.document["start"], self.document["start_errors"]
+        known = [each for each in self.task_metrics if start.get(each.name) is not None]
+        if not known:
+            return []
+        answer = metric_of_answer(known)
+        loss = next((each for each in known if each.better == "lower"), answer)
+        finals = self.last_evaluation()
+
+        def before(name: str) -> Measured:
+            error = errors.get(name)
+            return Measured(start[name], math.nan if error is None else error)
+
+        both = dict.fromkeys((loss, answer))
+        return [Change(each, before(each.name), finals[each.name]) for each in both]
 
     @property
     def noise_warning(self) -> str:
@@ -426,7 +477,8 @@ class TrainedRun(DrawnResult):
     @property
     def warnings(self) -> list[str]:
         """Sentences on why the model, or its training, should be looked at."""
-        return [each for each in (self.divergence or self.noise_warning, self.clipping) if each]
+        found = (self.divergence or self.noise_warning, self.seen, self.clipping)
+        return [each for each in found if each]
 
     def _not_finite(self) -> str:
         count, trained = (int(self.metrics[name].sum()) for name in ("not_finite", "trained"))
@@ -450,23 +502,6 @@ class TrainedRun(DrawnResult):
             f"the loss on the devices was {first:.4f} in the first round and {median:.4f} in the "
             f"last {last.size} (median)"
         )
-
-    def _worse(self) -> str:
-        """Returns what shows that the model is worse than before its training, beyond the errors of
-        two evaluations, taken as independent and equal; empty if nothing does."""
-        start, finals = self.document["start"], self.last_evaluation()
-        known = [each for each in self.task_metrics if start.get(each.name) is not None]
-        for metric in known:
-            before, after = start[metric.name], finals[metric.name]
-            said = f"the held-out {metric.title} was {before:.4f} before the training and is "
-            if not math.isfinite(after.value):
-                return f"{said}not finite"
-            loss = metric.sign * (before - after.value)
-            # A share of 0 or 1 has no error of its own, and says nothing of that of the start.
-            is_due = metric == metric_of_answer(known) and after.standard_error > 0
-            if is_due and loss > ERRORS * after.standard_error:
-                return f"{said}{after.value:.4f}"
-        return ""
 
     def rows(self) -> list[list[str]]:
         """Returns the training as rows of a table, each with a name and a value: rounds, task,
@@ -493,6 +528,7 @@ class TrainedRun(DrawnResult):
             text = f"{number_text(measured.value)} {metric.unit}".rstrip()
             if not math.isnan(measured.standard_error):
                 text += f", standard error {measured.standard_error:.4f}"
+            text += f", on {self.sample}"
             if (before := document["start"].get(metric.name)) is not None:
                 text += f"; {before:.4f} before the training"
             if metric.name in optimum:

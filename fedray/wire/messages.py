@@ -20,6 +20,7 @@ from fedray.base.arrays import (
     UInt32Array,
     UInt64Array,
 )
+from fedray.base.rounding import counted
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.scenario.clipping import Clip
 
@@ -427,16 +428,39 @@ class Measured(NamedTuple):
     """Standard error of the metric; NaN if only one device was measured."""
 
 
+UNLIMITED = 2**40
+"""Number of held-out devices of data without a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Held-out data on which a model is evaluated."""
+
+    examples: int
+    """Number of examples that count."""
+    available: int
+    """Number of examples that the evaluated devices hold."""
+    devices: int
+    """Number of evaluated devices with examples."""
+    held_out_devices: int
+    """Number of devices that the data holds out, evaluated or not; 2^40 without a limit."""
+
+    def __str__(self) -> str:
+        """The data as "2,481 of 2,481 examples of 50 devices"."""
+        is_part = self.devices < self.held_out_devices < UNLIMITED
+        of = f"{self.devices:,} of " if is_part else ""
+        devices = counted(self.held_out_devices if is_part else self.devices, "device")
+        return f"{self.examples:,} of {counted(self.available, 'example')} of {of}{devices}"
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Metrics of a model on held-out data."""
 
     metrics: Mapping[Annotated[str, "metric"], Measured]
     """Metrics by name, in the task's order."""
-    devices: int
-    """Number of held-out devices."""
-    examples: int
-    """Number of held-out examples."""
+    data: Evaluated
+    """The data."""
 
 
 @dataclass(frozen=True, slots=True)

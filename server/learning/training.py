@@ -23,6 +23,7 @@ from fedray.scenario.clipping import Clip
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import (
     DeviceMeasures,
+    Evaluated,
     Evaluation,
     Measured,
     TrainingMetrics,
@@ -414,4 +415,4 @@ def _evaluation_of(table: dict[str, Any] | None) -> Evaluation | None:
     if table is None:
         return None
     metrics = {name: Measured(*figures) for name, figures in table["metrics"].items()}
-    return Evaluation(metrics, table["devices"], table["examples"])
+    return Evaluation(metrics, Evaluated(**table["data"]))

@@ -28,9 +28,9 @@ def test_digest_follows_the_content_not_the_name(small) -> None:
 @pytest.mark.parametrize(
     ("digest", "keys"),
     [
-        ("6c3308780128c186", []),
+        ("9cf935ee644b395b", []),
         (
-            "b2bd6fbf70254f29",
+            "176d28eb1ddc9605",
             [
                 "training.task.kind=keyboard_lstm",
                 "training.client.kind=fedprox",
@@ -38,11 +38,11 @@ def test_digest_follows_the_content_not_the_name(small) -> None:
             ],
         ),
         (
-            "634b910ceb4ff739",
+            "d39f101c62f8aea6",
             ["rounds.mode=buffered", "rounds.buffer={concurrency=400,max_staleness=3}"],
         ),
         (
-            "a7061fb33a255c87",
+            "330315351a795e22",
             ["privacy.encoding.kind=secagg", "availability={model='poisson',sessions_per_day=1.0}"],
         ),
     ],

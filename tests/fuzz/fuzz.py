@@ -70,6 +70,7 @@ from fedray.trace.trained import TRAINING, TrainedRunWriter
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter, encode_part
 from fedray.wire.messages import (
+    Evaluated,
     Evaluation,
     Measured,
     Metric,
@@ -360,7 +361,7 @@ def make_own(path: Path, seed: int) -> None:
         writer.finish(records, run)
     loss = Metric("loss", "nats per word", "lower")
     description = TaskDescription({"w": (3, 3)}, (loss,), {"loss": 0.25})
-    evaluation = Evaluation({"loss": Measured(1.5, 0.125)}, devices=9, examples=36)
+    evaluation = Evaluation({"loss": Measured(1.5, 0.125)}, Evaluated(36, 36, 9, 9))
     metrics = [
         TrainingMetrics(
             TrainReport(round_index=t, devices=4, trained=3, damaged=1, loss_sum=seed << 40),
@@ -372,8 +373,11 @@ def make_own(path: Path, seed: int) -> None:
     document = {
         "trace_digest": Trace.open(path).digest,
         "trace": "..",
+        "update_noise": 0.0,
         "noise_warning": "",
         "start": {},
+        "start_errors": {},
+        "evaluated": {"examples": 36, "available": 36, "devices": 9, "held_out_devices": 9},
         "rounds": rounds,
         "seed": 7,
         "scenario": scenario.to_tables(),

@@ -239,6 +239,27 @@ def test_in_a_terminal_the_line_of_a_study_is_text_and_not_markup(monkeypatch) -
     assert "fitting: [/red] 0.5" in out.getvalue()
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_announcement_stays_while_later_lines_replace_each_other(
+    is_terminal: bool, monkeypatch, capsys
+) -> None:
+    """In a terminal above the line that disappears; elsewhere at once, between two lines."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    if is_terminal:
+        monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with study_progress("stressing", is_shown=True) as tell:
+        tell("a line")
+        tell(Announcement("[3] trainings take about 9 min"))
+        tell("another")
+    told = out.getvalue() if is_terminal else capsys.readouterr().err
+    assert "[3] trainings take about 9 min\n" in told
+    if is_terminal:
+        assert "stressing: [3]" not in told
+    else:
+        assert told == "stressing: [3] trainings take about 9 min\n"
+
+
 @pytest.mark.parametrize(
     ("is_shown", "lines"), [(True, ["fitting: b", "fitting: d  about 3 s left"]), (False, [])]
 )

@@ -7,6 +7,8 @@ import pytest
 import fedray
 from fedray.base.rounding import up
 from fedray.mechanisms import Tree
+from fedray.report.files import drawn_figure
+from fedray.report.plotly_json import plotly_figure
 from fedray.report.terminal import training_text
 from fedray.report.trained_page import trained_figures, trained_page
 
@@ -24,6 +26,40 @@ def test_it_draws_metrics_clipped_updates_and_devices_left_out(made) -> None:
     assert figures["clipped"].series[0].y.tolist() == [0.0, 0.1, 0.2, 0.3]
     (left_out,) = figures["left-out"].series  # kinds that did not occur are not drawn
     assert (left_out.name, left_out.y.tolist()) == ("without examples", [2.0] * 4)
+
+
+@pytest.mark.parametrize(
+    ("held_out_devices", "said"),
+    [(5, "9 of 40 examples of 5 devices"), (2**40, "9 of 40 examples of 5 devices"),
+     (1000, "9 of 40 examples of 5 of 1,000 devices")],
+)  # fmt: skip
+def test_every_accuracy_says_its_examples_and_devices(
+    made, script, held_out_devices: int, said: str
+) -> None:
+    """On the terminal, in the page's verdict, tile and figures, and as counts in JSON."""
+    made.document["evaluated"] |= {"available": 40, "held_out_devices": held_out_devices}
+    assert made.sample == said
+    rows = dict(made.rows())
+    assert rows["held-out accuracy"] == f"0.4000 share of words, standard error 0.0100, on {said}"
+    page = trained_page(made)
+    assert f"Accuracy 0.4000 on {said}, after 4 rounds." in page
+    assert f"<b>0.4000</b><span>held-out accuracy, on {said}</span>" in page
+    drawn = {each.name: each.caption for each in made.figures()}
+    assert drawn["accuracy"].endswith(f"on {said}")
+    # The loss on the devices is not of held-out data.
+    assert "examples" not in drawn["train-loss"]
+    counts = script(page, "results-data")["evaluated"]
+    assert counts == {"examples": 9, "available": 40, "devices": 5} | {
+        "held_out_devices": held_out_devices
+    }
+
+
+def test_the_axis_of_an_accuracy_begins_near_the_data(made) -> None:
+    """Accuracies of 0.2 and 0.4: on the page and in a file no axis begins at zero."""
+    figure = next(each for each in trained_figures(made) if each.name == "accuracy")
+    assert "rangemode" not in plotly_figure(figure)["layout"]["yaxis"]
+    low, high = drawn_figure(figure, "wide").axes[0].get_ylim()
+    assert 0.15 < low < 0.2 < 0.4 < high < 0.45
 
 
 def test_the_page_has_the_mechanism_the_scenario_and_the_figures_as_json(made, script) -> None:

@@ -1,6 +1,5 @@
 """A walk through every kind of result: each table says what it is of, and rows of other settings stand apart."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +7,7 @@ import pytest
 
 import fedray
 from fedray.base.result import Result
-from fedray.clients.sessions import population_sessions
 from fedray.mechanisms.registry import Tree
-from fedray.report.subject import Subject
 from fedray.runtime.placement import Placement
 from fedray.scenarios.blt import REPRODUCTION as BLT
 from fedray.studies.habits.columns import Layout

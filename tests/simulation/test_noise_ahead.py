@@ -51,12 +51,29 @@ def test_correlated_noise_counts_by_what_the_server_makes_of_it(small) -> None:
     assert found / plain == pytest.approx(ratio, rel=1e-9)
 
 
-def test_too_much_noise_is_told_with_remedies_that_suffice(numbers_in) -> None:
+def test_too_much_noise_is_told_with_remedies_that_suffice(small, numbers_in) -> None:
     """A goal of 40 with noise of 92 clip norms: 3,680 devices, or 1 / 92^2 of the parameters."""
-    told = told_ahead(92.0, 40, 541_696)
+    told = told_ahead(92.0, 541_696, small("rounds.report_goal=40"))
     # Noise in clip norms; what models lost up to 1 and beyond, in points; goal, or parameters.
     assert numbers_in(told) == [92, 1, 3.5, 45, 3700, 64, 541_696]
-    assert numbers_in(told_ahead(1.0, 40, 9)) == [1]
+    assert numbers_in(told_ahead(1.0, 9, small())) == [1]
+
+
+def test_a_small_population_is_told_the_noise_of_the_one_that_it_stands_for(small) -> None:
+    """16,000 for 800,000, each with a goal in proportion: 50 times the noise, as of two runs."""
+    keys = 'privacy.mechanism={kind="identity"}', "rounds.report_goal=130"
+    twin = small(*keys, "population.devices=16_000", "training.stands_for=800_000")
+    whole = small(*keys[:1], "population.devices=800_000", "rounds.report_goal=6500")
+    ratios = [noise_ahead(each, 10_000) for each in (twin, whole)]
+    assert ratios[0] / ratios[1] == pytest.approx(50)
+    said = " That is 50 times the noise of the deployment of 800,000 devices for which these 16,000"
+    for ratio in (0.5, 2.0):
+        assert said in told_ahead(ratio, 10_000, twin)
+        assert "deployment" not in told_ahead(ratio, 10_000, whole)
+    # The key says something, and changes nothing.
+    assert noise_ahead(twin, 10_000) == noise_ahead(
+        small(*keys, "population.devices=16_000"), 10_000
+    )
 
 
 @pytest.mark.parametrize(

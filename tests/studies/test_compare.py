@@ -26,6 +26,7 @@ from fedray.trace.learned_from import scenario_of_trained
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
+OF = " Evaluated on 9 of 9 examples of 5 devices."
 TREE = 'privacy.mechanism={kind="tree"}'
 PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
 
@@ -209,7 +210,7 @@ def test_several_seeds_are_judged_by_their_paired_differences(
     found = fedray.compare_runs(runs)
     assert found.answer.startswith("blt cannot be told apart from tree (")
     assert "(11.0 points of accuracy better; 2 seeds are too few to tell)" in found.answer
-    assert numbers_in(found.answer) == [11.0, 2, 0.5733, 0.2736]
+    assert numbers_in(found.answer) == [11.0, 2, 0.5733, 0.2736, *numbers_in(OF)]
     more = [
         trained_of("tree-1", trace, {"accuracy": 0.61}, "training.seed=1", TREE),
         trained_of("blt-4", trace, {"accuracy": -0.01}, "training.seed=4"),
@@ -436,12 +437,34 @@ def test_clip_norms_that_are_far_off_are_warned_of_once_for_each_setting(
     assert "WARNING: blt z 1, blt z 3: Less" in out
 
 
-def test_noise_that_is_too_much_for_learning_is_warned_of(trace, trained_of) -> None:
+def test_settings_on_different_held_out_data_say_so_in_each_row(trace, trained_of) -> None:
+    made = [
+        trained_of("a", trace, {"accuracy": 0.5}),
+        trained_of("b", trace, {"accuracy": 0.6}, "training.evaluation_examples=4"),
+    ]
+    made[1].document["evaluated"] = {**made[1].document["evaluated"], "available": 40}
+    found = fedray.compare_runs(made)
+    both = ["9 of 9 examples of 5 devices", "9 of 40 examples of 5 devices"]
+    assert found.answer.endswith(f" Evaluated on {both[0]} or {both[1]}.")
+    means = found.tables()[0]
+    assert [row[means.columns.index("evaluated on")] for row in means.rows] == both
+    assert [each.sample for each in means.row_subjects] == both
+    assert means.mixed == ()
+    runs = [run for group in found.to_json()["groups"] for run in group["runs"]]
+    assert [each["evaluated"]["available"] for each in runs] == [9, 40]
+    # Of one kind of data, the caption says it.
+    alike = fedray.compare_runs([made[0], trained_of("c", trace, {"accuracy": 0.6}, TREE)])
+    assert "on 9 of 9 examples of 5 devices" in alike.tables()[0].caption
+    assert "evaluated on" not in alike.tables()[0].columns
+    assert all("on 9 of 9 examples" in each.caption for each in alike.figures())
+
+
+def test_noise_that_is_too_much_for_learning_is_warned_of(trace, trained_of, small) -> None:
     made = [
         trained_of(f"{z}", trace, {"accuracy": 0.5}, f"privacy.noise_multiplier={z}")
         for z in (1, 2)
     ]
-    much = told_ahead(2.0, 10, 100)
+    much = told_ahead(2.0, 100, small("rounds.report_goal=10"))
     made[0].document["noise_warning"], made[1].document["noise_warning"] = "", much
     warnings = fedray.compare_runs(made).warnings
     assert f"blt z 2: {much}" in warnings
@@ -455,10 +478,10 @@ def test_nothing_is_best_if_every_setting_diverged(trace, trained_of) -> None:
         for z in (1, 2)
     ]
     found = fedray.compare_runs(made)
-    assert found.answer == "No setting converged in every training, so none is best."
+    assert found.answer == f"No setting converged in every training, so none is best.{OF}"
     assert not found.warnings
     ceiling = trained_of("n", trace, {"accuracy": 0.7}, "privacy.mechanism=none")
-    assert fedray.compare_runs([*made, ceiling]).answer.endswith(" none: accuracy 0.7000.")
+    assert fedray.compare_runs([*made, ceiling]).answer.endswith(f" none: accuracy 0.7000.{OF}")
 
 
 def test_training_without_noise_that_diverged_is_said_and_is_no_loss(trace, trained_of) -> None:
@@ -833,8 +856,8 @@ def test_a_model_that_is_worse_than_its_start_is_never_best(
         trained_of("tree", trace, {"accuracy": 0.4}, TREE, **more),
     ]
     found = fedray.compare_runs(made)
-    assert found.answer == said
-    worse = "tree: The training diverged: the held-out accuracy was 0.4500 before the training and is 0.4000."
+    assert found.answer == f"{said}{OF}"
+    worse = "tree: The training diverged: the held-out accuracy fell from 0.4500 to 0.4000."
     assert any(worse in each for each in found.warnings) == (start == 0.45)
     assert any("diverged" in each for each in found.warnings) == (start == 0.45)
     assert found.answer in comparison_page(found)
@@ -857,7 +880,7 @@ def test_rounds_that_are_missing_stand_first_with_the_reason(
     assert answer.startswith("4 of 60 rounds were trained (starved). tree is better")
     assert made[0].rows()[0][1].startswith("4 of 60, ")
     page = made[0].page()
-    assert "Accuracy 0.3000 after 4 of 60 rounds. " in page
+    assert "Accuracy 0.3000 on 9 of 9 examples of 5 devices, after 4 of 60 rounds. " in page
     whole = trained_of("whole", trace, {"accuracy": 0.3})
     assert (whole.short, "0.3000 after 4 rounds. " in whole.page()) == ("", True)
 

@@ -1,6 +1,7 @@
 """Mechanisms trained at one epsilon: calibration, reuse of finished runs, and what is refused."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import fedray
 from fedray.base.errors import TraceError
+from fedray.base.part_done import Announcement
 from fedray.runs import learning
 from fedray.runs.learning import scenario_of, train_many
 from fedray.trace.partial import partial_directory
@@ -58,6 +60,20 @@ def test_every_mechanism_has_the_epsilon_and_every_seed_a_pair(
         on_progress=said.append,
     )
     assert {group.label for group in found.groups} == {*names}
+    # What is said before the first training: noise of the settings with noise, time, and how to continue.
+    (ahead,) = (each for each in said if isinstance(each, Announcement))
+    assert said.index(ahead) < next(p for p, each in enumerate(said) if "0 of 8 models" in each)
+    noise = {
+        group.label: next(iter(group.runs.values())).document["update_noise"]
+        for group in found.groups
+    }
+    least, most = (pick([*names[:3]], key=noise.__getitem__) for pick in (min, max))
+    assert ahead.startswith(
+        f"The noise on a mean update is in effect {noise[least]:.2g} ({least}) to "
+        f"{noise[most]:.2g} ({most}) times the clip norm. 8 trainings of 6 rounds take about 1 s of "
+        f"CPU time. If they are cut off, `--out "
+    )
+    assert ahead.endswith(f"{os.path.relpath(tmp_path / 'c')}` continues them.")
     assert next(each for each in said if "trained" in each).startswith(
         "0 of 8 models trained, now tree-1; "
     )
@@ -80,9 +96,12 @@ def test_every_mechanism_has_the_epsilon_and_every_seed_a_pair(
     document = fedray.compare_runs(runs, traces[basis], 1e-6).to_json()
     assert document["answer"] == found.answer
     before = {run.path: run.document["written"] for run in runs}
+    said.clear()
+    given = {"epsilon": 4.0, "delta": 1e-6, "seeds": 2, "placement": HERE}
     again = fedray.compare_mechanisms(
-        traces[basis], names, tmp_path / "c", epsilon=4.0, delta=1e-6, seeds=2, placement=HERE
+        traces[basis], names, tmp_path / "c", **given, on_progress=said.append
     )
+    assert not any(isinstance(each, Announcement) for each in said)
     assert again.to_json() == found.to_json()
     after = [run for group in again.groups for run in group.runs.values()]
     assert {run.path: run.document["written"] for run in after} == before

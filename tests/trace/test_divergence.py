@@ -1,17 +1,41 @@
-"""That a training diverged is said of those that did, and of no healthy one."""
+"""That a training diverged is said of those that did, and of no healthy one; the decision by itself; and the cause that is named."""
 
+import itertools
+import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedray.encoding.tables import FIXED_POINT_BITS
+from fedray.trace.divergence import ERRORS, Change, Trend, has_diverged, seen
 from fedray.trace.trained import TrainedRun, TrainedRunWriter
-from fedray.wire.messages import TaskDescription, TrainingMetrics, TrainReport
+from fedray.wire.messages import (
+    Evaluated,
+    Evaluation,
+    Measured,
+    Metric,
+    TaskDescription,
+    TrainingMetrics,
+    TrainReport,
+)
+
+LOSS, ACCURACY = Metric("loss", "nats", "lower"), Metric("accuracy", "share", "higher")
+COUNTS = {"examples": 36, "available": 40, "devices": 9, "held_out_devices": 12}
 
 
-def trained_with(directory: Path, losses, not_finite: int = 0, **left_out: int) -> TrainedRun:
-    """A trained run whose rounds had these losses, of 10 devices each; NaN: of none."""
+def trained_with(
+    directory: Path,
+    losses,
+    not_finite: int = 0,
+    held_out: tuple[tuple[Measured, Measured], ...] = (),
+    noise: float = 0.0,
+    **left_out: int,
+) -> TrainedRun:
+    """A trained run whose rounds had these losses, of 10 devices each; NaN: of none. `held_out` are loss and accuracy before it and after."""
+    metrics = (LOSS, ACCURACY)[: len(held_out)]
+    after = {each.name: end for each, (_, end) in zip(metrics, held_out, strict=True)}
     rows = [
         TrainingMetrics(
             TrainReport(
@@ -21,23 +45,35 @@ def trained_with(directory: Path, losses, not_finite: int = 0, **left_out: int) 
                 not_finite=not_finite,
                 **left_out,
                 loss_sum=0 if np.isnan(loss) else round(10 * loss * 2.0**FIXED_POINT_BITS),
-            )
+            ),
+            Evaluation(after, Evaluated(**COUNTS)),
         )
         for place, loss in enumerate(losses)
     ]
     document = {
         "trace_digest": "0" * 64,
         "trace": "..",
+        "update_noise": noise,
         "noise_warning": "",
-        "start": {},
+        "start": {e.name: start.value for e, (start, _) in zip(metrics, held_out, strict=True)},
+        "start_errors": {
+            e.name: start.standard_error for e, (start, _) in zip(metrics, held_out, strict=True)
+        },
+        "evaluated": COUNTS,
         "rounds": len(rows),
         "seed": 0,
-        "scenario": {"privacy": {"mechanism": {"kind": "tree"}, "clipping": {"kind": "adaptive"}}},
+        "scenario": {
+            "privacy": {
+                "mechanism": {"kind": "tree" if noise else "none"},
+                "clipping": {"kind": "fixed"},
+                "clip_norm": 2.0,
+            }
+        },
         "encoding": {},
         "notes": [],
     }
     with TrainedRunWriter(directory) as writer:
-        description = TaskDescription({"w": (2,)}, (), {})
+        description = TaskDescription({"w": (2,)}, metrics, {})
         path = writer.finish(rows, description, np.zeros(2, np.float32), document)
     return TrainedRun.open(path)
 
@@ -71,7 +107,7 @@ def test_a_loss_far_above_the_initial_model_s_is_told_with_remedies(tmp_path, na
         f"the loss on the devices was {first:.4f} in the first round and {last:.4f} in"
         in trained.divergence
     )
-    for key in ("client.learning_rate", "server.learning_rate", "noise_multiplier"):
+    for key in ("client.learning_rate", "server.learning_rate"):
         assert key in trained.divergence
     assert trained.to_json()["notes"] == [trained.divergence]
     # Noise that is too much is named before the rates.
@@ -131,13 +167,164 @@ def test_one_update_of_a_thousand_that_is_not_finite_is_not_many(tmp_path: Path)
     assert trained.divergence == ""
 
 
+TRENDS: tuple[Trend, ...] = ("better", "alike", "worse", "not finite")
+KNOWN = [*itertools.product(TRENDS, TRENDS)]
+DECISIONS = {
+    # Trends of loss and accuracy: diverged, and diverged if the loss on the devices rose far too.
+    ("better", "better"): (False, False),
+    ("better", "alike"): (False, False),
+    ("better", "worse"): (False, False),
+    ("alike", "better"): (False, False),
+    ("alike", "alike"): (False, False),
+    ("alike", "worse"): (False, True),
+    ("worse", "better"): (False, False),
+    ("worse", "alike"): (False, True),
+    ("worse", "worse"): (True, True),
+    ("worse",): (True, True),
+    ("alike",): (False, False),
+    ("better",): (False, False),
+    (): (False, True),
+    **{each: (True, True) for each in KNOWN if "not finite" in each},
+}
+
+
+@pytest.mark.parametrize("trends", DECISIONS)
+def test_the_decision_is_that_of_the_table(trends: tuple[Trend, ...]) -> None:
+    found = tuple(has_diverged(trends, has_risen=risen) for risen in (False, True))
+    assert found == DECISIONS[trends]
+
+
+@pytest.mark.parametrize("trends", [(), *((each,) for each in TRENDS), *KNOWN])
+def test_more_evidence_never_takes_a_divergence_back_and_one_better_figure_always_does(
+    trends: tuple[Trend, ...],
+) -> None:
+    """Over all trends and both further facts: whatever gets worse, a divergence stays one."""
+    for risen, often in itertools.product((False, True), repeat=2):
+        found = has_diverged(trends, has_risen=risen, is_often_not_finite=often)
+        assert found <= has_diverged(trends, has_risen=True, is_often_not_finite=often)
+        assert found <= has_diverged(trends, has_risen=risen, is_often_not_finite=True)
+        for place, each in enumerate(trends):
+            for worse in TRENDS[TRENDS.index(each) :]:
+                changed = (*trends[:place], worse, *trends[place + 1 :])
+                assert found <= has_diverged(changed, has_risen=risen, is_often_not_finite=often)
+        if "not finite" in trends:
+            assert found
+        elif "better" in trends:
+            assert not found
+        assert found == has_diverged(trends[::-1], has_risen=risen, is_often_not_finite=often)
+
+
+def test_a_trend_is_that_of_the_difference_in_its_errors() -> None:
+    """Of 2,000 drawn pairs of evaluations: beyond 1.96 errors of independent figures, and in the direction that the metric gives."""
+    rng, counts = np.random.default_rng(3), dict.fromkeys(TRENDS, 0)
+    for _ in range(2000):
+        before, after = (Measured(*rng.uniform((0, 0.01), (1, 0.2)).tolist()) for _ in range(2))
+        gain = after.value - before.value
+        error = math.sqrt(before.standard_error**2 + after.standard_error**2)
+        expected = "alike" if abs(gain) <= ERRORS * error else ("worse", "better")[gain > 0]
+        assert Change(ACCURACY, before, after).trend == expected
+        opposite = {"worse": "better", "better": "worse"}
+        assert Change(LOSS, before, after).trend == opposite.get(expected, "alike")
+        counts[expected] += 1
+    assert min(counts[each] for each in ("worse", "better", "alike")) > 100
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "trend"),
+    [
+        ((0.5, 0.1), (math.nan, math.nan), "not finite"),
+        ((0.5, 0.1), (math.inf, 0.1), "not finite"),
+        ((1.0, 0.0), (0.0, 0.0), "alike"),  # two shares without errors of their own
+        ((0.5, 0.1), (0.0, 0.0), "worse"),
+        ((0.5, math.nan), (0.0, 0.1), "alike"),  # a single device shows no error
+    ],
+)
+def test_a_figure_without_error_shows_no_trend(before, after, trend: str) -> None:
+    assert Change(ACCURACY, Measured(*before), Measured(*after)).trend == trend
+
+
+def test_what_is_seen_names_what_got_worse_beside_what_did_not() -> None:
+    fell = Change(LOSS, Measured(2.3, 0.01), Measured(1.1, 0.01))
+    rose = Change(LOSS, Measured(2.3, 0.01), Measured(5.1, 0.2))
+    more = Change(ACCURACY, Measured(0.13, 0.01), Measured(0.83, 0.01))
+    same = Change(ACCURACY, Measured(0.13, 0.01), Measured(0.14, 0.01))
+    assert seen([rose, more], []) == (
+        "The held-out loss rose from 2.3000 to 5.1000 while the held-out accuracy rose from 0.1300 "
+        "to 0.8300."
+    )
+    assert seen([rose, same], []).endswith(
+        " while the held-out accuracy (0.1300, then 0.1400) changed by less than its errors."
+    )
+    assert seen([fell, more], ["3 of 40 updates were not finite"]).startswith(
+        "3 of 40 updates were not finite while the held-out loss fell from 2.3000 to 1.1000 and "
+    )
+    assert seen([fell, more], []) == seen([fell, same], []) == seen([], []) == ""
+
+
+BETTER = (Measured(2.3, 0.01), Measured(1.1, 0.02)), (Measured(0.13, 0.01), Measured(0.83, 0.01))
+WORSE = (Measured(2.3, 0.01), Measured(9.1, 0.2)), (Measured(0.53, 0.01), Measured(0.11, 0.01))
+CHANCE = (Measured(2.3, 0.01), Measured(38.0, 0.9)), (Measured(0.10, 0.01), Measured(0.10, 0.01))
+
+
+@pytest.mark.parametrize("losses", DIVERGED)
+def test_a_model_that_learned_did_not_diverge_whatever_the_loss_on_the_devices(
+    tmp_path: Path, losses: str
+) -> None:
+    trained = trained_with(tmp_path / "t", DIVERGED[losses], held_out=BETTER)
+    assert trained.divergence == ""
+    assert trained.seen.startswith("The loss on the devices was ")
+    assert trained.seen.endswith(
+        " while the held-out loss fell from 2.3000 to 1.1000 and the held-out accuracy rose from "
+        "0.1300 to 0.8300."
+    )
+    assert trained.warnings == trained.to_json()["notes"] == [trained.seen]
+
+
+def test_a_model_at_chance_diverged_if_the_loss_on_the_devices_rose_too(tmp_path: Path) -> None:
+    """Its accuracy cannot fall. A held-out loss that rises while that on the devices does not is another thing."""
+    rose = trained_with(tmp_path / "r", DIVERGED["at once, and stays there"], held_out=CHANCE)
+    assert rose.divergence.startswith("The training diverged: the loss on the devices was 2.3")
+    assert " and the held-out loss rose from 2.3000 to 38.0000. " in rose.divergence
+    overfit = trained_with(tmp_path / "o", HEALTHY["learns"], held_out=CHANCE)
+    assert overfit.divergence == ""
+    assert overfit.seen.startswith("The held-out loss rose from 2.3000 to 38.0000 while ")
+
+
+@pytest.mark.parametrize(
+    ("noise", "warning", "mean_norm", "cause"),
+    [
+        (0.0, "", 4.0, ""),
+        (0.032, "", 4.0, " The noise on a mean update, 0.032 times the clip norm, is not the cause."),
+        (0.032, "", None, " The noise on a mean update, 0.032 times the clip norm, is not the cause."),
+        (0.5, "", 0.01, " is 100 times the mean norm of an update: lower privacy.clip_norm to near 0.005 of it."),
+        (40.0, "The noise is 40 times the clip norm: raise it.", 4.0, " The noise is 40 times"),
+    ],
+)  # fmt: skip
+def test_the_cause_is_the_noise_only_if_the_printed_figure_says_so(
+    tmp_path: Path, noise: float, warning: str, mean_norm: float | None, cause: str
+) -> None:
+    trained = trained_with(tmp_path / "t", HEALTHY["learns"], held_out=WORSE, noise=noise)
+    trained.document |= {"noise_warning": warning, "mean_norm": mean_norm}
+    said = trained.divergence
+    assert said.startswith(
+        "The training diverged: the held-out loss rose from 2.3000 to 9.1000 and the held-out "
+        "accuracy fell from 0.5300 to 0.1100. "
+    )
+    assert cause in said
+    assert "ower training.client.learning_rate or training.server.learning_rate." in said
+    # Without noise nothing is said of it, and a share of what an update bears is no cause.
+    assert ("noise" in said) == (noise > 0)
+    dominates = re.search(r"If it still diverges then", said) is not None
+    assert dominates == (noise * 2.0 / (mean_norm or 2.0) > 1)
+
+
 @pytest.mark.slow
 def test_the_command_and_the_page_warn_of_a_real_one(tmp_path: Path, fedray_command) -> None:
     overrides = ("rounds.count=40", "population.devices=5_000", "rounds.report_goal=20")
     options = [part for each in overrides for part in ("--set", each)]
-    for name, rate, is_told in (("good", 1, False), ("bad", 300, True)):
-        rates = ("--set", f"training.server.learning_rate={rate}", "--set", f"name={name}")
-        noise = ("--set", "privacy.noise_multiplier=0.1")
+    for name, multiplier, is_told in (("good", 0.1, False), ("bad", 1000, True)):
+        rates = ("--set", "training.server.learning_rate=1", "--set", f"name={name}")
+        noise = ("--set", f"privacy.noise_multiplier={multiplier}")
         code, out, _ = fedray_command(
             *("run", "small", *options, *rates, *noise, "--out", str(tmp_path / name)),
             *("--place", "backend=in-process"),
@@ -146,5 +333,8 @@ def test_the_command_and_the_page_warn_of_a_real_one(tmp_path: Path, fedray_comm
         assert ("WARNING   The training diverged: the loss" in out) == is_told
         page = (tmp_path / name / "report.html").read_text()
         assert ("The training diverged" in page) == is_told
+        # An accuracy says its data wherever it stands.
+        said = re.search(r"held-out accuracy +\S+ .*\n?.* on [\d,]+ of [\d,]+ examples of", out)
+        assert said is not None
     _, out, _ = fedray_command("report", str(tmp_path / "bad" / "training"))
     assert "The training diverged" in Path(out.strip()).read_text()

@@ -26,6 +26,7 @@ from fedray.trace.trained import (
 from fedray.trace.unfinished import read_unfinished
 from fedray.trace.writer import TraceWriter
 from fedray.wire.messages import (
+    Evaluated,
     Evaluation,
     Measured,
     Metric,
@@ -421,8 +422,11 @@ def write_trained(directory: Path, small, trace_digest: str = "0") -> Path:
     document = {
         "trace_digest": trace_digest,
         "trace": "..",
+        "update_noise": 0.0,
         "noise_warning": "",
         "start": {},
+        "start_errors": {},
+        "evaluated": {"examples": 36, "available": 36, "devices": 9, "held_out_devices": 9},
         "rounds": 2,
         "seed": 0,
         "scenario": small().to_tables(),
@@ -431,7 +435,9 @@ def write_trained(directory: Path, small, trace_digest: str = "0") -> Path:
     }
     description = TaskDescription({"b": (2,), "a": (1, 1)}, METRICS, {"accuracy": 0.75})
     steps = 2**FIXED_POINT_BITS
-    evaluation = Evaluation({"loss": Measured(3.0, 0.5), "accuracy": Measured(0.5, 0.25)}, 9, 36)
+    evaluation = Evaluation(
+        {"loss": Measured(3.0, 0.5), "accuracy": Measured(0.5, 0.25)}, Evaluated(36, 36, 9, 9)
+    )
     rows = [
         TrainingMetrics(
             TrainReport(round_index=0, devices=4, trained=2, damaged=2, loss_sum=steps)
@@ -456,8 +462,8 @@ def test_a_trained_run_reads_back_and_names_what_was_left_out(
     np.testing.assert_array_equal(run.metrics["train_loss"], [0.5, np.nan])
     rows = dict(run.rows())
     assert numbers_in(rows["left out"]) == [1, 2, 3]  # without examples, damaged, not finite
-    # The value, its error, and the optimum.
-    assert numbers_in(rows["held-out accuracy"]) == [0.5, 0.25, 0.75]
+    # The value, its error, the data, and the optimum.
+    assert numbers_in(rows["held-out accuracy"]) == [0.5, 0.25, 36, 36, 9, 0.75]
 
 
 def test_metrics_are_checked_when_they_are_read(trace_of, small) -> None:
@@ -523,7 +529,7 @@ def test_a_run_json_around_a_training_counts_only_with_its_digest(
         ),
         (
             "training.json",
-            lambda content: content.replace(b'"version": 3', b'"version": 9'),
+            lambda content: content.replace(b'"version": 4', b'"version": 9'),
             "version=9, this",
         ),
         ("model.safetensors", lambda content: content[:-9], "does not have the digest"),

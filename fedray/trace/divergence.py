@@ -1,0 +1,115 @@
+"""Whether a training diverged, by its model's figures before and after it."""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
+
+from fedray.wire.messages import Measured, Metric
+
+ERRORS = 1.96
+"""Standard errors of a difference within which two evaluations are alike."""
+Trend = Literal["better", "alike", "worse", "not finite"]
+"""Change of a figure over a training, beyond its errors."""
+
+
+class Change(NamedTuple):
+    """A held-out figure of a model before its training, and after it."""
+
+    metric: Metric
+    """The figure."""
+    before: Measured
+    """Its value before the training, which is finite."""
+    after: Measured
+    """Its value after the last round."""
+
+    @property
+    def trend(self) -> Trend:
+        """Whether the figure is better or worse by more than ERRORS standard errors of the
+        difference of two independent evaluations.
+
+        Both are of the same devices, so the real error is usually smaller. A figure without an
+        error, such as that of one device or two shares of 1, is alike.
+        """
+        if not math.isfinite(self.after.value):
+            return "not finite"
+        gain = self.metric.sign * (self.after.value - self.before.value)
+        error = math.hypot(self.before.standard_error, self.after.standard_error)
+        if not abs(gain) > ERRORS * error > 0:
+            return "alike"
+        return "better" if gain > 0 else "worse"
+
+    def __str__(self) -> str:
+        """The change as a clause."""
+        name, trend = f"the held-out {self.metric.title}", self.trend
+        before, after = self.before.value, self.after.value
+        if trend == "not finite":
+            return f"{name} was {before:.4f} before the training and is not finite"
+        if trend == "alike":
+            return f"{name} ({before:.4f}, then {after:.4f}) changed by less than its errors"
+        return f"{name} {'rose' if after > before else 'fell'} from {before:.4f} to {after:.4f}"
+
+
+def has_diverged(
+    trends: Collection[Trend], *, has_risen: bool = False, is_often_not_finite: bool = False
+) -> bool:
+    """Returns whether a training diverged: a held-out figure is not finite, or none is better and
+    there is evidence that the model got worse.
+
+    The evidence is that all held-out figures are worse, or that many updates were not finite, or
+    that the loss on the devices rose by more than its own size while a held-out figure is worse. A
+    model that began at chance has only the last kind, because its accuracy cannot fall.
+
+    Args:
+        trends: trends of the held-out loss and of the metric by which models are judged; empty if
+            none is known, and then the loss on the devices decides.
+        has_risen: whether the loss on the devices rose by more than its own size.
+        is_often_not_finite: whether many updates were not finite.
+    """
+    if "not finite" in trends:
+        return True
+    if "better" in trends:
+        return False
+    if is_often_not_finite or not trends:
+        return is_often_not_finite or has_risen
+    return set(trends) == {"worse"} or (has_risen and "worse" in trends)
+
+
+def seen(changes: Sequence[Change], others: Sequence[str]) -> str:
+    """Returns what the figures of a training that did not diverge show, as a sentence; empty if
+    none is worse.
+
+    Args:
+        changes: changes of held-out figures.
+        others: further clauses of what got worse.
+    """
+    worse = [*others, *(str(each) for each in changes if each.trend == "worse")]
+    if not worse:
+        return ""
+    rest = [str(each) for each in changes if each.trend != "worse"]
+    said = " while ".join(" and ".join(each) for each in (worse, rest) if each)
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def remedy(noise: float, warning: str, mean_norm: float | None) -> str:
+    """Returns what to change after a divergence, in sentences. The cause follows from the noise
+    that was printed before the training, so that the two never contradict each other.
+
+    Args:
+        noise: norm of the noise on a mean update in clip norms; 0 without noise.
+        warning: what was printed of it if it is too much for learning; else empty.
+        mean_norm: mean norm of updates before clipping in clip norms; None if it is not known, or
+            clipping follows the norms.
+    """
+    rates = "ower training.client.learning_rate or training.server.learning_rate."
+    if warning:
+        return f"{warning} If it still diverges then, l{rates}"
+    if not noise:
+        return f"L{rates}"
+    said = f"The noise on a mean update, {noise:.2g} times the clip norm,"
+    # Updates shorter than the clip norm bear less noise than longer ones.
+    if mean_norm is not None and noise > mean_norm:
+        return (
+            f"{said} is {noise / mean_norm:.3g} times the mean norm of an update: lower "
+            f"privacy.clip_norm to near {mean_norm:.2g} of it. If it still diverges then, l{rates}"
+        )
+    return f"L{rates} {said} is not the cause."
