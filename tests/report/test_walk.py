@@ -1,16 +1,19 @@
 """A walk through every kind of result: each table says what it is of, and rows of other settings stand apart."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fedray
-from fedray.base.result import Result
+from fedray.base.result import DrawnResult, Result
 from fedray.mechanisms.registry import Tree
+from fedray.report.subject import FACETS
 from fedray.runtime.placement import Placement
-from fedray.scenarios.blt import REPRODUCTION as BLT
-from fedray.studies.habits.columns import Layout
+from fedray.scenario.availability import HabitAvailability
+from fedray.scenarios.gboard_privacy import REPRODUCTION
+from fedray.studies.habits.observed import Layout, ObservedLog, Simulator
 from fedray.studies.plan import PlanTarget
 
 HERE = Placement(backend="in-process")
@@ -59,10 +62,8 @@ class Walk:
         vary = {keys[0]: (1500, 3000), keys[1]: (4.0, 8.0)}
         table: dict[str, Any] = {"name": "two keys", "vary": vary, "x": keys[1]}
         mechanisms = ({"kind": "tree-full"}, {"kind": "identity"})
-        scenario = str(self.trace.path / "scenario.toml")
-        Path(scenario).write_text(self.untrained.to_toml())
         return fedray.run_sweep(
-            fedray.Sweep(scenario=scenario, mechanisms=mechanisms, **table), HERE
+            fedray.Sweep(scenario="small", mechanisms=mechanisms, **table), self.untrained, HERE
         )
 
     def grid(self) -> Result:
@@ -88,30 +89,39 @@ class Walk:
         )
 
     def answer(self) -> Result:
-        question = (
-            "training.enabled=false",
-            "analytics={question={kind='histogram', most_keys=1}, trust=[{kind='central'}], "
-            "epsilon=1.0, delta=1e-6}",
-        )
-        scenario = self.scenario.with_overrides(*question)
+        tables = {
+            "name": "asks",
+            "population": {"devices": 3_000},
+            "participation": {"timer_hours": 20.0, "timer_resets_on": "upload"},
+            "rounds": {
+                **{"mode": "upload-then-train", "count": 2, "report_goal": 200},
+                "uploads": {"window_hours": 24.0, "windows": 2, "schedule": {"kind": "all"}},
+            },
+            "analytics": {
+                "question": {"kind": "histogram", "size": 4, "most_keys": 1},
+                "values": {"kind": "words", "words": 4},
+                "trust": [{"kind": "central"}, {"kind": "distributed", "least_devices": 200}],
+                **{"epsilon": 1.0, "delta": 1e-6},
+            },
+        }
+        scenario = fedray.Scenario.from_tables(tables)
         return fedray.answer(fedray.simulate(scenario, HERE, self.folder / "asked"))
 
     def fit_log(self) -> Result:
-        layout = Layout("intervals", 7, 0)
-        del population_sessions
-        raise NotImplementedError(layout)
+        layout, table = Layout("intervals", 7, 0), HabitAvailability()
+        return fedray.fit_habits(ObservedLog(Simulator(layout, 150, 0).records(table), layout))
 
     def fit_min_sep(self) -> Result:
         run = fedray.ObservedRun(
             rounds=6, goal=40, timer_hours=8.0, min_sep=3, max_participations=2
         )
-        return fedray.fit_min_sep(self.untrained, [run], "reach", placement=HERE)
+        return fedray.fit_min_sep(self.untrained, [run], "reach", 1.0, HERE)
 
     def mechanism(self) -> Result:
         return fedray.mechanism_figures(Tree(), fedray.MinSep(60, 12, 3), 2.0, 1e-6)
 
     def reproduce(self) -> Result:
-        *_, last = BLT(out=self.folder / "blt")
+        *_, last = REPRODUCTION.results()
         return last
 
 
@@ -121,3 +131,24 @@ KINDS = [name for name in vars(Walk) if not name.startswith("_")]
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory) -> Walk:
     return Walk(tmp_path_factory.mktemp("walk"))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("walk")
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_table_and_figure_says_what_it_is_of(walk: Walk, kind: str) -> None:
+    result = getattr(walk, kind)()
+    assert result.of.population
+    for table in result.tables():
+        assert not table.rows or table.subject.population, table.title
+        for shown in (table, table.brief()):
+            assert not shown.mixed, table.title
+            assert str(shown.subject) in shown.caption
+        assert f"{table.subject}" in table.rendered("md")
+    for figure in result.figures() if isinstance(result, DrawnResult) else ():
+        assert figure.subject.population, figure.title
+    if "of" in (document := json.loads(json.dumps(result.to_json()))):
+        assert set(document["of"]) == set(FACETS)
+    else:
+        # The document of a reproduction is the content of its own file.
+        assert kind in ("reproduce", "train")
