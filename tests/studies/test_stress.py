@@ -1241,7 +1241,7 @@ def test_populations_of_conditions_stand_in_their_own_captions_and_no_row_of_ano
     if_larger = "if population.devices=5000"
     assert second.caption.endswith(f", of small (5,000 devices), {if_larger}, in 4 runs")
     assert robust.caption.endswith(", of small, robust over all 2 conditions, in 8 runs")
-    assert by_condition.caption.endswith(", of small")
+    assert by_condition.caption.endswith(", of small, in 4 runs of each condition")
     (row, _, over_all) = by_condition.rows
     assert row[:4] == ("as written", "8", "5", "8, 5")
     assert row[-2:] == ("8", "8: 3.9000")

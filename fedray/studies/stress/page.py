@@ -280,7 +280,7 @@ def _conditions_table(result: StressResult, robust: Condition) -> Table:
         f"given b that keep {target}": _keeping,
         "largest epsilon with given b": _largest,
     }
-    return Table.of(
+    table = Table.of(
         f"Design for epsilon {target} at delta {given(result.delta)}, by condition",
         [*result.conditions, robust],
         cells,
@@ -291,9 +291,10 @@ def _conditions_table(result: StressResult, robust: Condition) -> Table:
         "that stand behind it.",
         details=("true k", f"runs above {target}", "largest epsilon with given b"),
         method=("Largest epsilon: of a mechanism, the 0.95 quantile over the runs.",),
-        # A condition stands in its row, and the numbers of runs in the captions of the others.
         subject=lambda each: replace(each.of, population=result.population, runs=""),
     )
+    runs = f"{result.conditions[0].of.runs} of each condition"
+    return replace(table, subject=replace(table.subject, runs=runs))
 
 
 def _true(name: str, condition: Condition) -> str:
