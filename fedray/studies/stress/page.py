@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -223,11 +224,14 @@ def _outcome_table(
         "cost at equal epsilon": lambda each: _cost(each, each.mean_regret),
         "cost 95 %": lambda each: _cost(each, each.regrets[2] if each.regrets else None),
     }
+    # The title says what the truth is, and a terminal has no room for observed epsilons.
+    is_enforced = {row.is_enforced for row in condition.rows} <= {True, None}
+    rests_on = _rests_on(condition.rows)
     if not any(row.is_enforced for row in condition.rows):
         del cells["observed epsilon"]
     lacking = unjudged(condition.rows)
     notes = (
-        _rests_on(condition.rows),
+        "" if is_enforced else rests_on,
         *legend,
         *_made_for_others(condition.rows),
         f"{counted(condition.starved, 'run')} starved, and do not count."
@@ -240,8 +244,8 @@ def _outcome_table(
         shown,
         cells,
         *notes,
-        details=("epsilon 95 %", error, "extra error", "cost 95 %"),
-        method=(EXTRA, "95 %: the 0.95 quantile over the runs."),
+        details=("epsilon 95 %", "observed epsilon", error, "extra error", "cost 95 %"),
+        method=(rests_on if is_enforced else "", EXTRA, "95 %: the 0.95 quantile over the runs."),
         subject=condition.of,
     )
     # A mechanism that cannot run in every truth is a row too.
@@ -264,46 +268,57 @@ def _conditions_table(result: StressResult, robust: Condition) -> Table:
     def of_best(text: Callable[[Outcome], str]) -> Callable[[Condition], str]:
         return lambda each: "-" if each.best is None else text(each.best)
 
-    cells = {
+    cells: dict[str, Callable[[Condition], str]] = {
         "condition": lambda each: each.of.condition,
-        "runs": lambda each: each.of.runs,
-        "truth b, k": _true_pair,
+        "true b": partial(_true, "min_sep"),
+        "true k": partial(_true, "max_participations"),
         "design for b, k": of_best(lambda best: _pair(*estimate_of(best))),
         "best as": of_best(lambda best: best.mechanism),
         "z": of_best(lambda best: up(best.noise_multiplier)),
         ERRORS[result.loss]: of_best(lambda best: significant(best.error)),
         f"runs above {target}": of_best(beyond),
-        f"given b: keeps {target}?": _keeping,
+        f"given b that keep {target}": _keeping,
+        "largest epsilon with given b": _largest,
     }
-    return Table.of(
+    table = Table.of(
         f"Design for epsilon {target} at delta {given(result.delta)}, by condition",
         [*result.conditions, robust],
         cells,
-        f"{COLUMNS} truth, what the rules enforce in the runs, or what was observed if they "
-        "enforce nothing; z, the least for the target under the design's b and k; "
-        f"{ERRORS[result.loss]} of prefix sums with it, at clip norm 1. Behind a given b stands "
-        "the largest epsilon of a mechanism (0.95 quantile over the runs).",
-        subject=lambda each: replace(each.of, population=result.population),
+        f"{COLUMNS} true, what the rules enforce in the runs, or what was observed if they enforce "
+        f"nothing; z, the least for the target under the design's b and k; {ERRORS[result.loss]} of "
+        "prefix sums with it, at clip norm 1; given b that keep the target, with every mechanism or with those "
+        "that stand behind it.",
+        details=("true k", f"runs above {target}", "largest epsilon with given b"),
+        method=("Largest epsilon: of a mechanism, the 0.95 quantile over the runs.",),
+        subject=lambda each: replace(each.of, population=result.population, runs=""),
     )
+    runs = f"{result.conditions[0].of.runs} of each condition"
+    return replace(table, subject=replace(table.subject, runs=runs))
 
 
-def _true_pair(condition: Condition) -> str:
-    runs = condition.runs
-    if not (min_seps := known(runs, "min_sep")):
-        return "-"
-    return f"{span(min_seps, '{:,}'.format)}, {span(known(runs, 'max_participations'), str)}"
+def _true(name: str, condition: Condition) -> str:
+    values = known(condition.runs, name)
+    return span(values, "{:,}".format) if values else "-"
+
+
+def _of_given(condition: Condition) -> list[list[Outcome]]:
+    return grouped(filter(condition.is_given, condition.outcomes), estimate_of)
 
 
 def _keeping(condition: Condition) -> str:
-    """Returns whether the target is kept with each given estimate, and the largest epsilon."""
+    """Returns the given min-seps with which the target is kept, and with which mechanisms."""
     said = []
-    for own in grouped(filter(condition.is_given, condition.outcomes), estimate_of):
-        safe = [each for each in own if not risk(each)]
-        only = f"only {' and '.join(each.mechanism for each in safe)}" if safe else "no"
-        worst = max(own, key=lambda each: each.epsilons[2])
-        answer = "yes" if len(safe) == len(own) else only
-        epsilon = _bounded(worst, worst.epsilons[2], 4)
-        said.append(f"{own[0].estimated_min_sep:,}: {answer} ({epsilon})")
+    for own in _of_given(condition):
+        safe = [each.mechanism for each in own if not risk(each)]
+        only = "" if len(safe) == len(own) else f" ({', '.join(safe)})"
+        said += [f"{own[0].estimated_min_sep:,}{only}"] if safe else []
+    return ", ".join(said) or "none"
+
+
+def _largest(condition: Condition) -> str:
+    """Returns each given min-sep with the largest epsilon that it spends."""
+    worst = [max(own, key=lambda each: each.epsilons[2]) for own in _of_given(condition)]
+    said = (f"{e.estimated_min_sep:,}: {_bounded(e, e.epsilons[2], 4)}" for e in worst)
     return "; ".join(said) or "-"
 
 
