@@ -108,8 +108,8 @@ class Figures(DrawnResult):
 
     @property
     def is_at_bound(self) -> Annotated[IfAny[bool], Key("theta_is_at_bound")]:
-        """True if the largest theta is the bound of the search: that buffer forgets nothing. Absent
-        otherwise."""
+        """Whether the largest theta is the bound of the search, so that its buffer forgets nothing;
+        absent if it is not."""
         return (isinstance(self.strategy, BLT) and self.strategy.is_at_bound) or None
 
     @property

@@ -286,9 +286,8 @@ def _conditions_table(result: StressResult, robust: Condition) -> Table:
         cells,
         f"{COLUMNS} true, what the rules enforce in the runs, or what was observed if they enforce "
         "nothing; z, the least for the target under the design's b and k; "
-        f"{ERRORS[result.loss]} of prefix sums with it, at clip norm 1; given "
-        "b that keep the target, with every mechanism or with those "
-        "that stand behind it.",
+        f"{ERRORS[result.loss]} of prefix sums with it, at clip norm 1; given b that keep the "
+        "target, with every mechanism or with those that stand behind it.",
         details=("true k", f"runs above {target}", "largest epsilon with given b"),
         method=("Largest epsilon: of a mechanism, the 0.95 quantile over the runs.",),
         subject=lambda each: replace(each.of, population=result.population, runs=""),
