@@ -685,10 +685,9 @@ class _Planner:
 
     def _candidates_left(self, asked: Sequence[tuple[float, int]]) -> float:
         """Returns the candidates to do, with those that are asked for."""
-        known = sum(self.searches[hours].most_left for hours, _ in asked)
-        if known == math.inf:
-            known = self.expected - len(self.candidates)
-        return max(float(len(asked)), known)
+        most = sum(self.searches[hours].most_left for hours, _ in asked)
+        # Timers are cut short, so that the most is seldom reached.
+        return max(float(len(asked)), min(most, self.expected - len(self.candidates)))
 
     def _learn(self, candidate: Candidate) -> None:
         search, goal = self.searches[candidate.timer_hours], candidate.report_goal

@@ -140,7 +140,7 @@ def _runs_column(
 
 
 def _runs_at(count: int, scale: float) -> str:
-    size = "full size" if scale == 1.0 else f"{scale:.2g} of the size"
+    size = "full size" if scale == 1.0 else f"{scale:.2g} size"
     return f"{counted(count, 'run')} at {size}"
 
 
@@ -438,7 +438,7 @@ def _candidates_table(plan: Plan) -> Table:
     impossible = [each for each in plan.candidates if not each.is_possible]
     least = sorted(impossible, key=lambda each: each.report_goal)[:1]
     how = (
-        "Runs differ in their seeds. Planned: with a margin below the seeds' min-seps, from their "
+        "Runs differ in their seeds; their size is that of devices and goal. Planned: with a margin below the seeds' min-seps, from their "
         "spread, that one more run falls short of once in twenty times. k: the most that have room "
         "at the planned min-sep, or that a rule permits."
     )
@@ -535,7 +535,7 @@ def _verdict(plan: Plan, candidate: Candidate) -> str:
 def _outcome(candidate: Candidate) -> str:
     if candidate.starves:
         return "starves" if candidate.is_possible else "cannot sustain"
-    return "meets the target" if candidate.meets_target else "misses the target"
+    return "meets" if candidate.meets_target else "misses"
 
 
 def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:

@@ -87,7 +87,7 @@ def compare_plans(paths: Sequence[Path]) -> PlanComparison:
         paths: output of `fedray plan --json`, or directories of `fedray plan --out`; at least two.
 
     Raises:
-        InputError: there is only one, or a file cannot be read or is no plan.
+        InputError: there is only one, or a file cannot be read or lacks a plan.
     """
     if len(paths) < 2:
         rule = "must be at least two"

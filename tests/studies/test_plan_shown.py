@@ -102,7 +102,7 @@ def test_the_plan_at_full_size_is_named_apart_from_the_search(small) -> None:
         assert [each.name for each in lines] == ["timer 24 h", "timer 48 h"]
         assert star.name == "plan, 1 run at full size"
         assert star.labels == ("plan",)
-        assert figure.subject.runs == "2 runs at 0.1 of the size of each goal"
+        assert figure.subject.runs == "2 runs at 0.1 size of each goal"
 
 
 def test_remedies_of_one_goal_and_noise_are_one_point_with_all_names(small) -> None:
@@ -129,14 +129,14 @@ def test_rows_of_other_runs_say_so(small) -> None:
     assert not candidates.mixed
     place = candidates.columns.index("runs")
     runs = {row[place] for row in candidates.rows}
-    assert runs == {"2 runs at 0.1 of the size", "1 run at full size"}
+    assert runs == {"2 runs at 0.1 size", "1 run at full size"}
     assert tables[""].caption.endswith("in 1 run at full size")
-    assert "in 1 run at 0.1 of the size" in tables["What if"].caption
+    assert "in 1 run at 0.1 size" in tables["What if"].caption
     remedies = failed(small).tables()[0]
     assert not remedies.mixed
     assert {each.runs for each in remedies.row_subjects} == {
-        "2 runs at 0.1 of the size",
-        "2 runs at 0.05 of the size",
+        "2 runs at 0.1 size",
+        "2 runs at 0.05 size",
     }
 
 
@@ -160,7 +160,7 @@ def test_a_search_of_equal_runs_has_one_subject(small) -> None:
     plan = met(small)
     same = replace(plan, best=None, candidates=plan.candidates[:3])
     tables = {each.title: each for each in same.tables()}
-    assert tables["Candidates"].caption.endswith("in 2 runs at 0.1 of the size")
+    assert tables["Candidates"].caption.endswith("in 2 runs at 0.1 size")
 
 
 def written(plan: Plan, directory: Path) -> Path:
@@ -192,7 +192,7 @@ def test_two_plans_stand_side_by_side_with_what_differs(
     assert [each["epsilon"] for each in rows] == [up(2.95), up(5.0)]
     # Those with the planned limits as rules.
     assert [each["days"] for each in rows] == ["3.5", "3.0"]
-    assert [each["runs"] for each in rows] == ["1 run at full size", "2 runs at 0.1 of the size"]
+    assert [each["runs"] for each in rows] == ["1 run at full size", "2 runs at 0.1 size"]
     # A report goal is what a plan finds itself.
     assert differing.rows == (
         ("population.devices", "20000", "14000"),
