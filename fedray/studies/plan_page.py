@@ -438,9 +438,10 @@ def _candidates_table(plan: Plan) -> Table:
     impossible = [each for each in plan.candidates if not each.is_possible]
     least = sorted(impossible, key=lambda each: each.report_goal)[:1]
     how = (
-        "Runs differ in their seeds; their size is that of devices and goal. Planned: with a margin below the seeds' min-seps, from their "
-        "spread, that one more run falls short of once in twenty times. k: the most that have room "
-        "at the planned min-sep, or that a rule permits."
+        "Runs differ in their seeds; their size is that of devices and goal. Planned: with a "
+        "margin below the seeds' min-seps, from their spread, that one more run falls short of "
+        "once in twenty times. k: the most that have room at the planned min-sep, or that a rule "
+        "permits."
     )
     # Without a run that ends there is nothing else to show.
     rows = [each for each in plan.candidates if not each.starves] or plan.candidates
