@@ -96,6 +96,17 @@ def test_no_point_lies_in_the_zone_that_starves(small) -> None:
         assert not any(zone.at <= x <= zone.until for each in figure.series for x in each.x)
 
 
+def test_a_timer_that_was_cut_short_is_above_a_goal_that_missed_and_not_one_that_starved(
+    small,
+) -> None:
+    plan = met(small)
+    rest = tuple(each for each in plan.candidates if each.report_goal != 2200)
+    plan = replace(plan, candidates=rest, cut_short=(24.0,))
+    (table,) = [each for each in plan.tables() if each.title == "What a longer timer costs"]
+    assert [row[:2] for row in table.rows] == [("24 h", "above 1,150"), ("48 h", "1,100")]
+    assert "Above: the search of this timer ended there" in table.notes[1]
+
+
 def test_the_plan_at_full_size_is_named_apart_from_the_search(small) -> None:
     for figure in plan_figures(met(small)):
         *lines, star = figure.series
