@@ -192,18 +192,16 @@ def test_two_plans_stand_side_by_side_with_what_differs(
     second.write_text(json.dumps(other.to_json()))
     found = compare_plans([first, second])
     plans, differing = found.tables()
-    assert not plans.mixed
-    rows = [dict(zip(plans.columns, row, strict=True)) for row in plans.rows]
-    assert [each["population"] for each in rows] == [
-        "small (20,000 devices)",
-        "small (14,000 devices)",
-    ]
-    assert [each["met"] for each in rows] == ["yes", "no, nearest miss"]
-    assert [each["report goal"] for each in rows] == ["1,100", "1,000"]
-    assert [each["epsilon"] for each in rows] == [up(2.95), up(5.0)]
+    assert plans.columns == ("", str(first), str(second))
+    assert plans.subject.population == "small (20,000 devices) and small (14,000 devices)"
+    rows = {name: cells for name, *cells in plans.rows}
+    assert rows["population"] == ["small (20,000 devices)", "small (14,000 devices)"]
+    assert rows["met"] == ["yes", "no, nearest miss"]
+    assert rows["report goal"] == ["1,100", "1,000"]
+    assert rows["epsilon"] == [up(2.95), up(5.0)]
     # Those with the planned limits as rules.
-    assert [each["days"] for each in rows] == ["3.5", "3.0"]
-    assert [each["runs"] for each in rows] == ["1 run at full size", "2 runs at 0.1 size"]
+    assert rows["days"] == ["3.5", "3.0"]
+    assert rows["runs"] == ["1 run at full size", "2 runs at 0.1 size"]
     # A report goal is what a plan finds itself.
     assert differing.rows == (
         ("population.devices", "20000", "14000"),
