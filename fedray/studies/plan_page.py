@@ -567,7 +567,7 @@ def plan_figures(plan: Plan) -> list[Figure]:
         _figure(plan, "epsilon", note, lambda each: each.epsilon, [line, *zone]),
     ]
     # A single goal spans no axis.
-    if len({each.report_goal for each in plan.candidates}) < 2:
+    if len({each.report_goal for each in plan.candidates if not each.starves}) < 2:
         figures = []
     # If a plan fails, the remedies decide.
     return figures if best is not None else [*_trade_figure(plan), *figures[::-1]]
@@ -591,20 +591,22 @@ def _trade_figure(plan: Plan) -> Iterable[Figure]:
     near, found = plan.nearest, plan.found
     if near is None or not {HALF_TRADE, TRADE}.intersection(each.key for each in found):
         return
-    names: dict[tuple[int, float], list[str]] = {}
+    at: dict[tuple[int, float], list[Remedy]] = {}
     traded = []
     for each in found:
         point = each.report_goal or near.report_goal, float(_times_the_noise(near, each))
-        names.setdefault(point, []).append(_short_words(plan, each))
+        at.setdefault(point, []).append(each)
         if each.key in (NOISE, HALF_TRADE, TRADE):
             traded.append(point)
     line = _series("fewer rounds, no more device updates", "line", sorted(traded))
-    points = [
-        replace(one, labels=(" or ".join(names[point]),))
-        for point in names
-        for one in _series(" or ".join(names[point]), "points", [point])
-    ]
-    goals, noise = zip(*names, strict=True)
+    points = []
+    for point, same in at.items():
+        name, label = (
+            " or ".join(words(plan, each) for each in same)
+            for words in (_remedy_words, _short_words)
+        )
+        points += [replace(each, labels=(label,)) for each in _series(name, "points", [point])]
+    goals, noise = zip(*at, strict=True)
     yield Figure(
         name="noise",
         title="What would do: noise on the mean over report goal",
@@ -646,7 +648,7 @@ def _figure(
     if (star := plan.best or plan.nearest) is not None:
         kind, named = ("misses", "nearest miss") if plan.best is None else ("stars", "plan")
         point = _series(f"{named}, {_runs_of(star)}", kind, [(star.report_goal, value(star))])
-        series += [replace(each, labels=(named,)) for each in point]
+        series += [replace(each, labels=(f"{star.report_goal:,}",)) for each in point]
     # Without points the axes still need values.
     x = [goal for each in series for goal in each.x.tolist()] or [1.0]
     y = [mark.at for mark in marks if mark.axis == "y"]

@@ -112,7 +112,7 @@ def test_the_plan_at_full_size_is_named_apart_from_the_search(small) -> None:
         *lines, star = figure.series
         assert [each.name for each in lines] == ["timer 24 h", "timer 48 h"]
         assert star.name == "plan, 1 run at full size"
-        assert star.labels == ("plan",)
+        assert star.labels == ("1,100",)
         assert figure.subject.runs == "2 runs at 0.1 size of each goal"
 
 
@@ -129,8 +129,9 @@ def test_remedies_of_one_goal_and_noise_are_one_point_with_all_names(small) -> N
         (1000.0, 1.0): "96 h or 3 x devices",
     }
     assert np.all(np.diff(line.x) > 0)
-    drawn = {e["name"]: e.get("text") for e in plotly_figure(noise)["data"]}
-    assert drawn["96 h or 3 x devices"] == ["96 h or 3 x devices"]
+    assert points[-1].name == "timer 96 h or 3 times the devices (60,000)"
+    assert plotly_figure(noise)["data"][-1]["text"] == ["96 h or 3 x devices"]
+    assert len({each.name for each in points}) == len(points)
 
 
 def test_rows_of_other_runs_say_so(small) -> None:
