@@ -324,7 +324,8 @@ class Plan(DrawnResult):
         """Returns the largest goal that missed below the least one that met the target."""
         of_timer = [each for each in self.candidates if each.timer_hours == hours]
         met = min((each.report_goal for each in of_timer if each.meets_target), default=math.inf)
-        missed = (each.report_goal for each in of_timer if not each.meets_target)
+        # A goal that starves is above the least one, if there is any.
+        missed = (e.report_goal for e in of_timer if not e.meets_target and not e.starves)
         return max((goal for goal in missed if goal < met), default=None)
 
     def _least(self, hours: float) -> Candidate | None:
@@ -685,10 +686,9 @@ class _Planner:
 
     def _candidates_left(self, asked: Sequence[tuple[float, int]]) -> float:
         """Returns the candidates to do, with those that are asked for."""
-        known = sum(self.searches[hours].most_left for hours, _ in asked)
-        if known == math.inf:
-            known = self.expected - len(self.candidates)
-        return max(float(len(asked)), known)
+        most = sum(self.searches[hours].most_left for hours, _ in asked)
+        # Timers are cut short, so that the most is seldom reached.
+        return max(float(len(asked)), min(most, self.expected - len(self.candidates)))
 
     def _learn(self, candidate: Candidate) -> None:
         search, goal = self.searches[candidate.timer_hours], candidate.report_goal

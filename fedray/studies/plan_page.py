@@ -140,7 +140,7 @@ def _runs_column(
 
 
 def _runs_at(count: int, scale: float) -> str:
-    size = "full size" if scale == 1.0 else f"{scale:.2g} of the size"
+    size = "full size" if scale == 1.0 else f"{scale:.2g} size"
     return f"{counted(count, 'run')} at {size}"
 
 
@@ -438,9 +438,10 @@ def _candidates_table(plan: Plan) -> Table:
     impossible = [each for each in plan.candidates if not each.is_possible]
     least = sorted(impossible, key=lambda each: each.report_goal)[:1]
     how = (
-        "Runs differ in their seeds. Planned: with a margin below the seeds' min-seps, from their "
-        "spread, that one more run falls short of once in twenty times. k: the most that have room "
-        "at the planned min-sep, or that a rule permits."
+        "Runs differ in their seeds; their size is that of devices and goal. Planned: with a "
+        "margin below the seeds' min-seps, from their spread, that one more run falls short of "
+        "once in twenty times. k: the most that have room at the planned min-sep, or that a rule "
+        "permits."
     )
     # Without a run that ends there is nothing else to show.
     rows = [each for each in plan.candidates if not each.starves] or plan.candidates
@@ -535,7 +536,7 @@ def _verdict(plan: Plan, candidate: Candidate) -> str:
 def _outcome(candidate: Candidate) -> str:
     if candidate.starves:
         return "starves" if candidate.is_possible else "cannot sustain"
-    return "meets the target" if candidate.meets_target else "misses the target"
+    return "meets" if candidate.meets_target else "misses"
 
 
 def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
@@ -566,7 +567,7 @@ def plan_figures(plan: Plan) -> list[Figure]:
         _figure(plan, "epsilon", note, lambda each: each.epsilon, [line, *zone]),
     ]
     # A single goal spans no axis.
-    if len({each.report_goal for each in plan.candidates}) < 2:
+    if len({each.report_goal for each in plan.candidates if not each.starves}) < 2:
         figures = []
     # If a plan fails, the remedies decide.
     return figures if best is not None else [*_trade_figure(plan), *figures[::-1]]
@@ -590,20 +591,22 @@ def _trade_figure(plan: Plan) -> Iterable[Figure]:
     near, found = plan.nearest, plan.found
     if near is None or not {HALF_TRADE, TRADE}.intersection(each.key for each in found):
         return
-    names: dict[tuple[int, float], list[str]] = {}
+    at: dict[tuple[int, float], list[Remedy]] = {}
     traded = []
     for each in found:
         point = each.report_goal or near.report_goal, float(_times_the_noise(near, each))
-        names.setdefault(point, []).append(_short_words(plan, each))
+        at.setdefault(point, []).append(each)
         if each.key in (NOISE, HALF_TRADE, TRADE):
             traded.append(point)
     line = _series("fewer rounds, no more device updates", "line", sorted(traded))
-    points = [
-        replace(one, labels=(" or ".join(names[point]),))
-        for point in names
-        for one in _series(" or ".join(names[point]), "points", [point])
-    ]
-    goals, noise = zip(*names, strict=True)
+    points = []
+    for point, same in at.items():
+        name, label = (
+            " or ".join(words(plan, each) for each in same)
+            for words in (_remedy_words, _short_words)
+        )
+        points += [replace(each, labels=(label,)) for each in _series(name, "points", [point])]
+    goals, noise = zip(*at, strict=True)
     yield Figure(
         name="noise",
         title="What would do: noise on the mean over report goal",
@@ -645,7 +648,7 @@ def _figure(
     if (star := plan.best or plan.nearest) is not None:
         kind, named = ("misses", "nearest miss") if plan.best is None else ("stars", "plan")
         point = _series(f"{named}, {_runs_of(star)}", kind, [(star.report_goal, value(star))])
-        series += [replace(each, labels=(named,)) for each in point]
+        series += [replace(each, labels=(f"{star.report_goal:,}",)) for each in point]
     # Without points the axes still need values.
     x = [goal for each in series for goal in each.x.tolist()] or [1.0]
     y = [mark.at for mark in marks if mark.axis == "y"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from fedray.report.progress import duration
 from fedray.scenario import Scenario
 
-RUN, DEVICE_DAY, REPORT, DESIGN = 0.15, 5e-7, 2e-6, 0.2
-"""Seconds of one CPU, measured on one machine to within a factor of two: for each run, device and
+RUN, DEVICE_DAY, REPORT, DESIGN = 0.3, 5e-7, 2e-6, 1.0
+"""Seconds of one CPU, measured on one machine to within a factor of three: for each run, device and
 simulated day, report of a round, and mechanism."""
-FIRST, FURTHER = 8, 4
+FIRST, FURTHER = 6, 3
 """Usual numbers of candidates of the first timer, and of each further one."""
 WHAT_IFS = 11
 """Usual number of what-ifs."""
@@ -32,7 +32,7 @@ def run_seconds(scenario: Scenario) -> float:
 
 
 def usual_candidates(timers: int) -> float:
-    """Returns the usual number of candidates of a search over so many timers."""
+    """Returns the usual number of candidates of a search over a number of timers."""
     return FIRST + FURTHER * (timers - 1)
 
 

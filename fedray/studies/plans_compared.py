@@ -1,6 +1,6 @@
 """Comparison of plans: their answers side by side, and the settings in which they differ."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -87,7 +87,7 @@ def compare_plans(paths: Sequence[Path]) -> PlanComparison:
         paths: output of `fedray plan --json`, or directories of `fedray plan --out`; at least two.
 
     Raises:
-        InputError: there is only one, or a file cannot be read or is no plan.
+        InputError: there is only one, or a file cannot be read or lacks a plan.
     """
     if len(paths) < 2:
         rule = "must be at least two"
@@ -174,29 +174,30 @@ def comparison_headline(comparison: PlanComparison) -> str:
 
 
 def comparison_tables(comparison: PlanComparison) -> list[Table]:
-    """Returns the plans, a row each, and the settings in which they differ."""
-    cells = {
-        "plan": lambda each: each.plan,
+    """Returns the plans, a column each, and the settings in which they differ."""
+    cells: dict[str, Callable[[ComparedPlan], str]] = {
         "population": lambda each: each.subject.population,
-        "target": lambda each: f"{each.target_epsilon:g}",
+        "target epsilon": lambda each: f"{each.target_epsilon:g}",
         "met": lambda each: "yes" if each.is_met else "no, nearest miss",
         "rounds": lambda each: f"{each.rounds:,}",
         "report goal": lambda each: _or_dash(each.report_goal, "{:,}".format),
         "timer": lambda each: _or_dash(each.timer_hours, "{:g} h".format),
-        "z": lambda each: _or_dash(each.noise_multiplier, needed_noise),
+        "noise multiplier z": lambda each: _or_dash(each.noise_multiplier, needed_noise),
         "epsilon": lambda each: _or_dash(each.epsilon, up),
         "days": lambda each: _or_dash(each.days, "{:.1f}".format),
-        "min-sep": lambda each: _or_dash(
+        "min-sep, planned": lambda each: _or_dash(
             each.planned_max_participations, lambda _: shown_min_sep(each.planned_min_sep)
         ),
-        "k": lambda each: _or_dash(each.planned_max_participations, str),
+        "participations, planned": lambda each: _or_dash(each.planned_max_participations, str),
         "runs": lambda each: each.subject.runs or "-",
     }
-    plans = Table.of("Plans", comparison.plans, cells, subject=lambda each: each.subject)
     names = [each.plan for each in comparison.plans]
-    rows = [[each.key, *map(in_words, each.values)] for each in comparison.differing]
-    differing = Table.headed("Settings that differ", [["setting", *names], *rows])
-    return [plans, *([differing] if rows else [])]
+    rows = [[name, *map(cell, comparison.plans)] for name, cell in cells.items()]
+    tables = [Table.headed("Plans", [["", *names], *rows])]
+    if comparison.differing:
+        rows = [[each.key, *map(in_words, each.values)] for each in comparison.differing]
+        tables.append(Table.headed("Settings that differ", [["setting", *names], *rows]))
+    return tables
 
 
 def _or_dash(value: Any, text: Any) -> str:

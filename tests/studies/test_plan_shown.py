@@ -96,13 +96,24 @@ def test_no_point_lies_in_the_zone_that_starves(small) -> None:
         assert not any(zone.at <= x <= zone.until for each in figure.series for x in each.x)
 
 
+def test_a_timer_that_was_cut_short_is_above_a_goal_that_missed_and_not_one_that_starved(
+    small,
+) -> None:
+    plan = met(small)
+    rest = tuple(each for each in plan.candidates if each.report_goal != 2200)
+    plan = replace(plan, candidates=rest, cut_short=(24.0,))
+    (table,) = [each for each in plan.tables() if each.title == "What a longer timer costs"]
+    assert [row[:2] for row in table.rows] == [("24 h", "above 1,150"), ("48 h", "1,100")]
+    assert "Above: the search of this timer ended there" in table.notes[1]
+
+
 def test_the_plan_at_full_size_is_named_apart_from_the_search(small) -> None:
     for figure in plan_figures(met(small)):
         *lines, star = figure.series
         assert [each.name for each in lines] == ["timer 24 h", "timer 48 h"]
         assert star.name == "plan, 1 run at full size"
-        assert star.labels == ("plan",)
-        assert figure.subject.runs == "2 runs at 0.1 of the size of each goal"
+        assert star.labels == ("1,100",)
+        assert figure.subject.runs == "2 runs at 0.1 size of each goal"
 
 
 def test_remedies_of_one_goal_and_noise_are_one_point_with_all_names(small) -> None:
@@ -118,8 +129,9 @@ def test_remedies_of_one_goal_and_noise_are_one_point_with_all_names(small) -> N
         (1000.0, 1.0): "96 h or 3 x devices",
     }
     assert np.all(np.diff(line.x) > 0)
-    drawn = {e["name"]: e.get("text") for e in plotly_figure(noise)["data"]}
-    assert drawn["96 h or 3 x devices"] == ["96 h or 3 x devices"]
+    assert points[-1].name == "timer 96 h or 3 times the devices (60,000)"
+    assert plotly_figure(noise)["data"][-1]["text"] == ["96 h or 3 x devices"]
+    assert len({each.name for each in points}) == len(points)
 
 
 def test_rows_of_other_runs_say_so(small) -> None:
@@ -129,14 +141,14 @@ def test_rows_of_other_runs_say_so(small) -> None:
     assert not candidates.mixed
     place = candidates.columns.index("runs")
     runs = {row[place] for row in candidates.rows}
-    assert runs == {"2 runs at 0.1 of the size", "1 run at full size"}
+    assert runs == {"2 runs at 0.1 size", "1 run at full size"}
     assert tables[""].caption.endswith("in 1 run at full size")
-    assert "in 1 run at 0.1 of the size" in tables["What if"].caption
+    assert "in 1 run at 0.1 size" in tables["What if"].caption
     remedies = failed(small).tables()[0]
     assert not remedies.mixed
     assert {each.runs for each in remedies.row_subjects} == {
-        "2 runs at 0.1 of the size",
-        "2 runs at 0.05 of the size",
+        "2 runs at 0.1 size",
+        "2 runs at 0.05 size",
     }
 
 
@@ -160,7 +172,7 @@ def test_a_search_of_equal_runs_has_one_subject(small) -> None:
     plan = met(small)
     same = replace(plan, best=None, candidates=plan.candidates[:3])
     tables = {each.title: each for each in same.tables()}
-    assert tables["Candidates"].caption.endswith("in 2 runs at 0.1 of the size")
+    assert tables["Candidates"].caption.endswith("in 2 runs at 0.1 size")
 
 
 def written(plan: Plan, directory: Path) -> Path:
@@ -181,18 +193,16 @@ def test_two_plans_stand_side_by_side_with_what_differs(
     second.write_text(json.dumps(other.to_json()))
     found = compare_plans([first, second])
     plans, differing = found.tables()
-    assert not plans.mixed
-    rows = [dict(zip(plans.columns, row, strict=True)) for row in plans.rows]
-    assert [each["population"] for each in rows] == [
-        "small (20,000 devices)",
-        "small (14,000 devices)",
-    ]
-    assert [each["met"] for each in rows] == ["yes", "no, nearest miss"]
-    assert [each["report goal"] for each in rows] == ["1,100", "1,000"]
-    assert [each["epsilon"] for each in rows] == [up(2.95), up(5.0)]
+    assert plans.columns == ("", str(first), str(second))
+    assert plans.subject.population == "small (20,000 devices) and small (14,000 devices)"
+    rows = {name: cells for name, *cells in plans.rows}
+    assert rows["population"] == ["small (20,000 devices)", "small (14,000 devices)"]
+    assert rows["met"] == ["yes", "no, nearest miss"]
+    assert rows["report goal"] == ["1,100", "1,000"]
+    assert rows["epsilon"] == [up(2.95), up(5.0)]
     # Those with the planned limits as rules.
-    assert [each["days"] for each in rows] == ["3.5", "3.0"]
-    assert [each["runs"] for each in rows] == ["1 run at full size", "2 runs at 0.1 of the size"]
+    assert rows["days"] == ["3.5", "3.0"]
+    assert rows["runs"] == ["1 run at full size", "2 runs at 0.1 size"]
     # A report goal is what a plan finds itself.
     assert differing.rows == (
         ("population.devices", "20000", "14000"),
