@@ -268,8 +268,9 @@ class Training(Table):
     )
     server: AnyServerStep = ServerSGD()
     """Table: optimizer on the server."""
-    evaluate_every: Count = 10
-    """Number of rounds between two evaluations on held-out data."""
+    evaluate_every: Count | None = None
+    """Number of rounds between two evaluations on held-out data. Default: 10, or more if there
+    would be more than 50 evaluations."""
     evaluation_devices: Count = 128
     """Number of held-out devices whose data the model is evaluated on; fewer if there are fewer."""
     evaluation_examples: Count | None = None
@@ -281,6 +282,10 @@ class Training(Table):
     checkpoint_every: Count = 100
     """Number of rounds between two copies of the aggregator's state, from which training continues
     if the aggregator is lost."""
+
+    def rounds_between(self, rounds: int) -> int:
+        """Returns the number of rounds between two evaluations in a training of so many rounds."""
+        return self.evaluate_every or max(10, math.ceil(rounds / 50))
 
     @model_validator(mode="before")
     @classmethod

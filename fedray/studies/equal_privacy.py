@@ -4,7 +4,6 @@ interrupted comparison continues from the runs that are there.
 """
 
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -116,9 +115,8 @@ def compare_mechanisms(
             seeded = cells[name].with_overrides(f"training.seed={seed}")
             wanted[name, seed] = seeded, directory / "runs" / f"{name}-{seed}"
     if missing := sum(not path.exists() for _, path in wanted.values()):
-        again = f"`--out {shlex.quote(os.path.relpath(directory))}`"
-        ahead = trainings_ahead(cells, missing)
-        on_progress(Announcement(f"{ahead} If they are cut off, {again} continues them."))
+        again = f"If they are cut off, the same out continues them: {os.path.relpath(directory)}"
+        on_progress(Announcement(f"{trainings_ahead(cells, missing)} {again}"))
     runs = train_many(opened, wanted, placement, on_progress)
     labels = [_label(name, purposes.get(name), loss) for name in named]
     found = comparison_of([*runs.values()], opened, limits.delta, labels)

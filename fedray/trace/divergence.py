@@ -38,6 +38,12 @@ class Change(NamedTuple):
             return "alike"
         return "better" if gain > 0 else "worse"
 
+    @property
+    def is_far(self) -> bool:
+        """Whether the figure is worse by more than its own size."""
+        loss = self.metric.sign * (self.before.value - self.after.value)
+        return self.trend == "worse" and loss > abs(self.before.value)
+
     def __str__(self) -> str:
         """The change as a clause."""
         name, trend = f"the held-out {self.metric.title}", self.trend
@@ -56,13 +62,14 @@ def has_diverged(
     there is evidence that the model got worse.
 
     The evidence is that all held-out figures are worse, or that many updates were not finite, or
-    that the loss on the devices rose by more than its own size while a held-out figure is worse. A
-    model that began at chance has only the last kind, because its accuracy cannot fall.
+    that the loss rose far while a held-out figure is worse. A model that began at chance has only
+    the last kind, because its accuracy cannot fall.
 
     Args:
         trends: trends of the held-out loss and of the metric by which models are judged; empty if
             none is known, and then the loss on the devices decides.
-        has_risen: whether the loss on the devices rose by more than its own size.
+        has_risen: whether the loss on the devices rose by more than its own size, or that on
+            held-out data did while that on the devices rose too.
         is_often_not_finite: whether many updates were not finite.
     """
     if "not finite" in trends:

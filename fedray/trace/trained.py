@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from fedray.base.arrays import Float32Array
+from fedray.base.arrays import Float32Array, Float64Array
 from fedray.base.document import json_of
 from fedray.base.errors import TraceCorrupt, shown
 from fedray.base.regular_file import open_regular_file
@@ -446,9 +446,17 @@ class TrainedRun(DrawnResult):
     def _has_diverged(self) -> bool:
         return has_diverged(
             [each.trend for each in self._changes],
-            has_risen=bool(self._risen_loss()),
+            has_risen=bool(self._risen_loss()) or self._rises_everywhere,
             is_often_not_finite=bool(self._not_finite()),
         )
+
+    @property
+    def _rises_everywhere(self) -> bool:
+        """Whether the held-out loss rose by more than its own size, and that on the devices rose
+        too; a model that fits the devices too well has only the former."""
+        losses, last = self._device_losses
+        has_doubled = any(each.metric.better == "lower" and each.is_far for each in self._changes)
+        return has_doubled and losses.size > 0 and bool(np.median(last) > losses[0])
 
     @property
     def _changes(self) -> list[Change]:
@@ -486,11 +494,15 @@ class TrainedRun(DrawnResult):
             return ""
         return f"{count:,} of {count + trained:,} updates were not finite"
 
-    def _risen_loss(self) -> str:
+    @property
+    def _device_losses(self) -> tuple[Float64Array, Float64Array]:
+        """Losses on the devices, of all rounds in which any trained, and the last of these."""
         losses = self.metrics["train_loss"].astype(np.float64)
-        # A round in which no device trained has no loss.
         losses = losses[np.isfinite(losses)]
-        last = losses[-max(LEAST_ROUNDS, losses.size // LAST_SHARE) :]
+        return losses, losses[-max(LEAST_ROUNDS, losses.size // LAST_SHARE) :]
+
+    def _risen_loss(self) -> str:
+        losses, last = self._device_losses
         if losses.size < 2 * LEAST_ROUNDS:
             return ""
         first, median = float(losses[0]), float(np.median(last))

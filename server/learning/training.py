@@ -295,7 +295,8 @@ class TrainingLoop:
             number: kept for number, kept in self._versions.items() if number >= oldest
         }
         self._collect_evaluations()
-        if (round_index + 1) % self._scenario.training.evaluate_every == 0:
+        every = self._scenario.training.rounds_between(self._scenario.rounds.count)
+        if (round_index + 1) % every == 0:
             # Awaited a round later, so that it runs beside the next round.
             self._evaluations[round_index] = self._trainers[-1].evaluate(newest)
         self.metrics.append(TrainingMetrics(report, clip=clip))

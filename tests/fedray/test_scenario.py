@@ -28,9 +28,9 @@ def test_digest_follows_the_content_not_the_name(small) -> None:
 @pytest.mark.parametrize(
     ("digest", "keys"),
     [
-        ("9cf935ee644b395b", []),
+        ("1e30d1268b920933", []),
         (
-            "176d28eb1ddc9605",
+            "8bc24ec157a3c602",
             [
                 "training.task.kind=keyboard_lstm",
                 "training.client.kind=fedprox",
@@ -38,11 +38,11 @@ def test_digest_follows_the_content_not_the_name(small) -> None:
             ],
         ),
         (
-            "d39f101c62f8aea6",
+            "4570dba7f7564a95",
             ["rounds.mode=buffered", "rounds.buffer={concurrency=400,max_staleness=3}"],
         ),
         (
-            "330315351a795e22",
+            "d4732009c9754744",
             ["privacy.encoding.kind=secagg", "availability={model='poisson',sessions_per_day=1.0}"],
         ),
     ],

@@ -285,6 +285,9 @@ def test_a_model_at_chance_diverged_if_the_loss_on_the_devices_rose_too(tmp_path
     rose = trained_with(tmp_path / "r", DIVERGED["at once, and stays there"], held_out=CHANCE)
     assert rose.divergence.startswith("The training diverged: the loss on the devices was 2.3")
     assert " and the held-out loss rose from 2.3000 to 38.0000. " in rose.divergence
+    # Losses that jump, whose rise no deviations of their own show, and in few rounds.
+    jumps = trained_with(tmp_path / "j", [2.3, 900.0, 3.0, 5000.0, 40.0], held_out=CHANCE)
+    assert jumps.divergence.startswith("The training diverged: the held-out loss rose from 2.3000 ")
     overfit = trained_with(tmp_path / "o", HEALTHY["learns"], held_out=CHANCE)
     assert overfit.divergence == ""
     assert overfit.seen.startswith("The held-out loss rose from 2.3000 to 38.0000 while ")
