@@ -203,7 +203,7 @@ def _terms(audit: Audit, mechanism: MechanismAudit | None) -> list[str]:
 
 
 def _released(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -> tuple[str, str]:
-    """Returns what has the stated privacy, and the verb behind it."""
+    """Returns the subject of the sentence on the stated privacy, and its verb."""
     scenario = audit.scenario
     of = "" if scenario is None else " of this simulation"
     if mechanism is None:

@@ -268,8 +268,11 @@ def _published(audit: Audit, found: Guarantee) -> str:
 
 def on_person(audit: Audit) -> Remark | None:
     """Returns a remark with the epsilon of a person beside that of a device; None without owners,
-    and without a guarantee of a device."""
+    and if the verdict has no epsilon of a device."""
     if audit.persons is None or audit.basis.stated is None:
+        return None
+    # A claim that supports no figure is answered without the observed ones.
+    if audit.findings and audit.basis.guarantee is None:
         return None
     found, most = guarantee_of_person(audit), audit.persons.most_devices
     has = "not known" if found is None else owner_text(found, most, f"({found.name})")
