@@ -150,6 +150,21 @@ def test_the_first_figure_has_a_series_for_each_other_value_and_the_page_has_it(
 
 
 @pytest.mark.slow
+def test_tables_of_a_grid_have_a_column_for_each_varied_key(finished, trace: Trace) -> None:
+    result, _ = finished
+    means, *_, settings = result.tables()
+    privacy = next(each for each in result.tables() if each.title.startswith("Privacy"))
+    for table in (means, privacy):
+        assert table.columns[:2] == ("learning_rate", "noise_multiplier")
+        for row, subject, group in zip(table.rows, table.row_subjects, result.groups, strict=True):
+            assert [float(each) for each in row[:2]] == [group.cell[RATE], group.cell[NOISE]]
+            assert subject.condition == f"if learning_rate={row[0]} and noise_multiplier={row[1]}"
+    assert means.subject.population.endswith(f", trace {trace.digest[:12]}")
+    assert means.subject.runs == "2 trainings each (seeds 1 to 2)"
+    assert settings.columns[0] == "key"
+
+
+@pytest.mark.slow
 def test_one_axis_is_a_curve_with_intervals(trace: Trace, tmp_path: Path) -> None:
     grid = grid_of(trace, vary={NOISE: (4.0, 1.0)}, x=NOISE, seeds=2)
     result = run_grid(grid, tmp_path / "out", HERE)
