@@ -4,28 +4,30 @@ larger.
 Epsilon, rho, mu, sensitivity, participations and the noise that a target needs are shown by `up`;
 min-sep, spans of time and the added noise by `down`. A number that a user gave is shown with every
 digit (`given`). `up` and `down` round the exact binary value of the float, so that no earlier
-rounding loses a digit.
+rounding loses a digit. Differences up to `SAME` are errors of floats: 2.000000000000001 is 2.
 """
 
 import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 DIGITS = 5
 """Significant digits of figures in tables."""
+SAME = Decimal("1e-12")
+"""Relative difference up to which two figures are the same."""
 _EXACT = Context(prec=1100)
 """Enough digits for every float."""
 
 
 def up(value: float, decimals: int = 4) -> str:
-    """Returns the least number with `decimals` decimals that is at least `value`, as text; `inf`
-    and `nan` stay."""
+    """Returns the least number with `decimals` decimals that is at least `value`, up to `SAME`, as
+    text; `inf` and `nan` stay."""
     return _rounded(value, decimals, ROUND_CEILING)
 
 
 def down(value: float, decimals: int = 4) -> str:
-    """Returns the largest number with `decimals` decimals that is at most `value`, as text; `inf`
-    and `nan` stay."""
+    """Returns the largest number with `decimals` decimals that is at most `value`, up to `SAME`, as
+    text; `inf` and `nan` stay."""
     return _rounded(value, decimals, ROUND_FLOOR)
 
 
@@ -119,7 +121,8 @@ def decimals_of(value: float) -> int:
     # Neither infinity nor zero has a logarithm.
     if not math.isfinite(value) or value == 0.0:
         return 0
-    return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))
+    # 0.9999999999999999 is 1, which has one digit more in front of the point.
+    return max(0, DIGITS - 1 - math.floor(math.log10(abs(value)) + float(SAME)))
 
 
 def in_words(value: Any, most: int | None = None) -> str:
@@ -148,6 +151,9 @@ def in_words(value: Any, most: int | None = None) -> str:
 def _rounded(value: float, decimals: int, direction: str) -> str:
     if not math.isfinite(value):
         return str(float(value))
-    step = Decimal(1).scaleb(-decimals)
-    rounded = Decimal(float(value)).quantize(step, rounding=direction, context=_EXACT)
+    step, binary = Decimal(1).scaleb(-decimals), Decimal(float(value))
+    rounded = binary.quantize(step, rounding=ROUND_HALF_EVEN, context=_EXACT)
+    slack = _EXACT.multiply(binary.copy_abs(), SAME)
+    if _EXACT.subtract(rounded, binary).copy_abs() > slack:
+        rounded = binary.quantize(step, rounding=direction, context=_EXACT)
     return f"{abs(rounded) if rounded.is_zero() else rounded:f}"

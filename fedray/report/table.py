@@ -146,7 +146,10 @@ class Table:
         """Facets in which rows differ though no cell says so, as a reader must not find them."""
 
         def is_said(facet: str, row: Sequence[str], subject: Subject) -> bool:
-            return any(getattr(subject, facet) in cell for cell in row)
+            # A condition of several keys may have a column for each key.
+            named = {f"{head}={cell}" for head, cell in zip(self.columns, row, strict=True)}
+            parts = getattr(subject, facet).removeprefix("if ").split(" and ")
+            return all(each in named or any(each in cell for cell in row) for each in parts)
 
         pairs = list(zip(self.rows, self.row_subjects, strict=bool(self.row_subjects)))
         return tuple(

@@ -9,7 +9,7 @@ trace and the seed.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
@@ -25,7 +25,7 @@ from fedray.audit.verdict import AuditVerdict, named_epsilons
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import DIGITS, decimals_of, in_words, up
+from fedray.base.rounding import DIGITS, counted, decimals_of, in_words, up
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import (
@@ -43,14 +43,10 @@ from fedray.trace.trained import TrainedRun, metric_of_answer
 from fedray.wire.messages import Measured, Metric
 
 PAIRED = (
-    "Behind ± is half of Student's interval over seeds, or for one seed of the interval by the "
-    "standard errors of two evaluations. That of a mean, at 95 %, is mostly the "
-    "spread between seeds, which draw their own data and noise. A difference leaves it out: it is "
-    "the mean, over seeds that both settings have, of the difference of two runs that share the "
-    "trace and the seed. Settings are told apart by differences only, on this trace. Their "
-    "intervals, here and in the first line, decide about it: at 95 % for all pairs of settings "
-    "with noise together, or of all if none has, and by further metrics for all metrics as well "
-    "(Bonferroni)."
+    "The interval of a mean is mostly the spread between seeds, which draw their own data and "
+    "noise. A difference leaves it out: it is the mean, over seeds that both settings have, of the "
+    "difference of two runs that share the trace and the seed. Settings are told apart by "
+    "differences only, on this trace; those of one seed by the standard errors of two evaluations."
 )
 """Note for a reader of the figures."""
 COSTS = (
@@ -84,11 +80,28 @@ class Group:
     """Epsilon by guarantee: `observed` and `enforced`. None if the trace is not known."""
     rho: Mapping[str, float | None] | None
     """zCDP, by guarantee as `epsilon`."""
+    cell: NotInJson[Mapping[str, Any]] = field(default_factory=dict)
+    """Value of each varied key of a sweep whose cell it is."""
 
     @property
     def seeds(self) -> InJson[list[int]]:
         """Seeds of its runs, in order."""
         return sorted(self.runs)
+
+    @property
+    def first(self) -> TrainedRun:
+        """The run of the smallest seed."""
+        return self.runs[self.seeds[0]]
+
+    @property
+    def trainings(self) -> str:
+        """Number of its runs, with their seeds."""
+        first, *others = self.seeds
+        if not others:
+            return f"1 training (seed {first})"
+        is_range = self.seeds == [*range(first, others[-1] + 1)]
+        named = f"{first} to {others[-1]}" if is_range else in_words(self.seeds, MOST_NAMED)
+        return f"{counted(len(self.seeds), 'training')} (seeds {named})"
 
     @property
     def name(self) -> str:
@@ -100,7 +113,7 @@ class Group:
     @property
     def privacy(self) -> dict[str, Any]:
         """The table `privacy` of its scenarios, as JSON."""
-        return next(iter(self.runs.values())).document["scenario"]["privacy"]
+        return self.first.document["scenario"]["privacy"]
 
     @property
     def mechanism(self) -> InJson[str]:
@@ -185,6 +198,14 @@ class Comparison(DrawnResult):
         return kind if self._spread(kind) <= 1 + EQUAL_PRIVACY else ""
 
     @property
+    def privacy(self) -> str:
+        """Epsilon of all groups with noise and its guarantee: "epsilon 4 (enforced)"; empty if they
+        have several, or it is not known."""
+        if not self.basis:
+            return ""
+        return f"epsilon {_brief(max(self._epsilons(self.basis).values()))} ({self.basis})"
+
+    @property
     def metric(self) -> Metric:
         """Metric of the answer: accuracy if the task has it, else the first."""
         return metric_of_answer(self.metrics)
@@ -221,11 +242,28 @@ class Comparison(DrawnResult):
             f"{self._mean_text(best, metric)}, and had {fmean(starts):.4f}."
         )
 
-    def _confidence(self, metric: str) -> float:
-        """Confidence of one pair; the best of many is chosen, so that of all pairs together is 95 %
-        (Bonferroni), and by further metrics that of all pairs and metrics."""
+    def _together(self, metric: str) -> tuple[int, int]:
+        """Numbers of pairs and of metrics whose intervals hold together: the best of many is
+        chosen, and further metrics are looked at after the answer's."""
         of_metrics = 1 if metric == self.metric.name else len(self.metrics)
-        return 1 - (1 - CONFIDENCE) / (of_metrics * max(1, math.comb(len(self.ranked), 2)))
+        return max(1, math.comb(len(self.ranked), 2)), of_metrics
+
+    def _confidence(self, metric: str) -> float:
+        """Confidence of one pair by one metric, so that of all together is 95 % (Bonferroni)."""
+        return 1 - (1 - CONFIDENCE) / math.prod(self._together(metric))
+
+    def simultaneous(self, metric: str) -> str:
+        """Returns what the intervals of differences by a metric hold for, as the end of a
+        sentence."""
+        pairs, metrics = self._together(metric)
+        if pairs * metrics == 1:
+            return "a 95 % interval (Student's, over seeds)"
+        of_metrics = f" and {metrics} metrics" if metrics > 1 else ""
+        each = 100 * self._confidence(metric)
+        return (
+            f"an interval at 95 % for {counted(pairs, 'pair')} of settings{of_metrics} together "
+            f"(Student's, over seeds; {each:.2f} % each, Bonferroni)"
+        )
 
     def _deviations(self, metric: str) -> float:
         """Standard errors on either side of zero within which a difference may be chance."""
@@ -256,9 +294,8 @@ class Comparison(DrawnResult):
             further = "".join(map(self._by_further, doubtful))
             said.append(f"{best.name} cannot be told apart from {_few(apart)}{further}")
         mean = f"{best.name} has {self._mean_text(best, metric)}"
-        if self.basis:
-            spent = max(self._epsilons(self.basis).values())
-            mean += f" at epsilon {_brief(spent)} ({self.basis})"
+        if self.privacy:
+            mean += f" at {self.privacy}"
         if any(self.difference(each, metric.name).count == 1 for each in (*silent, *others)):
             mean += "; differences are of one seed, within the errors of two evaluations"
         first = f"{'; '.join(said)}. " if said else ""
@@ -292,11 +329,15 @@ class Comparison(DrawnResult):
         unit = next(units) + which * (not found.is_from_zero)
         mean = scale * abs(found.mean)
         half = scale * (found.high - found.low) / 2
-        if not half > 0:
-            return f"{mean:.{1 if scale > 1 else 4}f}{unit}"
+        few = "; 2 seeds are too few to tell" if found.is_of_too_few else ""
+        if few or not half > 0:
+            return f"{mean:.{1 if scale > 1 else 4}f}{unit}{few}"
         # One digit of the interval is as far as the difference is known.
         decimals = max(1, -math.floor(math.log10(half)))
-        return f"{mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
+        ends = sorted(math.copysign(scale, found.mean) * end for end in (found.low, found.high))
+        if math.isclose(ends[1] - mean, half, rel_tol=1e-9):
+            return f"{mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
+        return f"{mean:.{decimals}f} [{ends[0]:.{decimals}f}, {ends[1]:.{decimals}f}]{unit}"
 
     @property
     def warnings(self) -> InJson[tuple[str, ...]]:
@@ -348,7 +389,7 @@ class Comparison(DrawnResult):
         unit = "" if metric.unit.startswith("share") else metric.unit
         mean = interval_text(self.mean(group, metric.name), ".4f")
         is_best = all(each.has_reached(metric) for each in group.runs.values())
-        best = next(iter(group.runs.values())).document["optimum"].get(metric.name)
+        best = group.first.document["optimum"].get(metric.name)
         ceiling = f" (within the errors its ceiling, {best:.4f})" if is_best else ""
         return f"{metric.title} {mean} {unit}".rstrip() + ceiling
 
@@ -380,14 +421,26 @@ class Comparison(DrawnResult):
         return found
 
     def mean(self, group: Group, metric: str) -> MeanInterval:
-        """Mean of a metric after the last round, over the seeds of a group."""
-        return mean_interval(group.finals(metric).values())
+        """Mean of a metric after the last round, over the seeds of a group; of a share, within 0
+        and 1."""
+        found = mean_interval(group.finals(metric).values())
+        return found.within(0.0, 1.0) if self._is_share(metric) else found
 
     def difference(self, group: Group, metric: str) -> MeanInterval:
         """Difference of a metric after the last round from the best group, over common seeds, at
-        the confidence that decides between them."""
+        the confidence that decides between them; of shares, within -1 and 1."""
+        return self._possible(self._paired(group, metric), metric)
+
+    def _paired(self, group: Group, metric: str) -> MeanInterval:
         finals = self.ranked[0].finals(metric)
         return paired_difference(group.finals(metric), finals, self._confidence(metric))
+
+    def _possible(self, difference: MeanInterval, metric: str) -> MeanInterval:
+        return difference.within(-1.0, 1.0) if self._is_share(metric) else difference
+
+    def _is_share(self, metric: str) -> bool:
+        (found,) = (each for each in self.metrics if each.name == metric)
+        return found.unit.startswith("share")
 
     def deciding(self, group: Group, metric: Metric | None = None) -> MeanInterval:
         """Difference of a metric, by default the answer's, from the best group, with the interval
@@ -400,7 +453,8 @@ class Comparison(DrawnResult):
         if found.count != 1:
             return found
         half = self._deviations(metric.name) * self._error(group, metric.name)
-        return replace(found, low=found.mean - half, high=found.mean + half)
+        of_errors = replace(found, low=found.mean - half, high=found.mean + half)
+        return self._possible(of_errors, metric.name)
 
     def may_be_chance(self, group: Group) -> bool:
         """Whether a difference of the answer's metric is of no pairs, or is known and its interval
@@ -416,7 +470,8 @@ class Comparison(DrawnResult):
         half, errors = (found.high - found.low) / 2, self._within(group)
         if found.count < 2 or not self.may_be_chance(group) or half <= errors:
             return ""
-        enough = seeds_to_tell(found, self._confidence(self.metric.name))
+        paired = self._paired(group, self.metric.name)
+        enough = seeds_to_tell(paired, self._confidence(self.metric.name))
         about = f"about {enough:,}" if enough else "over 1,000"
         pair = f"{self.ranked[0].name} and {group.name}"
         return (
@@ -449,9 +504,8 @@ class Comparison(DrawnResult):
         and epsilons, and every metric after the last round."""
         rows = []
         varied = {
-            key: all(isinstance(each.settings.get(key), int | float) for each in self.groups)
+            key: all(isinstance(each.cell[key], int | float) for each in self.groups)
             for key in self.axes
-            if key in self.differing_keys
         }
         for group in self.groups:
             finals = {metric.name: group.finals(metric.name) for metric in self.metrics}
@@ -459,9 +513,7 @@ class Comparison(DrawnResult):
                 values = {name: by_seed[seed] for name, by_seed in finals.items()}
                 # A column of Arrow has one type.
                 cell = {
-                    f"cell.{key}": group.settings.get(key)
-                    if is_number
-                    else str(group.settings.get(key))
+                    f"cell.{key}": group.cell[key] if is_number else str(group.cell[key])
                     for key, is_number in varied.items()
                 }
                 own = {name: getattr(group, name) for name in ("mechanism", "noise_multiplier")}

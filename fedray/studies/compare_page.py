@@ -3,8 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial, reduce
-from operator import getitem
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,11 @@ from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
 from fedray.report.subjects import trained_subject
-from fedray.report.table import Table
+from fedray.report.table import COLUMNS, Table
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group, shown_unit
-from fedray.studies.paired import MeanInterval, interval_text
-from fedray.studies.reach import NOTE, Reach
-from fedray.trace.trained import TrainedRun
+from fedray.studies.paired import MeanInterval, difference_text, interval_text
+from fedray.studies.reach import NOTE, Reach, ReachedRun
+from fedray.studies.sweep.sweep import short_names
 from fedray.wire.messages import Metric
 
 LONG = 40
@@ -43,10 +42,49 @@ def comparison_page(comparison: Comparison) -> str:
 
 def comparison_subject(comparison: Comparison) -> Subject:
     """Returns the subject of a comparison: the one trace that all its runs were trained on."""
-    first, runs = _first(comparison.groups[0]), len(comparison.groups[0].runs)
-    same = all(len(each.runs) == runs for each in comparison.groups)
-    each = counted(runs, "training") + " each" if same else "trainings"
-    return replace(trained_subject(first), runs=each)
+    first, runs = comparison.groups[0], sum(len(each.runs) for each in comparison.groups)
+    trained = trained_subject(first.first).population
+    each = first.trainings.replace(" (", " each (")
+    return Subject(
+        f"{trained}, trace {comparison.trace_digest[:12]}",
+        runs=each if _share_trainings(comparison) else f"{counted(runs, 'training')} in all",
+    )
+
+
+def _share_trainings(comparison: Comparison) -> bool:
+    """Whether all settings have as many trainings, with the same seeds."""
+    return len({each.trainings for each in comparison.groups}) == 1
+
+
+def _axes(comparison: Comparison) -> dict[str, Callable[[Group], str]]:
+    """Returns the varied keys of a sweep that have several values, by their short names."""
+
+    def text(key: str, group: Group) -> str:
+        return in_words(group.cell[key])
+
+    varied = [key for key in comparison.axes if len({text(key, g) for g in comparison.groups}) > 1]
+    return {name: partial(text, key) for key, name in short_names(varied).items()}
+
+
+def _setting_cells(comparison: Comparison) -> dict[str, Callable[[Group], str]]:
+    """Returns the columns that tell settings apart: their labels, or the keys of a sweep, and their
+    trainings, if these differ."""
+    cells = _axes(comparison) or {"setting": lambda group: group.label}
+    if not _share_trainings(comparison):
+        cells["trainings"] = lambda group: group.trainings
+    return cells
+
+
+def _subjects(comparison: Comparison) -> Callable[[Group], Subject]:
+    """Returns the function that gives the subject of a setting, in the words of these columns."""
+    axes, is_shared = _axes(comparison), _share_trainings(comparison)
+
+    def subject(group: Group) -> Subject:
+        named = [f"{head}={text(group)}" for head, text in axes.items()]
+        condition = f"if {' and '.join(named)}" if named else group.label
+        return Subject(condition=condition, runs="" if is_shared else group.trainings)
+
+    return subject
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
@@ -74,18 +112,27 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
             "" if group is best else text(comparison.difference(group, metric.name))
         )
 
-    cells = {
-        "setting": lambda group: group.label,
-        "seeds": lambda group: str(comparison.mean(group, metric.name).count),
+    cells = _setting_cells(comparison) | {
         "mean ± 95 %" if is_sample else "mean": lambda group: interval_text(
             comparison.mean(group, metric.name), ".4f"
         ),
         "pairs": of_pairs(lambda found: str(found.count)),
-        f"difference from {best.label}": of_pairs(lambda found: interval_text(found, "+.4f")),
+        f"difference from {best.label}": of_pairs(lambda found: difference_text(found, "+.4f")),
     }
-    notes = (PAIRED,) if metric == comparison.metric else ()
-    title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
-    return Table.of(title, comparison.groups, cells, method=notes, details=("pairs",)).varied()
+    of_means = "of a mean, half of its own 95 % interval (Student's, over seeds)"
+    of_pair = f"of a difference, half of {comparison.simultaneous(metric.name)}"
+    note = f"{COLUMNS} behind ±, {of_means}; {of_pair}." if is_sample else ""
+    at = f" at {comparison.privacy}" if comparison.privacy else ""
+    at += " or without noise" if at and len(comparison.ranked) < len(comparison.groups) else ""
+    return Table.of(
+        f"{metric.title.capitalize()}{metric.in_unit}{at}: {metric.better} is better",
+        comparison.groups,
+        cells,
+        note,
+        method=(PAIRED,) if metric == comparison.metric else (),
+        details=("pairs",),
+        subject=_subjects(comparison),
+    ).varied()
 
 
 def _reach_table(reach: Reach, delta: float) -> Table:
@@ -101,13 +148,17 @@ def _reach_table(reach: Reach, delta: float) -> Table:
         "days": lambda run: "-" if run.days is None else f"{run.days:.2f}",
     }
     title = f"Rounds to reach {reach.metric} {given(reach.value)}, epsilon at delta {given(delta)}"
-    return Table.of(title, reach.runs, cells, NOTE)
+
+    def subject(run: ReachedRun) -> Subject:
+        condition = f"{run.label} and seed={run.seed}"
+        return Subject(condition=condition, runs="one training each", unit="device")
+
+    return Table.of(title, reach.runs, cells, NOTE, subject=subject)
 
 
 def _groups_table(comparison: Comparison) -> Table:
     """Privacy and costs of each setting."""
-    cells: dict[str, Callable[[Group], str]] = {
-        "setting": lambda group: group.label,
+    cells = _setting_cells(comparison) | {
         "noise mult.": lambda group: (
             "-" if group.noise_multiplier is None else needed_noise(group.noise_multiplier)
         ),
@@ -117,15 +168,13 @@ def _groups_table(comparison: Comparison) -> Table:
         for kind in ("enforced", "observed"):
             cells[f"epsilon {kind}"] = partial(_spent, kind)
     cells |= {
-        "bytes per upload": lambda group: _shown(_first(group).bytes_per_upload, ",d"),
-        "seconds per round": lambda group: _shown(_first(group).seconds_per_round, ".4g"),
+        "bytes per upload": lambda group: _shown(group.first.bytes_per_upload, ",d"),
+        "seconds per round": lambda group: _shown(group.first.seconds_per_round, ".4g"),
     }
     title = f"Privacy at delta {given(comparison.delta)}, and costs of the smallest seed"
-    return Table.of(title, comparison.groups, cells, method=(COSTS,)).varied()
-
-
-def _first(group: Group) -> TrainedRun:
-    return group.runs[group.seeds[0]]
+    subject = _subjects(comparison)
+    table = Table.of(title, comparison.groups, cells, method=(COSTS,), subject=subject)
+    return replace(table, subject=replace(table.subject, unit="device")).varied()
 
 
 def _spent(kind: str, group: Group) -> str:
@@ -189,14 +238,17 @@ def _differences(comparison: Comparison, metric: Metric) -> Iterator[Figure]:
     found = {label: each for label, each in found.items() if math.isfinite(each.mean)}
     if not found:
         return
+    # A bar of one seed is of two evaluations.
+    is_sample = any(each.count > 1 for each in found.values())
+    of = comparison.simultaneous(metric.name) if is_sample else "the errors of two evaluations"
     ends = np.array([(each.mean, each.low, each.high) for each in found.values()])
     scale, unit = shown_unit(metric)
     x, low, high = scale * ends.T
     yield Figure(
         f"{metric.name}-differences",
         f"Differences in {metric.title} from {best.label}",
-        f"After the last round, {metric.better} is better. A setting whose interval holds zero "
-        f"cannot be told apart from {best.label}.",
+        f"After the last round, {metric.better} is better. A bar is {of}. A setting whose bar "
+        f"holds zero cannot be told apart from {best.label}.",
         Axis(f"Difference in {metric.title}{f' ({unit})' if unit else ''}", starts_at_zero=False),
         Axis("Setting", starts_at_zero=False),
         (
@@ -218,17 +270,17 @@ def _over_axis(comparison: Comparison) -> Figure:
     """The answer's metric over the axis of a sweep, a series for each combination of the other
     keys; a cell that diverged has no point."""
     metric, (x, *others) = comparison.metric, comparison.axes
+    names = short_names(comparison.axes)
 
-    def at(key: str, group: Group) -> Any:
-        value = reduce(getitem, key.split("."), _first(group).document["scenario"])
-        return value.get("kind") if isinstance(value, dict) else value
+    def at_x(group: Group) -> Any:
+        return group.cell[x]
 
     groups = [each for each in comparison.groups if math.inf not in comparison.badness(each)]
-    groups.sort(key=partial(at, x))
-    figure = _against(comparison, metric, groups, x.split(".")[-1], Axis(x), partial(at, x))
+    groups.sort(key=at_x)
+    figure = _against(comparison, metric, groups, names[x], Axis(x), at_x)
     lines: dict[str, list[Series]] = {}
     for group, point in zip(groups, figure.series, strict=True):
-        named = ", ".join(f"{key.split('.')[-1]} {in_words(at(key, group))}" for key in others)
+        named = ", ".join(f"{names[key]} {in_words(group.cell[key])}" for key in others)
         lines.setdefault(named or group.label, []).append(point)
     return replace(figure, series=tuple(_joined(name, each) for name, each in lines.items()))
 
@@ -248,7 +300,7 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
         # The line is the mean of all seeds, with a band from the least to the largest.
         first, *others = (group.runs[seed].metrics for seed in group.seeds)
         lines.append(MetricLine(group.label, first, group.mechanism, others))
-    return metric_curve(metric, lines, _first(comparison.groups[0]).document.get("optimum", {}))
+    return metric_curve(metric, lines, comparison.groups[0].first.document.get("optimum", {}))
 
 
 def _against(
@@ -267,7 +319,7 @@ def _against(
     has_intervals = any(math.isfinite(mean.low) for mean in means)
     bars = " Bars are 95 % intervals of the mean over seeds." if has_intervals else ""
     return Figure(
-        f"{metric.name}-{name}",
+        f"{metric.name}-{name}".replace(".", "-"),
         f"{metric.title.capitalize()} against {name}",
         f"After the last round.{note}{bars}",
         replace(axis, is_log=needs_log([x])),

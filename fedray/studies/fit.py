@@ -21,6 +21,7 @@ from fedray.base.regular_file import read_input
 from fedray.base.result import Result
 from fedray.base.rounding import counted
 from fedray.report.subject import Subject
+from fedray.report.subjects import scenario_subject
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -165,6 +166,8 @@ class Fit(Result):
     """Size of the simulations, as a share of population and report goals."""
     warnings: NotInJson[tuple[str, ...]] = ()
     """Problems of the cache."""
+    population: NotInJson[str] = ""
+    """Population of the runs, with its size; empty if unknown."""
 
     def __repr__(self) -> str:
         found = "; ".join(f"{each.parameter} {each.text}" for each in self.parameters)
@@ -176,16 +179,24 @@ class Fit(Result):
 
 
 def fit_subject(fit: Fit) -> Subject:
-    """Returns the subject of a fit: the observed runs, of which the figures are estimates."""
-    return Subject(f"{counted(len(fit.runs), 'observed run')}", estimand="estimates")
+    """Returns the subject of a fit: the population of the observed runs, as estimates."""
+    runs = counted(len(fit.runs), "observed run")
+    return Subject(fit.population or "one population", runs=runs, estimand="estimates")
 
 
 def fit_tables(fit: Fit) -> list[Table]:
     """The runs beside the best values, and the parameters with their intervals."""
-    runs = {
+    settings: dict[str, Callable[[FittedRun], str]] = {
         "rounds": lambda each: f"{each.run.rounds:,}",
         "goal": lambda each: f"{each.run.goal:,}",
         "timer": lambda each: f"{each.run.timer_hours:g} h",
+    }
+
+    def subject(each: FittedRun) -> Subject:
+        named = (f"{name}={text(each)}" for name, text in settings.items())
+        return Subject(condition=f"if {' and '.join(named)}", runs="one run each")
+
+    runs = settings | {
         "k": lambda each: str(each.run.max_participations or "-"),
         "min-sep": lambda each: str(each.run.min_sep or f">= {each.run.rounds}"),
         "fitted": lambda each: f"{each.fitted_min_sep:.0f}",
@@ -199,14 +210,15 @@ def fit_tables(fit: Fit) -> list[Table]:
         "identified": lambda each: each.identified,
     }
     scatter = (
-        f"Estimates: profile likelihoods, with an assumed scatter of {TASK_SD:.0%} between runs. "
+        f"Profile likelihoods of simulations at {100 * fit.scale:g} % of the size, with an assumed "
+        f"scatter of {TASK_SD:.0%} between runs. "
         "Where an end is missing, the runs do not refute the values beyond it."
     )
     far = sum(each.misfit > MISFIT for each in fit.runs)
     misfit = f"{far} of {len(fit.runs)} runs are more than {MISFIT:g} standard deviations off: no "
     misfit += "value explains them all, and the intervals do not hold."
     return [
-        Table.of("Runs and the best fit", fit.runs, runs),
+        Table.of("Runs and the best fit", fit.runs, runs, subject=subject),
         Table.of(
             "Parameters: reach (population.reach), pace in minutes (rounds.min_minutes_between)",
             *(fit.parameters, parameters, scatter, misfit if far else ""),
@@ -271,6 +283,7 @@ def fit_min_sep(
         tuple(map(_fitted, runs, surfaces, [best] * len(runs))),
         scale,
         tuple(cache.warnings),
+        scenario_subject(scenario).population,
     )
 
 

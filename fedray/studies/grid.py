@@ -62,10 +62,11 @@ def run_grid(
     (directory / "runs").mkdir(parents=True, exist_ok=True)
     document = sweep.model_dump_json(exclude_unset=True).encode()
     write_whole(directory / SWEEP_FILE, document, SWEEP_FILE, InputError)
-    found = comparison_of(
-        [*train_many(trace, wanted, placement, on_progress).values()], trace, None
-    )
-    groups = tuple(sorted(found.groups, key=lambda group: fmean(found.badness(group))))
+    runs = train_many(trace, wanted, placement, on_progress)
+    found = comparison_of([*runs.values()], trace, None)
+    values = {run.path: dict(sweep.cells()[cell].values) for (cell, _), run in runs.items()}
+    groups = (replace(each, cell=values[each.first.path]) for each in found.groups)
+    groups = tuple(sorted(groups, key=lambda group: fmean(found.badness(group))))
     axes = sweep.x, *(key for key in sweep.vary if key != sweep.x)
     found = replace(found, groups=groups, axes=axes)
     for name, content in result_files(found, found.page()).items():

@@ -8,7 +8,8 @@ part then cancels, so that the interval is usually much shorter than those of th
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -40,6 +41,18 @@ class MeanInterval(Document):
     def is_from_zero(self) -> bool:
         """Whether the interval excludes zero: the sign of the mean is then more than chance."""
         return self.low > 0 or self.high < 0
+
+    @property
+    def is_of_too_few(self) -> bool:
+        """Whether it is of two values and holds zero: with one degree of freedom, an interval is
+        too wide for its ends to say more."""
+        return self.count == 2 and not self.is_from_zero
+
+    def within(self, least: float, most: float) -> Self:
+        """Returns the interval without the part in which no true mean can lie. It keeps the mean,
+        also of a metric that exceeds the range."""
+        low = max(self.low, min(least, self.mean))
+        return replace(self, low=low, high=min(self.high, max(most, self.mean)))
 
 
 def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> MeanInterval:
@@ -115,10 +128,21 @@ def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
 
 
 def interval_text(estimate: MeanInterval, form: str) -> str:
-    """Returns a mean in a format and half the width of its interval, if any: "0.1234 ± 0.0021"."""
+    """Returns a mean in a format and half the width of its interval, if any: "0.1234 ± 0.0021"; the
+    ends of an interval that is not symmetric."""
     if not math.isfinite(estimate.mean):
         return "-"
-    mean = format(estimate.mean, form)
+    mean, half = format(estimate.mean, form), (estimate.high - estimate.low) / 2
     if not estimate.has_width:
         return mean
-    return f"{mean} ± {(estimate.high - estimate.low) / 2:.4f}"
+    if math.isclose(estimate.high - estimate.mean, half, rel_tol=1e-9):
+        return f"{mean} ± {half:.4f}"
+    return f"{mean} [{estimate.low:{form}}, {estimate.high:{form}}]"
+
+
+def difference_text(estimate: MeanInterval, form: str) -> str:
+    """Returns a difference as `interval_text`; of two seeds that leave its sign open, "too few to
+    tell" in place of the interval."""
+    if estimate.is_of_too_few and math.isfinite(estimate.mean):
+        return f"{format(estimate.mean, form)}, too few to tell"
+    return interval_text(estimate, form)

@@ -9,14 +9,48 @@ from hypothesis import strategies as st
 from fedray.base import rounding
 from fedray.base.rounding import counted, down, in_words, up
 
+SAME = Fraction(rounding.SAME)
+
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 12))
-def test_what_is_shown_is_on_the_safe_side_by_less_than_one_step(
+def test_what_is_shown_is_on_the_safe_side_and_has_no_digit_more_than_needed(
     value: float, decimals: int
 ) -> None:
-    step = Fraction(1, 10**decimals)
-    assert 0 <= Fraction(up(value, decimals)) - Fraction(value) < step
-    assert 0 <= Fraction(value) - Fraction(down(value, decimals)) < step
+    """Up to a relative 1e-12, within which two floats are one number: then the nearest is shown."""
+    step, true = Fraction(1, 10**decimals), Fraction(value)
+    slack = SAME * abs(true)
+    for above in (
+        Fraction(up(value, decimals)) - true,
+        true - Fraction(down(value, decimals)),
+    ):
+        assert -slack <= above < step
+        assert above <= slack or above - step < -slack, "a step less would do"
+
+
+@given(st.integers(-(10**6), 10**6).filter(bool), st.integers(0, 6), st.floats(-9.9e-13, 9.9e-13))
+def test_an_error_of_floats_adds_no_digit(number: int, decimals: int, error: float) -> None:
+    short = f"{number / 10**decimals:.{decimals}f}"
+    value = float(short) * (1 + error)
+    assert up(value, decimals) == down(value, decimals) == short
+
+
+@given(st.floats(1e-3, 1e6), st.integers(0, 6), st.floats(2e-12, 1e-3))
+def test_a_difference_that_no_float_makes_by_itself_is_shown(
+    value: float, decimals: int, more: float
+) -> None:
+    short = float(up(value, decimals))
+    assert Fraction(up(short * (1 + more), decimals)) > Fraction(f"{short:.{decimals}f}")
+    assert Fraction(down(short * (1 - more), decimals)) < Fraction(f"{short:.{decimals}f}")
+
+
+def test_a_sensitivity_of_two_is_two() -> None:
+    value = 2.000000000000001
+    assert rounding.fine(value) == "2.000000"
+    assert rounding.significant(value) == "2.0000"
+    assert rounding.significant(0.9999999999999999) == "1.0000"
+    assert rounding.needed_noise(value) == "2.0000"
+    assert rounding.fine(2.00000001) == "2.000001"
+    assert up(1e-15, 6) == "0.000001", "something is more than nothing"
 
 
 def test_examples_that_were_once_shown_too_small() -> None:
@@ -32,12 +66,12 @@ def test_examples_that_were_once_shown_too_small() -> None:
 def test_noise_is_never_shown_above_what_it_is(z: float) -> None:
     assert float(rounding.exact(z)) == z
     assert 0 <= z - float(rounding.given(z)) <= math.ulp(z)
-    assert 0 <= z - float(rounding.shown_noise(z)) < 1e-4
+    assert -SAME * z <= z - float(rounding.shown_noise(z)) < 1e-4
 
 
 @given(st.floats(0.01, 1e6))
 def test_a_needed_noise_that_is_copied_from_a_table_is_enough(z: float) -> None:
-    assert -math.ulp(z) <= float(rounding.needed_noise(z)) - z < 1e-4
+    assert -SAME * z - math.ulp(z) <= float(rounding.needed_noise(z)) - z < 1e-4
 
 
 def test_noise_multipliers_are_short_where_they_can_be() -> None:

@@ -35,6 +35,23 @@ def test_rows_of_two_conditions_are_mixed_without_a_column_that_says_so():
     assert replace(table_of(*rows), details=("condition",)).brief().mixed == ("condition",)
 
 
+def test_a_condition_of_two_keys_is_said_by_a_column_for_each():
+    rows = [(12, 60), (12, 120), (24, 60)]
+    cells = {"timer": lambda row: str(row[0]), "goal": lambda row: str(row[1])}
+
+    def made(**columns) -> Table:
+        def subject(row: tuple[int, int]) -> Subject:
+            return replace(BASE, condition=f"if timer={row[0]} and goal={row[1]}")
+
+        return Table.of("Cells", rows, columns, subject=subject)
+
+    assert made(**cells).mixed == ()
+    assert made(timer=cells["timer"]).mixed == ("condition",)
+    # A value in another key's column, or a longer value, does not say it.
+    assert made(timer=cells["timer"], rounds=cells["goal"]).mixed == ("condition",)
+    assert made(timer=cells["timer"], goal=lambda row: f"{row[1]}0").mixed == ("condition",)
+
+
 def test_a_facet_that_only_one_row_says_is_mixed_too():
     assert table_of((1, BASE), (2, replace(BASE, condition=""))).mixed == ("condition",)
 

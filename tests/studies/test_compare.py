@@ -1,5 +1,7 @@
 """Trained runs side by side: groups, paired differences, epsilon by the audit, and what is refused."""
 
+import csv
+import io
 import json
 import math
 import re
@@ -206,7 +208,8 @@ def test_several_seeds_are_judged_by_their_paired_differences(
     # Tree has the smaller mean, of other seeds: pairs decide what can be told apart.
     found = fedray.compare_runs(runs)
     assert found.answer.startswith("blt cannot be told apart from tree (")
-    assert numbers_in(found.answer) == [11.0, 12.7, 0.5733, 0.2736]
+    assert "(11.0 points of accuracy better; 2 seeds are too few to tell)" in found.answer
+    assert numbers_in(found.answer) == [11.0, 2, 0.5733, 0.2736]
     more = [
         trained_of("tree-1", trace, {"accuracy": 0.61}, "training.seed=1", TREE),
         trained_of("blt-4", trace, {"accuracy": -0.01}, "training.seed=4"),
@@ -263,6 +266,17 @@ def test_the_best_of_many_is_told_apart_by_the_quantile_of_all_pairs(
     assert f"-0.1400 ± {half:.4f}" in str(found.tables()[0])
     notes = " ".join(note for table in found.tables() for note in table.method)
     assert notes.count("on this trace") == 1
+    # Terminals and LaTeX say what the intervals of differences hold for, and so does the figure.
+    pairs = math.comb(others + 1, 2)
+    together = f"an interval at 95 % for {pairs} pairs of settings together"
+    if pairs == 1:
+        together = "of a difference, half of a 95 % interval"
+    below = found.tables()[0].rendered("tex").partition(r"\bottomrule")[2]
+    shown = " ".join(str(found.tables()[0]).split())
+    assert together in shown
+    assert together.replace("%", r"\%") in below
+    assert (f"{100 - 5 / pairs:.2f} % each, Bonferroni" in shown) == (pairs > 1)
+    assert (together in comparison_figures(found)[0].note) == (pairs > 1)
 
 
 def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(
@@ -282,6 +296,72 @@ def test_a_single_seed_of_many_settings_has_the_quantile_of_all_pairs(
     pairs = [1, 3, 40.0, 16.9], [1, 2, 14.8, 16.9]
     assert numbers_in(found.answer)[:10] == [*pairs[0], *pairs[1], 1, 0.5]
     assert "below 2.39 standard errors" in found.warnings[0]
+
+
+def test_intervals_of_shares_stay_among_shares(trace, trained_of, numbers_in) -> None:
+    """Differences of -0.9, 0.8, 0.7: Student's interval is ± 2.37, of which ± 1 is possible."""
+    finals = {"tree": (0.05, 0.9, 0.9), "blt": (0.95, 0.1, 0.2)}
+    made = [
+        trained_of(f"{name}-{seed}", trace, {"accuracy": final}, f"training.seed={seed}", *keys)
+        for name, keys in (("tree", (TREE,)), ("blt", ()))
+        for seed, final in enumerate(finals[name])
+    ]
+    found = fedray.compare_runs(made)
+    tree, blt = found.groups
+    assert found.ranked[0] is tree
+    difference = found.difference(blt, "accuracy")
+    assert (difference.mean, difference.low, difference.high) == (pytest.approx(-0.2), -1.0, 1.0)
+    assert found.deciding(blt) == difference
+    mean = found.mean(blt, "accuracy")
+    assert (mean.low, mean.high) == (0.0, 1.0)
+    assert "blt (20.0 [-100.0, 100.0] points of accuracy worse)" in found.answer
+    rows = {row[0]: row[1:] for row in found.tables()[0].rows}
+    assert rows["blt"][0] == "0.4167 [0.0000, 1.0000]"
+    assert rows["blt"][-1] == "-0.2000 [-1.0000, +1.0000]"
+    assert all(abs(each) <= 100 for each in numbers_in(found.warnings[0])[1:2])
+    (series,) = comparison_figures(found)[0].series
+    assert (*series.low, *series.high) == (-100.0, 100.0)
+
+
+def test_a_comparison_says_its_trace_its_trainings_and_their_seeds(runs, trace) -> None:
+    """In captions if all settings share them, else in columns."""
+    same = fedray.compare_runs([runs[1], runs[2], runs[3], runs[4]], trace)
+    digest = trace.digest[:12]
+    population = f"small (20,000 devices), trace {digest}"
+    for table in same.tables():
+        assert table.subject.population == population
+        assert table.subject.runs == "2 trainings each (seeds 2 to 3)"
+    assert "trainings" not in same.tables()[0].columns
+    assert [each.condition for each in same.tables()[0].row_subjects] == ["blt", "tree"]
+    privacy = next(each for each in same.tables() if each.title.startswith("Privacy"))
+    assert privacy.subject.unit == "device"
+    other = fedray.compare_runs([runs[0], runs[2], runs[3], runs[4], runs[5]], trace, reach=0.3)
+    means, reach, *_ = other.tables()
+    assert [row[:2] for row in means.rows] == [
+        ("blt", "2 trainings (seeds 1, 3)"),
+        ("tree", "3 trainings (seeds 2 to 4)"),
+    ]
+    assert other.of.runs == "5 trainings in all"
+    heads, *lines = csv.reader(io.StringIO(reach.rendered("csv")))
+    assert heads[:2] == ["setting", "seed"]
+    for line in lines:
+        said = f"of {population}, {line[0]} and seed={line[1]}, in one training each, per device"
+        assert line[-1] == said
+    for table in other.tables():
+        assert digest in table.caption
+
+
+def test_equal_privacy_stands_in_the_caption_of_a_metric(trace, trained_of) -> None:
+    made = [
+        trained_of("blt", trace, {"accuracy": 0.5}),
+        trained_of("none", trace, {"accuracy": 0.7}, "privacy.mechanism=none"),
+    ]
+    found = fedray.compare_runs(made, trace)
+    assert re.match(
+        r"Accuracy \(share of words\) at epsilon [\d.]+ \(observed\) or without noise: higher is",
+        found.tables()[0].title,
+    )
+    assert fedray.compare_runs(made).tables()[0].title.startswith("Accuracy (share of words): hi")
 
 
 def test_a_further_metric_has_the_quantile_of_all_metrics(trace, trained_of) -> None:
@@ -567,8 +647,8 @@ def test_the_command_prints_tables_or_json_and_writes_page_and_figures(
     }
     code, out, _ = fedray_command("compare", *paths)
     assert code == 0
-    assert out.startswith("blt cannot be told apart from tree (11.0 ± 12.7 ")
-    assert "+0.1100 ± 0.1271" in out
+    assert out.startswith("blt cannot be told apart from tree (11.0 points of accuracy better;")
+    assert "+0.1100, too few to tell" in out
     assert not any(path in out for path in paths)
     assert "Epsilon is not known: " in out
     assert "--trace" in out
@@ -582,9 +662,11 @@ def test_curves_have_a_band_from_the_least_to_the_largest_seed(runs, trace) -> N
     drawn = plotly_figure(curve)["data"]
     assert [each.get("fill") for each in drawn] == ["toself", None, "toself", None]
     assert len(drawn[0]["x"]) == 4
-    errors = plotly_figure(against)["data"][1]["error_y"]
-    assert errors["array"][0] == pytest.approx(errors["arrayminus"][0])
-    assert np.isfinite(errors["array"][0])
+    of_blt, of_tree = (each["error_y"] for each in plotly_figure(against)["data"])
+    assert of_blt["array"][0] == pytest.approx(of_blt["arrayminus"][0])
+    assert np.isfinite(of_blt["array"][0])
+    # 0.5133 ± 0.94 are shares from 0 to 1 at most.
+    assert [of_tree[end][0] for end in ("array", "arrayminus")] == pytest.approx([0.4867, 0.5133], abs=1e-4)  # fmt: skip
 
 
 def test_a_run_that_diverged_has_no_mean_and_is_still_shown(trace, trained_of) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from lawful_runs import lawful
 from scipy import stats
 
 from fedray.base.errors import InputError
+from fedray.report.subject import Subject
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import reach_and_pace
@@ -131,6 +133,19 @@ def test_runs_that_contradict_each_other_are_called_so(by_law) -> None:
     assert "2 of 2 runs are more than 3 standard deviations off" in text
     fine = "\n".join(each.text(100) for each in fitted(one).tables())
     assert "deviations off" not in fine
+
+
+def test_figures_of_a_fit_are_of_its_population_and_each_run_has_its_settings(by_law) -> None:
+    runs, parameters = fitted(made(0.5, 0.01, SETTINGS[:2])).tables()
+    assert parameters.subject == Subject(
+        "scenario (800,000 devices)", runs="2 observed runs", estimand="estimates"
+    )
+    assert "simulations at 10 % of the size" in parameters.notes[0]
+    assert not runs.mixed
+    assert replace(runs, columns=("n", *runs.columns[1:])).mixed == ("condition",)
+    for cells, subject in zip(runs.rows, runs.row_subjects, strict=True):
+        rounds, goal, timer, *_ = cells
+        assert subject.condition == f"if rounds={rounds} and goal={goal} and timer={timer}"
 
 
 @pytest.mark.slow

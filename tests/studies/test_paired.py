@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedray.studies.paired import interval_text, mean_interval, paired_difference
+from fedray.studies.paired import (
+    MeanInterval,
+    difference_text,
+    interval_text,
+    mean_interval,
+    paired_difference,
+)
 
 
 def test_the_interval_is_students():
@@ -25,6 +31,29 @@ def test_one_value_has_no_interval_and_none_no_mean():
     assert one.to_json() == {"count": 1, "mean": 0.5, "low": None, "high": None}
     assert none.to_json() == {"count": 0, "mean": None, "low": None, "high": None}
     assert not one.is_from_zero
+
+
+def test_an_interval_ends_where_no_mean_can_lie_and_then_shows_its_ends():
+    found = MeanInterval(0.9, 3, 0.7, 1.1)
+    assert found.within(0.0, 2.0) == found
+    assert interval_text(found, ".4f") == "0.9000 ± 0.2000"
+    assert found.within(0.0, 1.0) == MeanInterval(0.9, 3, 0.7, 1.0)
+    assert interval_text(found.within(0.0, 1.0), ".4f") == "0.9000 [0.7000, 1.0000]"
+    # A metric that is called a share without being one keeps its mean, and one seed no interval.
+    assert MeanInterval(1.2, 3, 1.1, 1.3).within(0.0, 1.0) == MeanInterval(1.2, 3, 1.1, 1.2)
+    assert math.isnan(mean_interval([0.5]).within(0.0, 1.0).low)
+
+
+def test_two_values_that_leave_the_sign_open_are_too_few_to_tell():
+    two, three = mean_interval([0.1, 0.12], 0.99), mean_interval([0.1, -0.12, 0.1])
+    assert (two.is_of_too_few, three.is_of_too_few) == (True, False)
+    assert difference_text(two, "+.4f") == "+0.1100, too few to tell"
+    assert difference_text(three, "+.4f").startswith("+0.0267 ± 0.")
+    # Two that differ less are an interval without zero, which is right at its confidence.
+    sure = mean_interval([0.1, 0.101])
+    assert not sure.is_of_too_few
+    assert difference_text(sure, "+.4f") == "+0.1005 ± 0.0064"
+    assert difference_text(mean_interval([math.nan, 1.0]), "+.4f") == "-"
 
 
 def test_a_value_that_is_not_finite_makes_the_mean_unknown():

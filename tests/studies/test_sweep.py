@@ -1,8 +1,11 @@
 """Sweeps: figures are those of the parts they are made of, kept in the cache, the same from Ray tasks."""
 
+import csv
+import io
 import itertools
 import json
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +27,15 @@ from fedray.studies import simulated as simulated_runs
 from fedray.studies.sweep import run as stress_run
 from fedray.studies.sweep.cells import Judgement, Row
 from fedray.studies.sweep.page import sweep_figures, sweep_page
-from fedray.studies.sweep.run import run_sweep
-from fedray.studies.sweep.sweep import MechanismSpec, Sweep, find_sweep, shipped_sweeps
+from fedray.studies.sweep.run import CellResult, SweepResult, run_sweep
+from fedray.studies.sweep.sweep import (
+    Cell,
+    MechanismSpec,
+    Sweep,
+    find_sweep,
+    shipped_sweeps,
+    short_names,
+)
 
 HERE = Placement(backend="in-process")
 SETTINGS = """
@@ -254,7 +264,7 @@ def test_crossings_are_where_the_better_one_changes(tmp_path: Path) -> None:
         .replace(', "truth", "distribution"', "")
     )
     result = run_sweep(*read(tmp_path, text), HERE)
-    lines = {name: dict(points) for (name,), points in result._lines().items()}
+    lines = {name: dict(points) for (name, _), points in result._lines().items()}
     banded, blt = lines[BANDED], lines[BLT_]
     found = [c for c in result.crossings() if {c.before, c.after} == {BANDED, BLT_}]
     signs = [(b, banded[b] < blt[b]) for b in sorted(banded)]
@@ -685,7 +695,8 @@ def test_several_estimates_at_a_target_spend_what_a_stress_test_says(tmp_path: P
             assert row[name] == pytest.approx(getattr(other, name), rel=1e-9), name
     columns = result.tables()[0].columns
     assert columns[:3] == ("min_sep", "estimated min-sep", "mechanism")
-    assert {"z", "epsilon at z", "RMS error"} <= set(result.tables()[0].brief().columns)
+    shown = {"z", "epsilon at z", "RMS error of prefix sums"}
+    assert shown <= set(result.tables()[0].brief().columns)
     (figure,) = sweep_figures(result)
     assert figure.x.title == "estimated min-sep"
     assert [(each.text, each.at) for each in figure.marks if each.axis == "y"] == [("target", 4.0)]
@@ -711,7 +722,7 @@ def test_runs_of_several_seeds_have_means_with_student_s_interval(tmp_path: Path
     assert "No guarantee may rest on observed epsilons and rhos" in below
     columns = result.tables()[1].columns
     assert {each for each in columns if re.match("(observed )?(rho|epsilon)", each)} == {
-        "observed rho of all",
+        "observed rho of the cell",
         "observed rho at z",
         "observed epsilon at z",
     }
@@ -737,6 +748,198 @@ def test_runs_of_several_seeds_have_means_with_student_s_interval(tmp_path: Path
         assert drawn == pytest.approx((mean, mean - half, mean + half), rel=1e-6)
     of_cells = run_sweep(*read(tmp_path, text.replace('"epsilon"', '"days"'), small), HERE)
     assert [row[1:4] for row in of_cells.tables()[0].rows] == [("all", "-", "3")] * 2
+
+
+SMALL_TREE = """
+name = "small"
+seed = 2023
+[population]
+devices = 20_000
+[rounds]
+count = 300
+report_goal = 60
+[training]
+enabled = false
+[privacy]
+noise_multiplier = 7.0
+mechanism = { kind = "tree" }
+"""
+TIMER_GOAL = """
+name = "timer-goal"
+scenario = "small.toml"
+noise_per_report = 0.1
+x = "participation.timer_hours"
+y = "epsilon"
+[vary]
+"participation.timer_hours" = [24.0, 48.0, 96.0]
+"rounds.report_goal" = [60, 120]
+[[mechanisms]]
+kind = "blt"
+buffers = 3
+made_for = ["truth"]
+"""
+
+
+@pytest.mark.slow
+def test_cells_of_two_goals_have_errors_of_the_mean_and_one_mechanism_has_no_rival(
+    tmp_path: Path,
+) -> None:
+    """z is 0.1 times the goal, so that the error of the mean is 0.1 RmsLoss / sensitivity."""
+    (tmp_path / "small.toml").write_text(SMALL_TREE)
+    result = run_sweep(*read(tmp_path, TIMER_GOAL), HERE)
+    (table,) = result.tables()
+    assert table.columns[:2] == ("timer_hours", "report_goal")
+    assert not [each for each in table.columns if re.search("rho of|common|best|cell", each)]
+    assert "cannot be compared" not in str(table.method)
+    at = table.columns.index("RMS error of the mean")
+    assert "RMS error of the mean" in table.brief().columns
+    for row, shown, subject in zip(result.table(), table.rows, table.row_subjects, strict=True):
+        error = 0.1 * row["rms_loss"] / row["sensitivity"]
+        assert row["mean_rms_prefix_error"] == pytest.approx(error, rel=1e-9)
+        assert float(shown[at]) == pytest.approx(error, rel=1e-4)
+        hours, goal = row["cell.participation.timer_hours"], row["cell.rounds.report_goal"]
+        assert row["rms_prefix_error"] == pytest.approx(goal * error, rel=1e-9)
+        assert subject.condition == f"if timer_hours={hours} and report_goal={goal}"
+    errors = [row["mean_rms_prefix_error"] for row in result.table()]
+    assert max(errors) < 1.1 * min(errors), "goals do not make errors of the mean twice as large"
+    ends = re.findall(r"([\d.]+) \(timer hours ([\d.]+), report goal (\d+)\)", result.headline)
+    found = {(str(row["cell.participation.timer_hours"]), str(row["cell.rounds.report_goal"])) : row["epsilon"] for row in result.table()}  # fmt: skip
+    assert [float(each) for each, *_ in ends] == pytest.approx(
+        [min(found.values()), max(found.values())], rel=1e-4
+    )
+    for each, *cell in ends:
+        assert found[tuple(cell)] == pytest.approx(float(each), rel=1e-4)
+
+
+def made_up(*figures: Callable[[float, int], float], seeds: int = 1, **rhos: float) -> SweepResult:
+    """A sweep over populations and timers whose mechanisms have these errors at a timer and a
+    population."""
+    sweep = Sweep(
+        name="made up",
+        scenario="small.toml",
+        seeds=seeds,
+        vary={
+            "population.devices": (1000, 2000),
+            "participation.timer_hours": (12.0, 24.0),
+        },
+        x="participation.timer_hours",
+        y="rms_prefix_error",
+        mechanisms=tuple(MechanismSpec(kind=kind) for kind in ("tree", "identity")[: len(figures)]),
+    )
+
+    def row(cell: Cell, name: str, figure: Callable[[float, int], float]) -> Row:
+        hours, devices = cell.get("participation.timer_hours"), cell.get("population.devices")
+        error = figure(hours, devices) + 0.01 * (cell.get("seed") or 0)
+        return Row(
+            name,
+            "anything",
+            *(12, 6, 2, 7.0),
+            rms_prefix_error=error,
+            common_rho=rhos.get(f"of_{devices}", 0.5),
+            epsilon=error,
+        )
+
+    names = [spec.kind for spec in sweep.mechanisms]
+    return SweepResult(
+        sweep,
+        tuple(
+            CellResult(cell, tuple(map(partial(row, cell), names, figures)))
+            for cell in sweep.cells()
+        ),
+    )
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_sweep_over_populations_and_timers_has_both_in_every_row_of_every_table(
+    seeds: int,
+) -> None:
+    result = made_up(
+        lambda hours, _: hours, lambda hours, devices: 19.0 - devices / 1e3, seeds=seeds
+    )
+    tables = {each.title: each for each in result.tables()}
+    means = ["Mean RMS error of prefix sums at common rho over seeds"] if seeds > 1 else []
+    assert [*tables] == [*means, "Cells", "Crossings"]
+    for title, table in tables.items():
+        assert table.subject.population == f"sweep made up of small.toml ({4 * seeds} cells)"
+        assert not table.subject.condition
+        keys = ["devices"] if title == "Crossings" else ["devices", "timer_hours"]
+        assert list(table.brief().columns[: len(keys)]) == keys
+        heads, *rows = csv.reader(io.StringIO(table.rendered("csv")))
+        assert len(rows) == len(table.rows)
+        for cells, subject in zip(rows, table.row_subjects, strict=True):
+            row = dict(zip(heads, cells, strict=True))
+            seed = [f"seed={row['seed']}"] if "seed" in row else []
+            named = " and ".join([*(f"{key}={row[key]}" for key in keys), *seed])
+            assert subject.condition == f"if {named}"
+            assert f", if {named}, in " in row["of"]
+    crossings = tables["Crossings"]
+    assert crossings.rows[0][:5] == ("1000", "tree", "identity", "12", "24")
+    assert [each.cell for each in result.crossings()] == [
+        {"cell.population.devices": devices} for devices in (1000, 2000)
+    ]
+    runs = {title: table.subject.runs for title, table in tables.items()}
+    assert runs["Cells"] == "one run each"
+    assert seeds == 1 or runs[means[0]] == "3 runs each"
+    (figure,) = result.figures()
+    assert {each.text for each in figure.marks} == {"18, devices 1000", "17, devices 2000"}
+
+
+def test_the_rho_of_errors_is_called_common_only_if_all_cells_have_it() -> None:
+    by_hours = lambda hours, _: hours  # noqa: E731
+    one = made_up(by_hours, by_hours)
+    (cells,) = one.tables()
+    assert "RMS error of prefix sums at common rho" in cells.brief().columns
+    assert "observed common rho 0.5" in cells.notes[0]
+    (cells,) = made_up(by_hours, by_hours, of_2000=0.7).tables()
+    assert "RMS error of prefix sums at the cell's rho" in cells.brief().columns
+    place = cells.brief().columns.index("observed rho of the cell")
+    assert {row[place] for row in cells.brief().rows} == {"0.50000", "0.70000"}
+    assert "compare errors only within a cell" in str(cells)
+    alone = made_up(by_hours).tables()[0]
+    assert "RMS error of prefix sums" in alone.columns
+    assert not [each for each in alone.columns if "rho" in each]
+
+
+BOUND = """
+name = "bound"
+estimate = {rounds = 12, min_sep = 4}
+target_epsilon = 4.0
+x = "min_sep"
+y = "epsilon"
+vary = {min_sep = [3, 4]}
+[[mechanisms]]
+kind = "dense"
+[[mechanisms]]
+kind = "tree"
+"""
+
+
+def test_noise_for_a_target_is_a_bound_if_the_planned_sensitivity_is_one(tmp_path: Path) -> None:
+    result = run_sweep(*read(tmp_path, BOUND), HERE)
+    (table,) = result.tables()
+    place = table.brief().columns.index("z")
+    shown = [cells[place] for cells in table.brief().rows]
+    rows = result.table()
+    assert [each["noise_multiplier_is_exact"] for each in rows].count(False) == 2
+    for row, z in zip(rows, shown, strict=True):
+        is_dense = row["mechanism"].startswith("dense")
+        assert row["noise_multiplier_is_exact"] == (not is_dense)
+        assert z.startswith("<= ") == is_dense
+        assert row["noise_multiplier"] <= float(z.removeprefix("<= ")) * (1 + 1e-12)
+    assert "A sensitivity or z with <= is an upper bound" in " ".join(str(table).split())
+
+
+def test_keys_have_the_shortest_names_that_tell_them_apart() -> None:
+    keys = ["training.server.learning_rate", "training.client.learning_rate", "privacy.clip_norm"]
+    assert list(short_names(keys).values()) == [
+        "server.learning_rate",
+        "client.learning_rate",
+        "clip_norm",
+    ]
+    assert short_names(["rounds.count", "count"]) == {
+        "rounds.count": "rounds.count",
+        "count": "count",
+    }
 
 
 STARVING = """

@@ -91,6 +91,9 @@ class Row(Document):
     """Standard deviation of the noise of prefix sums, or of the sweep's workload, at clip norm 1
     and the least noise for the target: root mean square over the rounds. Absent without a
     target."""
+    noise_multiplier_is_exact: IfAny[bool] = None
+    """Whether z is the least for the target, as the planned sensitivity is exact; False: it is an
+    upper bound. Absent without a target."""
 
     @property
     def is_starved(self) -> bool:
@@ -186,10 +189,11 @@ class Judgement:
             # The participation of a simulated run is known exactly: its own sensitivity is used.
             if truth.patterns is not None:
                 used = trace_sensitivity(strategy, truth.patterns)
+            is_least = None
             if z is None:
                 estimate = None if made_for == "truth" else self.sweep.estimate_of(self.cell)
                 planned = strategy.participation_sensitivity(estimate) if estimate else used
-                target = self.sweep.target_epsilon
+                target, is_least = self.sweep.target_epsilon, planned.is_exact
                 z = noise_multiplier_for(planned.value, self.sweep.delta, epsilon=target)
                 if estimate is not None and self.sweep.estimate is not None:
                     z *= self._goal() / (self.sweep.estimate.report_goal or self._goal())
@@ -209,6 +213,7 @@ class Judgement:
             found = replace(
                 row,
                 noise_multiplier=z,
+                noise_multiplier_is_exact=is_least,
                 sensitivity=used.value,
                 sensitivity_of="(b, k)" if truth.patterns is None else "trace",
                 sensitivity_is_exact=used.is_exact,

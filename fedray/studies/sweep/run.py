@@ -6,17 +6,18 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.base.document import InJson, InPlace, Key, NotInJson, json_of
+from fedray.base.document import Document, IfAny, InJson, InPlace, Key, NotInJson, json_of
 from fedray.base.errors import InputError, Unsustainable, one_line, shown
 from fedray.base.kept import cache_folder
 from fedray.base.result import DrawnResult
+from fedray.base.rounding import SAME
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
@@ -29,11 +30,14 @@ from fedray.studies.simulated import (
     simulated,
 )
 from fedray.studies.sweep.cells import Judgement, Row
-from fedray.studies.sweep.sweep import Cell, Sweep, short_key
+from fedray.studies.sweep.sweep import Cell, Sweep, Value
 
 Progress = Callable[[str], None]
+_Values = tuple[tuple[str, Value], ...]
 OF_THE_CELL = ("min_sep", "max_participations", "days", "noise_multiplier")
 """Plotted figures that all mechanisms of a cell share; less is better for the others."""
+ERRORS = ("rms_prefix_error", "max_prefix_error", "rms_error")
+"""Errors of sums, in the order of `MeanErrors`: over the report goal they are those of means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,20 @@ class Crossing:
     """The next value, at which the one after is better."""
     at: float
     """Value at which they are equal, by linear interpolation."""
+    cell: InPlace[Mapping[str, Any]] = field(default_factory=dict)
+    """Value of each other varied KEY."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeanErrors(Document):
+    """Errors of a row over the report goal of its cell, at clip norm 1, if report goals vary."""
+
+    mean_rms_prefix_error: IfAny[float] = None
+    """rms_prefix_error over the report goal. Absent if all cells have one goal."""
+    mean_max_prefix_error: IfAny[float] = None
+    """max_prefix_error over the report goal; absent likewise."""
+    mean_rms_error: IfAny[float] = None
+    """rms_error over the report goal; absent likewise, and without a target."""
 
 
 class RowOfCell(NamedTuple):
@@ -68,6 +86,7 @@ class RowOfCell(NamedTuple):
     cell: InPlace[Mapping[str, Any]]
     """Value of each varied KEY in this cell."""
     row: InPlace[Row]
+    mean: InPlace[MeanErrors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +120,13 @@ class SweepResult(DrawnResult):
     @property
     def rows(self) -> InJson[list[RowOfCell]]:
         """A row per cell and mechanism; in a cell, the least prefix error first."""
+        of_mean = ERRORS if self.sweep.has_goals else ()
         return [
-            RowOfCell({f"cell.{key}": value for key, value in each.cell.values}, row)
+            RowOfCell(
+                {f"cell.{key}": value for key, value in each.cell.values},
+                row,
+                MeanErrors(*(self.figure(each.cell, row, name) for name in of_mean)),
+            )
             for each in self.cells
             for row in sorted(each.rows, key=_error_to_sort_by)
         ]
@@ -117,6 +141,31 @@ class SweepResult(DrawnResult):
         """Whether all mechanisms of a cell share the plotted figure."""
         y, target = self.sweep.y, self.sweep.target_epsilon
         return y in OF_THE_CELL and (target is None or y != "noise_multiplier")
+
+    @property
+    def has_rivals(self) -> bool:
+        """Whether cells have several mechanisms, which are compared at one rho."""
+        return any(len(each.rows) > 1 for each in self.cells)
+
+    @property
+    def has_one_rho(self) -> bool:
+        """Whether the mechanisms of all cells are compared at one rho."""
+        rhos = [row.common_rho for each in self.cells for row in each.rows if row.common_rho]
+        return not rhos or max(rhos) - min(rhos) <= float(SAME) * max(rhos)
+
+    def figure(self, cell: Cell, row: Row, name: str) -> float | None:
+        """Returns a figure of a row; an error is that of the mean if report goals vary.
+
+        Args:
+            cell: cell of the row.
+            row: the row.
+            name: field of `Row`.
+        """
+        value = getattr(row, name)
+        if value is None or name not in ERRORS or not self.sweep.has_goals:
+            return value
+        assert cell.report_goal is not None, "a goal that varies is in each cell"
+        return value / cell.report_goal
 
     def table(self) -> list[dict[str, Any]]:
         """`rows` as flat mappings: the cell's values first, by their keys."""
@@ -139,27 +188,22 @@ class SweepResult(DrawnResult):
         return pa.Table.from_pylist(rows)
 
     def others_of(self, cell: Cell, axes: tuple[str, ...]) -> list[tuple[str, Any]]:
-        """Returns the varied values of a cell on other keys than the axes, with short names, and
-        without a seed over which figures are means."""
-        # A key with a single value would be in every name.
-        varied = [key for key, values in self.sweep.varied.items() if len(values) > 1]
+        """Returns the values of a cell on keys that have several, other than the axes, and without
+        a seed over which figures are means."""
         if self.sweep.has_means:
             axes += ("seed",)
-        return [
-            (short_key(key), value)
-            for key, value in cell.values
-            if key in varied and key not in axes
-        ]
+        names = self.sweep.names
+        return [each for each in cell.values if each[0] in names and each[0] not in axes]
 
-    def _lines(self) -> dict[tuple[str, ...], list[tuple[float, float]]]:
+    def _lines(self) -> dict[tuple[str, _Values], list[tuple[float, float]]]:
         """y over x, by mechanism and the other values; means over seeds."""
         x, y = self.sweep.x, self.sweep.y
-        lines: dict[tuple[str, ...], dict[float, list[float]]] = {}
+        lines: dict[tuple[str, _Values], dict[float, list[float]]] = {}
         for each in self.cells:
-            others = [f"{key} {value}" for key, value in self.others_of(each.cell, (x,))]
+            others = tuple(self.others_of(each.cell, (x,)))
             for row in each.rows:
-                if (value := getattr(row, y)) is not None:
-                    line = lines.setdefault((row.mechanism, *others), {})
+                if (value := self.figure(each.cell, row, y)) is not None:
+                    line = lines.setdefault((row.mechanism, others), {})
                     line.setdefault(float(each.cell.get(x)), []).append(float(value))
         return {
             name: sorted((at, fmean(values)) for at, values in points.items())
@@ -174,10 +218,11 @@ class SweepResult(DrawnResult):
             return []
         found = []
         for (first, points), (second, other) in itertools.combinations(self._lines().items(), 2):
-            # A line's name is its mechanism, then the other values.
-            if first[1:] == second[1:]:
-                names = ", ".join(first), ", ".join(second)
-                found += _crossings(names[0], points, names[1], other)
+            (name, values), (rival, others) = first, second
+            if values == others:
+                cell = {f"cell.{key}": value for key, value in values}
+                crossed = _crossings(name, points, rival, other)
+                found += [replace(each, cell=cell) for each in crossed]
         return found
 
 

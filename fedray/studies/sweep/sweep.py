@@ -27,6 +27,7 @@ import importlib.util
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -61,6 +62,8 @@ PLOTTED_LOSS: dict[str, Objective] = {
 LOSS_NAMES: dict[Objective, str] = {"rms": "RmsLoss", "max": "MaxLoss"}
 ESTIMATED = "estimate.min_sep"
 """Key of several estimates, which are varied like values of a scenario."""
+GOALS = ("rounds.report_goal", "report_goal")
+"""Keys of the report goal: of a scenario, and as a setting."""
 MOST_CELLS = 20_000
 SEEDS = 3
 TRAINING_KEYS = {"name", "description", "vary", "x", "trace", "seeds"}
@@ -197,8 +200,8 @@ class Sweep(Table):
         "days",
         "noise_multiplier",
     ] = "rms_loss"
-    """Plotted figure of `fedray.studies.sweep.cells.Row`; "regret" is over the cell's best
-    mechanism, not over one made for the truth."""
+    """Plotted figure of `fedray.studies.sweep.cells.Row`; errors are those of the mean if report
+    goals vary. "regret" is over the cell's best mechanism, not over one made for the truth."""
     # Left out at its default, so that documents of sweeps over prefix sums have no such key.
     workload: Annotated[str, Field(exclude_if=lambda workload: workload == "prefix")] = "prefix"
     """Workload of losses and errors, such as "momentum=0.9,decay=0.95"; the part "schedule" is the
@@ -282,6 +285,17 @@ class Sweep(Table):
         if self.scenario is not None and self.seeds is not None:
             varied["seed"] = tuple(range(1, self.seeds + 1))
         return varied
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Short name of each key with several values, in order: columns of tables have them."""
+        keys = [key for key, values in self.varied.items() if len(values) > 1]
+        return short_names(keys) | ({ESTIMATED: "estimated min-sep"} if ESTIMATED in keys else {})
+
+    @property
+    def has_goals(self) -> bool:
+        """Whether report goals differ between cells, so that only errors of means compare."""
+        return not self.names.keys().isdisjoint(GOALS)
 
     @property
     def has_means(self) -> bool:
@@ -437,6 +451,11 @@ class Cell:
         """Returns the value of a key (a setting, or a scenario's "table.key"), or None."""
         return dict(self.values).get(key)
 
+    @property
+    def report_goal(self) -> int | None:
+        """Varied report goal, or None."""
+        return next(filter(None, map(self.get, GOALS)), None)
+
     def scenario_of(self, scenario: Scenario) -> Scenario:
         """Returns the scenario with this cell's values; untrained, since participation does not
         depend on the model. Raises ScenarioError."""
@@ -449,9 +468,16 @@ class Cell:
             raise ScenarioError(f"cell {dict(self.values)}: {error}") from None
 
 
-def short_key(key: str) -> str:
-    """Returns a varied key as tables and legends name it."""
-    return "estimated min-sep" if key == ESTIMATED else key.split(".")[-1]
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Returns each dotted key's last part, or as many parts as no other of the keys ends with."""
+    parts = {key: key.split(".") for key in keys}
+
+    def shortest(key: str) -> str:
+        others = [each for each in keys if each != key]
+        ends = (".".join(parts[key][-n:]) for n in range(1, len(parts[key]) + 1))
+        return next((e for e in ends if not any(f".{o}".endswith(f".{e}") for o in others)), key)
+
+    return {key: shortest(key) for key in keys}
 
 
 def shipped_sweeps() -> dict[str, Path]:
