@@ -128,15 +128,15 @@ def seeds_to_tell(difference: MeanInterval, confidence: float) -> int | None:
 
 
 def interval_text(estimate: MeanInterval, form: str) -> str:
-    """Returns a mean in a format and half the width of its interval, if any: "0.1234 ± 0.0021"; the
-    ends of an interval that is not symmetric."""
+    """Returns a mean with half the width of its interval, as `with_error`; in a format with the
+    ends of an interval that is not symmetric, or if there is none."""
     if not math.isfinite(estimate.mean):
         return "-"
     mean, half = format(estimate.mean, form), (estimate.high - estimate.low) / 2
     if not estimate.has_width:
         return mean
     if math.isclose(estimate.high - estimate.mean, half, rel_tol=1e-9):
-        return f"{mean} ± {half:.4f}"
+        return with_error(estimate.mean, half, "+" if form.startswith("+") else "")
     return f"{mean} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 

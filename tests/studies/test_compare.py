@@ -21,7 +21,7 @@ from fedray.runs.noise_ahead import told_ahead
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.studies.compare import audits_of, compare_runs, comparison_of
 from fedray.studies.compare_page import comparison_figures, comparison_page
-from fedray.studies.paired import MeanInterval, paired_difference, seeds_to_tell
+from fedray.studies.paired import MeanInterval, paired_difference, seeds_to_tell, with_error
 from fedray.trace.learned_from import scenario_of_trained
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -264,7 +264,7 @@ def test_the_best_of_many_is_told_apart_by_the_quantile_of_all_pairs(
     assert shown.is_from_zero == (others == 1)
     half = (shown.high - shown.low) / 2
     assert f"14.0 ± {100 * half:.1f} points of accuracy" in found.answer
-    assert f"-0.1400 ± {half:.4f}" in str(found.tables()[0])
+    assert with_error(-0.14, half) in str(found.tables()[0])
     notes = " ".join(note for table in found.tables() for note in table.method)
     assert notes.count("on this trace") == 1
     # Terminals and LaTeX say what the intervals of differences hold for, and so does the figure.
@@ -411,7 +411,7 @@ def test_the_cost_of_privacy_is_a_paired_difference_and_tables_compare_with_the_
     assert drawn["data"][0]["error_x"]["array"][1] == pytest.approx(12.7062, rel=1e-4)
     means = found.tables()[0]
     assert means.columns[-1] == "difference from tree"
-    assert [row[-1] for row in means.rows] == ["-0.1000", "", "+0.3100 ± 0.1271"]
+    assert [row[-1] for row in means.rows] == ["-0.1000", "", "+0.31 ± 0.13"]
     assert [each.differences is None for each in found.compared] == [False, True, False]
     answer = fedray.compare_runs([run for each in runs.values() for run in each]).answer
     assert "; tree loses 20.0 to no noise clip norm 0.5; " in answer

@@ -36,7 +36,7 @@ def test_one_value_has_no_interval_and_none_no_mean():
 def test_an_interval_ends_where_no_mean_can_lie_and_then_shows_its_ends():
     found = MeanInterval(0.9, 3, 0.7, 1.1)
     assert found.within(0.0, 2.0) == found
-    assert interval_text(found, ".4f") == "0.9000 ± 0.2000"
+    assert interval_text(found, ".4f") == "0.90 ± 0.20"
     assert found.within(0.0, 1.0) == MeanInterval(0.9, 3, 0.7, 1.0)
     assert interval_text(found.within(0.0, 1.0), ".4f") == "0.9000 [0.7000, 1.0000]"
     # A metric that is called a share without being one keeps its mean, and one seed no interval.
@@ -48,7 +48,7 @@ def test_two_values_that_leave_the_sign_open_are_too_few_to_tell():
     two, three = mean_interval([0.1, 0.12], 0.99), mean_interval([0.1, -0.12, 0.1])
     assert (two.is_of_too_few, three.is_of_too_few) == (True, False)
     assert difference_text(two, "+.4f") == "+0.1100, too few to tell"
-    assert difference_text(three, "+.4f").startswith("+0.0267 ± 0.")
+    assert difference_text(three, "+.4f").startswith("+0.03 ± 0.")
     # Two that differ less are an interval without zero, which is right at its confidence.
     sure = mean_interval([0.1, 0.101])
     assert not sure.is_of_too_few
