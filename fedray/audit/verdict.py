@@ -311,8 +311,8 @@ def _to_spend_it(audit: Audit) -> str:
         return said
     return (
         f"{said} A timer needs noise for all days that a run may take, and this run took "
-        f"{audit.days:.1f} of {audit.scenario.rounds.max_days:g}. A new run needs less with --set "
-        f"privacy.target_epsilon={target} --set rounds.max_days={days:g}."
+        f"{audit.days:.1f} of {audit.scenario.rounds.max_days:g}. A new run needs less: `fedray "
+        f"run SCENARIO --set privacy.target_epsilon={target} --set rounds.max_days={days:g}`."
     )
 
 
