@@ -158,7 +158,7 @@ def test_epsilon_over_rounds_is_called_exact_only_if_every_entry_is() -> None:
         ]
         mechanism = SimpleNamespace(observed=SimpleNamespace(delta=1e-10), sampled=None)
         audit: Any = SimpleNamespace(
-            over_rounds=over_rounds, mechanisms=[mechanism], claim=None, findings=()
+            over_rounds=over_rounds, mechanisms=[mechanism], claim=None, findings=(), answers=None
         )
         return epsilon_over_rounds(audit)
 
