@@ -49,7 +49,7 @@ def read_strategy(file: str | Path) -> Strategy:
     else:
         document = read_document(path, "mechanism file", "JSON")
     if isinstance(document, dict):
-        # They document the mechanism's purpose, and are no part of it.
+        # They document the mechanism's purpose, and do not belong to it.
         for key in (WORKLOAD, LOSS):
             document.pop(key, None)
     try:
@@ -97,7 +97,7 @@ def _of_kind(kind: str, directory: Path) -> Strategy:
 
 
 def recorded_purpose(file: str | Path) -> Purpose | None:
-    """Returns the loss and the workload that a mechanism file records, or those of a named
+    """Returns the loss and the workload that a mechanism file records, or the ones of a named
     mechanism; None if neither is known. Raises InputError."""
     path = Path(file)
     if not path.is_file():

@@ -380,7 +380,7 @@ def named_epsilons(audit: Audit) -> list[float]:
     """Returns the epsilons of a device, and of persons on several, as far as they are known."""
     of_client = None if audit.clients is None else strongest(audit.clients.guarantees)
     of_device = audit.basis.guarantee
-    # Beside an observed epsilon, which the verdict calls no guarantee, none is graded.
+    # Beside an observed epsilon, which the verdict does not call a guarantee, nothing is graded.
     of_person = None if of_device is None else guarantee_of_person(audit)
     found = (of_device, of_client, of_person)
     return [each.epsilon for each in found if each and each.epsilon is not None]

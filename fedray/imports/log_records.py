@@ -139,7 +139,7 @@ def _offsets(column: pa.ChunkedArray, where: str) -> Float64Array:
     is_minutes = any(not LEAST_OFFSET <= each <= MOST_OFFSET for each in hours.values())
     for text, found in hours.items():
         value = found / 60.0 if is_minutes and ":" not in text else found
-        # Zones differ from UTC by quarters of an hour, so that -800 is no offset in minutes.
+        # Zones differ from UTC by quarters of an hour, so that -800 is not an offset in minutes.
         if not (LEAST_OFFSET <= value <= MOST_OFFSET and (4.0 * value).is_integer()):
             raise InputError(
                 f"{where} has {text!r}, which is no offset of local time, in quarters of an hour "

@@ -36,7 +36,7 @@ def figures_verdict(figures: Figures) -> str:
 
 
 def _mark(figures: Figures, form: str) -> str:
-    """Returns what a mechanism was made for, in a form with a place for it, if it is compared by
+    """Returns the purpose of a mechanism, in a form with a place for it, if it is compared by
     another loss or workload."""
     return form.format(f"made for {figures.made_for}") if figures.is_for_another else ""
 

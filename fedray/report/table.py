@@ -137,7 +137,7 @@ class Table:
         return replace(self, subject=self.subject.under(replace(whole, **differ)))
 
     def beyond(self, shared: Subject) -> Self:
-        """Returns the table without the facets of its subject that equal those of `shared`, as it
+        """Returns the table without the facets of its subject that `shared` has too, as it
         stands where these have been said."""
         return replace(self, subject=self.subject.beyond(shared))
 

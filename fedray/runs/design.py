@@ -260,8 +260,8 @@ def mechanism_over(
 def purpose_of(
     given: str | Path, objective: Objective, workload: Workload = PREFIX
 ) -> Purpose | None:
-    """Returns the loss and the workload that a mechanism was made for: those that its file records,
-    those of a name such as blt-400, or the given ones for a kind that is optimised. None if nothing
+    """Returns the loss and the workload that a mechanism was made for: the ones in its file,
+    of a name such as blt-400, or the given ones for a kind that is optimised. None if nothing
     is optimised, or if a file has no record."""
     recipe = RECIPES.get(cast(Kind, str(given)))
     is_kind = recipe is not None and recipe.searched != "nothing" and not Path(given).is_file()

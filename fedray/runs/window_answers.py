@@ -181,7 +181,7 @@ def pooled(windows: Sequence[WindowAnswer], question: str) -> WindowAnswer | Non
     answers have no sum or mean that is an answer (quantiles, distinct).
 
     Additive answers are added, so a device counts once in every window in which it came. Means are
-    weighted by the devices that came. Rows are those that every window released. Noise of different
+    weighted by the devices that came. Rows are released by every window. Noise of different
     windows is independent, so the squares of the standard errors add up.
 
     Args:

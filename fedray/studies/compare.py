@@ -260,7 +260,7 @@ class Comparison(DrawnResult):
         return 1 - (1 - CONFIDENCE) / math.prod(self._together(metric))
 
     def simultaneous(self, metric: str) -> str:
-        """Returns what the intervals of differences by a metric hold for, as the end of a
+        """Returns the scope of the intervals of differences by a metric, as the end of a
         sentence."""
         pairs, metrics = self._together(metric)
         if pairs * metrics == 1:

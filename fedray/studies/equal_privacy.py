@@ -125,7 +125,7 @@ def compare_mechanisms(
 
 
 def _label(name: str, purpose: Purpose | None, loss: Objective) -> str:
-    """Returns the name of a mechanism, with what it was made for if that is another loss or
+    """Returns the name of a mechanism, with its purpose if that is another loss or
     workload than that of the kinds."""
     is_other = purpose is not None and purpose.differs_from(Purpose(loss, str(PREFIX)))
     return f"{name} (made for {purpose})" if is_other else name

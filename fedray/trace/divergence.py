@@ -58,16 +58,16 @@ class Change(NamedTuple):
 def has_diverged(
     trends: Collection[Trend], *, has_risen: bool = False, is_often_not_finite: bool = False
 ) -> bool:
-    """Returns whether a training diverged: a held-out figure is not finite, or none is better and
-    there is evidence that the model got worse.
+    """Returns whether a training diverged: a held-out figure is not finite, or the model got worse
+    and no figure is better.
 
-    The evidence is that all held-out figures are worse, or that many updates were not finite, or
-    that the loss rose far while a held-out figure is worse. A model that began at chance has only
+    The model got worse if all held-out figures are worse, or many updates were not finite, or
+    the loss rose far while a held-out figure is worse. A model that began at chance has only
     the last kind, because its accuracy cannot fall.
 
     Args:
-        trends: trends of the held-out loss and of the metric by which models are judged; empty if
-            none is known, and then the loss on the devices decides.
+        trends: trends of the held-out loss and of the metric that judges models; empty if both are
+            unknown, and then the loss on the devices decides.
         has_risen: whether the loss on the devices rose by more than its own size, or that on
             held-out data did while that on the devices rose too.
         is_often_not_finite: whether many updates were not finite.
@@ -82,12 +82,12 @@ def has_diverged(
 
 
 def seen(changes: Sequence[Change], others: Sequence[str]) -> str:
-    """Returns what the figures of a training that did not diverge show, as a sentence; empty if
-    none is worse.
+    """Returns a sentence on the figures of a training that did not diverge; empty if no figure
+    got worse.
 
     Args:
         changes: changes of held-out figures.
-        others: further clauses of what got worse.
+        others: further clauses on figures that got worse.
     """
     worse = [*others, *(str(each) for each in changes if each.trend == "worse")]
     if not worse:
@@ -103,20 +103,20 @@ def remedy(noise: float, warning: str, mean_norm: float | None) -> str:
 
     Args:
         noise: norm of the noise on a mean update in clip norms; 0 without noise.
-        warning: what was printed of it if it is too much for learning; else empty.
+        warning: the warning that was printed about it; empty if models learn with it.
         mean_norm: mean norm of updates before clipping in clip norms; None if it is not known, or
             clipping follows the norms.
     """
-    rates = "ower training.client.learning_rate or training.server.learning_rate."
+    rates = "training.client.learning_rate or training.server.learning_rate."
     if warning:
-        return f"{warning} If it still diverges then, l{rates}"
+        return f"{warning} If it still diverges then, lower {rates}"
     if not noise:
-        return f"L{rates}"
+        return f"Lower {rates}"
     said = f"The noise on a mean update, {noise:.2g} times the clip norm,"
     # Updates shorter than the clip norm bear less noise than longer ones.
     if mean_norm is not None and noise > mean_norm:
         return (
             f"{said} is {noise / mean_norm:.3g} times the mean norm of an update: lower "
-            f"privacy.clip_norm to near {mean_norm:.2g} of it. If it still diverges then, l{rates}"
+            f"privacy.clip_norm to near {mean_norm:.2g} of it. If it still diverges then, lower {rates}"
         )
-    return f"L{rates} {said} is not the cause."
+    return f"Lower {rates} {said} is not the cause."

@@ -187,7 +187,7 @@ def print_pieces(pieces: Iterable[Piece], of: Subject = UNKNOWN) -> None:
 
     Args:
         pieces: output in order.
-        of: subject of the tables, as far as they have none of their own.
+        of: subject of the tables, as far as they lack their own.
     """
     width = shutil.get_terminal_size((WIDTH_OF_FILES, 0)).columns
     pieces = [each.under(of) if isinstance(each, Table) else each for each in pieces]

@@ -216,7 +216,7 @@ class HabitFit(DrawnResult):
         before or after it."""
         tables = self.to_tables()
         zones = tables.pop("population", {"time_zones": []})["time_zones"]
-        # A second [population] is no TOML, and an array of tables may stand anywhere.
+        # A second [population] is not TOML, and an array of tables may stand anywhere.
         listed = (f"\n[[population.time_zones]]\n{tomli_w.dumps(each)}" for each in zones)
         return tomli_w.dumps(tables) + "".join(listed)
 

@@ -309,7 +309,7 @@ class Stressed:
             known = (row for estimate, row in judged if estimate in self.candidates)
             losses += [row.value for row in known if row.is_exact and row.value is not None]
         for other in self.other_truths:
-            # A mechanism that cannot run here, or has only a bound, is no candidate.
+            # A mechanism that cannot run here, or has only a bound, is not a candidate.
             with suppress(ValueError, ArithmeticError):
                 losses.append(self._loss_of(mechanism, other) or own)
         least = min(losses)

@@ -224,7 +224,7 @@ def _outcome_table(
         "cost at equal epsilon": lambda each: _cost(each, each.mean_regret),
         "cost 95 %": lambda each: _cost(each, each.regrets[2] if each.regrets else None),
     }
-    # The title says what the truth is, and a terminal has no room for observed epsilons.
+    # The title says which truth it is, and a terminal has no room for observed epsilons.
     is_enforced = {row.is_enforced for row in condition.rows} <= {True, None}
     rests_on = _rests_on(condition.rows)
     if not any(row.is_enforced for row in condition.rows):

@@ -1,4 +1,4 @@
-"""The result of a stress test: its rows, what they say under each condition and over all of them,
+"""The result of a stress test: its rows, the answer under each condition and over all of them,
 and the verdict in sentences."""
 
 from dataclasses import dataclass
