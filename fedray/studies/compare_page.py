@@ -67,8 +67,8 @@ def _axes(comparison: Comparison) -> dict[str, Callable[[Group], str]]:
 
 
 def _setting_cells(comparison: Comparison) -> dict[str, Callable[[Group], str]]:
-    """Returns the columns that distinguish settings: their labels, or the keys of a sweep, and their
-    trainings, if these differ."""
+    """Returns the columns that distinguish settings: their labels, or the keys of a sweep, and
+    their trainings, if these differ."""
     cells = _axes(comparison) or {"setting": lambda group: group.label}
     if not _share_trainings(comparison):
         cells["trainings"] = lambda group: group.trainings

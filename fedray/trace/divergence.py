@@ -117,6 +117,7 @@ def remedy(noise: float, warning: str, mean_norm: float | None) -> str:
     if mean_norm is not None and noise > mean_norm:
         return (
             f"{said} is {noise / mean_norm:.3g} times the mean norm of an update: lower "
-            f"privacy.clip_norm to near {mean_norm:.2g} of it. If it still diverges then, lower {rates}"
+            f"privacy.clip_norm to near {mean_norm:.2g} of it. "
+            f"If it still diverges then, lower {rates}"
         )
     return f"Lower {rates} {said} is not the cause."

@@ -220,8 +220,8 @@ class Condition(Document):
             if is_enforced and not rule.unkept and rule.separation == b:
                 return f"Min-sep is {rule.name}; the population does not matter here."
         pace, (timer, name) = self.scenario.rounds.min_minutes_between, self._timer
-        # No more rounds start in that time, so with that many each starts at the pace. Rounding keeps
-        # float noise out.
+        # No more rounds start in that time, so with that many each starts at the pace. Rounding
+        # keeps float noise out.
         if is_enforced and pace and timer and b == math.ceil(round(60.0 * timer / pace, 9)):
             quotient = f"{timer:g} h / {pace:g} minutes = {b:,}"
             over = f"Min-sep is the {name} over the pace ({quotient})"

@@ -90,7 +90,8 @@ def stress(
         loss: "rms" or "max", for which kinds are made, and of which errors and regrets are.
         seeds: runs of a scenario, with seeds from its own on, 20 by default; or trainings of each
             mechanism, 3 by default.
-        what_ifs: overrides of the scenario, "table.key=value", each a condition with the same number of runs.
+        what_ifs: overrides of the scenario, "table.key=value", each a condition with the same
+            number of runs.
         train: whether models are trained on the trace at equal epsilon, with every mechanism made
             for the first estimate and for the truth, and without noise.
         out: directory of the trainings, which an interrupted one continues; default: a new one.
