@@ -1,6 +1,7 @@
 """Evaluations: which examples of which devices, and standard errors beside brute force over devices."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,8 +42,8 @@ class Unlike:
         return {name: np.stack(each) for name, each in found.items()}
 
 
-def evaluated(source: Unlike, **keys) -> tuple[Evaluation, Logistic, np.ndarray]:
-    task = Logistic(LogisticTask(), 3, FIELDS)
+def evaluated(source: Any, **keys) -> tuple[Evaluation, Logistic, np.ndarray]:
+    task: Any = Logistic(LogisticTask(), 3, FIELDS)
     parameters = np.random.default_rng(5).standard_normal(12).astype(np.float32)
     table = Training(evaluation_devices=10_000, **keys)
     return evaluate(task, source, table, parameters), task, parameters
@@ -93,7 +94,8 @@ def test_value_and_error_are_those_of_a_walk_over_single_examples_of_single_devi
 )
 def test_all_examples_of_a_small_held_out_set_count(counts, keys, expected) -> None:
     found, _, _ = evaluated(Unlike(counts), **keys)
-    assert found.data == Evaluated(*expected, len(counts))
+    examples, available, devices = expected
+    assert found.data == Evaluated(examples, available, devices, len(counts))
 
 
 @pytest.mark.parametrize("seed", range(200))
