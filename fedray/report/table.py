@@ -38,7 +38,7 @@ _PROSE, _PROSE_POINTS = "p{14em}", 140
 """Column of LaTeX whose cells have lines, and its width."""
 FORMS = ("csv", "tex", "md")
 """Forms of files of tables."""
-IN_ALL_ROWS, COLUMNS, NO_GUARANTEE = "In all rows:", "Columns:", "No guarantee may rest on"
+IN_ALL_ROWS, COLUMNS, NO_GUARANTEE = "In all rows:", "Columns:", "Not for publication:"
 _Item = TypeVar("_Item")
 
 

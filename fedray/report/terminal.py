@@ -160,7 +160,8 @@ def tasks_text(audit: TasksAudit, verbose: bool = False) -> Iterator[Piece]:
     composition."""
     for name, each in audit.audits.items():
         yield f"Task {name}"
-        yield from audit_text(each) if verbose else short_audit_text(each)
+        for piece in audit_text(each) if verbose else short_audit_text(each):
+            yield piece.under(each.of) if isinstance(piece, Table) else piece
         yield ""
     yield tasks_table(audit)
     for name in audit.without_rounds:

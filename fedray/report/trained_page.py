@@ -84,7 +84,7 @@ def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:
         one = found.sensitivity
         is_exact = one is not None and one.is_exact and found.name != "sampled"
         kind = f"{found.name}, {'exact' if is_exact else 'an upper bound'}"
-        rest = "" if found.may_rest_on else "; no guarantee may rest on it"
+        rest = "" if found.may_rest_on else "; not for publication"
         yield f"epsilon at delta {given(found.delta)}: {kind}{rest}", up(found.epsilon)
 
 

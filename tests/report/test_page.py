@@ -57,8 +57,8 @@ def test_three_guarantees_stand_in_order_and_only_one_may_be_rested_on(
     ]
     seen, enforced, claimed = (words(content) for *_, content in tiles)
     assert f"A statement about {trained_audit.mechanisms[0].observed.scope}." in seen
-    assert "No DP guarantee may rest on this." in seen
-    assert "A DP guarantee may rest on this." in enforced
+    assert "Not for publication as a DP guarantee." in seen
+    assert "It may be published as a DP guarantee." in enforced
     assert "not known" in claimed
     assert "Nothing is claimed." in claimed
 

@@ -93,7 +93,7 @@ def test_the_page_begins_with_the_epsilon_of_the_audit_and_the_last_metrics(
     broken = trained_page(
         trained_of("b", trace_of(patterns, 4), {"accuracy": 0.4}, *noise, knows_trace=True)
     )
-    assert ": observed, exact; no guarantee may rest on it</span>" in broken
+    assert ": observed, exact; not for publication</span>" in broken
     moved = tmp_path / "far" / "away" / "model"
     shutil.copytree(made.path, moved)
     lost = trained_page(fedray.TrainedRun.open(moved))

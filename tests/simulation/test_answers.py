@@ -588,7 +588,7 @@ def test_the_model_and_the_answers_of_a_device_compose(tmp_path: Path) -> None:
         assert re.findall(r"&epsilon; = ([\d.]+)", card) == [up(largest[f"{name}, with the model"])]
         assert f"<dt>of the model only, not for publication</dt><dd>{own}</dd>" in card
     # Nothing is claimed.
-    assert "No DP guarantee may rest on this." in cards[2][2]
+    assert "Not for publication as a DP guarantee." in cards[2][2]
     assert page.count("It is of the model only, without the answers.") == 2
     assert up(largest["enforced, with the model"]) in audit.verdict
     assert {row[-1] for row in guarantees_table(audit).rows} == {"the model only"}

@@ -538,7 +538,7 @@ def test_a_page_has_the_guarantee_of_samples_beside_the_others(poisson: Trace) -
     refused = audit_page(audited(poisson, Tree()))
     card = refused.split('<article class="guarantee sampled">')[1].split("</article>")[0]
     assert "not known" in card
-    assert "No DP guarantee may rest on this." in card
+    assert "Not for publication as a DP guarantee." in card
 
 
 def test_a_claimed_epsilon_may_follow_from_the_samples(poisson: Trace) -> None:

@@ -757,7 +757,7 @@ def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
         assert row.observed_epsilon == audited.observed.epsilon
     (table,) = result.tables()
     assert table.title.endswith("; the truth is what rules enforce")
-    observed = "No guarantee may rest on observed epsilons; the truth is what rules enforce"
+    observed = "Not for publication: observed epsilons; the truth is what rules enforce"
     assert table.notes[1].startswith(observed)
     assert rf"\footnotesize {observed}" in table.rendered("tex")
     assert numbers_in(table.notes[0]) == [40, 15, 3, 18, 2]  # rounds, estimate, truth

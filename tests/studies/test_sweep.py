@@ -763,7 +763,7 @@ def test_runs_of_several_seeds_have_means_with_student_s_interval(tmp_path: Path
     heads = ("timer_hours", "mechanism", "z", "runs", "mean observed epsilon", "sd")
     assert first.columns == (*heads, "95 % low", "95 % high")
     below = first.rendered("tex").partition(r"\bottomrule")[2]
-    assert "No guarantee may rest on observed epsilons and rhos" in below
+    assert "Not for publication: observed epsilons and rhos" in below
     columns = result.tables()[1].columns
     assert {each for each in columns if re.match("(observed )?(rho|epsilon)", each)} == {
         "observed rho of the cell",
