@@ -149,4 +149,4 @@ def test_each_layer_alone_is_trained_to_another_model(
     )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "privacy.clipping.norms has 1 norms, but the model has" in err
-    assert json.loads((tmp_path / "m" / "training.json").read_bytes())["version"] == 3
+    assert json.loads((tmp_path / "m" / "training.json").read_bytes())["version"] == 4
