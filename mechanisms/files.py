@@ -110,7 +110,7 @@ def recorded_purpose(file: str | Path) -> Purpose | None:
     if not isinstance(workload, str | None):
         rule = "of a mechanism file must be text, such as prefix"
         raise InputError.of(WORKLOAD, workload, rule, f"correct {str(file)!r}")
-    if loss is not None and loss not in LOSS_NAMES:
+    if loss is not None and (not isinstance(loss, str) or loss not in LOSS_NAMES):
         raise InputError.of(
             LOSS, loss, "of a mechanism file must be max or rms", f"correct {str(file)!r}"
         )

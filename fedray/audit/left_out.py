@@ -1,4 +1,5 @@
-"""Worst case of rows of a log that were left out, of which device and round are unknown.
+"""Worst case of rows of a log that were left out, of which device and round are unknown; the
+rounds are among the n of the log.
 
 Let a device have the sensitivity S, and let R more rows be its own, x_r of them in round r. Let n_r
 be the norm of column r of C, and h_r the least of S n_r and the sum of |G[i, r]| over its rounds i,
@@ -27,10 +28,11 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.sensitivity import BLOCK, ROUNDING, PatternValues
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
+from fedray.mechanisms.triangular import TriangularStrategy
 
 MOST_ENTRIES = 1 << 25
-"""Entries of G that are looked up, in about a second; devices that are left then have the bound of
-the triangle inequality."""
+"""Products that are computed, in about a second: one for an entry of G, n for an entry of a
+matrix's. Devices that are left then have the bound of the triangle inequality."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def worst_case(
         if pattern.tobytes() in tried:
             continue
         tried.add(pattern.tobytes())
-        left -= count * n
+        left -= count * n * (n if isinstance(strategy, TriangularStrategy) else 1)
         if left < 0:
             return WorstCase(triangle, False)
         if is_once and rows > 1:

@@ -33,7 +33,7 @@ from fedray.base.rounding import counted, given, given_delta, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.triangular import TriangularStrategy
-from fedray.trace.imported import ImportedTrace
+from fedray.trace.imported import BY_RANK, ImportedTrace
 
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
@@ -158,11 +158,20 @@ class AuditVerdict:
         if not rows:
             return ""
         is_once = isinstance(trace, ImportedTrace) and trace.repeats == "once"
+        # A round that only these rows name has no number, and may lie between the others.
+        is_whole = not isinstance(trace, ImportedTrace) or trace.run["numbering"] != BY_RANK
         most = audit.max_participations + rows
+        if is_once and is_whole:
+            most = min(most, audit.rounds)
         text = (
             f"If each of the {counted(rows, 'row')} were of the worst device, it would have at "
-            f"most {counted(min(most, audit.rounds) if is_once else most, 'participation')}"
+            f"most {counted(most, 'participation')}"
         )
+        if not is_whole:
+            return (
+                f"{text}. The epsilon is unknown, because a round that no other row has is not "
+                "numbered: import with a file of all rounds."
+            )
         noise, devices = audit.noise, audit.device_privacy
         if noise is None or devices is None:
             return f"{text}."

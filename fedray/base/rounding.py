@@ -102,6 +102,15 @@ def needed_noise(noise_multiplier: float, decimals: int = 4) -> str:
     return min(given(noise_multiplier), up(noise_multiplier, decimals), key=len)
 
 
+def at_least(value: float, decimals: int) -> str:
+    """Returns a figure that is used again, such as the noise of a run, as `up` but never below the
+    value, not even by the rounding of floats."""
+    text = up(value, decimals)
+    if float(text) >= value:
+        return text
+    return f"{Decimal(text) + Decimal(1).scaleb(-decimals):f}"
+
+
 def simulated_time(seconds: float) -> str:
     """Returns a simulated time as text, in days, or in hours if it is less than one day."""
     return f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"

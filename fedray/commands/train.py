@@ -89,8 +89,9 @@ def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> No
     if not as_json:
         title = f"Trained on {trace.path}"
         verdict = Paragraph("", trained_verdict(trained, audit))
-        pieces = (verdict, *training_text(title, trained), *end_of_run(audit))
-        print_pieces([*pieces, guarantees_table(audit)], audit.of)
+        own = (verdict, *training_text(title, trained), *end_of_run(audit))
+        guarantees = guarantees_table(audit).under(audit.of)
+        print_pieces([*own, guarantees], trained.of)
         print_line(f"`fedray audit {trained.path} --verbose` lists the assumptions behind them.")
         print_line(f"model   {trained.path}")
     page = trained_page(trained, audit=audit)

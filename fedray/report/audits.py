@@ -417,10 +417,8 @@ def rests_on(guarantee: Guarantee, audit: Audit | None = None) -> str:
     """Returns whether the figures of a `guarantee` may be published, of an `audit` or of a
     calibration: "yes", "no" or "if enforced"; of a run that also answered a question, "the model
     only"."""
-    if audit is not None and audit.answers:
-        return "the model only"
     if guarantee.may_rest_on:
-        return "yes"
+        return "the model only" if audit is not None and audit.answers else "yes"
     conditional = {"claimed", "corrected"}
     # A log does not show whether its limits were enforced.
     if audit is not None:

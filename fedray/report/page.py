@@ -33,7 +33,7 @@ from fedray.report import audits
 from fedray.report.figure import Figure
 from fedray.report.files import figure_csv
 from fedray.report.plotly_json import plotly_figure
-from fedray.report.subject import shared_subject
+from fedray.report.subject import UNKNOWN, Subject, shared_subject
 from fedray.report.table import Table
 from fedray.report.traces import outcomes_table, parameters_table
 from fedray.trace.reader import Trace
@@ -200,7 +200,6 @@ def render_study(
     """
     of = shared_subject(each.subject for each in (*tables, *figures))
     values = {
-        "of": of,
         "verdict": verdict,
         "warnings": warnings,
         "standing": standing,
@@ -212,8 +211,7 @@ def render_study(
         "scenario_toml": scenario_toml,
         "results_json": _script_safe(results),
     }
-    shown = [replace(each, subject=each.subject.beyond(of)) for each in figures]
-    return _render("study.html.j2", shown, title=title, **values)
+    return _render("study.html.j2", figures, of, title=title, **values)
 
 
 def render_fragment(line: str, tables: Sequence[Table]) -> str:
@@ -246,7 +244,7 @@ def _without_controls(value: Any) -> str:
     return type(text)(printable_lines(text))
 
 
-def _render(template: str, figures: Sequence[Figure], **values: Any) -> str:
+def _render(template: str, figures: Sequence[Figure], of: Subject = UNKNOWN, **values: Any) -> str:
     environment = _environment()
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["given"] = given
@@ -264,7 +262,9 @@ def _render(template: str, figures: Sequence[Figure], **values: Any) -> str:
     by_name = {each.name: _for_script(each) for each in figures}
     figures_json = json.dumps(by_name, allow_nan=False)
     return environment.get_template(template).render(
-        figures=figures,
+        of=of,
+        # The page says the shared facets once, and each CSV has all.
+        figures=[replace(each, subject=each.subject.beyond(of)) for each in figures],
         packed_figures=_packed(figures_json.encode()),
         packed_plotly=_packed_plotly(),
         **values,

@@ -52,6 +52,11 @@ FACETS = tuple(each.name for each in fields(Subject))
 """Names of the facets, in the order of a caption."""
 
 
+def condition_of(keys: Iterable[str]) -> str:
+    """Returns the condition of runs with some keys, "table.key=value", in place of their file's."""
+    return f"if {named}" if (named := " and ".join(keys)) else AS_WRITTEN
+
+
 def shared_subject(subjects: Iterable[Subject]) -> Subject:
     """Returns the facets that all subjects have in common."""
     first, *others = tuple(subjects) or (UNKNOWN,)

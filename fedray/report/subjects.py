@@ -9,7 +9,7 @@ from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
 from fedray.base.rounding import counted
-from fedray.report.subject import AS_WRITTEN, Subject
+from fedray.report.subject import Subject, condition_of
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import OpenedTrace, Trace
@@ -25,8 +25,7 @@ def scenario_subject(scenario: Scenario, *overrides: str, runs: str = "one run")
         runs: number of its runs.
     """
     devices = counted(scenario.population.devices, "device")
-    condition = f"if {' and '.join(overrides)}" if overrides else AS_WRITTEN
-    return Subject(f"{scenario.name} ({devices})", condition, runs)
+    return Subject(f"{scenario.name} ({devices})", condition_of(overrides), runs)
 
 
 def trace_subject(trace: OpenedTrace) -> Subject:

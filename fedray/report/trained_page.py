@@ -49,12 +49,13 @@ def trained_page(
         f"{trained_with} (digest {trained.trace_digest})",
     ]
     note = ". ".join(filter(None, notes))
+    guarantees = [] if audit is None else [guarantees_table(audit).under(audit.of)]
     heads, values = zip(*_epsilon(audit), *trained.finals, strict=True)
     return render_study(
         scenario["name"],
         f"{note}.",
         [*figures, *trained.figures()],
-        [*tables, *([guarantees_table(audit)] if audit is not None else ()), *trained.tables()],
+        [*tables, *guarantees, *trained.tables()],
         {**trained.to_json(), **(results or {})},
         audit.assumptions if audit is not None else (),
         scenario_toml=tomli_w.dumps(scenario),

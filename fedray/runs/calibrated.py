@@ -14,7 +14,7 @@ from fedray.audit.calibration import calibrate_trace, check_only_models
 from fedray.audit.guarantees import described, fitting, limits_of_schedule
 from fedray.audit.rules import rules_of
 from fedray.base.errors import InputError
-from fedray.base.rounding import given, significant
+from fedray.base.rounding import at_least, decimals_of, given
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.sustainable import contributions_of_a_device
@@ -108,7 +108,7 @@ def _with_noise(
     assert scenario.privacy.target is not None
     key, most = scenario.privacy.target
     # Rounded up to few digits, so that the record of a run is easy to read and to set again.
-    shown = significant(z)
+    shown = at_least(z, decimals_of(z))
     say(f"noise multiplier {shown}: {key} {given(most)} for {limits}")
     keys = [f"privacy.noise_multiplier={shown}"]
     if basis == "enforced" and key == "target_epsilon":

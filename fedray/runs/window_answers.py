@@ -177,12 +177,13 @@ def answer_of_rows(
 
 
 def pooled(windows: Sequence[WindowAnswer], question: str) -> WindowAnswer | None:
-    """Returns the answers of several windows together; None for one window, and for questions whose
-    answers have no sum or mean that is an answer (quantiles, distinct).
+    """Returns the answers of several windows together; None for one window, for questions whose
+    answers have no sum or mean that is an answer (quantiles, distinct), and if a window has more
+    rows than are kept, or an unknown error.
 
     Additive answers are added, so a device counts once in every window in which it came. Means are
-    weighted by the devices that came. Rows are released by every window. Noise of different
-    windows is independent, so the squares of the standard errors add up.
+    weighted by the devices that came. A row is pooled if every window released it. Noise of
+    different windows is independent, so the squares of the standard errors add up.
 
     Args:
         windows: the answers of the windows, in order.
@@ -190,6 +191,13 @@ def pooled(windows: Sequence[WindowAnswer], question: str) -> WindowAnswer | Non
     """
     is_additive = question in ADDITIVE
     if len(windows) < 2 or not (is_additive or question == "mean"):
+        return None
+    answers = [each for window in windows for each in window.answers]
+    # A window with too many rows has those of the largest noise, whose sum would be biased; and an
+    # answer without a standard error has none to add.
+    if any(len(each.keys) > len(each.rows) for each in answers) or any(
+        math.isnan(row.standard_error) for each in answers for row in each.rows
+    ):
         return None
     came = np.array([each.came for each in windows], np.float64)
     weights = np.ones(came.size) if is_additive else came / came.sum()
@@ -223,8 +231,7 @@ def _pooled_answer(
     answers: Sequence[TrustAnswer], weights: Float64Array, scale: float
 ) -> TrustAnswer:
     first = answers[0]
-    # Beyond the largest rows, `keys` has more of them than `rows`.
-    found = [dict(zip(each.keys, each.rows, strict=False)) for each in answers]
+    found = [dict(zip(each.keys, each.rows, strict=True)) for each in answers]
     keys = [key for key in found[0] if all(key in each for each in found)]
     rows = np.array([[each[key][1:] for key in keys] for each in found], np.float64)
     # [W, R, 7], without rows too.

@@ -12,7 +12,7 @@ from fedray.base.rounding import counted, given, in_words, needed_noise, up
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
-from fedray.report.subject import Subject
+from fedray.report.subject import Subject, condition_of
 from fedray.report.subjects import trained_subject
 from fedray.report.table import COLUMNS, Table
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group, shown_unit
@@ -81,7 +81,7 @@ def _subjects(comparison: Comparison) -> Callable[[Group], Subject]:
 
     def subject(group: Group) -> Subject:
         named = [f"{head}={text(group)}" for head, text in axes.items()]
-        condition = f"if {' and '.join(named)}" if named else group.label
+        condition = condition_of(named) if named else group.label
         return Subject(condition=condition, runs="" if is_shared else group.trainings)
 
     return subject

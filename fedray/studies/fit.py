@@ -20,7 +20,7 @@ from fedray.base.parsing import decode_text
 from fedray.base.regular_file import read_input
 from fedray.base.result import Result
 from fedray.base.rounding import counted
-from fedray.report.subject import Subject
+from fedray.report.subject import Subject, condition_of
 from fedray.report.subjects import scenario_subject
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
@@ -194,7 +194,7 @@ def fit_tables(fit: Fit) -> list[Table]:
 
     def subject(each: FittedRun) -> Subject:
         named = (f"{name}={text(each)}" for name, text in settings.items())
-        return Subject(condition=f"if {' and '.join(named)}", runs="one run each")
+        return Subject(condition=condition_of(named), runs="one run each")
 
     runs = settings | {
         "k": lambda each: str(each.run.max_participations or "-"),

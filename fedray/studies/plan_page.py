@@ -340,7 +340,9 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
 def plan_subject(plan: Plan) -> Subject:
     """Returns the subject of a plan: its population, in the runs of the answer or nearest miss."""
     shown = plan.best or plan.nearest
-    return scenario_subject(plan.scenario, runs="" if shown is None else _runs_of(shown))
+    runs = "" if shown is None else _runs_of(shown)
+    # A plan changes goal, timer and noise itself, so no condition is as written.
+    return replace(scenario_subject(plan.scenario, runs=runs), condition="")
 
 
 def plan_tables(plan: Plan) -> list[Table]:
@@ -661,7 +663,7 @@ def _figure(
         y=Axis(name, needs_log(y), name == "days", decimals=3 if name == "epsilon" else 1),
         series=tuple(series),
         marks=tuple(marks),
-        subject=Subject(runs=f"{_runs_at(plan.seeds, plan.scale)} of each goal"),
+        subject=Subject(runs=f"{_runs_at(plan.seeds, plan.scale)} or more of each goal"),
     )
 
 

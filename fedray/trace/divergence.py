@@ -120,4 +120,6 @@ def remedy(noise: float, warning: str, mean_norm: float | None) -> str:
             f"privacy.clip_norm to near {mean_norm:.2g} of it. "
             f"If it still diverges then, lower {rates}"
         )
+    if mean_norm is None:
+        return f"Lower {rates}"
     return f"Lower {rates} {said} is not the cause."

@@ -297,7 +297,7 @@ def _digest(request: MechanismRequest) -> str:
     """Returns a digest of the request, the optimisers' code and their libraries."""
     tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
     # Entries made by other code are not used, because it may have found another mechanism.
-    files = sorted(Path(__file__).parent.glob("*.py"))
+    files = [*sorted(Path(__file__).parent.glob("*.py")), Path(__file__).parents[1] / "blt.py"]
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     inputs = {**asdict(request), "code": code, "tools": tools}
     text = json.dumps(inputs, sort_keys=True)

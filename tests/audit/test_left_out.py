@@ -126,3 +126,19 @@ def test_the_audit_states_the_worst_case_by_the_meaning_of_repeated_rows(
     of_one = 2 + 1 if repeats == "once" else 4 + 1
     for found, square in ((first, squared), (second, of_one)):
         assert found == pytest.approx(gaussian_epsilon(np.sqrt(square) / 4.0, 1e-10), abs=2e-4)
+
+
+@pytest.mark.parametrize("repeats", ["once", "each"])
+def test_no_epsilon_is_stated_if_the_rows_may_be_of_a_round_without_a_number(
+    repeats: str, tmp_path: Path
+) -> None:
+    """Only a row without a device is of round 3, so three rounds are numbered. A device with them
+    would have epsilon 4.2288, and 4.2549 with rounds 0, 2 and 3 of four."""
+    (tmp_path / "log.csv").write_text("d,r\na,0\nb,1\na,2\n,3\n")
+    options = {"leave_out_invalid": True, "repeats": repeats}
+    blt = BLT(theta=(0.95,), omega=(0.5,))
+    claim = Claim(mechanism=blt, noise_multiplier=4.0)
+    log, ranked = tmp_path / "log.csv", tmp_path / "ranked"
+    by_rank = import_log(log, "d", "r", None, ranked, renumber=True, **options)
+    said = audit_trace(by_rank, claim=claim).left_out_bound
+    assert "at most 3 participations. The epsilon is unknown" in said

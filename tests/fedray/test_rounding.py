@@ -104,3 +104,9 @@ def test_a_delta_is_printed_without_digits_that_floats_add() -> None:
         "0.3",
         "0.3333333333333333",
     ]
+
+
+def test_noise_that_a_run_takes_is_never_below_what_a_target_needs() -> None:
+    """Of rho 49.99999999999999, the noise multiplier is the float above 0.1."""
+    assert rounding.at_least(0.10000000000000002, 6) == "0.100001"
+    assert rounding.at_least(0.1, 6) == "0.100000"

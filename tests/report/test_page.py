@@ -127,7 +127,7 @@ def test_left_out_rows_stand_above_every_figure_and_assumptions_below(
     assert (
         page.index("1,234 rows without a round")
         < page.index('<article class="guarantee')
-        < page.index("What these figures rest on")
+        < page.index("What these figures assume")
     )
 
 

@@ -79,9 +79,9 @@ def advice(fit: HabitFit) -> list[str]:
 
 
 def habit_fit_subject(fit: HabitFit) -> Subject:
-    """Returns the subject of a fit: the log's devices, of which the figures are estimates."""
+    """Returns the subject of a fit: the log's devices."""
     log = f"a log of {counted(fit.devices, 'device')}"
-    return Subject(log, estimand="estimates", sample=f"{fit.layout.days} whole days")
+    return Subject(log, sample=f"{fit.layout.days} whole days")
 
 
 def habit_fit_tables(fit: HabitFit) -> list[Table]:
@@ -115,6 +115,7 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
             "the model as true.",
             *advice(fit),
             method=[GRADES],
+            subject=Subject(estimand="estimates"),
         ),
         Table.of("Not fitted", fit.held, held),
         Table.of(

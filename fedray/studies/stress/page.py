@@ -198,7 +198,8 @@ def _legend(result: StressResult, base: Condition) -> tuple[str, ...]:
         "* recommended: the least extra error of the estimates with which at most 5 % of the runs "
         "exceed the target; never one above the least min-sep that the rules enforced, nor above "
         f"that of every run. If no run of {runs:,} exceeds it, the chance is below "
-        f"{100 - 100 * 0.05 ** (1 / max(runs, 1)):.1f} % at 95 % confidence (Clopper and Pearson).",
+        f"{up(100 - 100 * 0.05 ** (1 / max(runs, 1)), 1)} % at 95 % confidence (Clopper and "
+        "Pearson).",
     )
 
 

@@ -12,7 +12,7 @@ from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted
 from fedray.mechanisms.loss import Objective
 from fedray.mechanisms.participation import MinSep
-from fedray.report.subject import AS_WRITTEN, Subject
+from fedray.report.subject import Subject, condition_of
 from fedray.report.subjects import scenario_subject
 from fedray.scenario import Scenario
 from fedray.studies.compare import Comparison
@@ -87,8 +87,7 @@ class StressResult(DrawnResult):
         rows = tuple(row for row in self.rows if row.what_if == what_if)
         count = counted(len({row.seed for row in rows}), "run")
         keys = [*(self.overrides or ()), *filter(None, [what_if])]
-        condition = f"if {' and '.join(keys)}" if keys else AS_WRITTEN
-        of, own = Subject(self.subject, condition, count), self.scenario
+        of, own = Subject(self.subject, condition_of(keys), count), self.scenario
         if own is not None:
             own = own if what_if is None else own.with_overrides(what_if)
             of = scenario_subject(own, *keys, runs=count)

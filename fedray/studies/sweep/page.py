@@ -23,7 +23,7 @@ from fedray.base.rounding import (
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_log
 from fedray.report.page import render_study
-from fedray.report.subject import Subject
+from fedray.report.subject import Subject, condition_of
 from fedray.report.table import NO_GUARANTEE, Table
 from fedray.studies.paired import mean_interval
 from fedray.studies.sweep.cells import Row
@@ -214,7 +214,7 @@ def _subject(result: SweepResult, values: Iterable[tuple[str, Any]]) -> Subject:
     """Returns the subject of a row: the values of its cell, by keys that have several."""
     names = result.sweep.names
     said = [f"{names[key]}={value}" for key, value in values if key in names]
-    return Subject(condition=f"if {' and '.join(said)}" if said else "")
+    return Subject(condition=condition_of(said) if said else "")
 
 
 def sweep_verdict(result: SweepResult) -> str:
