@@ -32,7 +32,9 @@ from fedray.mechanisms.questions.central import DiscreteGaussian
 from fedray.mechanisms.questions.registry import AnyQuestion
 from fedray.report.audits import answers_table, guarantees_table
 from fedray.runs.answers import Answers, answer
+from fedray.runs.coverage import CoverageGroup
 from fedray.runs.simulation import resume, simulate
+from fedray.runs.window_answers import Row, TrustAnswer, WindowAnswer, pooled
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import needed_by_question
@@ -591,7 +593,9 @@ def test_the_model_and_the_answers_of_a_device_compose(tmp_path: Path) -> None:
     assert "Not for publication as a DP guarantee." in cards[2][2]
     assert page.count("It is of the model only, without the answers.") == 2
     assert up(largest["enforced, with the model"]) in audit.verdict
-    assert {row[-1] for row in guarantees_table(audit).rows} == {"the model only"}
+    publishable = {row[0]: row[-1] for row in guarantees_table(audit).rows}
+    assert publishable["enforced"] == "the model only"
+    assert publishable["observed"] == "no"
     said = {(row[0], row[1]): row[5] for row in answers_table(audit.answers or ()).rows}
     assert said == {
         (trust, basis): {"observed, with the model": "no", "enforced, with the model": "yes"}.get(
@@ -865,3 +869,25 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     code, _, err = fedray_command("answer", str(out), "--set", "seed=9")
     assert (code, err.count("\n")) == (2, 1)
     assert "table analytics" in err
+
+
+def window_of(rows: list[Row], released: int) -> WindowAnswer:
+    """A window with rows that are kept of those that were released."""
+    labels = tuple(f"word{key}" for key in range(released))
+    answer = TrustAnswer(
+        *("central", "gaussian", tuple(range(released)), labels, tuple(rows), 0.0, 1.0, "exact"),
+        *(1.0, 0.95, 1.0, math.nan, 0.0, 0.0),
+    )
+    group = CoverageGroup("all", "all", 10, 5)
+    return WindowAnswer(0, 1, "", 0.0, 24.0, (group,), 2.0, (answer,))
+
+
+def test_windows_are_not_pooled_over_the_rows_of_largest_noise_or_without_an_error() -> None:
+    """The largest of many noisy rows are too large on average, and so is their sum."""
+    row = Row("word0", 5.0, 1.0, 3.0, 7.0, 5.0, 5.0, 9.0)
+    whole = window_of([row], 1)
+    assert pooled([whole, whole], "histogram") is not None
+    assert pooled([whole, window_of([row], 2)], "histogram") is None
+    unknown = window_of([row._replace(standard_error=math.nan)], 1)
+    assert pooled([whole, whole], "mean") is not None
+    assert pooled([whole, unknown], "mean") is None
