@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fedray.base.errors import FedrayError, InputError
+from fedray.base.errors import FedrayError, InputError, one_line
 from fedray.commands.frame.flags import as_key, as_placement, in_flags, with_set
 from fedray.commands.frame.numbers import check_numbers
 
@@ -96,6 +96,11 @@ class Command(TyperCommand):
             error.args = (with_set(in_flags(error, self.params), typed),)
             if isinstance(error, InputError):
                 error.problems = tuple(with_set(each, typed) for each in error.problems)
+            raise
+        except typer.Exit as done:
+            if isinstance(done.__cause__, InputError):
+                mistake = one_line(in_flags(done.__cause__, self.params))
+                typer.echo(f"fedray: {mistake}", err=True)
             raise
         except KeyboardInterrupt as interrupt:
             hint = FedrayError(str(interrupt))
