@@ -206,16 +206,18 @@ def in_steps(
         name: function that returns the name of a step.
         cost: function that returns its time, in any unit.
     """
+    # A step that is done may cost nothing from then on, so each is asked once.
+    ordered = sorted(((cost(each), each) for each in steps), key=lambda pair: pair[0])
     # Steps that were done before may all cost nothing.
-    total = sum(map(cost, steps)) or 1.0
+    total = sum(each for each, _ in ordered) or 1.0
     begun = 0.0
-    for number, step in enumerate(sorted(steps, key=cost), 1):
+    for number, (own, step) in enumerate(ordered, 1):
         text = f"step {number} of {len(steps)}, {name(step)}"
-        tell = StepProgress(request.on_progress, text, begun, cost(step), total)
+        tell = StepProgress(request.on_progress, text, begun, own, total)
         request.on_progress(Announcement(text))
         tell(0.0)
         yield step, tell
-        begun += cost(step)
+        begun += own
     request.on_progress(PartDone("all steps done", total, total))
 
 

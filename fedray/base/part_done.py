@@ -17,8 +17,6 @@ class PartDone(str):
     """Share of the work that is done, from 0 to 1."""
     is_least: bool
     """Whether more may be done than the share says, for instance if a search may end early."""
-    of: str = ""
-    """Text after the remaining time, such as " of this batch"."""
 
     def __new__(cls, text: str, done: float, count: float, is_least: bool = False) -> Self:
         """Returns a line of progress.

@@ -8,6 +8,7 @@ rounding loses a digit. Differences up to `SAME` are errors of floats: 2.0000000
 """
 
 import math
+from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
@@ -40,6 +41,11 @@ def shown_min_sep(min_sep: float | None) -> str:
     """Returns a min-sep, or a mean or quantile of several, as text, rounded down; None means that
     no device took part twice."""
     return "none (k = 1)" if min_sep is None else f"{Decimal(down(min_sep)).normalize():,f}"
+
+
+def or_dash(text: Callable[[Any], str], value: Any) -> str:
+    """Returns the text of a value; "-" for None."""
+    return "-" if value is None else text(value)
 
 
 def counted(count: int, noun: str) -> str:

@@ -156,7 +156,7 @@ class _Pace:
         if seconds is None or text.share >= 1.0:
             return text
         about = "at most" if text.is_least else "about"
-        return f"{text}  {about} {duration(seconds)} left{text.of}"
+        return f"{text}  {about} {duration(seconds)} left"
 
 
 SECONDS_BETWEEN_UPDATES = 0.25

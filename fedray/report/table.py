@@ -66,6 +66,8 @@ class Table:
     row_subjects: tuple[Subject, ...] = ()
     """Subject of the figures of each row, if the rows differ; a facet that is empty is that of
     `subject`. Cells of a row say in these words what only it has."""
+    shared: tuple[str, ...] = ()
+    """Headings of columns that are a note, because their cells are equal."""
 
     @classmethod
     def of(
@@ -208,11 +210,6 @@ class Table:
         taken = self._taking([place for place in places if place is not None])
         return replace(taken, details=())
 
-    def says_in_all_rows(self, name: str) -> bool:
-        """Returns whether a column of this name is a note, because its cells are equal."""
-        notes = (each for each in self.notes if each.startswith(IN_ALL_ROWS))
-        return any(re.search(rf"[:;] {re.escape(name)} ", note) for note in notes)
-
     def _taking(self, places: Collection[int]) -> Self:
         """Returns the table with the columns at these places."""
 
@@ -228,11 +225,11 @@ class Table:
             return self
         cells = dict(zip(self.columns, zip(*self.rows, strict=True), strict=True))
         equal = {n: cells[n][0] for n in names or self.columns[1:] if len(set(cells[n])) == 1}
-        said = [f"{name} {text}" for name, text in equal.items() if text not in ("-", "")]
-        note = [f"{IN_ALL_ROWS} {'; '.join(said)}."] if said else []
+        said = {name: f"{name} {text}" for name, text in equal.items() if text not in ("-", "")}
+        note = [f"{IN_ALL_ROWS} {'; '.join(said.values())}."] if said else []
         found = replace(self, details=tuple(equal)).brief()
-        notes = (*note, *self.notes)
-        return replace(found, notes=notes, details=self.details, method=self.method)
+        new = {"notes": (*note, *self.notes), "shared": (*self.shared, *said)}
+        return replace(found, **new, details=self.details, method=self.method)
 
     def text(self, width: int) -> str:
         """Returns the table as a terminal prints it, with its notes.

@@ -36,6 +36,7 @@ from fedray.audit.rules import rules_of
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
+from fedray.base.part_done import Announcement
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
@@ -596,10 +597,9 @@ class _Planner:
         clock.full = run_seconds(self._run_of(goal, hours, 0, 1.0))
         count = self.expected + (own is not None)
         left = clock.of_candidates(count) + clock.beyond_search
-        self.on_progress(
-            f"about {self.expected:.0f} candidates of {self.seeds} runs each and "
-            f"{clock.left(left)}; longer if none meets the target"
-        )
+        text = f"about {self.expected:.0f} candidates of {self.seeds} runs each and "
+        text += f"{clock.left(left)}; longer if none meets the target"
+        self.on_progress(Announcement(text))
 
     def own(self, scenario: Scenario) -> Candidate:
         """A scenario's own goal, timer and noise multiplier; not one of the candidates."""

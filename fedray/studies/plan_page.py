@@ -10,7 +10,7 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import counted, given, needed_noise, shown_min_sep, up
+from fedray.base.rounding import counted, given, needed_noise, or_dash, shown_min_sep, up
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
@@ -103,11 +103,11 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
     """Changes that would meet the target, a row each, and a note on the others."""
     cells = {
         "change": lambda each: _remedy_words(plan, each),
-        "epsilon": lambda each: _or_dash(up, each.epsilon),
+        "epsilon": lambda each: or_dash(up, each.epsilon),
         "device updates": lambda each: (
             f"{(each.rounds or near.rounds) * (each.report_goal or near.report_goal):,}"
         ),
-        "days": lambda each: _or_dash(lambda days: _days_words(plan, days), each.days),
+        "days": lambda each: or_dash(lambda days: _days_words(plan, days), each.days),
         "noise multiplier": lambda each: up(each.noise_multiplier or near.noise_multiplier),
         **_runs_column(plan.found, lambda each: _remedy_runs(plan, near, each)),
         "times the noise on the mean": lambda each: _times_the_noise(near, each),
@@ -319,7 +319,7 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
         commands = Table.facts("Commands that plan these changes", rows)
         tables.insert(1, commands.under(plan.of))
     near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
-    epsilon = "unknown" if near is None else _or_dash(up, near.epsilon)
+    epsilon = "unknown" if near is None else or_dash(up, near.epsilon)
     if plan.best is None:
         title += ": not met"
         answer = f"Epsilon {epsilon}, not {given(target.epsilon)}: not met"
@@ -372,8 +372,8 @@ def _answer(plan: Plan, near: Candidate) -> Table:
         "report goal": f"{near.report_goal:,}",
         "timer": f"{near.timer_hours:g} h",
         "noise multiplier z": needed_noise(near.noise_multiplier),
-        "epsilon": _or_dash(up, near.epsilon),
-        f"days, at most {plan.scenario.rounds.max_days:g}": _or_dash("{:.1f}".format, days),
+        "epsilon": or_dash(up, near.epsilon),
+        f"days, at most {plan.scenario.rounds.max_days:g}": or_dash("{:.1f}".format, days),
         "rounds a day": "-" if not days else f"{near.rounds / days:.1f}",
     }
     model = plan.scenario.availability.model
@@ -394,7 +394,7 @@ def _days(candidate: Candidate) -> float | None:
 def _what_ifs_table(plan: Plan) -> Table:
     cells = {
         "what if": lambda each: each.name,
-        "days": lambda each: _or_dash("{:.2f}".format, each.days),
+        "days": lambda each: or_dash("{:.2f}".format, each.days),
         "min-sep": _what_if_min_sep,
         "epsilon": lambda each: (
             "-" if each.epsilon is None else ("" if each.is_exact else "<= ") + up(each.epsilon)
@@ -456,13 +456,13 @@ def _candidates_table(plan: Plan) -> Table:
         "z": lambda each: needed_noise(each.noise_multiplier),
         **_runs_column(rows, _runs_of),
         "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
-        "planned": lambda each: _or_dash(
+        "planned": lambda each: or_dash(
             lambda _: shown_min_sep(each.planned_min_sep), each.planned_max_participations
         ),
         "population / goal": lambda each: f"{each.population_over_goal:,}",
-        "k": lambda each: _or_dash(str, each.planned_max_participations),
-        "days": lambda each: _or_dash("{:.1f}".format, each.days),
-        "epsilon": lambda each: _or_dash(up, each.epsilon),
+        "k": lambda each: or_dash(str, each.planned_max_participations),
+        "days": lambda each: or_dash("{:.1f}".format, each.days),
+        "epsilon": lambda each: or_dash(up, each.epsilon),
     }
     return Table.of(
         "Candidates",
@@ -492,7 +492,7 @@ def _folded(plan: Plan) -> Iterable[str]:
 
 def _timers_table(plan: Plan) -> Table:
     def cell(text: Callable[[Candidate], str]) -> Callable[[PlannedTimer], str]:
-        return lambda row: _or_dash(text, row.least)
+        return lambda row: or_dash(text, row.least)
 
     def runs(row: PlannedTimer) -> str:
         return _runs_at(plan.seeds, plan.scale) if row.least is None else _runs_of(row.least)
@@ -503,7 +503,7 @@ def _timers_table(plan: Plan) -> Table:
         "device updates": cell(lambda each: f"{each.updates:,}"),
         "min-sep, planned": cell(lambda each: shown_min_sep(each.planned_min_sep)),
         "days": cell(lambda each: f"{each.days:.1f}"),
-        "epsilon": cell(lambda each: _or_dash(up, each.epsilon)),
+        "epsilon": cell(lambda each: or_dash(up, each.epsilon)),
         **_runs_column(plan.timers, runs),
     }
     above = "Above: the search of this timer ended there, since the plan's has a smaller goal."
@@ -549,10 +549,6 @@ def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
     found = sorted(min_seps, key=lambda each: math.inf if each is None else each)
     # Equal ends are shown once.
     return " to ".join(dict.fromkeys(map(shown_min_sep, (found[0], found[-1]))))
-
-
-def _or_dash(text: Callable[[Any], str], value: Any) -> str:
-    return "-" if value is None else text(value)
 
 
 def plan_figures(plan: Plan) -> list[Figure]:

@@ -9,11 +9,13 @@ from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.parsing import read_document
 from fedray.base.result import Result
-from fedray.base.rounding import in_words, needed_noise, shown_min_sep, up
-from fedray.report.subject import Subject, shared_subject
+from fedray.base.rounding import in_words, needed_noise, or_dash, shown_min_sep, up
+from fedray.report.subject import FACETS, Subject, shared_subject
 from fedray.report.table import Table
 
 PLAN_FILE = "plan.json"
+KEYS = {"best", "nearest", "of", "target", "settings", "rounds", "seeds", "scale", "least"}
+"""Keys of a plan that are read."""
 CHOSEN = (
     *("name", "rounds.report_goal", "participation.timer_hours", "privacy.noise_multiplier"),
     *("privacy.mechanism", "privacy.wanted_epsilon"),
@@ -108,12 +110,24 @@ def compare_plans(paths: Sequence[Path]) -> PlanComparison:
 def _read(path: Path) -> Mapping[str, Any]:
     file = path / PLAN_FILE if path.is_dir() else path
     found = read_document(file, "plan", "JSON")
-    if not isinstance(found, dict) or not {"best", "target", "settings", "of"} <= found.keys():
+    if not _is_plan(found):
         raise InputError(
             f"{str(file)!r} is no plan of this version; name the output of `fedray plan --json` or "
             "a directory of `fedray plan --out`"
         )
     return found
+
+
+def _is_plan(found: Any) -> bool:
+    """Whether a document has all that is read from a plan."""
+    return (
+        isinstance(found, dict)
+        and found.keys() >= KEYS
+        and all(isinstance(found[each], dict) for each in ("target", "settings", "of"))
+        and all(isinstance(found[each], dict | None) for each in ("best", "nearest"))
+        and "epsilon" in found["target"]
+        and found["of"].keys() <= {*FACETS}
+    )
 
 
 def _compared(path: str, document: Mapping[str, Any]) -> ComparedPlan:
@@ -180,15 +194,15 @@ def comparison_tables(comparison: PlanComparison) -> list[Table]:
         "target epsilon": lambda each: f"{each.target_epsilon:g}",
         "met": lambda each: "yes" if each.is_met else "no, nearest miss",
         "rounds": lambda each: f"{each.rounds:,}",
-        "report goal": lambda each: _or_dash(each.report_goal, "{:,}".format),
-        "timer": lambda each: _or_dash(each.timer_hours, "{:g} h".format),
-        "noise multiplier z": lambda each: _or_dash(each.noise_multiplier, needed_noise),
-        "epsilon": lambda each: _or_dash(each.epsilon, up),
-        "days": lambda each: _or_dash(each.days, "{:.1f}".format),
-        "min-sep, planned": lambda each: _or_dash(
-            each.planned_max_participations, lambda _: shown_min_sep(each.planned_min_sep)
+        "report goal": lambda each: or_dash("{:,}".format, each.report_goal),
+        "timer": lambda each: or_dash("{:g} h".format, each.timer_hours),
+        "noise multiplier z": lambda each: or_dash(needed_noise, each.noise_multiplier),
+        "epsilon": lambda each: or_dash(up, each.epsilon),
+        "days": lambda each: or_dash("{:.1f}".format, each.days),
+        "min-sep, planned": lambda each: or_dash(
+            lambda _: shown_min_sep(each.planned_min_sep), each.planned_max_participations
         ),
-        "participations, planned": lambda each: _or_dash(each.planned_max_participations, str),
+        "participations, planned": lambda each: or_dash(str, each.planned_max_participations),
         "runs": lambda each: each.subject.runs or "-",
     }
     names = [each.plan for each in comparison.plans]
@@ -198,7 +212,3 @@ def comparison_tables(comparison: PlanComparison) -> list[Table]:
         rows = [[each.key, *map(in_words, each.values)] for each in comparison.differing]
         tables.append(Table.headed("Settings that differ", [["setting", *names], *rows]))
     return tables
-
-
-def _or_dash(value: Any, text: Any) -> str:
-    return "-" if value is None else text(value)

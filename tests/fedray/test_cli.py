@@ -219,6 +219,46 @@ def test_options_stand_before_or_behind_the_command(
     assert called[0][2] == ("--quiet" in given)
 
 
+def test_options_of_a_reproduction_stand_before_it_and_before_the_group(
+    fedray_command, monkeypatch
+) -> None:
+    called: list[tuple[str, str]] = []
+
+    def noted(reproduction: Any, given: dict[str, Any]) -> None:
+        called.append((reproduction.name, given["optimizers"]))
+
+    monkeypatch.setattr("fedray.commands.reproduce.reproduce", noted)
+    for order in (
+        ("--optimizers", "sgd", "reproduce", "shakespeare"),
+        ("reproduce", "--optimizers", "sgd", "shakespeare"),
+        ("--optimizers=sgd", "--", "reproduce", "shakespeare"),
+    ):
+        assert fedray_command(*order) == (0, "", ""), order
+    assert called == [("shakespeare", "sgd")] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--timer-hours 12 run small", "No such option: --timer-hours; a scenario's key is given"),
+        ("--timer-hours=12 run small", "No such option: --timer-hours; a scenario's key is given"),
+        ("--timer-hours 12 --quiet run small", "No such option: --timer-hours; a scenario's"),
+        ("--bogus run missing.toml", "No such option: --bogus"),
+        ("--bogus dance", "No such command 'dance'"),
+        # What stands behind "--" are words.
+        ("-- run missing.toml", "'missing.toml' does not exist"),
+        ("--set seed=2 -- run missing.toml", "'missing.toml' does not exist"),
+        ("-- --set seed=2 run missing.toml", "No such command '--set'"),
+    ],
+)
+def test_the_value_of_an_unknown_option_is_not_taken_for_the_command(
+    fedray_command, arguments: str, expected: str
+) -> None:
+    code, out, err = fedray_command(*arguments.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+
+
 def test_every_option_has_a_value_in_all_commands_or_in_none() -> None:
     """Otherwise nobody could say where the name of the command begins."""
     group = typer.main.get_command(app)

@@ -19,6 +19,7 @@ import pytest
 
 import fedray
 from fedray.base.errors import InputError
+from fedray.commands.frame.output import print_pieces, run_command
 from fedray.mechanisms.figures import Mechanisms, mechanism_figures
 from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.participation import MinSep
@@ -590,6 +591,46 @@ def test_a_wrong_column_is_named_after_all_columns_were_written(
     assert "MaxLoss" in next(csv.reader(file.open()))
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("max error", "has only columns that are notes (tables were written with all columns)"),
+        ("max error (b, k),max error", "has only columns that are notes"),
+        # The first word of a heading is no heading.
+        ("mechanism,max", "has no column 'max'"),
+    ],
+)
+def test_a_column_that_is_only_a_note_leaves_all_columns(
+    fedray_command, monkeypatch, tmp_path: Path, columns: str, said: str
+) -> None:
+    heads = ("mechanism", "rho", "max error", "max error (b, k)")
+    table = Table.headed("t", [heads, ("a", "1", "3", "4"), ("b", "2", "3", "4")]).varied()
+    assert table.shared == heads[2:]
+    monkeypatch.setattr("fedray.base.result.Result.tables", lambda self: [table])
+    file = tmp_path / "all.csv"
+    given = ("mechanism", "tree", *SETTING, "--table", str(file), "--columns", columns)
+    code, _, err = fedray_command(*given)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"--columns={columns!r} {said}" in err
+    assert next(csv.reader(file.open())) == ["mechanism", "rho"]
+
+
+def test_a_wrong_column_is_named_beside_a_broken_claim_which_decides_the_exit_code(
+    fedray_command, trace_of, tmp_path: Path
+) -> None:
+    claim, file = tmp_path / "claim.toml", tmp_path / "all.csv"
+    claim.write_text('mechanism = "tree"\nnoise_multiplier = 3.0\nmin_sep = 2\n')
+    trace = trace_of([[0, 1], [2]], 3)
+    given = ("audit", str(trace.path), "--claim", str(claim), "--table", str(file))
+    code, _, said = fedray_command(*given)
+    assert (code, said.count("\n")) == (1, 1)
+    code, out, err = fedray_command(*given, "--columns", "epsilo")
+    assert (code, f"table    {file}" in out) == (1, True)
+    mistake = err.removeprefix(said)
+    assert mistake.startswith("fedray: --columns='epsilo' has no column 'epsilo'")
+    assert mistake.count("\n") == 1
+
+
 def test_a_column_that_says_in_what_rows_differ_cannot_be_left_out(
     fedray_command, monkeypatch, tmp_path: Path
 ) -> None:
@@ -621,6 +662,29 @@ def test_a_caption_has_the_settings_of_the_command(fedray_command, tmp_path: Pat
     assert r"target $\varepsilon = 4$" in caption
     assert caption.count(r"\delta") == 1
     assert "60 rounds" in caption
+
+
+def test_a_budget_is_no_target(fedray_command, tmp_path: Path) -> None:
+    file = tmp_path / "t.md"
+    given = ("--epsilon", "4", "--delta", "1e-6", "--table", str(file))
+    assert fedray_command("budget", str(tmp_path / "ledger"), *given)[0] == 0
+    texts = [each.read_text() for each in (tmp_path / "t-2.md", file)]
+    assert [each.partition(",")[0] for each in texts] == [
+        "of ledger ledger",
+        "Budget: epsilon 4 at delta 1e-06 of a device in a quarter",
+    ]
+
+
+def test_runs_are_said_once_by_the_subject(tmp_path: Path) -> None:
+    """A plan of 3 seeds is confirmed by 1 run."""
+    table = replace(Table.headed("t", [("a",), ("1",)]), subject=Subject("p", runs="1 run"))
+
+    def command(epsilon: float, seeds: int) -> None:
+        print_pieces([table])
+
+    file = tmp_path / "t.md"
+    run_command(command, {"epsilon": 4.0, "seeds": 3, "table_file": file})
+    assert file.read_text().partition("\n")[0] == "t, target epsilon 4, of p, in 1 run"
 
 
 def test_references_of_a_folder_get_what_they_lack_and_keep_what_they_have(

@@ -135,6 +135,16 @@ def test_steps_are_named_and_the_cheap_ones_come_first_with_the_share_of_all() -
     assert [each for each in shares if each in (0, 10)] == [10]
 
 
+def test_a_step_keeps_its_cost_though_it_costs_nothing_once_it_is_done() -> None:
+    lines: list[Any] = []
+    costs = {"a": 2.0, "b": 2.0}
+    request = Request(on_progress=lines.append)
+    for name, _ in in_steps(request, [*costs], lambda each: each, costs.__getitem__):
+        costs[name] = 0.0
+    shares = [each.share for each in lines if isinstance(each, PartDone)]
+    assert shares == pytest.approx([0, 0.5, 1], abs=1e-4)
+
+
 def test_rows_are_simulated_by_their_cost_and_shown_in_the_order_of_the_paper(monkeypatch) -> None:
     simulated = []
     empty = Compared(None, None)

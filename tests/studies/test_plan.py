@@ -20,6 +20,7 @@ from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError
+from fedray.base.part_done import Announcement
 from fedray.base.rounding import up
 from fedray.commands.studies.plan import _changed, _options, _remedy_commands
 from fedray.mechanisms.accounting.events import Gaussian
@@ -417,6 +418,8 @@ def test_an_interrupted_plan_continues_and_says_how_many_runs_are_done(
     # The runs that were kept count as done at once, and each step ends with all of its runs.
     said = r"simulated \(step 1 of 4, \d+ s so far\), 2 of them earlier"
     assert re.fullmatch(f"2 of 2 runs of the scenario's own settings {said}", told[1])
+    # The estimate stays on the screen.
+    assert [told.index(each) for each in told if isinstance(each, Announcement)] == [0]
     steps = re.findall(r"step (\d) of 4", " ".join(told))
     assert [*dict.fromkeys(steps)] == ["1", "2", "3"]
     simulations = sum(len(each.min_seps) for each in plan.candidates)

@@ -15,7 +15,7 @@ from fedray.report.files import drawn_figure
 from fedray.report.plotly_json import plotly_figure
 from fedray.studies.plan import Candidate, Plan, PlanTarget
 from fedray.studies.plan_page import plan_figures, plan_page
-from fedray.studies.plans_compared import PlanComparison, compare_plans
+from fedray.studies.plans_compared import KEYS, PlanComparison, compare_plans
 from fedray.studies.remedies import DEVICES, HALF_TRADE, NOISE, TIMER, TRADE, Remedy
 from fedray.studies.what_ifs import WhatIf
 
@@ -230,10 +230,19 @@ def test_equal_plans_differ_in_nothing(small, tmp_path: Path) -> None:
 def test_what_is_no_plan_is_refused_in_one_line(small, fedray_command, tmp_path: Path) -> None:
     plan = written(met(small), tmp_path / "a")
     (tmp_path / "claim.json").write_text('{"epsilon": 3}')
+    whole = json.loads((plan / "plan.json").read_text())
+    # Neither lacks a key that says what a file is, but something that is read.
+    few = {"best": None, "target": {}, "settings": {}, "of": {}}
+    broken = [few, {**whole, "target": {}}, {**whole, "of": {"place": "x"}}, {**whole, "best": 3}]
+    broken += [{key: each for key, each in whole.items() if key != left} for left in sorted(KEYS)]
+    files = [tmp_path / f"{number}.json" for number in range(len(broken))]
+    for file, document in zip(files, broken, strict=True):
+        file.write_text(json.dumps(document))
     for arguments, expected in (
         ((str(plan),), "must be at least two"),
         ((str(plan), str(tmp_path / "claim.json")), "is no plan of this version"),
         ((str(plan), str(plan), "--reach", "0.4"), "is for trained runs, not plans"),
+        *(((str(plan), str(file)), "is no plan of this version") for file in files),
     ):
         code, out, err = fedray_command("compare", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)

@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fedray.base.errors import FedrayError, InputError
+from fedray.base.errors import FedrayError, InputError, one_line
 from fedray.commands.frame.flags import as_key, as_placement, in_flags, with_set
 from fedray.commands.frame.numbers import check_numbers
 
@@ -27,24 +27,29 @@ class Commands(TyperGroup):
         return super().parse_args(ctx, args if ctx.resilient_parsing else self._in_order(ctx, args))
 
     def _in_order(self, ctx: Any, args: list[str]) -> list[str]:
-        """Returns the arguments with options of the command behind its name."""
+        """Returns the arguments with options of the command behind its name. The word after an
+        unknown option is taken for its value if only a later one is a command."""
         if not args or not args[0].startswith("-"):
             return args
-        own = {flag for each in self.get_params(ctx) for flag in each.opts}
-        commands: list[Any] = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
-        options = (each for command in commands for each in command.params)
+        # "--" ends the options of the group; options before it still go behind the command.
+        own = {"--", *(flag for each in self.get_params(ctx) for flag in each.opts)}
+        names = self.list_commands(ctx)
+        commands: list[Any] = [self.get_command(ctx, name) for name in names]
         # An option has the same name, and a value or none, in every command.
-        valued = {
-            flag
-            for each in options
-            if each.param_type_name == "option" and not each.is_flag
-            for flag in each.opts
+        has_value = dict.fromkeys(own, False) | {
+            flag: not each.is_flag
+            for command in commands
+            for each in command.params
+            if each.param_type_name == "option"
+            for flag in (*each.opts, *each.secondary_opts)
         }
         mine, moved, rest = [], [], list(args)
-        while rest and rest[0].startswith("-"):
+        while rest and rest[0].startswith("-") and "--" not in mine:
             word = rest.pop(0)
             (mine if word in own else moved).append(word)
-            if word in valued:
+            is_followed = bool(rest) and not rest[0].startswith("-") and "=" not in word
+            is_value = is_followed and rest[0] not in names and bool({*names} & {*rest[1:]})
+            if has_value.get(word, is_value):
                 moved += rest[:1]
                 rest = rest[1:]
         return [*mine, *rest[:1], *moved, *rest[1:]]
@@ -96,6 +101,11 @@ class Command(TyperCommand):
             error.args = (with_set(in_flags(error, self.params), typed),)
             if isinstance(error, InputError):
                 error.problems = tuple(with_set(each, typed) for each in error.problems)
+            raise
+        except typer.Exit as done:
+            if isinstance(done.__cause__, InputError):
+                mistake = one_line(in_flags(done.__cause__, self.params))
+                typer.echo(f"fedray: {mistake}", err=True)
             raise
         except KeyboardInterrupt as interrupt:
             hint = FedrayError(str(interrupt))

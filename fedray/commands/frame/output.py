@@ -30,8 +30,10 @@ STYLE: ContextVar[str] = ContextVar("style")
 """Style and formats of the figures, from `--style`."""
 TABLES: ContextVar[list[Table]] = ContextVar("tables")
 """Tables that the command has printed."""
-SETTINGS = {"epsilon": "target epsilon", "rho": "target rho", "delta": "delta", "seeds": "seeds"}
+SETTINGS = {"epsilon": "target epsilon", "rho": "target rho", "delta": "delta"}
 """Words of captions for options that are settings of every figure of a command."""
+WITHOUT_TARGET = ("budget",)
+"""Commands whose epsilon is no target; their tables say what it is."""
 REFERENCES = "references.bib"
 """File with the works that LaTeX tables name, beside them."""
 
@@ -45,6 +47,7 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
 
     Raises:
         InputError: no such file or style can be written, or the command printed no table.
+        Exit: the command ended with an exit code; its cause is the mistake in the file's options.
     """
     if given.pop("quiet", False):
         IS_QUIET.set(True)
@@ -76,15 +79,21 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
     settings = {
         word: shown(value) if isinstance(value, float) else str(value)
         for name, word in SETTINGS.items()
+        if function.__name__ not in WITHOUT_TARGET
         if (value := given.get(name)) is not None
     }
-    problem = None
+    problem = ended = None
     try:
         function(**given)
+    except typer.Exit as done:
+        ended = done
     finally:
-        # A command that found a broken claim ends here too.
+        # What was printed before an error is written too.
         if path is not None:
             problem = _write_tables(path, columns, settings)
+    if ended is not None:
+        # A broken claim or a missed plan decides the exit code; `Command` prints the mistake.
+        raise ended from problem
     if problem is not None:
         raise problem
 
@@ -113,6 +122,10 @@ def _write_tables(path: Path, columns: str, settings: dict[str, str]) -> InputEr
 def _chosen(tables: list[Table], columns: str) -> tuple[list[Table], InputError | None]:
     """Returns the tables that have some of the columns, with these columns, and None; or all tables
     and the mistake in the columns."""
+
+    def has(name: str) -> bool:
+        return any(each.place_of(name) is not None or name in each.shared for each in headed)
+
     headed = [each for each in tables if each.has_heading]
     heads = dict.fromkeys(name for each in headed for name in each.columns)
     names: list[str] = []
@@ -120,16 +133,16 @@ def _chosen(tables: list[Table], columns: str) -> tuple[list[Table], InputError 
     # A heading may have commas itself, as in "rho, (b, k)".
     while parts:
         texts = (",".join(parts[:end]).strip() for end in range(len(parts), 0, -1))
-        name = next((text for text in texts if _has(headed, text)), parts[0].strip())
+        name = next((text for text in texts if has(text)), parts[0].strip())
         names.append(name)
         parts = parts[name.count(",") + 1 :]
-    unknown = [each for each in names if not _has(headed, each)]
-    unknown = [e for e in unknown if not any(table.says_in_all_rows(e) for table in headed)]
-    if unknown:
-        rule = f"has no column {unknown[0]!r} (tables were written with all columns)"
+    unknown = [each for each in names if not has(each)]
+    found = [each for table in headed if (each := table.chosen(names)).columns]
+    if unknown or not found:
+        lacks = f"has no column {unknown[0]!r}" if unknown else "has only columns that are notes"
+        rule = f"{lacks} (tables were written with all columns)"
         remedy = f"choose from {', '.join(heads)}"
         return tables, InputError.of("columns", columns, rule, remedy)
-    found = [each for table in headed if (each := table.chosen(names)).columns]
     for each in found:
         if each.mixed:
             rule = (
@@ -137,10 +150,6 @@ def _chosen(tables: list[Table], columns: str) -> tuple[list[Table], InputError 
             )
             return tables, InputError.of("columns", columns, rule, "add the column that says it")
     return found, None
-
-
-def _has(tables: Iterable[Table], name: str) -> bool:
-    return any(each.place_of(name) is not None for each in tables)
 
 
 def _with_settings(table: Table, settings: dict[str, str]) -> Table:

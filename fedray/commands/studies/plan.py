@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedray.base.errors import InputError, shown
 from fedray.base.rounding import up
 from fedray.commands.frame.output import print_line, print_result, refuse_existing, write_shown
 from fedray.commands.frame.placing import placement_of
-from fedray.commands.frame.progress import IS_QUIET, progress_line
+from fedray.commands.frame.progress import progress_line
 
 PLANNED = {
     "participation.timer_hours": "give the timers to try by --timers",
@@ -85,8 +85,6 @@ def plan(
         noise_per_report = value.privacy.noise_multiplier / goal
     target = PlanTarget(epsilon, value.privacy.delta, noise_per_report, report_goal=goal)
     with progress_line("planning") as show, contextlib.redirect_stdout(sys.stderr):
-        # The estimate is the first line, and stays.
-        lines = _FirstKept(show)
         found = make_plan(
             value,
             target,
@@ -94,7 +92,7 @@ def plan(
             seeds,
             scale,
             placement_of(place),
-            on_progress=lines,
+            on_progress=show,
             least=least,  # pyright: ignore[reportArgumentType]
             own=own,
         )
@@ -111,19 +109,6 @@ def plan(
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
-
-
-class _FirstKept:
-    """A listener of progress that prints the first line, unless the command is quiet."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show, self._is_first = show, True
-
-    def __call__(self, line: str) -> None:
-        if self._is_first and not IS_QUIET.get():
-            print_line(f"plan    {line}", err=True)
-        self._is_first = False
-        self._show(line)
 
 
 def _hours(timers: str) -> list[float]:
