@@ -243,7 +243,11 @@ def _rows_table(found: Answers) -> Table:
         **_figure_cells(found),
     }
     return Table.of(
-        "The largest rows", rows, cells, *_notes(found), subject=lambda each: each.subject
+        f"Answers to the question {found.analytics.question.kind}, the largest rows",
+        rows,
+        cells,
+        *_notes(found),
+        subject=lambda each: each.subject,
     )
 
 

@@ -86,7 +86,7 @@ def compare_plans(paths: Sequence[Path]) -> PlanComparison:
     """Compares plans.
 
     Args:
-        paths: output of `fedray plan --json`, or directories of `fedray plan --out`; at least two.
+        paths: output of `fedray plan` as JSON, or directories of `fedray plan --out`; at least two.
 
     Raises:
         InputError: there is only one, or a file cannot be read or lacks a plan.
@@ -112,8 +112,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     found = read_document(file, "plan", "JSON")
     if not _is_plan(found):
         raise InputError(
-            f"{str(file)!r} is no plan of this version; name the output of `fedray plan --json` or "
-            "a directory of `fedray plan --out`"
+            f"{str(file)!r} is no plan of this version; name the output of `fedray plan` as "
+            "JSON, or a directory of it"
         )
     return found
 

@@ -132,9 +132,17 @@ def test_the_architecture_is_short() -> None:
 
 
 SPEAK_OF_FLAGS = tuple(
-    ROOT / "fedray" / name for name in ("commands", "cli.py", "watch", "imports/inspected.py")
+    ROOT / "fedray" / name
+    for name in (
+        "commands",
+        "cli.py",
+        "watch",
+        "imports/inspected.py",
+        "audit/verdict.py",
+        "studies/habits/page.py",
+    )
 )
-"""Watching tells how to go on with an interrupted run, and an inspection how to import: by which command."""
+"""Watching tells how to go on with an interrupted run, an inspection how to import, a verdict how to spend a target, and a fit how to fit again: by which command."""
 OF_RAY = "`ray start --head`"
 
 

@@ -240,7 +240,7 @@ def test_documents_of_runs_and_trainings_match_their_types(
     trained: Trace, fedray_command, monkeypatch
 ) -> None:
     """What the commands print of a run that is there already."""
-    monkeypatch.setattr("fedray.runs.pipeline.run_scenario", lambda *_: trained)
+    monkeypatch.setattr("fedray.runs.pipeline.run_checked", lambda *_: trained)
     monkeypatch.setattr("fedray.runs.learning.train", lambda *_, **__: trained.trained)
     run = printed(fedray_command, "run", "quickstart", "--json")
     check("fedray run", run, {"question": {}}, has_base=False)

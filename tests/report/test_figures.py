@@ -204,8 +204,10 @@ def test_every_figure_is_written_as_svg_and_csv_with_the_same_data_and_the_same_
     ]
     for each in figures:
         ET.parse(tmp_path / "a" / "b" / f"{each.name}.svg")
-        rows = list(csv.reader((tmp_path / "a" / "b" / f"{each.name}.csv").open()))
-        values = [float(row[-1]) for row in rows[1:] if not row[0].startswith("mark")]
+        rows = list(csv.DictReader((tmp_path / "a" / "b" / f"{each.name}.csv").open()))
+        assert rows[0]["of"] == str(each.subject)
+        points = [row for row in rows if not row["series"].startswith("mark")]
+        values = [float(row[each.y.title]) for row in points]
         assert values == [float(y) for series in each.series for y in series.y]
     again = write_figures(Drawn(figures[:1]), tmp_path / "c")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written[:2]]

@@ -4,15 +4,7 @@ under one caption without a column that tells them apart."""
 import csv
 import io
 from dataclasses import replace
-from importlib import import_module
-from pkgutil import resolve_name, walk_packages
 
-import pytest
-
-import fedray.audit
-import fedray.runs
-import fedray.studies
-from fedray.base.result import Result
 from fedray.report.subject import AS_WRITTEN, UNKNOWN, Subject, shared_subject
 from fedray.report.table import Table
 
@@ -83,19 +75,3 @@ def test_shared_subject_keeps_the_equal_facets():
     assert shared_subject([BASE, LARGER]) == replace(BASE, condition="")
     assert shared_subject([]) == UNKNOWN
     assert BASE.beyond(shared_subject([BASE, LARGER])) == Subject(condition=AS_WRITTEN)
-
-
-for package in (fedray.audit, fedray.runs, fedray.studies):
-    for module in walk_packages(package.__path__, f"{package.__name__}."):
-        import_module(module.name)
-
-
-def all_results(base: type = Result) -> list[type]:
-    return [each for one in base.__subclasses__() for each in [one, *all_results(one)]]
-
-
-@pytest.mark.parametrize(
-    "kind", [each for each in all_results() if hasattr(each, "TABLES")], ids=lambda e: e.__name__
-)
-def test_every_result_says_what_it_is_of(kind):
-    assert callable(resolve_name(kind.SUBJECT))

@@ -1,7 +1,5 @@
 """Tables: one value that the terminal, pages and notebooks show, and the tables of audits, mechanisms and fits."""
 
-import math
-
 import pytest
 
 from fedray.audit.auditing import audit_trace
@@ -15,7 +13,6 @@ from fedray.report.mechanisms import mechanisms_table
 from fedray.report.page import audit_page, render_study
 from fedray.report.table import Table
 from fedray.report.terminal import audit_text
-from fedray.studies.paired import with_error
 
 SMALL = Table.of(
     "Ages",
@@ -194,21 +191,3 @@ def test_notes_on_method_are_for_pages() -> None:
     assert "How." not in str(table)
     assert "Read this." in str(table)
     assert "How." in render_study("t", "", [], [table], {})
-
-
-@pytest.mark.parametrize(
-    ("mean", "error", "text"),
-    [
-        (0.31, 0.12706, "0.31 ± 0.13"),
-        (0.83117, 0.00213, "0.8312 ± 0.0021"),
-        (-0.3, 0.0996, "-0.30 ± 0.10"),
-        (12.34, 15.8, "12 ± 16"),
-        (0.5, 0.0, "0.5000"),
-        (0.5, math.nan, "0.5000"),
-    ],
-)
-def test_a_mean_has_the_decimals_of_two_digits_of_its_error(
-    mean: float, error: float, text: str
-) -> None:
-    assert with_error(mean, error) == text
-    assert with_error(abs(mean), error, "+").startswith("+")

@@ -12,6 +12,7 @@ from fedray.studies.paired import (
     interval_text,
     mean_interval,
     paired_difference,
+    with_error,
 )
 
 
@@ -81,3 +82,21 @@ def test_pairs_are_seeds_that_both_have_and_common_noise_cancels():
     assert found.is_from_zero
     alone = mean_interval(better.values())
     assert (found.high - found.low) / 2 < 1e-3 < (alone.high - alone.low) / 2
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "text"),
+    [
+        (0.31, 0.12706, "0.31 ± 0.13"),
+        (0.83117, 0.00213, "0.8312 ± 0.0021"),
+        (-0.3, 0.0996, "-0.30 ± 0.10"),
+        (12.34, 15.8, "12 ± 16"),
+        (0.5, 0.0, "0.5000"),
+        (0.5, math.nan, "0.5000"),
+    ],
+)
+def test_a_mean_has_the_decimals_of_two_digits_of_its_error(
+    mean: float, error: float, text: str
+) -> None:
+    assert with_error(mean, error) == text
+    assert with_error(abs(mean), error, "+").startswith("+")

@@ -1,12 +1,17 @@
 """A walk through every kind of result: each table says what it is of, and rows of other settings stand apart."""
 
 import json
+from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name, walk_packages
 from typing import Any
 
 import pytest
 
 import fedray
+import fedray.audit
+import fedray.runs
+import fedray.studies
 from fedray.base.result import DrawnResult, Result
 from fedray.mechanisms.registry import Tree
 from fedray.report.subject import FACETS
@@ -152,3 +157,19 @@ def test_every_table_and_figure_says_what_it_is_of(walk: Walk, kind: str) -> Non
     else:
         # The document of a reproduction is the content of its own file.
         assert kind in ("reproduce", "train")
+
+
+for package in (fedray.audit, fedray.runs, fedray.studies):
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
+
+
+def all_results(base: type = Result) -> list[type]:
+    return [each for one in base.__subclasses__() for each in [one, *all_results(one)]]
+
+
+@pytest.mark.parametrize(
+    "kind", [each for each in all_results() if hasattr(each, "TABLES")], ids=lambda e: e.__name__
+)
+def test_every_result_says_what_it_is_of(kind):
+    assert callable(resolve_name(kind.SUBJECT))
