@@ -287,7 +287,7 @@ def test_metrics_are_ratios_of_sums_with_errors_clustered_by_device(quadratic) -
     first = 2**40
     losses = np.array([0.5 * np.sum(points.centre(first + each) ** 2) for each in range(10)])
     measured = evaluation.metrics["loss"]
-    assert (evaluation.devices, evaluation.examples) == (10, 40)
+    assert (evaluation.data.devices, evaluation.data.examples) == (10, 40)
     assert measured.value == pytest.approx(losses.mean(), rel=1e-5)
     assert measured.standard_error == pytest.approx(losses.std(ddof=1) / 10**0.5, rel=1e-5)
 

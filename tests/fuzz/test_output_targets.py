@@ -34,6 +34,7 @@ DRAWN, SEED = 24, 1
 SETTING = ["--rounds", "8", "--min-sep", "2", "--max-participations", "2"]
 COMMANDS = {
     "mechanism --page": ["mechanism", "tree", *SETTING, "--page", "OUT.html"],
+    "mechanism --coefficients": ["mechanism", "identity", *SETTING, "--coefficients", "OUT.csv"],
     "mechanism --table": ["mechanism", "tree", *SETTING, "--table", "OUT.csv"],
     "optimize --out": ["optimize", "tree", *SETTING, "--out", "OUT.json"],
     "audit --page": ["audit", "TRACE", "--page", "OUT.html"],

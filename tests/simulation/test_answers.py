@@ -858,7 +858,7 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     assert re.match(r"By central, the sum .*: [\d,]+ rows, largest word0 [\d.,]+ ", lines[0])
     assert "Error by " in " ".join(lines[0].split())
     assert (
-        "\nAnswers to the question histogram, the largest rows, central, on the sum of 3 windows\n"
+        "\nAnswers to the question open_histogram, the largest rows, central, on the sum of 3 windows\n"
         in lines[1]
     )
     assert len(re.findall(r"^  word\d+ ", lines[1], re.MULTILINE)) == 2

@@ -784,8 +784,13 @@ def test_a_plan_that_fails_says_what_would_do(small, monkeypatch) -> None:
     assert f"met with {up(times, 2)} times the noise on the mean in {days}." in plan.headline
     assert plan.headline in html.unescape(page)
     assert "nearest miss" in page
-    assert plan_figures(plan)[0].name == "epsilon"
-    assert plan_figures(plan)[0].series[-1].name == "nearest miss, 2 runs at full size"
+    # One goal that does not starve spans no axis.
+    goals = {each.report_goal for each in plan.candidates if not each.starves}
+    drawn = {each.name: each.series[-1].name for each in plan_figures(plan)}
+    if len(goals) > 1:
+        assert drawn["epsilon"] == "nearest miss, 2 runs at full size"
+    else:
+        assert "epsilon" not in drawn
     options = [_options(plan, each) for each in plan.remedies if each.is_found]
     kept = {"rounds.report_goal": str(plan.nearest.report_goal), "privacy.noise_multiplier": up(z)}
     kept |= {"--timers": "12", "--noise-per-report": ""}

@@ -113,7 +113,7 @@ def test_the_plan_at_full_size_is_named_apart_from_the_search(small) -> None:
         assert [each.name for each in lines] == ["timer 24 h", "timer 48 h"]
         assert star.name == "plan, 1 run at full size"
         assert star.labels == ("1,100",)
-        assert figure.subject.runs == "2 runs at 0.1 size of each goal"
+        assert figure.subject.runs == "2 runs at 0.1 size or more of each goal"
 
 
 def test_remedies_of_one_goal_and_noise_are_one_point_with_all_names(small) -> None:
