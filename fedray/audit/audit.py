@@ -140,7 +140,7 @@ class Audit(DrawnResult):
         # Figures lie below the words about them, and imports point downward only.
         return resolve_name(self.VERDICT)(self)
 
-    @property
+    @cached_property
     def left_out_bound(self) -> InJson[str]:
         """A sentence on the worst case of a log's rows that were left out and may be
         participations; empty without any."""

@@ -299,8 +299,8 @@ def on_target(audit: Audit) -> Remark | None:
         return Remark(f"{subject} misses the target epsilon {given(wanted)}.")
     found = audit.basis.guarantee
     spent = 0.0 if found is None or found.epsilon is None else found.epsilon / wanted
-    said = f"{subject} meets the target epsilon {given(wanted)}, and spends {spent:.0%} of it"
-    said = f"{said.replace('%', ' %')}."
+    meets = f"{subject} meets the target epsilon {given(wanted)}"
+    said = f"{meets}, and spends {100 * spent:.0f} % of it."
     # The noise of devices and of samples is not calibrated.
     is_calibrated = isinstance(audit.noise, ServerNoise) and found and found.name == "enforced"
     return Remark(said + (_to_spend_it(audit) if is_calibrated and spent < SPENT else ""))

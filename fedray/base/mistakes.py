@@ -8,7 +8,6 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
@@ -97,7 +96,7 @@ def refused(
     error: ValidationError,
     kind: Any,
     tables: Any,
-    needed: Mapping[str, str] = MappingProxyType({}),
+    needed: Mapping[str, str] | None = None,
 ) -> _Refusal:
     """Returns the error for a refused table: a message of one line, and a line per problem in
     `problems`.
@@ -110,7 +109,7 @@ def refused(
         tables: the validated value, as a parser returns it.
         needed: an example for each key that is missing beyond those in `error`, or in it.
     """
-    lines = _lines(error, kind, tables, needed)
+    lines = _lines(error, kind, tables, needed or {})
     found = refusal(one_line(f"{source}: {_joined(lines)}"))
     found.problems = tuple(one_line(f"{source}: {line}") for line in lines)
     return found
@@ -134,7 +133,7 @@ def explain(error: ValidationError, kind: Any, tables: Any) -> str:
     Returns:
         Key, given value, rule and remedy of each problem; numbered if there are several.
     """
-    return _joined(_lines(error, kind, tables))
+    return _joined(_lines(error, kind, tables, {}))
 
 
 def _joined(lines: Sequence[str]) -> str:
@@ -148,7 +147,7 @@ def _lines(
     error: ValidationError,
     kind: Any,
     tables: Any,
-    needed: Mapping[str, str] = MappingProxyType({}),
+    needed: Mapping[str, str],
 ) -> list[str]:
     """Returns a line per problem, without problems that follow from another one; then the keys that
     are `needed` too."""
@@ -205,7 +204,8 @@ class _Problem:
             self.rules = ["input should be true or false, in lower case"]
         if problem.get("ctx", {}).get("pattern") == NAME_PATTERN:
             self.rules = ["may hold only letters, digits and, after the first, '.', '_' and '-'"]
-        self._problem, self._example = problem, needed.get(self.key)
+        example = needed.get(self.key)
+        self._problem, self._such_as = problem, f", such as {example}" if example else ""
         self._root = root
         self._tables = tables
         parent = _class_at(root, self.location[:-1], tables)
@@ -237,8 +237,7 @@ class _Problem:
                 return self._line_of_unknown(key, given)
             case "missing":
                 about = self._description
-                example = f", such as {self._example}" if self._example else ""
-                return f"{key} is missing; add it{example}" + (f" ({about})" if about else "")
+                return f"{key} is missing; add it{self._such_as}" + (f" ({about})" if about else "")
             case "union_tag_invalid" | "union_tag_not_found":
                 return self._line_of_tag(key, given)
             # Fedray's own validators already state the rule and the remedy.
@@ -268,8 +267,7 @@ class _Problem:
         full = f"{key}.{tag}" if key else tag
         known = list(names.get(tag, ()))
         if self.kind == "union_tag_not_found":
-            example = f", such as {self._example}" if self._example else ""
-            return f"{full} is missing; it is one of {', '.join(known)}{example}"
+            return f"{full} is missing; it is one of {', '.join(known)}{self._such_as}"
         value = given.get(tag) if isinstance(given, dict) else given
         remedy = did_you_mean(str(value), known, "take one of them")
         return f"{full} = {shown(value)} is not one of {', '.join(known)}; {remedy}"

@@ -64,7 +64,8 @@ class Result(Document):
 
     def tables(self) -> list[Any]:
         """Returns the result as tables (`fedray.report.table.Table`), each with its subject."""
-        return [each.under(self.of) for each in resolve_name(self.TABLES)(self)]
+        of = self.of
+        return [each.under(of) for each in resolve_name(self.TABLES)(self)]
 
     def _repr_html_(self) -> str:
         """The summary line of the result and its tables, as HTML that loads nothing."""
@@ -86,7 +87,8 @@ class DrawnResult(Result):
     def figures(self) -> list[Any]:
         """Returns the figures of the result's page (`fedray.report.figure`), each with its
         subject."""
-        return [each.under(self.of) for each in resolve_name(self.FIGURES)(self)]
+        of = self.of
+        return [each.under(of) for each in resolve_name(self.FIGURES)(self)]
 
     def page(self) -> str:
         """Returns the page of the result: one HTML document that loads nothing."""

@@ -32,17 +32,19 @@ def trace_subject(trace: OpenedTrace) -> Subject:
     """Returns the subject of figures of one trace: of its whole population, or of the devices that
     a log names."""
     if isinstance(trace, Trace):
-        name, devices = trace.scenario["name"], trace.scenario["population"]["devices"]
-        return Subject(f"{name} ({counted(devices, 'device')})", runs="one run")
+        return _of_tables(trace.scenario, "one run")
     assert isinstance(trace, ImportedTrace), "there are two kinds of traces"
     return Subject(f"log {Path(trace.run['log']).name}", runs="one run")
 
 
 def trained_subject(trained: TrainedRun) -> Subject:
     """Returns the subject of figures of one training."""
-    scenario = trained.document["scenario"]
+    return _of_tables(trained.document["scenario"], "one training")
+
+
+def _of_tables(scenario: dict[str, Any], runs: str) -> Subject:
     devices = counted(scenario["population"]["devices"], "device")
-    return Subject(f"{scenario['name']} ({devices})", runs="one training")
+    return Subject(f"{scenario['name']} ({devices})", runs=runs)
 
 
 def audit_subject(audit: Audit) -> Subject:

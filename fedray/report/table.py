@@ -38,7 +38,7 @@ _PROSE, _PROSE_POINTS = "p{14em}", 140
 """Column of LaTeX whose cells have lines, and its width."""
 FORMS = ("csv", "tex", "md")
 """Forms of files of tables."""
-IN_ALL_ROWS, COLUMNS, NO_GUARANTEE = "In all rows:", "Columns:", "Not for publication:"
+IN_ALL_ROWS, COLUMNS, NOT_PUBLISHED = "In all rows:", "Columns:", "Not for publication:"
 _Item = TypeVar("_Item")
 
 
@@ -346,7 +346,7 @@ class Table:
         if len(ends) + 1 == len(set(first)) <= len(first) / 2:
             for place in ends:
                 rows.insert(place - len(first), r"\midrule")
-        below = [each for each in table.notes if each.startswith((COLUMNS, NO_GUARANTEE))]
+        below = [each for each in table.notes if each.startswith((COLUMNS, NOT_PUBLISHED))]
         notes = (" ".join(each.split()) for each in table.notes if each not in ("", *below))
         said = [f"% {_in_symbols(each)}" for each in notes]
         caption = [table.caption, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]

@@ -27,6 +27,8 @@ POOLED = {
     "mean": "windows are weighted by the devices that came; intervals are of a normal law.",
 }
 """Meaning of the answer of several windows together, by `WindowAnswer.pooling`."""
+HABIT = "Habit: quarters of the devices by their propensity to be eligible, from the least."
+"""Meaning of the groups by habit."""
 
 
 def written_answers(audit: Audit) -> Answers:
@@ -327,10 +329,9 @@ def _coverage_table(found: Answers) -> Table:
         "came": lambda each: mean(each.came),
         "share": lambda each: _percent(each.share),
     }
-    note = f"Means of the {whole.windows} windows." if whole.windows > 1 else ""
-    habit = "Habit: quarters of the devices by their propensity to be eligible, from the least."
     of = Subject(estimand="exact", sample=_window(whole))
-    return Table.of("Who had come", whole.coverage, cells, note, method=[habit], subject=of)
+    note = f"Means of the {whole.windows} windows." if whole.windows > 1 else ""
+    return Table.of("Who had come", whole.coverage, cells, note, method=[HABIT], subject=of)
 
 
 def answers_figures(found: Answers) -> list[Figure]:
@@ -348,8 +349,7 @@ def answers_figures(found: Answers) -> list[Figure]:
     figure = Figure(
         "coverage",
         "Who had come",
-        "Habit: quarters of the devices by their propensity to be eligible, from the least."
-        + (f" Means of the {whole.windows} windows." if whole.windows > 1 else ""),
+        HABIT + (f" Means of the {whole.windows} windows." if whole.windows > 1 else ""),
         Axis("Devices that came (%)", starts_at_zero=False),
         Axis("Group", starts_at_zero=False),
         (coverage,),

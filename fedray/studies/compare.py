@@ -28,6 +28,7 @@ from fedray.base.result import DrawnResult
 from fedray.base.rounding import DIGITS, counted, decimals_of, in_words, up
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
+from fedray.studies.dotted import flat
 from fedray.studies.paired import (
     CONFIDENCE,
     MeanInterval,
@@ -697,20 +698,12 @@ def _brief(figure: float) -> str:
 def _settings(run: TrainedRun) -> dict[str, Any]:
     """Settings of a run by dotted key, without its seed and paths of files."""
     scenario = run.document["scenario"]
-    flat = [pair for name in TRAINED_TABLES for pair in _flat(name, scenario.get(name, {}))]
+    pairs = (pair for name in TRAINED_TABLES for pair in flat(scenario.get(name, {}), name))
     # Two copies of a file are one setting: its digest is compared.
     left_out = {"training.seed", "training.stands_for", "privacy.wanted_epsilon", *FILE_KEYS}
     if scenario["privacy"]["mechanism"]["kind"] == "none":
         left_out.add("privacy.noise_multiplier")  # not read
-    return {key: value for key, value in flat if key not in left_out}
-
-
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, part in value.items():
-            yield from _flat(f"{key}.{name}", part)
-    else:
-        yield key, value
+    return {key: value for key, value in pairs if key not in left_out}
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -64,7 +64,8 @@ def run_grid(
     write_whole(directory / SWEEP_FILE, document, SWEEP_FILE, InputError)
     runs = train_many(trace, wanted, placement, on_progress)
     found = comparison_of([*runs.values()], trace, None)
-    values = {run.path: dict(sweep.cells()[cell].values) for (cell, _), run in runs.items()}
+    varied = [dict(each.values) for each in sweep.cells()]
+    values = {run.path: varied[cell] for (cell, _), run in runs.items()}
     groups = (replace(each, cell=values[each.first.path]) for each in found.groups)
     groups = tuple(sorted(groups, key=lambda group: fmean(found.badness(group))))
     axes = sweep.x, *(key for key in sweep.vary if key != sweep.x)

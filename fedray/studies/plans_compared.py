@@ -1,7 +1,7 @@
 """Comparison of plans: their answers side by side, and the settings in which they differ."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,6 +12,7 @@ from fedray.base.result import Result
 from fedray.base.rounding import in_words, needed_noise, or_dash, shown_min_sep, up
 from fedray.report.subject import FACETS, Subject, shared_subject
 from fedray.report.table import Table
+from fedray.studies.dotted import flat
 
 PLAN_FILE = "plan.json"
 KEYS = {"best", "nearest", "of", "target", "settings", "rounds", "seeds", "scale", "least"}
@@ -97,14 +98,9 @@ def compare_plans(paths: Sequence[Path]) -> PlanComparison:
     documents = [_read(each) for each in paths]
     settings = [dict(_settings(each)) for each in documents]
     keys = sorted({key for each in settings for key in each})
-    values = {key: [each.get(key) for each in settings] for key in keys}
-    differing = (
-        DifferingSetting(key, of_key)
-        for key, of_key in values.items()
-        if any(each != of_key[0] for each in of_key)
-    )
-    plans = map(_compared, map(str, paths), documents)
-    return PlanComparison(tuple(plans), tuple(differing))
+    every = (DifferingSetting(key, [each.get(key) for each in settings]) for key in keys)
+    differing = (each for each in every if any(it != each.values[0] for it in each.values))
+    return PlanComparison(tuple(map(_compared, map(str, paths), documents)), tuple(differing))
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -132,35 +128,25 @@ def _is_plan(found: Any) -> bool:
 
 def _compared(path: str, document: Mapping[str, Any]) -> ComparedPlan:
     shown = document["best"] or document["nearest"] or {}
-    days = shown.get("enforced_days") or shown.get("days")
-    names = {each.name for each in fields(ComparedPlan)} & shown.keys() - {"days"}
-    keys = ("report_goal", "timer_hours", "noise_multiplier", "epsilon")
-    others = ("planned_min_sep", "planned_max_participations")
+    chosen = ("report_goal", "timer_hours", "noise_multiplier", "epsilon")
+    limits = ("planned_min_sep", "planned_max_participations")
     return ComparedPlan(
         plan=path,
         subject=Subject(**document["of"]),
         is_met=document["best"] is not None,
         target_epsilon=document["target"]["epsilon"],
         rounds=document["rounds"],
-        days=days,
-        **{**dict.fromkeys((*keys, *others)), **{name: shown[name] for name in names}},
+        days=shown.get("enforced_days") or shown.get("days"),
+        **{name: shown.get(name) for name in (*chosen, *limits)},
     )
 
 
 def _settings(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields the settings that lead to a plan, by dotted key."""
     own = {name: document[name] for name in ("seeds", "scale", "least")}
-    for key, value in _flat("", {**document["settings"], "target": document["target"], **own}):
+    for key, value in flat({**document["settings"], "target": document["target"], **own}):
         if not any(key == each or key.startswith(f"{each}.") for each in CHOSEN):
             yield key, value
-
-
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, part in value.items():
-            yield from _flat(f"{key}.{name}" if key else name, part)
-    else:
-        yield key, value
 
 
 def comparison_subject(comparison: PlanComparison) -> Subject:

@@ -7,6 +7,7 @@ are fewer, a row has the noise or the rounds that would do.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import ScenarioError
@@ -69,9 +70,9 @@ def what_ifs(
             this participation.
     """
     runs: dict[str, Scenario | str] = {}
-    for name, keys in _changes(planned).items():
+    for name, change in (changes := _changes(planned)).items():
         try:
-            run = planned.with_overrides(*keys)
+            run = planned.with_overrides(*change.keys)
             runs[name] = why_unsustainable(run) or run.scaled(scale)
         # A round may need more devices than are left, at full size or after rounding.
         except ScenarioError as error:
@@ -82,24 +83,29 @@ def what_ifs(
         if isinstance(run, str):
             found.append(WhatIf(name, starves_at=0, note=run))
             continue
-        truth = next(truths)
+        change, truth = changes[name], next(truths)
         row = _of_trace(name, planned, strategy, truth)
-        if name.startswith(FEWER) and NO_RULES in name and truth.participation is not None:
+        if change.needs == "noise" and truth.participation is not None:
             row = replace(row, needed_noise_multiplier=noise_for(truth.participation))
-        elif name.startswith(FEWER):
+        elif change.needs:
             # Rounds are the same, however many would follow.
             row = replace(row, rounds=row.starves_at or None)
         found.append(row)
     return tuple(found)
 
 
-FEWER, NO_RULES = "population -", "no separation or cap"
-"""Beginning of the names of rows with fewer devices, and end of those without the plan's rules."""
+class _Change(NamedTuple):
+    """A change of the plan's scenario."""
+
+    keys: tuple[str, ...] = ()
+    """Overrides of the scenario."""
+    needs: Literal["", "noise", "rounds"] = ""
+    """Figure that fewer devices need, without the plan's rules and with them; else empty."""
 
 
-def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
+def _changes(planned: Scenario) -> dict[str, _Change]:
     devices, participation = planned.population.devices, planned.participation
-    changes: dict[str, tuple[str, ...]] = {"as planned": ()}
+    changes = {"as planned": _Change()}
     # No device takes part more often than there are rounds.
     no_rules = (
         "participation.round_separation=0",
@@ -107,25 +113,26 @@ def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
     )
     for percent in (10, 30):
         fewer = round(devices * (1 - percent / 100))
-        name, key = f"{FEWER}{percent} %", f"population.devices={fewer}"
-        changes[name] = (key,)
-        changes[f"{name}, {NO_RULES}"] = (key, *no_rules)
-    name = f"{SLOW_SHARE:.0%} of the devices {TIMES_SLOWER:g} times as slow".replace("%", " %")
-    changes[name] = (_with_slower_class(planned),)
+        name, key = f"population -{percent} %", f"population.devices={fewer}"
+        changes[name] = _Change((key,), "rounds")
+        changes[f"{name}, no separation or cap"] = _Change((key, *no_rules), "noise")
+    name = f"{100 * SLOW_SHARE:g} % of the devices {TIMES_SLOWER:g} times as slow"
+    changes[name] = _Change((_with_slower_class(planned),))
     # Without a timer there is none to ignore.
     for percent in (1, 5) if participation.timer_hours else ():
         key = f"participation.timer_violators={percent / 100}"
         name = f"{percent} % ignore the timer"
-        changes[name] = (key,)
+        changes[name] = _Change((key,))
         if participation.round_separation:
-            changes[f"{name}, no separation rule"] = (key, "participation.round_separation=0")
+            name = f"{name}, no separation rule"
+            changes[name] = _Change((key, "participation.round_separation=0"))
     first, *others = planned.population.time_zones
     own = max((first, *others), key=lambda zone: zone.share).utc_offset_hours
     # Zones wrap around, so that they stay among those in use.
     shares = {own: 1.0} if others else {(own + each + 12) % 24 - 12: 1 / 3 for each in (-8, 0, 8)}
     tables = [f"{{utc_offset_hours={hours}, share={share}}}" for hours, share in shares.items()]
     name = "all devices in one time zone" if others else "spread over three time zones"
-    changes[name] = (f"population.time_zones=[{', '.join(tables)}]",)
+    changes[name] = _Change((f"population.time_zones=[{', '.join(tables)}]",))
     return changes
 
 

@@ -354,7 +354,7 @@ class TrainedRun(DrawnResult):
         """Data of every evaluation, as "2,481 of 2,481 examples of 50 devices"."""
         return str(self.evaluated)
 
-    @property
+    @cached_property
     def evaluated(self) -> Evaluated:
         """Data of every evaluation, in numbers."""
         return _EVALUATED.validate_python(self.document["evaluated"])
@@ -458,7 +458,7 @@ class TrainedRun(DrawnResult):
         has_doubled = any(each.metric.better == "lower" and each.is_far for each in self._changes)
         return has_doubled and losses.size > 0 and bool(np.median(last) > losses[0])
 
-    @property
+    @cached_property
     def _changes(self) -> list[Change]:
         """Changes of the held-out loss and of the metric by which models are judged, as far as they
         are known; one change if they are the same."""

@@ -13,7 +13,7 @@ from fedray.mechanisms.loss import LOSS_NAMES
 from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_log
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
-from fedray.report.table import COLUMNS, NO_GUARANTEE, Table
+from fedray.report.table import COLUMNS, NOT_PUBLISHED, Table
 from fedray.studies.stress.condition import ALONE, Condition, unjudged
 from fedray.studies.stress.judged import StressRow
 from fedray.studies.stress.outcome import (
@@ -143,9 +143,9 @@ def _rests_on(rows: Sequence[StressRow]) -> str:
         return ""
     alone = f" {ALONE}" if any(row.max_participations == 1 for row in rows) else ""
     if kinds == {False}:
-        return f"{NO_GUARANTEE} the truth, which is what was observed.{alone}"
+        return f"{NOT_PUBLISHED} the truth, which is what was observed.{alone}"
     rest = (
-        f"{NO_GUARANTEE} observed epsilons; the truth is what rules enforce at the recorded times"
+        f"{NOT_PUBLISHED} observed epsilons; the truth is what rules enforce at the recorded times"
     )
     return f"{rest}{', or what was observed if they enforce nothing' if False in kinds else ''}."
 

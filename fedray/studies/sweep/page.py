@@ -24,7 +24,7 @@ from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_log
 from fedray.report.page import render_study
 from fedray.report.subject import Subject, condition_of
-from fedray.report.table import NO_GUARANTEE, Table
+from fedray.report.table import NOT_PUBLISHED, Table
 from fedray.studies.paired import mean_interval
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import Crossing, SweepResult
@@ -75,7 +75,7 @@ _BRIEF = (
 """Columns that terminals have room for."""
 OBSERVED = ("common_rho", "rho", "epsilon", "person_epsilon")
 """Figures of the participations of a simulated run, on which no guarantee may rest."""
-UNENFORCED = f"{NO_GUARANTEE} observed epsilons and rhos; a stress test has the enforced ones."
+UNENFORCED = f"{NOT_PUBLISHED} observed epsilons and rhos; a stress test has the enforced ones."
 MOST_NAMED = 3
 """Mechanisms that the verdict names."""
 _BRIEF_AT_A_TARGET = ("min_sep", "noise_multiplier", "epsilon", "rms_error")
