@@ -79,7 +79,7 @@ class GroupTrainer:
         self._work = work
         self._clipper = Clipper(scenario.privacy, shapes)
         dimension = size_of(shapes)
-        encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(dimension))
+        encoding = encoding_of(scenario.privacy.sent, scenario.sum_setting(dimension))
         self._waiting = WaitingUpdates(encoding, dimension, self._device)
 
     def train(self, order: TrainOrder, parameters: Vector) -> tuple[TrainReport, Integers]:

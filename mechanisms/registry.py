@@ -9,6 +9,7 @@ from .band_fhu import BandFHU
 from .bisr import BISR
 from .blt import BLT
 from .identity import Identity
+from .integer_toeplitz import IntegerToeplitz
 from .matrix_files import Banded, Dense, Matrix
 from .toeplitz import Toeplitz
 from .tree import Tree
@@ -21,6 +22,7 @@ __all__ = [
     "Banded",
     "Dense",
     "Identity",
+    "IntegerToeplitz",
     "Matrix",
     "Toeplitz",
     "Tree",
@@ -28,7 +30,17 @@ __all__ = [
 ]
 
 AnyStrategy = Annotated[
-    Identity | BLT | Toeplitz | BandFHU | BISR | Banded | Dense | Matrix | Tree | TreeFull,
+    Identity
+    | BLT
+    | Toeplitz
+    | IntegerToeplitz
+    | BandFHU
+    | BISR
+    | Banded
+    | Dense
+    | Matrix
+    | Tree
+    | TreeFull,
     Field(discriminator="kind"),
 ]
 STRATEGY_KINDS: tuple[str, ...] = tuple(

@@ -238,7 +238,7 @@ def _counts_short(audited: Scenario | ImportedTrace) -> bool:
 
 
 def _server_adds_noise(audited: Scenario | ImportedTrace) -> bool:
-    return isinstance(audited, ImportedTrace) or not audited.privacy.encoding.adds_noise
+    return isinstance(audited, ImportedTrace) or not audited.privacy.sent.adds_noise
 
 
 def _devices_add_noise(audited: Scenario | ImportedTrace) -> bool:
@@ -345,7 +345,7 @@ OF_RUNS: tuple[Row[Scenario], ...] = (
         kind="unit",
     ),
     *_OF_EVERY_AUDIT,
-    Row(lambda run: run.privacy.encoding.assumption, _RUN),
+    Row(lambda run: run.privacy.sent.assumption, _RUN),
     Row(_short_counts, _RUN, _counts_short),
     Row(_budget, _RUN, lambda run: run.privacy.stop_at is not None),
     Row(STORED, _RUN, lambda run: run.rounds.uploads is not None),

@@ -444,7 +444,7 @@ class Audit(DrawnResult):
         if self.scenario is None:
             return None
         noises = [(each.noise, each.permitted) for each in self.mechanisms]
-        return AuditedEncoding.of(self.scenario.privacy.encoding, noises)
+        return AuditedEncoding.of(self.scenario.privacy.sent, noises)
 
     def to_arrow(self) -> pa.Table:
         """The guarantees, a row per mechanism and guarantee, with the keys of `to_json`."""

@@ -245,7 +245,7 @@ def _used(
         return used
     used = replace(used, no_guarantee=_why_no_guarantee(scenario, given, noise_multiplier))
     privacy = scenario.privacy
-    if (used.own, used.noise_multiplier) != (privacy.mechanism, privacy.noise_multiplier):
+    if (used.own, used.noise_multiplier) != (privacy.strategy, privacy.noise_multiplier):
         return used
     # Counts of short updates belong to the noise of the run; another mechanism or multiplier only
     # concerns sums.

@@ -206,7 +206,7 @@ def _check(audit: Audit) -> None:
     audited = audit.mechanisms[0]
     if isinstance(audited.noise, DeviceNoise):
         raise InputError(
-            f"{named}: its devices add the noise (privacy.encoding.kind='discrete_gaussian'), so a "
+            f"{named}: its devices add the noise (privacy.trust), so a "
             "round's noise depends on how many devices were accepted, and no single noise "
             "multiplier can be calibrated; audit the trace with noise multipliers of your choice"
         )

@@ -123,7 +123,7 @@ def filtered(
     privacy, rounds = scenario.privacy, scenario.rounds.count
     own_noise = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
     # The filter counted with the run's own mechanism and noise, and ensures nothing for others.
-    if exclusions is None or (strategy, noise) != (privacy.mechanism, own_noise):
+    if exclusions is None or (strategy, noise) != (privacy.strategy, own_noise):
         return None
     limit = privacy.largest_sensitivity
     assert limit is not None

@@ -236,7 +236,7 @@ def noise_of(scenario: Scenario, device: str, *, is_training: bool = False) -> t
     asks = scenario.analytics is not None
     if is_training or not asks or scenario.training.enabled:
         # GPUs of two models may draw the same numbers, so only the kind counts.
-        kinds = set() if scenario.privacy.encoding.adds_noise else {device.split()[0]}
+        kinds = set() if scenario.privacy.sent.adds_noise else {device.split()[0]}
         # Discrete noise and the noise of counts are drawn on a CPU.
         if not kinds or scenario.count_noise is not None:
             kinds.add("cpu")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.rounding import shown_noise
 from fedray.encoding.norms import device_variance, largest_square, padded
-from fedray.encoding.tables import AnyEncoding, DiscreteGaussian
+from fedray.encoding.tables import DeviceNoiseTable, EncodingTable
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian, Repeated
 from fedray.scenario import Scenario
 
@@ -38,7 +38,7 @@ class DeviceNoise(Document):
     @classmethod
     def of(
         cls,
-        table: DiscreteGaussian,
+        table: DeviceNoiseTable,
         noise_multiplier: float,
         report_goal: int,
         devices: int,
@@ -57,7 +57,8 @@ class DeviceNoise(Document):
             InputError: nothing is proven for so little noise.
         """
         coordinates = padded(table.parameters)
-        variance = device_variance(noise_multiplier, table.scale, coordinates, report_goal)
+        shares = table.sharing(report_goal)
+        variance = device_variance(noise_multiplier, table.scale, coordinates, shares)
         longest = math.sqrt(largest_square(table.scale, coordinates))
         # Both are rounded to the safe side: a longer update, less noise.
         event = DiscreteGaussianSum(
@@ -117,8 +118,8 @@ def observed_noise(
     Raises:
         InputError: nothing is proven for so little noise.
     """
-    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
-    if not isinstance(table, DiscreteGaussian):
+    table, goal = scenario.privacy.sent, scenario.rounds.report_goal
+    if not isinstance(table, DeviceNoiseTable):
         return noise
     fewest = int(accepted.argmin())
     return DeviceNoise.of(table, noise.multiplier, goal, int(accepted[fewest]), fewest)
@@ -138,8 +139,8 @@ def permitted_noise(
     Raises:
         InputError: nothing is proven for so little noise.
     """
-    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
-    if not isinstance(table, DiscreteGaussian):
+    table, goal = scenario.privacy.sent, scenario.rounds.report_goal
+    if not isinstance(table, DeviceNoiseTable):
         return noise
     fewest = scenario.rounds.least_accepted
     if isinstance(observed, DeviceNoise):
@@ -170,7 +171,7 @@ def released(noise: Noise, sensitivity: float) -> Event:
 class AuditedEncoding:
     """Encoding of the updates, and the unit of their noise."""
 
-    table: InPlace[AnyEncoding]
+    table: InPlace[EncodingTable]
     least_noise: DeviceNoise | None
     """The round with the least noise, on which observed figures rest; None if the server adds the
     noise."""
@@ -180,7 +181,7 @@ class AuditedEncoding:
 
     @classmethod
     def of(
-        cls, table: AnyEncoding, noises: Iterable[tuple[Noise | None, Noise | None]]
+        cls, table: EncodingTable, noises: Iterable[tuple[Noise | None, Noise | None]]
     ) -> "AuditedEncoding":
         """Returns the encoding of a run, given the least noise of its trace and the least that its
         rules permit, for each mechanism."""

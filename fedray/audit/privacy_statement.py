@@ -283,7 +283,7 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     later_norms = scenario.privacy.clipping.later_norms if scenario is not None else None
     if later_norms is not None:
         clip += f" at first; then it {later_norms}"
-    relative_to = scenario.privacy.encoding.noise_is_relative_to if scenario else "the clip norm"
+    relative_to = scenario.privacy.sent.noise_is_relative_to if scenario else "the clip norm"
     return [
         Line("Mechanism", _described(mechanism), source),
         Line("Clip norm", clip, "the scenario that was run" if scenario is not None else UNSEEN),

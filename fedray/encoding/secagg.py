@@ -68,7 +68,7 @@ class SecAggEncoding:
         self.scale = table.scale
         self._coordinates = padded(setting.dimension)
         self.rounding_key = stream_key(setting.seed, Stream.ROUNDING)
-        self._check_scale()
+        self._check_scale(table)
         self.largest_square = largest_square(table.scale, self._coordinates)
         """Largest squared length of a rounded update, in steps."""
         self.largest = largest_coordinate(table.scale, self._coordinates)
@@ -179,7 +179,7 @@ class SecAggEncoding:
             f"clip_norm={clip_norm:g} despite its factor; clip it first"
         )
 
-    def _check_scale(self) -> None:
+    def _check_scale(self, table: ModularTable) -> None:
         factor = inflation(self.scale, self._coordinates)
         if factor <= MOST_INFLATION:
             return
@@ -187,7 +187,7 @@ class SecAggEncoding:
         rest, share = rounding_square(self._coordinates), MOST_INFLATION**2 - 1
         least = math.ceil((1 + math.sqrt(1 + 4 * share * rest)) / (2 * share))
         raise ScenarioError.of(
-            "privacy.encoding.scale",
+            f"{table.place}.scale",
             self.scale,
             f"is too coarse: rounding {self._setting.dimension:,} parameters may make an update "
             f"{factor:.3g} times as long as the clip norm, more than {MOST_INFLATION:g} times",
@@ -199,7 +199,7 @@ def _modulus(table: ModularTable, least: int, devices: int) -> int:
     """Returns M: the table's, or `least`. Raises ScenarioError."""
     if least > 1 << MOST_BITS:
         raise ScenarioError.of(
-            "privacy.encoding.scale",
+            f"{table.place}.scale",
             table.scale,
             f"is too fine: sums of {devices:,} devices need a modulus of {least:,}; the most is "
             f"2^{MOST_BITS}",
@@ -209,7 +209,7 @@ def _modulus(table: ModularTable, least: int, devices: int) -> int:
         return least
     if least > 1 << table.modulus_bits:
         raise ScenarioError.of(
-            "privacy.encoding.modulus_bits",
+            f"{table.place}.modulus_bits",
             table.modulus_bits,
             f"is too small: sums of {devices:,} devices with scale={table.scale} need "
             f"{(least - 1).bit_length()} bits, else they wrap",

@@ -1,8 +1,10 @@
-"""The tables `privacy.encoding`: the encoding of updates for their sum.
+"""The tables `privacy.encoding`, and those of `privacy.trust` in which devices add noise: the
+encoding of updates for their sum.
 
 The code of each kind is in its own module, because it loads a compiler.
 """
 
+from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag
@@ -10,8 +12,9 @@ from pydantic import Field, Tag
 from fedray.base.table import Table, told_apart_by
 
 __all__ = [
-    "DiscreteGaussian",
+    "DevicesTrust",
     "FixedPoint",
+    "LocalTrust",
     "SecAgg",
 ]
 
@@ -30,6 +33,8 @@ _INFLATED_NORM = (
 class EncodingTable(Table):
     """Table of an encoding, with its description for audits and pages."""
 
+    kind: str
+    """Kind of the encoding, or of the trust."""
     implementation: ClassVar[str]
     """The encoding as `module:name`: a callable of this table and a `SumSetting` that returns an
     `Encoding`."""
@@ -57,6 +62,8 @@ class ModularTable(EncodingTable):
     """Base of the encodings of secure aggregation."""
 
     noise_is_relative_to: ClassVar[str] = _INFLATED_NORM
+    place: ClassVar[str] = "privacy.encoding"
+    """Path of the table in a scenario."""
     scale: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 16
     """Steps per clip norm: the paper's scale s times the clip norm."""
     modulus_bits: Annotated[int, Field(ge=1, le=62)] | None = None
@@ -90,19 +97,40 @@ class SecAgg(ModularTable):
         )
 
 
-class DiscreteGaussian(ModularTable):
-    """Secure aggregation of updates with discrete Gaussian noise from devices (Kairouz, Liu and
-    Steinke 2021); see fedray/encoding/discrete_gaussian.py.
+class DeviceNoiseTable(ModularTable):
+    """Base of the tables of trust in which devices add the noise: rotated and rounded updates with
+    discrete Gaussian noise, modulo M; see fedray/encoding/device_noise.py."""
 
-    The mechanism must be `identity`, because devices cannot correlate noise between rounds.
-    """
-
-    kind: Literal["discrete_gaussian"] = "discrete_gaussian"
-    """Sums modulo M of rounded updates and of noise that devices add."""
-    implementation: ClassVar[str] = "fedray.encoding.discrete_gaussian:DiscreteGaussianEncoding"
+    implementation: ClassVar[str] = "fedray.encoding.device_noise:DeviceNoiseEncoding"
     adds_noise: ClassVar[bool] = True
+    place: ClassVar[str] = "privacy.trust"
     parameters: Annotated[int, Field(ge=1, le=1 << 40)]
     """Number of parameters of the model, on which the privacy of discrete noise depends."""
+
+    @abstractmethod
+    def sharing(self, report_goal: int) -> int:
+        """Returns the number of devices whose noise together has the noise multiplier as its
+        standard deviation, in inflated norms."""
+
+
+class DevicesTrust(DeviceNoiseTable):
+    """Trust in the devices and in a store that opens agreed sums only: each device adds its share
+    of the noise before secure aggregation, and the store correlates the rounds (Ball et al. 2024,
+    "Secure Stateful Aggregation"; "DMM: Distributed Matrix Mechanism", arXiv 2410.16161)."""
+
+    kind: Literal["devices"] = "devices"
+    """Devices add noise in shares, and a store opens sums of rounds weighted by C."""
+    coefficient_bits: Annotated[int, Field(ge=1, le=20)] = 8
+    """q: coefficients of C are rounded to multiples of c_0 / 2^q. The identity needs none."""
+    coefficients: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Number of coefficients of C that are kept. Default: all. The mechanisms blt and bisr, whose C
+    has no last coefficient, need it."""
+    malicious_share: Annotated[float, Field(ge=0, lt=1)] = 1 / 3
+    """Largest share of malicious devices among those that run the store's protocol for which it
+    keeps its secrets. Default: a third, as in protocols with an honest supermajority."""
+
+    def sharing(self, report_goal: int) -> int:
+        return report_goal
 
     @property
     def assumption(self) -> str:
@@ -115,10 +143,28 @@ class DiscreteGaussian(ModularTable):
         )
 
 
+class LocalTrust(DeviceNoiseTable):
+    """Trust in no one: each device adds all the noise to its own update. The mechanism must be
+    `identity`."""
+
+    kind: Literal["local"] = "local"
+    """Each device adds the noise of the noise multiplier to its own update."""
+
+    def sharing(self, report_goal: int) -> int:
+        del report_goal
+        return 1
+
+    @property
+    def assumption(self) -> str:
+        return (
+            f"{self._bounded} Every accepted device adds discrete Gaussian noise of the noise "
+            "multiplier to its own update, and the server adds none. So whoever receives an update "
+            "sees it with this noise, and the sum of n updates has n times the variance."
+        )
+
+
 AnyEncoding = Annotated[
-    Annotated[FixedPoint, Tag("fixed_point")]
-    | Annotated[SecAgg, Tag("secagg")]
-    | Annotated[DiscreteGaussian, Tag("discrete_gaussian")],
+    Annotated[FixedPoint, Tag("fixed_point")] | Annotated[SecAgg, Tag("secagg")],
     told_apart_by("kind", "fixed_point"),
 ]
 """The union of all encodings' tables, by `kind`."""

@@ -110,7 +110,7 @@ def worst_case(scenario: Scenario, worst: MinSep) -> Iterator[Promise]:
     scenario, given its `worst_participation`. Raises InputError; see `worst_rho`."""
     asks = scenario.analytics is not None
     if not asks or scenario.training.enabled:
-        kind = "zcdp" if scenario.privacy.encoding.adds_noise else "gaussian"
+        kind = "zcdp" if scenario.privacy.sent.adds_noise else "gaussian"
         yield Promise(release=kind, amount=worst_rho(scenario, worst))
     if asks:
         most = float(worst.max_participations)

@@ -751,7 +751,7 @@ class _Training:
 
 def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:
     """Returns the encoding's figures for a model of D parameters, as training.json records them."""
-    table = scenario.privacy.encoding
+    table = scenario.privacy.sent
     encoding = encoding_of(table, scenario.sum_setting(dimension))
     return {
         "kind": table.kind,

@@ -7,15 +7,17 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedray.base.errors import InputError
 from fedray.base.table import Table
-from fedray.encoding.tables import AnyEncoding, FixedPoint
+from fedray.encoding.tables import AnyEncoding, DeviceNoiseTable, EncodingTable, FixedPoint
 from fedray.mechanisms.accounting.calibration import largest_sensitivity
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.files import strategy_beside
+from fedray.mechanisms.integer_toeplitz import integer_of
 from fedray.mechanisms.registry import BLT, AnyStrategy, Identity
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario.clipping import AnyClipping, FixedClipping, NoClipping
+from fedray.scenario.trust import AnyTrust, DevicesTrust, LocalTrust, ServerTrust
 
 NO_GUARANTEE = "no guarantee: no noise was added"
 """Text in place of every privacy figure of a run without noise."""
@@ -107,7 +109,12 @@ class Privacy(Table):
         # Left out at its default, so that scenarios without the key keep their digest.
         exclude_if=lambda encoding: encoding == FixedPoint(),
     )
-
+    trust: AnyTrust = Field(
+        default=ServerTrust(),
+        description="Who is trusted with updates without noise: a table with `kind`.",
+        # Left out at its default, so that scenarios without the key keep their digest.
+        exclude_if=lambda trust: trust == ServerTrust(),
+    )
     stop_at: StopAt | None = None
     """Table: a budget at which a simulation ends early. Default: it commits all rounds. A training
         uses the rounds of its trace."""
@@ -122,9 +129,20 @@ class Privacy(Table):
     mechanism without negative entries."""
 
     @property
+    def sent(self) -> EncodingTable:
+        """Table of how updates are sent and summed: that of the trust, if devices add the noise,
+        else `encoding`."""
+        return self.trust if isinstance(self.trust, DeviceNoiseTable) else self.encoding
+
+    @property
     def strategy(self) -> Strategy | None:
-        """Strategy matrix of the noise; None if no noise is added."""
-        return None if isinstance(self.mechanism, NoNoise) else self.mechanism
+        """Strategy matrix of the noise; None if no noise is added. If devices add the noise of
+        correlated rounds, it is that of `mechanism` with whole coefficients."""
+        if isinstance(self.mechanism, NoNoise):
+            return None
+        if not isinstance(self.trust, DevicesTrust):
+            return self.mechanism
+        return integer_of(self.mechanism, self.trust.coefficient_bits, self.trust.coefficients)
 
     def needed_strategy(self) -> Strategy:
         """Returns the strategy matrix for what has no meaning without noise. Raises InputError."""
@@ -192,7 +210,7 @@ class Privacy(Table):
         for other in sorted(others & self.model_fields_set):
             if getattr(self, other) is not None:
                 raise ValueError(f"{key}={most:g} with {other}: leave one of the two out")
-        if self.strategy is None or self.encoding.adds_noise:
+        if self.strategy is None or self.sent.adds_noise:
             raise ValueError(f"{key}={most:g}: the server adds no noise; leave {key} out")
         # Whatever reads the noise before it is calibrated gets no number to rely on.
         object.__setattr__(self, "noise_multiplier", math.nan)
@@ -200,23 +218,35 @@ class Privacy(Table):
 
     @model_validator(mode="after")
     def _devices_can_add_the_noise(self) -> Self:
-        # A device sees one round, so its noise cannot cancel that of rounds before.
-        if self.encoding.adds_noise and not isinstance(self.mechanism, Identity):
+        if not isinstance(self.trust, DeviceNoiseTable):
+            return self
+        kind = self.trust.kind
+        if self.strategy is None:
             raise ValueError(
-                f"encoding.kind={self.encoding.kind!r} with "
-                f"mechanism.kind={self.mechanism.kind!r}: devices cannot add noise that is "
-                "correlated between rounds; use the mechanism identity, or the encoding secagg"
+                f"trust.kind={kind!r} with mechanism.kind='none': devices would add no noise; "
+                "name another mechanism, or leave trust out"
             )
-        if self.encoding.adds_noise and self.clipping.counts_short:
+        if isinstance(self.trust, LocalTrust) and not isinstance(self.mechanism, Identity):
             raise ValueError(
-                f"encoding.kind={self.encoding.kind!r} with clipping.kind={self.clipping.kind!r}: "
-                "counts of short updates need noise that the server adds; use another clipping, or "
-                "the encoding secagg"
+                f"trust.kind='local' with mechanism.kind={self.mechanism.kind!r}: a device adds "
+                "its noise to one update, independently of earlier rounds; use the mechanism "
+                "identity, or trust.kind='devices'"
             )
-        if self.encoding.adds_noise and self.stop_at is not None:
+        if self.encoding != FixedPoint():
             raise ValueError(
-                f"encoding.kind={self.encoding.kind!r} with stop_at: the budget counts only noise "
-                "that the server adds; leave stop_at out, or use the encoding secagg"
+                f"trust.kind={kind!r} with encoding.kind={self.encoding.kind!r}: its updates are "
+                "encoded by the keys of trust; leave encoding out"
+            )
+        if self.clipping.counts_short:
+            raise ValueError(
+                f"trust.kind={kind!r} with clipping.kind={self.clipping.kind!r}: counts of short "
+                "updates need noise that the server adds; use another clipping, or "
+                "trust.kind='server'"
+            )
+        if self.stop_at is not None:
+            raise ValueError(
+                f"trust.kind={kind!r} with stop_at: the budget counts only noise that the server "
+                "adds; leave stop_at out, or use trust.kind='server'"
             )
         return self
 
@@ -234,7 +264,7 @@ class Privacy(Table):
                 f"clipping.kind='none' with mechanism.kind={self.mechanism.kind!r}: the noise is "
                 "scaled by the clip norm; take another clipping, or the mechanism none"
             )
-        if not is_clipped and not isinstance(self.encoding, FixedPoint):
+        if not is_clipped and not isinstance(self.sent, FixedPoint):
             raise ValueError(
                 f"clipping.kind='none' with encoding.kind={self.encoding.kind!r}: sums modulo M "
                 "have room for clipped updates only; take another clipping, or fixed_point"

@@ -20,7 +20,7 @@ from fedray.base.regular_file import read_input
 from fedray.base.rounding import given, up
 from fedray.base.table import Table
 from fedray.encoding.encoding import SumSetting
-from fedray.encoding.tables import FixedPoint
+from fedray.encoding.tables import ModularTable
 from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
 from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.strategy import Strategy
@@ -267,12 +267,12 @@ class Scenario(Table):
                     f"rounds.{key}={devices}: exceeds the {usable:.0f} devices that are usable by "
                     "population.reach and unreachable; lower it or raise the population"
                 )
-        encoding, clipping = self.privacy.encoding.kind, self.privacy.clipping
-        if encoding != "fixed_point":
+        encoding, clipping = self.privacy.sent, self.privacy.clipping
+        if isinstance(encoding, ModularTable):
             raise ValueError(
-                f"privacy.encoding.kind={encoding!r} with rounds.mode='buffered': a device must "
-                "encode its update for the round that sums it, but cannot know which buffer its "
-                "report will be in; use fixed_point"
+                f"{encoding.place}.kind={encoding.kind!r} with rounds.mode='buffered': a device "
+                "must encode its update for the round that sums it, but cannot know which buffer "
+                "its report will be in; use fixed_point"
             )
         if clipping.later_norms is not None:
             raise ValueError(
@@ -450,9 +450,10 @@ class Scenario(Table):
                 "training.weighting.kind='mean': it divides by the number of devices in a round, "
                 "which is secret in a Poisson sample; use 'fixed' or 'clipped'"
             )
-        if not isinstance(self.privacy.encoding, FixedPoint):
+        sent = self.privacy.sent
+        if isinstance(sent, ModularTable):
             raise ValueError(
-                f"privacy.encoding.kind={self.privacy.encoding.kind!r}: it is made for at most "
+                f"{sent.place}.kind={sent.kind!r}: it is made for at most "
                 "rounds.report_goal devices, but a Poisson sample may have more, or none; use "
                 "'fixed_point'"
             )

@@ -48,7 +48,7 @@ from fedray.base.rounding import given, up
 from fedray.encoding.encoding import Encoding
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
-from fedray.encoding.tables import DiscreteGaussian, ModularTable
+from fedray.encoding.tables import DeviceNoiseTable, ModularTable
 from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.sensitivity import PatternSensitivities
@@ -245,7 +245,7 @@ def run_canary(
         RunFailed: no noise is added at all.
     """
     scenario.privacy.needed_strategy()  # refuses a scenario without noise
-    adds_noise = scenario.privacy.encoding.adds_noise
+    adds_noise = scenario.privacy.sent.adds_noise
     if coordinates is None:
         coordinates = COORDINATES_OF_DEVICES_NOISE if adds_noise else COORDINATES
     if not 256 <= coordinates <= 1 << 20:
@@ -485,7 +485,7 @@ def _contribution(
     """
     expected = setup.longest * weights
     variance = (_PRECISION * expected) ** 2
-    table = setup.scenario.privacy.encoding
+    table = setup.scenario.privacy.sent
     # Each canary rounds every coordinate after the rotation, by a variance of 1/4 step^2 at most.
     if isinstance(table, ModularTable):
         variance += 0.25 / table.scale**2
@@ -547,7 +547,7 @@ class _Setup(NamedTuple):
         # Integer sums are sized by the goal, and all canaries of a round come at once. Where
         # devices add noise, every device of the goal must be there.
         goal = math.ceil(canaries / recorded.least_share)
-        if not privacy.encoding.adds_noise:
+        if not privacy.sent.adds_noise:
             goal = max(goal, scenario.rounds.report_goal)
         silent, denominator, least, effect = 0, None, math.inf, 1.0
         if isinstance(weighting, FixedDenominator):
@@ -559,7 +559,7 @@ class _Setup(NamedTuple):
             silent, effect = 3 * canaries, 2.0
         dimension = has_canary.size * len(layer_norms)
         trained = _with_room(scenario, goal, dimension)
-        encoding = encoding_of(trained.privacy.encoding, trained.sum_setting(dimension))
+        encoding = encoding_of(trained.privacy.sent, trained.sum_setting(dimension))
         # An update that is at the norm of every layer is as long as the root of their squares.
         longest = math.hypot(*layer_norms) / privacy.clip_norm
         return cls(
@@ -590,8 +590,8 @@ class _Setup(NamedTuple):
 
     def grain(self) -> float:
         """Distance of a coordinate's noise values, in contribution norms; 0 if continuous."""
-        table = self.scenario.privacy.encoding
-        if not isinstance(table, DiscreteGaussian):
+        table = self.scenario.privacy.sent
+        if not isinstance(table, DeviceNoiseTable):
             return 0.0
         # A rotated coordinate is a signed sum of whole steps, whose parity is the same for all.
         steps = 2.0 / math.sqrt(padded(table.parameters))
@@ -605,7 +605,7 @@ class _Setup(NamedTuple):
         quarter of the standard deviation of a measured variance: of a round, of all rounds and of
         the best test's answers. So it hardly adds to false alarms.
         """
-        table, z = self.scenario.privacy.encoding, self.scenario.update_noise_multiplier
+        table, z = self.scenario.privacy.sent, self.scenario.update_noise_multiplier
         if not isinstance(table, ModularTable):
             return
         # The mean over n rounds scatters less by sqrt(n), and only the pattern's rounds round.
@@ -620,7 +620,7 @@ class _Setup(NamedTuple):
         least_square = 4.0 * added / math.sqrt(2.0 / self.canaries) / z**2
         if (table.scale * self.encoding.contribution_norm(1.0)) ** 2 < least_square:
             raise InputError.of(
-                "privacy.encoding.scale",
+                f"{table.place}.scale",
                 table.scale,
                 f"is too coarse: the rounding of {self.canaries:,} canaries would be taken for "
                 "noise",
@@ -633,13 +633,13 @@ def _with_room(scenario: Scenario, goal: int, dimension: int) -> Scenario:
     """The scenario with full noise, rounds of `goal` devices, a model of D parameters, and a server
     that adds the mean to the model as it is."""
     after_the_last = scenario.rounds.count + 1
-    encoding = scenario.privacy.encoding
+    encoding = scenario.privacy.sent
     # Else the noise on counts would follow from the goal here.
     privacy: dict[str, Any] = {
         "clipping": scenario.privacy.clipping.counting_as(scenario.rounds.report_goal)
     }
-    if isinstance(encoding, DiscreteGaussian):
-        privacy["encoding"] = encoding.model_copy(update={"parameters": dimension})
+    if isinstance(encoding, DeviceNoiseTable):
+        privacy["trust"] = encoding.model_copy(update={"parameters": dimension})
     rounds = {"report_goal": goal, "uploads": None}
     if scenario.rounds.uploads is not None:
         rounds["mode"] = "on-device"
@@ -824,7 +824,7 @@ def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Pattern
         # A model's age is its round less the version that the device was sent.
         staleness |= {index: index - version for index, version in zip(*own, strict=True)}
     shares: tuple[float, ...] = ()
-    if scenario.privacy.encoding.adds_noise:
+    if scenario.privacy.sent.adds_noise:
         # State 0 is committed: an abandoned attempt released nothing.
         accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
         # Devices beyond the goal add noise that no privacy rests on here.

@@ -290,7 +290,7 @@ def _trained_patterns(scenario: Scenario, trace: Trace) -> tuple[Patterns, float
 def _upper_epsilon(scenario: Scenario, trained: Patterns, factor: float) -> float | None:
     """Returns the exact epsilon of all models of this training; None without a figure."""
     privacy = scenario.privacy
-    if privacy.strategy is None or privacy.encoding.adds_noise:
+    if privacy.strategy is None or privacy.sent.adds_noise:
         return None
     sensitivity = factor * trace_sensitivity(privacy.strategy, trained).value
     return gaussian_epsilon(sensitivity / privacy.noise_multiplier, privacy.delta)

@@ -133,7 +133,8 @@ class EncodingFigures(TypedDict):
     """The encoding of updates, as training.json records it."""
 
     kind: str
-    """Kind of the scenario's `privacy.encoding`."""
+    """Kind of the scenario's `privacy.encoding`, or of its `privacy.trust` if devices
+    add the noise."""
     bits_per_parameter: float
     """Number of bits that a device sends per round and parameter."""
     inflation: float

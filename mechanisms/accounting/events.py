@@ -197,6 +197,9 @@ class DiscreteGaussianSum(Event):
     """Number of devices that reported, whose noise is in the sum."""
     dimension: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
     """d, number of coordinates of the vectors."""
+    rounds: Annotated[int, Field(ge=1, lt=MOST_COUNT)] = 1
+    """Number of sums, each with noise of its own, that a device changes at most; `sensitivity` is
+    then the root of the sum of the squared changes."""
 
     @property
     def noise_at_unit_sensitivity(self) -> float:

@@ -70,7 +70,7 @@ def _rho_besides_failure(event: Event) -> float:
             return event.mu**2 / 2
         case DiscreteGaussianSum():
             apart = 1.0 / event.noise_at_unit_sensitivity
-            return (apart + event.tau * math.sqrt(event.dimension)) ** 2 / 2
+            return (apart + event.tau * math.sqrt(event.dimension * event.rounds)) ** 2 / 2
         case ApproximateDP():
             return event.epsilon**2 / 2
         case PostProcessed():

@@ -54,7 +54,7 @@ class ModelAggregator:
         dimension = parameters.size
         self._parameters_D = torch.tensor(parameters, device=self._device)
         self._encoding = encoding_of(
-            self._scenario.privacy.encoding, self._scenario.sum_setting(dimension)
+            self._scenario.privacy.sent, self._scenario.sum_setting(dimension)
         )
         self._total_P = self._encoding.zero_sum()
         self._noise: NoiseStream = noise_stream(

@@ -215,7 +215,7 @@ def test_what_has_no_such_noise_is_refused_in_one_line(trace_of, small, tmp_path
     of_devices = small(
         *RULES,
         "privacy.mechanism={kind='identity'}",
-        "privacy.encoding={kind='discrete_gaussian', parameters=9}",
+        "privacy.trust={kind='devices', parameters=9}",
     )
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "tasks.json").write_text("{}")

@@ -216,7 +216,7 @@ def test_more_devices_than_the_goal_help_what_was_observed_only(small, trace_of)
         "rounds.closing={kind='at_least', open_minutes=5.0}",
         "privacy.noise_multiplier=4.0",
         "privacy.mechanism={kind='identity'}",
-        "privacy.encoding={kind='discrete_gaussian', parameters=1000, scale=4096}",
+        "privacy.trust={kind='devices', parameters=1000, scale=4096}",
     )
     claim = Claim(mechanism=Identity(), noise_multiplier=4.0, max_participations=1, rho=0.02)
     audit = audit_trace(trace_of([[0]] * 4, 1, scenario), claim=claim)

@@ -260,7 +260,7 @@ def test_a_claim_s_figures_are_given_for_persons_of_a_log(tmp_path: Path) -> Non
 
 
 def test_noise_of_devices_gives_a_person_m_squared_times_rho(trace_of, small) -> None:
-    encoding = 'privacy.encoding={kind="discrete_gaussian", parameters=1000, scale=4096}'
+    encoding = 'privacy.trust={kind="devices", parameters=1000, scale=4096}'
     mechanism = 'privacy.mechanism={kind="identity"}'
     scenario = small(*OWNED, encoding, mechanism)
     trace = trace_of([[0], [0], [1]], 2, scenario, [0, 0, 2])

@@ -356,7 +356,7 @@ STATEMENTS = {
     "secure aggregation": ("privacy.encoding={kind='secagg', scale=5000}",),
     "noise of devices": (
         "privacy.mechanism={kind='identity'}",
-        "privacy.encoding={kind='discrete_gaussian', parameters=1000, scale=4096}",
+        "privacy.trust={kind='devices', parameters=1000, scale=4096}",
     ),
     "training": ("training.enabled=true", "training.cohort_sample=100"),
     "owners": ("population.owners={mean_devices=1.4, most_devices=3}",),

@@ -88,7 +88,7 @@ SETTINGS = {
     ),
     "secagg": ("privacy.encoding={kind='secagg', scale=1000}",),
     "noise of devices": (
-        "privacy.encoding={kind='discrete_gaussian', parameters=30320}",
+        "privacy.trust={kind='devices', parameters=30320}",
         "privacy.mechanism={kind='identity'}",
     ),
 }

@@ -12,11 +12,11 @@ from fedray.encoding import tensors
 from fedray.encoding.encoding import ClippedUpdates, Encoding, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
-from fedray.encoding.tables import AnyEncoding, DiscreteGaussian, FixedPoint, SecAgg
+from fedray.encoding.tables import AnyEncoding, DevicesTrust, FixedPoint, SecAgg
 from fedray.scenario.clipping import Clip
 
 ENCODINGS: dict[str, AnyEncoding] = {
-    "discrete_gaussian": DiscreteGaussian(parameters=1),
+    "discrete_gaussian": DevicesTrust(parameters=1),
     "fixed_point": FixedPoint(),
     "secagg": SecAgg(scale=1000),
     "secagg, more room": SecAgg(scale=1 << 20, modulus_bits=40),
@@ -36,8 +36,8 @@ DEVICES = 12
 
 def made(kind: str, dimension: int) -> Encoding:
     table = ENCODINGS[kind]
-    if isinstance(table, DiscreteGaussian):
-        table = DiscreteGaussian(parameters=dimension)
+    if isinstance(table, DevicesTrust):
+        table = DevicesTrust(parameters=dimension)
     return encoding_of(table, SumSetting(dimension, DEVICES, DEVICES, 1.0, seed=11))
 
 

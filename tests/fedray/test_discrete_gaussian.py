@@ -20,11 +20,11 @@ from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.clients.clipping import clip_whole
 from fedray.clients.trainer import LocalTrainer
-from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
+from fedray.encoding.device_noise import DeviceNoiseEncoding
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import device_variance, inflation, largest_square, padded
-from fedray.encoding.tables import DiscreteGaussian
+from fedray.encoding.tables import DevicesTrust
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Repeated
 from fedray.mechanisms.registry import Identity
@@ -102,12 +102,12 @@ def test_a_variance_is_never_rounded_down_and_hardly_up(variance: Fraction) -> N
 
 def made(
     devices: int = 100, sampled: int | None = None, z: float = 1.0, dimension: int = 500, **keys
-) -> DiscreteGaussianEncoding:
-    table = DiscreteGaussian(parameters=dimension, **keys)
-    return DiscreteGaussianEncoding(table, SumSetting(dimension, devices, sampled or devices, z, 3))
+) -> DeviceNoiseEncoding:
+    table = DevicesTrust(parameters=dimension, **keys)
+    return DeviceNoiseEncoding(table, SumSetting(dimension, devices, sampled or devices, z, 3))
 
 
-def zeros(encoding: DiscreteGaussianEncoding, devices: int, round_index: int = 0) -> np.ndarray:
+def zeros(encoding: DeviceNoiseEncoding, devices: int, round_index: int = 0) -> np.ndarray:
     """The decoded sum of devices that send noise alone."""
     total = encoding.zero_sum()
     encoding.encode_zeros_into(total, np.arange(devices, dtype=np.uint64), round_index)
@@ -173,7 +173,7 @@ def test_a_sum_does_not_depend_on_how_devices_are_grouped() -> None:
     [
         (
             {"scale": 100, "devices": 100_000, "z": 0.5},
-            ["privacy.encoding.scale=100", "below 0.25", "a scale of at least 317"],
+            ["privacy.trust.scale=100", "below 0.25", "a scale of at least 317"],
         ),
         ({"scale": 1 << 29, "z": 100.0}, ["scale=536870912", "take a smaller scale"]),
         ({"modulus_bits": 12}, ["modulus_bits=12", "wrap"]),
@@ -189,16 +189,16 @@ def test_steps_that_do_not_fit_the_noise_are_refused(keys, parts: list[str]) -> 
 def discrete(small, *overrides: str):
     return small(
         "privacy.mechanism={kind='identity'}",
-        "privacy.encoding={kind='discrete_gaussian', parameters=30320}",
+        "privacy.trust={kind='devices', parameters=30320}",
         *overrides,
     )
 
 
 def test_what_devices_cannot_add_noise_for_is_refused(small) -> None:
     with pytest.raises(ScenarioError, match=r"mechanism\.kind='blt': devices cannot add noise"):
-        small("privacy.encoding={kind='discrete_gaussian', parameters=9}")
+        small("privacy.trust={kind='devices', parameters=9}")
     with pytest.raises(ScenarioError, match=r"privacy\.encoding\.parameters is missing"):
-        small("privacy.mechanism={kind='identity'}", "privacy.encoding={kind='discrete_gaussian'}")
+        small("privacy.mechanism={kind='identity'}", "privacy.trust={kind='devices'}")
     with pytest.raises(ScenarioError, match=r"clipping\.kind='adaptive': counts of short updates"):
         discrete(small, "privacy.clipping={kind='adaptive'}")
     with pytest.raises(
@@ -244,7 +244,7 @@ def test_a_model_trains_with_the_noise_of_its_devices(small, tmp_path) -> None:
         "privacy.noise_multiplier=0.5",
         "rounds.count=6",
     )
-    secure = discrete(small, *common, "privacy.encoding.scale=4096")
+    secure = discrete(small, *common, "privacy.trust.scale=4096")
     trace = simulate(secure, HERE, tmp_path / "t")
     runs = [
         train(trace, value, HERE, tmp_path / name)
@@ -316,7 +316,7 @@ def test_a_claim_is_held_against_the_noise_of_that_round(trace_of, small) -> Non
 def test_coarse_steps_cost_privacy(trace_of, small) -> None:
     """With a variance of one step per device, a sum of two is not quite a discrete Gaussian: tau is 4e-4, by hand 10 exp(-pi^2 sigma^2)."""
     scenario = discrete(small, "privacy.noise_multiplier=0.015", "rounds.report_goal=4")
-    coarse = scenario.with_overrides("privacy.encoding.scale=100")
+    coarse = scenario.with_overrides("privacy.trust.scale=100")
     variance = float(device_variance(0.015, 100, padded(30320), 4))
     used = audit_trace(trace_of(PATTERNS, 3, coarse)).mechanisms[0]
     assert isinstance(used.noise, DeviceNoise)

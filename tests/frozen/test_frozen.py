@@ -80,7 +80,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "always on, at least, discrete": (
         "availability={model='always_on'}",
         "rounds.closing={kind='at_least', open_minutes=5.0}",
-        "privacy.encoding={kind='discrete_gaussian', parameters=1000}",
+        "privacy.trust={kind='devices', parameters=1000}",
         IDENTITY,
     ),
     "buffered": (

@@ -75,7 +75,7 @@ BASES: tuple[dict[str, Any], ...] = (
     {**ALWAYS_ON, "rounds": {"mode": "buffered", "count": 6, "report_goal": 20, "max_days": 3.0, "buffer": {"concurrency": 60, "max_staleness": 2}}},
     {**ALWAYS_ON, "rounds": {"mode": "upload-then-train", "count": 6, "report_goal": 20, "max_days": 3.0, "uploads": {**UPLOADS, "schedule": {"kind": "cyclic", "min_sep": 2}}}},
     {**ALWAYS_ON, "rounds": {"mode": "upload-then-train", "count": 6, "report_goal": 20, "max_days": 3.0, "uploads": {**UPLOADS, "schedule": {"kind": "poisson", "probability": 0.05}}}, "privacy": {"noise_multiplier": 2.0, "mechanism": {"kind": "identity"}}},
-    {**ALWAYS_ON, "privacy": {"noise_multiplier": 8.0, "mechanism": {"kind": "identity"}, "encoding": {"kind": "discrete_gaussian", "parameters": 8, "scale": 4096}}},
+    {**ALWAYS_ON, "privacy": {"noise_multiplier": 8.0, "mechanism": {"kind": "identity"}, "trust": {"kind": "devices", "parameters": 8, "scale": 4096}}},
 )  # fmt: skip
 """Small scenarios of every mode, on top of `BASE`."""
 TRAINED: tuple[tuple[int, dict[str, Any]], ...] = (

@@ -16,7 +16,7 @@ from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, RunFailed
 from fedray.clients.canaries import Canaries, CanaryTrainer
 from fedray.encoding import secagg
-from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
+from fedray.encoding.device_noise import DeviceNoiseEncoding
 from fedray.encoding.norms import inflation
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -44,7 +44,7 @@ KINDS = {
     "secagg": ("privacy.encoding={kind='secagg', scale=4096}",),
     "discrete_gaussian": (
         IDENTITY,
-        "privacy.encoding={kind='discrete_gaussian', scale=4096, parameters=10}",
+        "privacy.trust={kind='devices', scale=4096, parameters=10}",
     ),
     "adaptive": (TREE, "privacy.clipping={kind='adaptive', count_noise=0.7}"),
     "adaptive_secagg": (
@@ -175,19 +175,19 @@ def modulus_for_one_device(patch: pytest.MonkeyPatch) -> dict:
 
 
 def discarded_noise_shares(patch: pytest.MonkeyPatch) -> dict:
-    patch.setattr(DiscreteGaussianEncoding, "encode_zeros_into", lambda self, *given: None)
+    patch.setattr(DeviceNoiseEncoding, "encode_zeros_into", lambda self, *given: None)
     return {}
 
 
 def half_of_the_variance(patch: pytest.MonkeyPatch) -> dict:
-    whole = DiscreteGaussianEncoding._send
+    whole = DeviceNoiseEncoding._send
 
     def every_second(self, total_P, steps_P, device_id, round_index):
         if device_id % 2:
             return secagg._add_modulo(total_P, steps_P, self.modulus)
         return whole(self, total_P, steps_P, device_id, round_index)
 
-    patch.setattr(DiscreteGaussianEncoding, "_send", every_second)
+    patch.setattr(DeviceNoiseEncoding, "_send", every_second)
     return {}
 
 

@@ -705,7 +705,7 @@ def test_a_run_that_diverged_has_no_mean_and_is_still_shown(trace, trained_of) -
 ENCODINGS = {
     "fixed_point": "privacy.encoding.kind=fixed_point",
     "secagg": "privacy.encoding={kind='secagg', scale=4096}",
-    "discrete_gaussian": "privacy.encoding={kind='discrete_gaussian', scale=4096, parameters=2}",
+    "discrete_gaussian": "privacy.trust={kind='devices', scale=4096, parameters=2}",
     "adaptive": "privacy.clipping.kind=adaptive",
 }
 

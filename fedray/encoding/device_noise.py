@@ -27,13 +27,13 @@ from fedray.base.rng import Stream, stream_key
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.norms import device_variance, largest_square
 from fedray.encoding.secagg import SecAggEncoding
-from fedray.encoding.tables import LEAST_DEVICE_VARIANCE, DiscreteGaussian
+from fedray.encoding.tables import LEAST_DEVICE_VARIANCE, DeviceNoiseTable
 
 ROOM = 9
 """Number of standard deviations of a sum's noise that fit into M."""
 
 
-class DiscreteGaussianEncoding(SecAggEncoding):
+class DeviceNoiseEncoding(SecAggEncoding):
     """Sums modulo M of updates and noise.
 
     Raises:
@@ -43,25 +43,24 @@ class DiscreteGaussianEncoding(SecAggEncoding):
 
     adds_noise = True
 
-    def __init__(self, table: DiscreteGaussian, setting: SumSetting) -> None:
+    def __init__(self, table: DeviceNoiseTable, setting: SumSetting) -> None:
         if table.parameters != setting.dimension:
             raise ScenarioError.of(
-                "privacy.encoding.parameters",
+                "privacy.trust.parameters",
                 table.parameters,
                 f"is not the model's number of parameters, {setting.dimension:,}, on which the "
                 "privacy depends",
                 f"set it to {setting.dimension}",
             )
         super().__init__(table, setting)
-        variance = device_variance(
-            setting.noise_multiplier, table.scale, self._coordinates, setting.devices
-        )
+        shares = table.sharing(setting.devices)
+        variance = device_variance(setting.noise_multiplier, table.scale, self._coordinates, shares)
         if variance < LEAST_DEVICE_VARIANCE:
-            finer = math.sqrt(LEAST_DEVICE_VARIANCE * setting.devices) / setting.noise_multiplier
+            finer = math.sqrt(LEAST_DEVICE_VARIANCE * shares) / setting.noise_multiplier
             raise ScenarioError.of(
-                "privacy.encoding.scale",
+                "privacy.trust.scale",
                 table.scale,
-                f"is too coarse: one of {setting.devices:,} devices would add noise of variance "
+                f"is too coarse: one of {shares:,} devices would add noise of variance "
                 f"{float(variance):.3g} steps^2, and nothing is proven below "
                 f"{LEAST_DEVICE_VARIANCE:g}",
                 f"take a scale of at least {math.ceil(finer):,}",
@@ -70,7 +69,7 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         own = variance * setting.sampled / setting.devices
         if own > MOST_DEVIATION**2:
             raise ScenarioError.of(
-                "privacy.encoding.scale",
+                "privacy.trust.scale",
                 table.scale,
                 f"is too fine: the noise of a device deviates by {math.sqrt(own):.3g} steps; "
                 f"the most is {MOST_DEVIATION:,}",
