@@ -229,6 +229,11 @@ class Figure:
     subject: Subject = UNKNOWN
     """Subject of all points; a series of another one says so in its name."""
 
+    @property
+    def caption(self) -> str:
+        """The title and the subject."""
+        return ", ".join(filter(None, (self.title, str(self.subject))))
+
     def under(self, whole: Subject) -> "Figure":
         """Returns the figure with the facets of `whole` where its subject has none."""
         return replace(self, subject=self.subject.under(whole))
