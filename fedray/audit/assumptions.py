@@ -7,9 +7,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fedray.base.input_files import files_text
 from fedray.base.rounding import given, shown_noise
+from fedray.encoding.tables import DeviceNoiseTable
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.scenario import Scenario
 from fedray.scenario.data import FormedData
+from fedray.scenario.trust import AnyTrust, ServerTrust
 from fedray.trace.imported import AS_THEY_ARE, BY_LIST, BY_RANK, COPIED, ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -82,6 +84,14 @@ DISTRIBUTED = (
     "The server sees sums of secure aggregation and nothing else (distributed model), and every "
     "model after every round is released."
 )
+ENCLAVE = (
+    "An enclave sums the updates and adds the noise. Its hardware and its code are trusted, its "
+    "operator is not. Every model after every round is released."
+)
+LOCAL = (
+    "Devices add noise to what they send (local model), and every model after every round is "
+    "released."
+)
 CLIPPED = (
     "Every update was clipped to the clip norm, and the noise is the mechanism's with the stated "
     "multiplier."
@@ -97,6 +107,20 @@ FLOATING = (
 WHOLE_NUMBERS = (
     "Noise is drawn by the devices, exactly and in whole numbers; every accepted device is taken "
     "to add its own."
+)
+ENCRYPTED = "Messages are encrypted, so the network sees their times and sizes only."
+HARDWARE = (
+    "The enclave's hardware keeps its secrets. Devices send only to code whose recorded digest it "
+    "attests."
+)
+POLICY = "The enclave keeps the rules of participation and makes the draws, not its operator."
+STORE = (
+    "The store opens agreed sums only, as long as at most {share} of the devices that run its "
+    "protocol are malicious."
+)
+HONEST = (
+    "At most {share} of the devices in a sum are malicious, and the others add their noise. Wrong "
+    "noise or wrong updates cost accuracy, not privacy."
 )
 TUNING = (
     "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for."
@@ -237,14 +261,6 @@ def _counts_short(audited: Scenario | ImportedTrace) -> bool:
     return isinstance(audited, Scenario) and audited.count_noise is not None
 
 
-def _server_adds_noise(audited: Scenario | ImportedTrace) -> bool:
-    return isinstance(audited, ImportedTrace) or not audited.privacy.sent.adds_noise
-
-
-def _devices_add_noise(audited: Scenario | ImportedTrace) -> bool:
-    return not _server_adds_noise(audited)
-
-
 def _every_participation(log: ImportedTrace) -> str:
     rows = " but those left out" if log.incompleteness else ""
     joined = ", once ids that differ in writing are joined" if log.run.get("joined_ids") else ""
@@ -330,14 +346,19 @@ def _rounds_file_times(log: ImportedTrace) -> str:
 _OF_EVERY_AUDIT: tuple[Row[Scenario | ImportedTrace], ...] = (
     Row(ADJACENCY, _DEFINITION, lambda audited: not _counts_short(audited), "adjacency"),
     Row(ADJACENCY_WITH_COUNTS, _DEFINITION, _counts_short, "adjacency"),
-    Row(CENTRAL, ASSUMED, _server_adds_noise, "trust"),
-    Row(DISTRIBUTED, ASSUMED, _devices_add_noise, "trust"),
     Row(CLIPPED, _IN_EVERY_AUDIT),
     Row(UNPROTECTED_TIMES, _IN_EVERY_AUDIT),
-    Row(FLOATING, _IN_EVERY_AUDIT, _server_adds_noise),
-    Row(WHOLE_NUMBERS, _IN_EVERY_AUDIT, _devices_add_noise),
     Row(TUNING, _IN_EVERY_AUDIT),
 )
+OF_TRUST: tuple[Row[AnyTrust], ...] = (
+    Row(CENTRAL, ASSUMED, lambda trust: trust.kind == "server", "trust"),
+    Row(DISTRIBUTED, ASSUMED, lambda trust: trust.kind == "devices", "trust"),
+    Row(ENCLAVE, ASSUMED, lambda trust: trust.kind == "enclave", "trust"),
+    Row(LOCAL, ASSUMED, lambda trust: trust.kind == "local", "trust"),
+    Row(FLOATING, _IN_EVERY_AUDIT, lambda trust: not isinstance(trust, DeviceNoiseTable)),
+    Row(WHOLE_NUMBERS, _IN_EVERY_AUDIT, lambda trust: isinstance(trust, DeviceNoiseTable)),
+)
+"""Assumptions about whoever adds the noise."""
 OF_RUNS: tuple[Row[Scenario], ...] = (
     Row(
         "Unit of privacy: one device and all its updates.",
@@ -394,18 +415,23 @@ OF_LOGS: tuple[Row[ImportedTrace], ...] = (
 """Assumptions about logs."""
 
 
-def assumptions_of(scenario: Scenario | None, log: ImportedTrace | None) -> tuple[Assumption, ...]:
+def assumptions_of(
+    scenario: Scenario | None, log: ImportedTrace | None, trust: AnyTrust | None = None
+) -> tuple[Assumption, ...]:
     """Returns the assumptions of an audit, each a sentence with its source; those common to all
     audits come first.
 
     Args:
         scenario: scenario of a simulated run; None for a log.
         log: an imported log, which has assumptions of its own; None for a simulated run.
+        trust: trust that a claim about a log states; None for a trusted server.
     """
     if log is not None:
-        return tuple(each for row in OF_LOGS for each in row.of(log))
+        of_trust = (each for row in OF_TRUST for each in row.of(trust or ServerTrust()))
+        return (*of_trust, *(each for row in OF_LOGS for each in row.of(log)))
     assert scenario is not None
-    return tuple(each for row in OF_RUNS for each in row.of(scenario))
+    of_trust = (each for row in OF_TRUST for each in row.of(scenario.privacy.trust))
+    return (*of_trust, *(each for row in OF_RUNS for each in row.of(scenario)))
 
 
 def assumptions_of_import(log: ImportedTrace) -> tuple[Assumption, ...]:

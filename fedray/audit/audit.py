@@ -31,17 +31,18 @@ from fedray.audit.guarantees import OBSERVED_LIMITS, Guarantee
 from fedray.audit.mechanism_audit import MechanismAudit, Release
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import AuditedEncoding, Noise, ServerNoise
+from fedray.audit.observers import Observer, Releases, releases_of
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import Clients, Persons
 from fedray.audit.questions import ONLY_ANSWERS, AnswerPrivacy
-from fedray.audit.released import ReleasedEvent, events_of, write_events
+from fedray.audit.released import ReleasedEvent, check_has_events, events_of, write_events
 from fedray.audit.rules import Violations
 from fedray.base.document import IfAny, InJson, Key, NotInJson, json_of
-from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.mechanisms.comparison import NOT_COMPARABLE, Utility, compared
 from fedray.scenario import Scenario
+from fedray.scenario.trust import AnyTrust
 from fedray.trace.imported import ImportedTrace, LeftOut
 from fedray.trace.reader import Trace
 
@@ -122,6 +123,8 @@ class Audit(DrawnResult):
     """The claim, or None."""
     corrected: NotInJson[Guarantee | None]
     """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
+    trust: NotInJson[AnyTrust | None]
+    """Trust of the run, or that which the claim states about a log; None for other logs."""
     rests_on: NotInJson[tuple[Assumption, ...]]
     """Assumptions behind the figures, each with its source."""
     classes: tuple[ClassShare, ...]
@@ -193,17 +196,7 @@ class Audit(DrawnResult):
         """Whether the epsilon on which a guarantee may rest meets the scenario's
         `privacy.wanted_epsilon`. Absent without one, for a log or a claim, and at another
         mechanism, noise or smaller delta."""
-        own = None if self.scenario is None else self.scenario.privacy
-        found = self.basis.guarantee
-        is_run = isinstance(self.trace, Trace) and not self.findings and self.is_of_run
-        if own is None or own.wanted_epsilon is None or not is_run:
-            return None
-        if found is None or found.epsilon is None:
-            return False
-        # Epsilon falls as delta rises, so one that misses at a larger delta misses at its own.
-        is_met = found.epsilon <= own.wanted_epsilon
-        is_sure = found.delta == own.delta or (found.delta > own.delta and not is_met)
-        return is_met if is_sure else None
+        return self._words.meets_target
 
     @cached_property
     def without_breakers(self) -> IfAny[Guarantee | None]:
@@ -231,6 +224,19 @@ class Audit(DrawnResult):
         )
         corrected = None if broken_noise(self.findings) or not guarantees else self.corrected
         return basis_of(guarantees, answers, corrected, self.rests_on)
+
+    @cached_property
+    def released(self) -> tuple[Releases, ...]:
+        """All that was released, under each choice of trust models; that of the verdict first."""
+        used = self.mechanisms[0] if self.mechanisms else None
+        of_run = (self.answers or (), self.scenario, self.no_guarantee)
+        return releases_of(self.basis, self.trust, used, *of_run)
+
+    @cached_property
+    def observers(self) -> IfAny[tuple[Observer, ...] | None]:
+        """Who a device is private from: a row for each observer, and for each trust model of a
+        question. Absent for a log without a claimed trust."""
+        return tuple(row for each in self.released for row in each.observers()) or None
 
     @property
     def supported_epsilon(self) -> InJson[float | None]:
@@ -397,13 +403,7 @@ class Audit(DrawnResult):
         Raises:
             InputError: the file cannot be written, or the run had no noise.
         """
-        if self.no_guarantee:
-            raise InputError(f"trace {str(self.path)!r}: {self.no_guarantee}; name a mechanism")
-        if not self.events:
-            raise InputError(
-                f"trace {str(self.path)!r}: no mechanism and noise multiplier are known, so there "
-                "are no events; give both, or a claim"
-            )
+        check_has_events(self.events, self.no_guarantee, self.path)
         strategies = [mechanism.strategy for mechanism in self.mechanisms]
         return write_events(self.events, strategies, self.digest, file)
 

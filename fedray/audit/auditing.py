@@ -31,6 +31,12 @@ from fedray.audit.mechanism_audit import (
 )
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import DeviceNoise, Noise, ServerNoise, observed_noise, permitted_noise
+from fedray.audit.observers import (
+    assumed_about,
+    malicious_share,
+    noise_of_log,
+    trust_of_model,
+)
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.persons import Clients, Persons
 from fedray.audit.questions import (
@@ -45,12 +51,14 @@ from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
+from fedray.encoding.tables import DeviceNoiseTable
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
+from fedray.scenario.trust import AnyTrust
 from fedray.trace.files import check_scenario_digest
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
@@ -138,6 +146,7 @@ def audit_trace(
         scenario=subject.scenario,
         claim=claim,
         corrected=corrected,
+        trust=subject.trust,
         rests_on=_assumptions(subject, used, mechanisms, persons),
         classes=() if run is None else tuple(run.run.get("classes", ())),
     )
@@ -169,6 +178,13 @@ class _Subject:
     def log(self) -> ImportedTrace | None:
         """The trace, if it is that of a log."""
         return self.trace if isinstance(self.trace, ImportedTrace) else None
+
+    @property
+    def trust(self) -> AnyTrust | None:
+        """Trust of the run, or that which the claim states about a log; else None."""
+        if self.scenario is not None:
+            return self.scenario.privacy.trust
+        return None if self.claim is None else self.claim.trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +240,8 @@ def _used(
     given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
     if claim is not None:
         _check_claimable(scenario)
+        if scenario is None:
+            _check_noise_of_log(claim)
         if given or noise_multiplier is not None or delta is not None:
             raise InputError(
                 "a claim names its mechanism, noise multiplier and delta: leave them out "
@@ -260,6 +278,18 @@ def _check_claimable(scenario: Scenario | None) -> None:
         raise InputError(
             f"a claim is about a model alone, and this trace has {what}, whose privacy its own "
             "rules limit; audit it without a claim"
+        )
+
+
+def _check_noise_of_log(claim: Claim) -> None:
+    """Raises InputError if devices of a log are claimed to add noise that no theorem covers."""
+    if isinstance(claim.trust, DeviceNoiseTable) and not isinstance(claim.mechanism, Identity):
+        raise InputError.of(
+            "claim.trust.kind",
+            claim.trust.kind,
+            f"with the mechanism {claim.mechanism.kind} is accounted for in runs only: a log does "
+            "not say which coefficients its devices used",
+            "claim the mechanism identity, or leave trust out",
         )
 
 
@@ -381,7 +411,12 @@ def _noise_of(
     """Returns the least noise of this trace and the least noise that the rules permit. Devices add
     independent noise; the noise of any other strategy is the server's."""
     noise, run, scenario = used.server_noise_of(strategy), subject.run, subject.scenario
-    if scenario is None or noise is None or run is None or not isinstance(strategy, Identity):
+    if noise is None or not isinstance(strategy, Identity):
+        return noise, noise
+    if isinstance(subject.trust, DeviceNoiseTable) and subject.log is not None:
+        of_log = noise_of_log(subject.trust, noise, subject.patterns)
+        return of_log, replace(of_log, round_index=None)
+    if scenario is None or run is None:
         return noise, noise
     accepted = run.rounds["accepted"][run.rounds["state"] == 0]
     of_trace = observed_noise(noise, scenario, accepted)
@@ -524,16 +559,34 @@ def _assumptions(
     """Returns the assumptions behind the figures: of answers, of the model, and of persons."""
     of_model: tuple[Assumption, ...] = ()
     if used.no_guarantee is None:
-        of_model = assumptions_of(subject.scenario, subject.log)
+        of_model = assumptions_of(subject.scenario, subject.log, subject.trust)
         of_model += _of_guarantees(subject.scenario, mechanisms)
     elif used.no_guarantee == NO_GUARANTEE:
         of_model = WITHOUT_NOISE
     return (
         *assumptions_of_answers(subject.scenario),
         *(each._replace(text=subject.names.in_text(each.text)) for each in of_model),
+        *_about_observers(subject, used, mechanisms),
         *other_tasks(subject.trace),
         *(() if persons is None else (persons.assumption,)),
     )
+
+
+def _about_observers(
+    subject: _Subject, used: _Used, mechanisms: Sequence[MechanismAudit]
+) -> list[Assumption]:
+    """Returns the assumptions about the observers of a run, or of a log with a claimed trust."""
+    trust, scenario = subject.trust, subject.scenario
+    if trust is None:
+        return []
+    noise = mechanisms[0].noise if mechanisms else None
+    kinds = [] if used.no_guarantee == ONLY_ANSWERS else [trust_of_model(trust, noise)]
+    if scenario is not None and scenario.analytics is not None:
+        kinds += [each.kind for each in scenario.analytics.trust]
+    if (cost := vocabulary_cost(scenario)) is not None:
+        kinds.append(cost.trust)
+    texts = assumed_about(kinds, malicious_share(trust))
+    return [Assumption(each, ASSUMED) for each in texts]
 
 
 def _of_guarantees(
@@ -558,7 +611,7 @@ def _of_guarantees(
         for each in mechanisms
         for noise, source in (
             (each.noise, "counted in the trace"),
-            (each.permitted, "the scenario's rules"),
+            (each.permitted, rules),
         )
         if isinstance(noise, DeviceNoise)
     ]

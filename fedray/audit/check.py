@@ -13,7 +13,7 @@ from fedray.audit.guarantees import REPEATED, Guarantee, Limits, of_limits
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
-from fedray.audit.statements.noise import check_noise
+from fedray.audit.statements.noise import check_noise, check_trust
 from fedray.audit.statements.sampling import check_sampling
 from fedray.audit.statements.spent import SpentStatement
 from fedray.audit.statements.statement import Subject
@@ -108,7 +108,10 @@ def check_claim(
         for guarantee in (*ensured, amplified):
             finding = statement.by_server(finding, guarantee)
         spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
-    noise_findings = check_noise(claim.mechanism, claim.noise_multiplier, used)
+    noise_findings = [
+        *check_noise(claim.mechanism, claim.noise_multiplier, used),
+        *check_trust(claim.trust, used),
+    ]
     # A statement must never recommend an observed figure, which no rule ensures.
     findings = tuple(
         replace(each, should_say="") if each.verdict is Verdict.HOLDS else each

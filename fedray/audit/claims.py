@@ -9,6 +9,7 @@ max_participations = 4
 timer_hours = 72.0
 frontier = [[227, 3], [240, 4]]    # pairs (min-sep, participations): each device keeps one
 sampling = { kind = "poisson", probability = 0.01, devices = 60_000 }
+trust = { kind = "enclave" }       # who is trusted: server, devices, enclave or local
 rho = 0.48
 epsilon = 6.6                      # with delta
 delta = 1e-10
@@ -30,7 +31,8 @@ from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.draws import AnySampling
 from fedray.mechanisms.files import strategy_beside
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import AnyStrategy
+from fedray.mechanisms.registry import AnyStrategy, Identity
+from fedray.scenario.trust import AnyTrust, LocalTrust
 
 Count = Annotated[int, Field(ge=1)]
 Pair = Annotated[tuple[Count, Count], Field(strict=False)]
@@ -69,6 +71,12 @@ class Claim(Table):
         description="How a sampler chooses the devices of each round: a table with `kind`, "
         "poisson, fixed_size or in_turn.",
     )
+    trust: AnyTrust | None = Field(
+        default=None,
+        description="Who is trusted with updates without noise: a table with `kind`, as "
+        "`privacy.trust` of a scenario. If devices add the noise, noise_multiplier is that of the "
+        "round with the fewest devices.",
+    )
     rho: Positive | None = None
     """rho of zCDP."""
     epsilon: Positive | None = None
@@ -83,6 +91,16 @@ class Claim(Table):
         if isinstance(value, str):
             return strategy_beside(value, "claim", info.context)
         return value
+
+    @model_validator(mode="after")
+    def _trust_has_a_mechanism(self) -> Self:
+        if isinstance(self.trust, LocalTrust) and not isinstance(self.mechanism, Identity):
+            raise ValueError(
+                f"trust.kind='local' with mechanism.kind={self.mechanism.kind!r}: a device adds "
+                "its noise to one update, independently of earlier rounds; claim the mechanism "
+                "identity, or trust.kind='devices'"
+            )
+        return self
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:

@@ -28,7 +28,7 @@ ROUNDED = {"rho": 1e-9, "epsilon": 1e-6}
 """Relative error of floats, and of the discretisation of epsilon (which rounds up). A claim that
 falls short by more is broken."""
 SPENT_STATEMENTS = tuple(ROUNDED)
-NOISE_STATEMENTS = ("mechanism", "noise_multiplier")
+NOISE_STATEMENTS = ("mechanism", "noise_multiplier", "trust")
 PRIVACY_STATEMENTS = (*NOISE_STATEMENTS, *SPENT_STATEMENTS)
 """Statements about privacy; the others are about participation."""
 

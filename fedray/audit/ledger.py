@@ -63,6 +63,8 @@ from fedray.trace.partial import Lock
 from fedray.trace.trained import TrainedRun
 
 CHAIN_FILE = "ledger.jsonl"
+WORDS_OF = {"models": "whoever gets the models", "operator": "the operator of the server"}
+"""Observers of budgets in words."""
 LOCK_SECONDS = 10.0
 """Longest wait for another process that writes the ledger."""
 
@@ -82,15 +84,29 @@ class Ledger(Result):
 
     @classmethod
     def create(
-        cls, path: str | Path, epsilon: float, delta: float, period: str, unit: str = "device"
+        cls,
+        path: str | Path,
+        epsilon: float,
+        delta: float,
+        period: str,
+        unit: str = "device",
+        observer: str = "models",
     ) -> Self:
         """Makes a ledger with a budget of each device, or of each person, and window.
+
+        Args:
+            path: directory of the ledger.
+            epsilon: budget of a unit in a window.
+            delta: delta of the budget.
+            period: length of a window, a key of PERIODS.
+            unit: device or person.
+            observer: party against whom privacy is spent, models or operator; see `Budget`.
 
         Raises:
             InputError: the ledger exists, or a value is out of range.
         """
         given: Any = {"epsilon": epsilon, "delta": delta, "period": period, "unit": unit}
-        budget = Budget(format=3, **given)
+        budget = Budget(format=3, **given, observer=observer)  # pyright: ignore[reportArgumentType]
         place = local_path(path)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -151,6 +167,11 @@ class Ledger(Result):
     def unit(self) -> InJson[str]:
         """Unit of the budget: device or person."""
         return self.budget.unit
+
+    @property
+    def observer(self) -> InJson[str]:
+        """Party against whom the budget is spent: models or operator."""
+        return self.budget.observer
 
     @cached_property
     def reservations(self) -> dict[int, Reserved]:
@@ -221,9 +242,10 @@ class Ledger(Result):
             lines.append(
                 f"**{each.window}.** Over {releases}, every {self.unit} is protected at (epsilon, "
                 f"delta) = ({up(each.epsilon)}, {given(self.budget.delta)}){rho}, {basis}. "
-                f"Adjacency: one {self.unit}'s contributions are replaced by zeros. Whoever adds "
-                "the noise is trusted, and every answer, and every model after every round, is "
-                "released. When devices took part is not protected."
+                f"That is against {WORDS_OF[self.observer]}. Adjacency: one {self.unit}'s "
+                "contributions are replaced by zeros. Whoever adds the noise is trusted, and every "
+                "answer, and every model after every round, is released. When devices took part is "
+                "not protected."
             )
         if self.unit == "person":
             lines.append("A person has at most as many devices as each run's scenario or log says.")
@@ -326,7 +348,7 @@ class Ledger(Result):
             runs = {each.run for each in charges}
             lines: list[Line] = []
             for audit in audits:
-                found = Chargeable(audit, start, trained, now.unit)
+                found = Chargeable(audit, start, trained, now.unit, now.observer)
                 new = found.line()
                 now._check_columns(found, new)
                 name = now._name_of(new, release)

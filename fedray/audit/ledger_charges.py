@@ -18,6 +18,7 @@ from fedray.audit.distribution import device_sensitivities
 from fedray.audit.ledger_files import Units, write_units
 from fedray.audit.ledger_lines import Charged, Promise, Release, Spent, Vocabulary
 from fedray.audit.noise import ServerNoise, released
+from fedray.audit.observers import against_operator, noise_against_operator, trust_of_model
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import joined_by_owner
 from fedray.audit.questions import ONLY_ANSWERS, charged_plan, vocabulary_cost
@@ -26,6 +27,7 @@ from fedray.base.errors import InputError
 from fedray.base.periods import PERIODS
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.scenario import Scenario
+from fedray.scenario.trust import AnyTrust
 from fedray.trace.ids import ROLES, keys_of
 from fedray.trace.imported import ImportedTrace, imported_digest
 from fedray.trace.reader import Trace
@@ -47,6 +49,8 @@ class Chargeable:
     """Training whose scenario the audit has; None for a run or log."""
     unit: str
     """Unit of the ledger's budget: device or person."""
+    observer: str
+    """Observer of the ledger's budget: models or operator."""
 
     @property
     def columns(self) -> list[str]:
@@ -148,6 +152,18 @@ class Chargeable:
         """Whether a model was trained on the trace of a run, which is another release."""
         return self.trained is not None or _has_other_scenario(self.audit)
 
+    @property
+    def _trust(self) -> AnyTrust:
+        """Trust of the model. Raises InputError if it is unknown."""
+        if self.audit.trust is None:
+            raise InputError.of(
+                "claim.trust",
+                None,
+                "must be given, because the budget is against the operator of the server",
+                "state who adds the noise, or charge a budget of the observer models",
+            )
+        return self.audit.trust
+
     def _parts(self, charged_runs: Collection[str]) -> Iterator["_Part"]:
         """Yields the model and the answers of the trace. Raises InputError."""
         audit = self.audit
@@ -181,8 +197,15 @@ class Chargeable:
                     "import the log with owners, or set population.owners"
                 )
         if used is not None and used.noise is not None:
-            strategy, rho_of_one = used.strategy, rho_of(released(used.noise, 1.0))
-            ensured = [each.rho for each in used.resting(self.unit) if each.rho is not None]
+            noise, resting = used.noise, used.resting(self.unit)
+            ensured = [each.rho for each in resting if each.rho is not None]
+            if self.observer == "operator":
+                trust = self._trust
+                noise = noise_against_operator(trust, noise)
+                seen = against_operator(trust_of_model(trust, used.noise))
+                events = [each.event for each in resting if each.rho is not None]
+                ensured = [rho_of(seen(each)) for each in events if each is not None]
+            strategy, rho_of_one = used.strategy, rho_of(released(noise, 1.0))
             yield _Part(
                 "gaussian" if isinstance(used.noise, ServerNoise) else "zcdp",
                 # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Prop. 1.6).
@@ -190,6 +213,8 @@ class Chargeable:
                 ensured,
             )
         scenario = audit.scenario
+        if self.observer == "operator" and (cost := vocabulary_cost(scenario)) is not None:
+            against_operator(cost.trust)
         if scenario is None or scenario.analytics is None:
             return
         if self._is_training:
@@ -205,6 +230,8 @@ class Chargeable:
                 for each in audit.answers or ()
                 if each.basis == "enforced" and each.may_rest_on and each.windows is not None
             ]
+            if self.observer == "operator":
+                against_operator(scenario.analytics.trust[0].kind)
             yield _Part(
                 charged_plan(scenario).event.to_json(),
                 # A device answers once in a window.
@@ -262,7 +289,9 @@ def run_of(audit: Audit) -> str:
         is_own = not _has_other_scenario(audit)
         return _scenario_of_run(audit.trace) if is_own else audit.scenario.digest
     claim = audit.claim
-    text = claim.model_dump_json(include={"mechanism", "noise_multiplier"}) if claim else ""
+    # A claim that states no trust has the digest of earlier releases.
+    keys = {"mechanism", "noise_multiplier", *(("trust",) if claim and claim.trust else ())}
+    text = claim.model_dump_json(include=keys) if claim else ""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -41,6 +41,9 @@ class Budget(_Line):
     delta: Annotated[float, Field(ge=LEAST_DELTA, lt=1)]
     period: Literal["day", "week", "month", "quarter", "year"]
     unit: Literal["device", "person"]
+    observer: Literal["models", "operator"] = "models"
+    """Party against whom privacy is spent: whoever gets the models and answers, or the operator of
+    the server."""
 
 
 class Promise(Table):

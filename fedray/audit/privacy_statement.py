@@ -15,6 +15,7 @@ from fedray.audit.audit import Audit
 from fedray.audit.findings import FAILING, broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.mechanism_audit import MechanismAudit
+from fedray.audit.observers import OBSERVERS
 from fedray.audit.questions import EMPTIED, OF_A_MODEL
 from fedray.audit.rules import rules_of
 from fedray.audit.verdict import AuditVerdict
@@ -145,6 +146,7 @@ def privacy_statement(audit: Audit) -> Statement:
         *_participation(audit, mechanism, stated),
         *_guarantee(audit, mechanism, stated),
         *_person(audit, mechanism, stated),
+        *_observers(audit),
         *_claim(audit),
         Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
         *_limits(audit),
@@ -181,10 +183,24 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
         said.append(f"This may not be published as a guarantee: {stated.reason}.")
         said.append(f"{models} would have {spent}.")
     said += [] if stated.rho is None else [f"In zCDP that is rho {up(stated.rho, 6)}."]
-    said += [*_terms(audit, mechanism), verdict.text_about_epsilon, *about]
+    said += [*_terms(audit, mechanism), *_whom(audit), verdict.text_about_epsilon, *about]
     if other_tasks(audit.trace):
         said.append("They are those of one task of several.")
     return " ".join(filter(None, said))
+
+
+def _whom(audit: Audit) -> list[str]:
+    """Returns sentences on the observer of the figures, and on the operator of the server."""
+    if audit.observers is None:
+        return []
+    said = ["The figures are about whoever gets the models, not about other observers."]
+    # The first rows are of the verdict's trust models.
+    models, _, operator, *_ = audit.observers
+    if operator.epsilon is None:
+        return [*said, f"Nothing protects from the operator of the server: {operator.reason}."]
+    if operator.epsilon == models.epsilon:
+        return ["The figures are about whoever gets the models, and the operator of the server."]
+    return [*said, f"Against the operator of the server epsilon is {up(operator.epsilon)}."]
 
 
 def _terms(audit: Audit, mechanism: MechanismAudit | None) -> list[str]:
@@ -406,6 +422,21 @@ def _person(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -
     assert sensitivity is not None
     says = f"{audit.persons.assumption.text} {'; '.join(figures)}"
     return [Line(what, says, f"{evidence}; {sensitivity.theorem}")]
+
+
+def _observers(audit: Audit) -> list[Line]:
+    """Returns a line for each observer under the trust models of the verdict."""
+    own = (audit.observers or ())[: len(OBSERVERS)]
+    return [
+        Line(
+            f"Private from {each.name}",
+            each.protected_by
+            if each.epsilon is None
+            else f"({up(each.epsilon)}, {given_delta(each.delta or 0.0)})",
+            each.reason,
+        )
+        for each in own
+    ]
 
 
 def _claim(audit: Audit) -> list[Line]:

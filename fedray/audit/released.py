@@ -94,6 +94,17 @@ def events_of(mechanisms: Sequence[MechanismAudit]) -> tuple[ReleasedEvent, ...]
     )
 
 
+def check_has_events(events: Sequence[ReleasedEvent], no_guarantee: str | None, path: Path) -> None:
+    """Raises InputError if an audit of the trace at `path` has no events, with the reason."""
+    if no_guarantee:
+        raise InputError(f"trace {str(path)!r}: {no_guarantee}; name a mechanism")
+    if not events:
+        raise InputError(
+            f"trace {str(path)!r}: no mechanism and noise multiplier are known, so there "
+            "are no events; give both, or a claim"
+        )
+
+
 def write_events(
     events: Sequence[ReleasedEvent], strategies: Sequence[Strategy], digest: str, file: str | Path
 ) -> Path:

@@ -34,6 +34,7 @@ from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.triangular import TriangularStrategy
 from fedray.trace.imported import BY_RANK, ImportedTrace
+from fedray.trace.reader import Trace
 
 WORTH_A_CLAIM = 0.01
 """Relative gain in epsilon from which on a claim of the frontier is proposed."""
@@ -118,6 +119,21 @@ class AuditVerdict:
             return f"by the rules of the run: {limits}"
         noise = "only if the claimed noise was added and this was enforced"
         return f"{noise}{self.extent_of_limits}, which the trace cannot show: {limits}"
+
+    @property
+    def meets_target(self) -> bool | None:
+        """`Audit.meets_target`."""
+        audit, found = self.audit, self.audit.basis.guarantee
+        own = None if audit.scenario is None else audit.scenario.privacy
+        is_run = isinstance(audit.trace, Trace) and not audit.findings and audit.is_of_run
+        if own is None or own.wanted_epsilon is None or not is_run:
+            return None
+        if found is None or found.epsilon is None:
+            return False
+        # Epsilon falls as delta rises, so one that misses at a larger delta misses at its own.
+        is_met = found.epsilon <= own.wanted_epsilon
+        is_sure = found.delta == own.delta or (found.delta > own.delta and not is_met)
+        return is_met if is_sure else None
 
     @property
     def extent_of_limits(self) -> str:

@@ -38,6 +38,7 @@ def budget(
     delta: float | None = None,
     period: str = "quarter",
     unit: str = "device",
+    observer: str = "models",
     add: Path | None = None,
     claim: Path | None = None,
     release: str | None = None,
@@ -58,6 +59,8 @@ def budget(
         delta (D): delta of the budget
         period (day|week|month|quarter|year): length of a window, for a new ledger
         unit (device|person): unit of the budget, for a new ledger
+        observer (models|operator): against whom it is spent, for a new ledger: whoever gets the
+            models, or the operator of the server
         add (TRACE|URI): run, training or log to charge; a second time changes nothing
         claim (TOML): mechanism and noise of a log, as a claim
         release (NAME): name of a log's release; that of a charge corrects the charge
@@ -81,7 +84,7 @@ def budget(
         raise InputError.of("delta", delta, rule, "leave it out")
     if epsilon is not None:
         delta = demanded("delta", delta, "must be given")
-        found = Ledger.create(ledger, epsilon, delta, period, unit)
+        found = Ledger.create(ledger, epsilon, delta, period, unit, observer)
     else:
         found = Ledger.open(ledger, head)
     if add is not None:

@@ -20,8 +20,9 @@ from fedray.audit.guarantees import (
     OBSERVED_CANNOT_BE_RESTED_ON,
     Guarantee,
 )
-from fedray.audit.ledger import Ledger
+from fedray.audit.ledger import WORDS_OF, Ledger
 from fedray.audit.mechanism_audit import MechanismAudit, Release
+from fedray.audit.observers import NOT_PROTECTED, NOTHING, Observer
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
@@ -71,12 +72,15 @@ CHECKLIST_NOTE = "In the order of the checklist of Ponomareva et al. 2023, ready
 
 
 def audit_tables(audit: Audit) -> list[Table]:
-    """Returns the tables of an `audit`: participation, classes, guarantees, releases, findings."""
+    """Returns the tables of an `audit`: participation, classes, guarantees, observers, releases,
+    findings."""
     tables = [participation_table(audit)]
     if audit.classes:
         tables.append(classes_table(audit.classes))
     if audit.mechanisms or audit.no_guarantee:
         tables.append(guarantees_table(audit))
+    if (observers := observers_table(audit)) is not None:
+        tables.append(observers)
     if audit.answers is not None:
         tables.append(answers_table(audit.answers))
     tables += persons_tables(audit)
@@ -226,6 +230,38 @@ def short_guarantees_table(audit: Audit) -> Table:
     """Returns `guarantees_table` without sensitivities, which fits a terminal of 80 columns."""
     table = replace(guarantees_table(audit), notes=(ROWS_NOTE,), details=("sensitivity",))
     return table.brief()
+
+
+def observers_table(audit: Audit) -> Table | None:
+    """Returns who a device is private from, with the epsilon of each observer of an `audit`; None
+    for a log without a claimed trust."""
+    if audit.observers is None:
+        return None
+    cells = {
+        "observer": lambda each: each.name,
+        "trust": lambda each: each.trust,
+        "epsilon": observed_epsilon,
+        "rests on": lambda each: each.reason,
+        "sees": lambda each: each.sees,
+    }
+    delta = audit.observers[0].delta
+    at = "No epsilon" if delta is None else f"At delta {given_delta(delta)}"
+    is_one = len(audit.released) == 1
+    return Table.of(
+        f"Who is it private from? {at}",
+        audit.observers,
+        cells,
+        f"None: nothing protects. {NOT_PROTECTED}",
+        details=("sees",),
+        # A deployment has one trust model of its question.
+        subject=lambda each: Subject(condition="" if is_one else each.trust, unit="device"),
+    ).varied("trust")
+
+
+def observed_epsilon(observer: Observer) -> str:
+    """Returns the epsilon of an `observer`; "none" if nothing protects from it, "-" if epsilon is
+    unknown or means nothing."""
+    return "none" if observer.protected_by == NOTHING else epsilon_text(observer.epsilon)
 
 
 def persons_tables(audit: Audit) -> list[Table]:
@@ -540,9 +576,8 @@ def ledger_tables(ledger: Ledger) -> list[Table]:
     else:
         del cells["respelled"]
     title = f"Budget: epsilon {budget['epsilon']:g} at delta {given(budget['delta'])} of a "
-    windows = Table.of(
-        f"{title}{ledger.unit} in a {budget['period']}", ledger.windows, cells, *notes
-    )
+    title += f"{ledger.unit} in a {budget['period']}, against {WORDS_OF[ledger.observer]}"
+    windows = Table.of(title, ledger.windows, cells, *notes)
     reserved = [
         (f"line {number} reserved", f"run {each.run[:12]} from {each.start}")
         for number, each in ledger.reservations.items()

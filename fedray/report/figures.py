@@ -1,5 +1,6 @@
 """The report's figures. Data are counted here, so that a page holds bins and steps, never rows."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,8 +9,9 @@ from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit
 from fedray.audit.filtered import Exclusions
+from fedray.audit.observers import OPERATOR, SYBILS, NotProtected, Releases
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.rounding import counted, given, up
+from fedray.base.rounding import counted, given, given_delta, up
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
 from fedray.report.subject import Subject
 from fedray.trace.reader import Trace
@@ -18,6 +20,8 @@ from fedray.wire.messages import Metric
 
 HOUR, DAY = 3600.0, 86_400.0
 MOST_BINS = 120
+MOST_SHARES = 33
+"""Largest number of shares of malicious devices in a figure."""
 CLOSE = 0.08
 """Relative distance below which two levels of epsilon share a label."""
 
@@ -53,6 +57,8 @@ def audit_figures(audit: Audit) -> list[Figure]:
         privacy = audit.device_privacy
         of_model = " It is of the model only, without the answers." if audit.answers else ""
         figures.append(spent_figure({"rho": privacy.curve}, privacy.is_exact, of_model))
+    if audit.released and audit.released[0].epsilon is not None and audit.released[0].of_devices:
+        figures.append(malicious_devices(audit.released[0]))
     return figures
 
 
@@ -386,6 +392,35 @@ def epsilon_over_rounds(audit: Audit) -> Figure:
         Axis(f"Epsilon at delta = {delta}", decimals=4),
         (Series("Epsilon", "steps", starts, epsilons, ends),),
         tuple(marks),
+    )
+
+
+def malicious_devices(releases: Releases) -> Figure:
+    """Returns epsilon against the operator of the server over the share of malicious devices, up to
+    the largest share under which a store keeps its secrets."""
+    fewest = min(each.devices for each in releases.of_devices)
+    most = releases.most_malicious
+    whole = np.linspace(0.0, math.floor(most * fewest), MOST_SHARES).round() / fewest
+    points: list[tuple[float, float]] = []
+    for share in sorted({*whole.tolist(), most}):
+        try:
+            epsilon = releases.epsilon_against(SYBILS if share else OPERATOR, share)
+        except NotProtected:
+            break
+        points.append((100.0 * share, epsilon or 0.0))
+    protected = points[-1][0]
+    x, y = np.array(points).T
+    return Figure(
+        "malicious",
+        "Epsilon against the operator, by its malicious devices",
+        "The operator of the server knows the noise of so many per cent of the devices in each "
+        f"sum, and {fewest:,} devices are in the sum with the fewest. Beyond {protected:.3g} % "
+        "nothing protects.",
+        Axis("Malicious devices (%)"),
+        Axis(f"Epsilon at delta = {given_delta(releases.delta)}", decimals=4),
+        (Series("Epsilon", "line", x, y),),
+        (Mark(protected, "none", until=100.0),),
+        Subject(condition=f"trust {releases.trust}", unit="device"),
     )
 
 

@@ -116,6 +116,7 @@ def audit_page(audit: Audit) -> str:
         reasons=audit.verdict.removeprefix(head).lstrip(":. "),
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),
+        observers=audits.observers_table(audit),
         mechanism=_mechanism_table(audit.mechanisms[0]) if audit.mechanisms else None,
         tables=_tables(audit),
         scenario_toml=tomli_w.dumps(scenario) if scenario is not None else None,

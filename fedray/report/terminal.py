@@ -19,6 +19,7 @@ from fedray.report.audits import (
     epsilon_text,
     evidence_rounds,
     evidence_table,
+    observers_table,
     persons_tables,
     rule_facts,
     short_guarantees_table,
@@ -39,6 +40,8 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
     if audit.answers is not None:
         yield answers_table(audit.answers)
     yield from persons_tables(audit)
+    if (observers := observers_table(audit)) is not None:
+        yield observers.brief()
     b, rounds = shown_min_sep(audit.min_sep), counted(audit.rounds, "round")
     if audit.scenario is not None and audit.ended != "completed":
         rounds = f"{audit.rounds:,} of {counted(audit.scenario.rounds.count, 'round')}"

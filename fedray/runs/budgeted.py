@@ -12,7 +12,8 @@ from fedray.audit.ledger import Ledger
 from fedray.audit.ledger_charges import noise_of, vocabularies_of
 from fedray.audit.ledger_lines import Promise
 from fedray.audit.noise import ServerNoise, permitted_noise, released
-from fedray.audit.questions import charged_plan
+from fedray.audit.observers import against_operator, noise_against_operator
+from fedray.audit.questions import charged_plan, vocabulary_cost
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
@@ -74,7 +75,7 @@ def reserved(
     if worst is None:
         worst = [worst_participation(task) for task in tasks]
     paired = zip(tasks, worst, strict=True)
-    promises = [each for task, own in paired for each in worst_case(task, own)]
+    promises = [each for task, own in paired for each in worst_case(task, own, opened.observer)]
     if opened.unit == "person":
         promises = _of_persons(tasks, promises)
     days = max(_last_release(each) for each in tasks) / 86_400.0
@@ -105,21 +106,40 @@ def _of_persons(tasks: Sequence[Scenario], promises: Sequence[Promise]) -> list[
     return [e.model_copy(update={"amount": e.amount * most**2}) for e in promises]
 
 
-def worst_case(scenario: Scenario, worst: MinSep) -> Iterator[Promise]:
+def worst_case(scenario: Scenario, worst: MinSep, observer: str = "models") -> Iterator[Promise]:
     """Yields the most that a device may spend on the model and on the question of any run of a
-    scenario, given its `worst_participation`. Raises InputError; see `worst_rho`."""
+    scenario.
+
+    Args:
+        scenario: scenario of the run.
+        worst: its `worst_participation`.
+        observer: party against whom it is spent, models or operator.
+
+    Raises:
+        InputError: nothing protects from the observer, or as `worst_rho`.
+    """
+    of_operator = observer == "operator"
     asks = scenario.analytics is not None
     if not asks or scenario.training.enabled:
         kind = "zcdp" if scenario.privacy.sent.adds_noise else "gaussian"
-        yield Promise(release=kind, amount=worst_rho(scenario, worst))
+        yield Promise(release=kind, amount=worst_rho(scenario, worst, observer))
+    if of_operator and (cost := vocabulary_cost(scenario)) is not None:
+        against_operator(cost.trust)
     if asks:
+        if of_operator and scenario.analytics is not None:
+            against_operator(scenario.analytics.trust[0].kind)
         most = float(worst.max_participations)
         yield Promise(release=charged_plan(scenario).event.to_json(), amount=most)
 
 
-def worst_rho(scenario: Scenario, worst: MinSep) -> float:
-    """Returns the largest rho that a device may spend on the model of any run of a scenario, given
-    its `worst_participation`. A budget (`privacy.stop_at`) bounds it too.
+def worst_rho(scenario: Scenario, worst: MinSep, observer: str = "models") -> float:
+    """Returns the largest rho that a device may spend on the model of any run of a scenario. A
+    budget (`privacy.stop_at`) bounds it too.
+
+    Args:
+        scenario: scenario of the run.
+        worst: its `worst_participation`.
+        observer: party against whom it is spent, models or operator.
 
     Raises:
         InputError: the run adds no noise, or no theorem covers the rules.
@@ -135,6 +155,8 @@ def worst_rho(scenario: Scenario, worst: MinSep) -> float:
             ) from None
         value = limit
     noise = permitted_noise(ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario)
+    if observer == "operator":
+        noise = noise_against_operator(privacy.trust, noise)
     return min(value, limit or value) ** 2 * rho_of(released(noise, 1.0))
 
 

@@ -1,8 +1,12 @@
-"""The claims `mechanism` and `noise_multiplier`: the run added the claimed noise."""
+"""The claims `mechanism`, `noise_multiplier` and `trust`: the run added the claimed noise, where it
+is claimed."""
 
 from fedray.audit.findings import Finding, Verdict, verdict_of
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario.privacy import NO_GUARANTEE, Privacy
+from fedray.scenario.trust import AnyTrust
+
+UNRECORDED = "an imported log does not say how noise was added"
 
 
 def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None) -> list[Finding]:
@@ -16,9 +20,10 @@ def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None
     # Keys, claimed values, and the values of a run without noise.
     stated = (("mechanism", claimed.kind, "none"), ("noise_multiplier", noise_multiplier, 0.0))
     if used is None:
-        text = "an imported log does not say how noise was added"
         return [
-            Finding(statement=name, verdict=Verdict.UNCHECKED, claimed=value, explanation=text)
+            Finding(
+                statement=name, verdict=Verdict.UNCHECKED, claimed=value, explanation=UNRECORDED
+            )
             for name, value, _ in stated
         ]
     own = used.strategy
@@ -67,4 +72,34 @@ def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None
             should_say=advised,
             explanation=text,
         ),
+    ]
+
+
+def check_trust(claimed: AnyTrust | None, used: Privacy | None) -> list[Finding]:
+    """Returns the finding on a claimed trust; empty without.
+
+    Args:
+        claimed: claimed trust.
+        used: privacy table of the run; None for a log, which does not record it.
+    """
+    if claimed is None:
+        return []
+    if used is None:
+        verdict, text = Verdict.UNCHECKED, UNRECORDED
+        return [Finding(statement="trust", verdict=verdict, claimed=claimed.kind, explanation=text)]
+    own = used.trust
+    text = "it is that of the run"
+    if own.kind != claimed.kind:
+        text = f"the run has another: {own.kind}"
+    elif own != claimed:
+        text = f"the run has the kind {own.kind} with other keys"
+    return [
+        Finding(
+            statement="trust",
+            verdict=verdict_of(own == claimed),
+            claimed=claimed.kind,
+            found=own.kind,
+            should_say="trust: that of the scenario",
+            explanation=text,
+        )
     ]
