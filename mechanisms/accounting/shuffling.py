@@ -4,10 +4,9 @@ randomiser, and the server sees the reports in a uniformly random order.
 Delta is at most that of the pair (A + D, C - A + 1 - D) and (A + 1 - D, C - A + D), with C ~
 Bin(n - 1, 2 p) reports that look like that of the device or of its neighbour, p = 1 / (e^epsilon0 +
 1), A ~ Bin(C, 1/2) and D ~ Bernoulli(e^epsilon0 p) (Feldman, McMillan, Talwar 2023, "Stronger
-privacy amplification by shuffling", Theorem 3.1; in their paper of 2021, Theorem 3.2, C ~
-Bin(n - 1, e^-epsilon0)). It was stated for randomisers that differ and adapt. By an erratum its
-proof had an error, and it is kept for some randomisers only. For one that all devices share, it
-holds:
+privacy amplification by shuffling", Theorem 3.1; their paper of 2021 has e^-epsilon0 for 2 p). It
+was stated for randomisers that differ and adapt. By an erratum its proof had an error, and it is
+kept for some randomisers only. For one that all devices share, it holds:
 
 Let R0 and R1 be the reports of the device and of its neighbour, and m(y) the least probability of
 the report y over all contributions. Delta of the shuffle at epsilon is at most E[(X_1 + .. + X_n)+]

@@ -68,7 +68,7 @@ class Server(OneNoise):
     """Noise by a trusted server."""
     rests_on: ClassVar[str] = "the noise that the server adds"
     operator_sees: ClassVar[str] = "every contribution, and the noise"
-    operator_is_trusted: ClassVar[str] = "it is trusted: it adds the noise"
+    no_protection: ClassVar[str] = "it is trusted: it adds the noise"
 
 
 class Enclave(OneNoise):

@@ -77,8 +77,8 @@ class Shuffled(Trust):
         """Returns the observers of every trust model, and the shuffler, which sees senders."""
         assert isinstance(sums, ShuffledReports)
         sees = "every report, and its sender"
-        alone = observer("the shuffler", sees, sums.report, delta, windows, Local.rests_on)
-        return (*super().observed_by(sums, delta, windows, malicious=malicious), alone)
+        shuffler = observer("the shuffler", sees, sums.report, delta, windows, Local.rests_on)
+        return (*super().observed_by(sums, delta, windows, malicious=malicious), shuffler)
 
 
 class RandomisedReports(SumMechanism):

@@ -129,7 +129,7 @@ class PrefixTree(_Keys):
     With the probability `confidence` the intervals of all levels hold at once: then every released
     key is held by a device, and every key is released that is more common than the widest interval
     of a level, unless a level kept `most_prefixes`. With groups this neglects that the earlier
-    groups, which decide on the prefixes, are no longer among the devices of a level.
+    groups, which decide on the prefixes, have left when a level reports.
     """
 
     kind: Literal["prefix_tree"] = "prefix_tree"  # pyright: ignore[reportIncompatibleVariableOverride]

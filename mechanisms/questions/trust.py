@@ -120,10 +120,10 @@ class SumMechanism(ABC):
 
     def event_of(self, honest: int) -> Event:
         """Returns the spending of a device in all releases of a window against an observer who
-        knows what the other devices of a release hold, draw and send, except for a number of them.
+        knows the items, noise and reports of the other devices of a release, except `honest` ones.
 
         Args:
-            honest: devices of a release about which it knows nothing, with the device itself.
+            honest: number of devices of a release unknown to the observer, with the device itself.
         """
         del honest
         return self.event
@@ -152,13 +152,13 @@ class Observer:
     name: str
     """Name of the party, one of `OBSERVERS`, or "the shuffler"."""
     sees: str
-    """What it sees."""
+    """Messages, noise and results that it sees."""
     epsilon: float | None
     """Epsilon at `delta`; None without a guarantee."""
     delta: float | None
     """Delta of all windows together; None without a guarantee."""
     reason: str
-    """What the guarantee rests on, or why there is none."""
+    """Noise and assumptions behind the guarantee, or the reason for its absence."""
 
 
 class Trust(Value, ABC):
@@ -168,10 +168,10 @@ class Trust(Value, ABC):
     """Noise that protects from an observer who knows about all but `honest` devices of a release,
     with the number in braces."""
     device_sees: ClassVar[str]
-    """What one of the devices sees beside the answer."""
+    """Knowledge of one of the devices beside the answer."""
     operator_sees: ClassVar[str]
-    """What the operator of the server sees."""
-    operator_is_trusted: ClassVar[str] = ""
+    """Messages, noise and results that the operator of the server sees."""
+    no_protection: ClassVar[str] = ""
     """Reason why nothing protects from the operator; empty if something does."""
     most_malicious: ClassVar[float] = math.inf
     """Share of malicious devices from which on the protocol hides nothing from the operator."""
@@ -181,14 +181,19 @@ class Trust(Value, ABC):
     ) -> tuple[Observer, ...]:
         """Returns the privacy of a device from each observer, over windows in which it answered.
 
-        With as many devices as the mechanism is calibrated for; more of them only add noise.
+        It holds from the number of devices on for which the mechanism is calibrated: more of them
+        only add noise.
 
         Args:
             sums: mechanism of this trust model.
-            delta: delta of a window, above 0.
+            delta: delta of a window: that of the budget, or another one above 0 if that is 0.
             windows: number of windows in which the device answered.
-            malicious: share of each cohort, the devices of a release, that helps the operator and
-                passes on what it holds, draws and sends, 0 to 1; never the device itself.
+            malicious: share of each cohort, the devices of a release, that passes on its items,
+                noise and reports to the operator, 0 to 1; never the device itself.
+
+        Returns:
+            The observers, in the order of `OBSERVERS`. The row of whoever gets the answers is the
+            event of the mechanism.
 
         Raises:
             InputError: the share, the delta or the number of windows is impossible.
@@ -206,13 +211,13 @@ class Trust(Value, ABC):
 
         answers, device, operator, share, network = OBSERVERS
         with_share = f"{self.operator_sees}, and all that {100 * malicious:.3g} % of a cohort know"
-        too_many = self.operator_is_trusted
+        too_many = self.no_protection
         if malicious >= self.most_malicious:
             too_many = f"its protocol needs a share below {self.most_malicious:.3g}"
         return (
             row(answers, "the answer"),
             row(device, f"the answer, and {self.device_sees}", 1),
-            row(operator, self.operator_sees, 0, self.operator_is_trusted),
+            row(operator, self.operator_sees, 0, self.no_protection),
             row(share, with_share, math.ceil(malicious * cohort), too_many),
             Observer(network, "when a device sends, and how much", 0.0, 0.0, ENCRYPTED),
         )

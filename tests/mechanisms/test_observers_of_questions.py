@@ -175,3 +175,6 @@ def test_windows_whose_deltas_add_up_to_1_have_no_guarantee_and_impossible_share
     for share in (-0.1, 1.1, math.nan):
         with pytest.raises(InputError, match="malicious="):
             Local().observed_by(sums, 1e-6, malicious=share)
+    for delta, windows in ((0.0, 1), (1e-6, 0)):
+        with pytest.raises(InputError):
+            Local().observed_by(sums, delta, windows, malicious=0.1)
