@@ -35,9 +35,14 @@ VOCABULARY = (
 )
 """Assumption of a training with a private vocabulary."""
 TRUSTED = {
-    "central": "the server sees what devices hold, bounds it and adds the noise, so it is trusted",
-    "distributed": "devices add the noise, and the server sees their sum only (secure "
+    "server": "the server sees what devices hold, bounds it and adds the noise, so it is trusted",
+    "enclave": "an enclave of the server sees what devices hold, bounds it and adds the noise; its "
+    "hardware and its attested code are trusted, the operator is not",
+    "devices": "devices add the noise, and the server sees their sum only (secure "
     "aggregation); {least:,} or more of a window's devices are taken to add their share",
+    "shuffled": "a shuffler that is trusted hides who sent which randomized report; {least:,} or "
+    "more of a window's devices are taken to report honestly",
+    "local": "devices randomize what they send, so no other party is trusted",
 }
 """Assumption of each trust model."""
 

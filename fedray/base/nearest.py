@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+IN_PAPERS = {"central": "server", "distributed": "devices"}
+"""Words of the literature, and the words here for the same: no spelling suggests them."""
+
 
 def nearest_first(word: str, known: Iterable[str]) -> list[str]:
     """Returns the `known` words, with those spelt most like `word` first and the others in their
@@ -25,5 +28,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
         known: words that are known.
         otherwise: remedy if no known word is similar.
     """
-    close = difflib.get_close_matches(word, list(known), n=1)
+    names = list(known)
+    same = IN_PAPERS.get(word, "")
+    close = [same] if same in names else difflib.get_close_matches(word, names, n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise

@@ -9,7 +9,7 @@ from pydantic import Field, Tag, model_validator
 from fedray.base.errors import InputError
 from fedray.base.mistakes import classes_in
 from fedray.base.table import Share, Table, told_apart_by
-from fedray.mechanisms.questions.central import DiscreteGaussian
+from fedray.mechanisms.questions.added_noise import DiscreteGaussian
 from fedray.mechanisms.questions.linear import Distinct, Histogram, Sum
 from fedray.mechanisms.questions.numbers import Mean, Quantiles
 from fedray.mechanisms.questions.open_domain import OpenHistogram, PrefixTree
@@ -283,19 +283,20 @@ def _needed_of_analytics(
         yield "analytics.values.words", f"{question.get('size', words)}"
     trusts = asked.get("trust")
     if trusts is None:
-        yield "analytics.trust", '[{ kind = "central" }]'
-    distributed = {
+        yield "analytics.trust", '[{ kind = "server" }]'
+    # Noise of discrete Gaussians and shuffling need a delta, and count on a number of devices.
+    counting = {
         place: each
         for place, each in enumerate(trusts if isinstance(trusts, list | tuple) else ())
-        if isinstance(each, Mapping) and _kind(each) == "distributed"
+        if isinstance(each, Mapping) and _kind(each) in ("devices", "shuffled")
     }
-    for place, each in distributed.items():
+    for place, each in counting.items():
         if "least_devices" not in each:
             least = rounds.get("report_goal", 1000)
             yield f"analytics.trust.{place}.least_devices", f"{least}"
     if "epsilon" not in asked:
         yield "analytics.epsilon", "1.0"
-    if "delta" not in asked and (distributed or kind == "open_histogram"):
+    if "delta" not in asked and (counting or kind == "open_histogram"):
         yield "analytics.delta", "1e-8"
 
 

@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError
 from fedray.base.errors import InputError, ScenarioError, one_line, shown
 from fedray.base.mistakes import NAME_PATTERN, explain
 from fedray.base.table import Table
+from fedray.mechanisms.accounting.zcdp import failure_of
 from fedray.scenario.content import ContentFile
 from fedray.scenario.overrides import merged, naming_overrides
 from fedray.scenario.participation import EVERYBODY
@@ -447,8 +448,12 @@ def _check_evaluation(several: SeveralTasks, task: TaskScenario) -> None:
         rule = f"is not that of task {of.name}, on whose data its model is evaluated"
         raise InputError.of("data.kind", task.scenario.data.kind, rule, "make the tables equal")
     kinds = ", ".join(each.kind for each in analytics.trust)
-    if len(analytics.trust) > 1:
-        rule = "what a device spends in all tasks is added up for one of central, distributed"
+    plans = analytics.plans(task.scenario.rounds.least_accepted)
+    if len(plans) > 1 or any(failure_of(plan.event) for plan in plans):
+        rule = (
+            "what a device spends in all tasks is added up for one trust model, and not for "
+            "shuffled, which has a delta of its own"
+        )
         raise InputError.of("analytics.trust", kinds, rule, "keep one; `fedray answer` compares")
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedray.base.arrays import Float64Array, Int64Array
-from .central import Central
+from .added_noise import OneNoise
 from .question import Answer, Items, Plan, Question, Truth, answer_of
 from .trust import (
     Budget,
@@ -122,7 +122,7 @@ class Sum(LinearQuestion):
     @property
     def shape(self) -> Shape:
         most = min(self.most_keys, self.size)
-        return Shape(self.size, most * RESOLUTION, most**0.5 * RESOLUTION)
+        return Shape(self.size, most * RESOLUTION, most**0.5 * RESOLUTION, is_signed=self.low < 0)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
         owners, keys, sums = items.bounded(self.size, self.most_keys, rng)
@@ -152,7 +152,7 @@ class Distinct(LinearQuestion):
         return Shape(size=1, most_l1=self.most_keys, most_l2=float(self.most_keys))
 
     def plan(self, trust: Trust, budget: Budget) -> Plan:
-        check_central(self, trust, "a union of keys is no sum of vectors")
+        check_one_noise(self, trust, "a union of keys is no sum of vectors")
         return super().plan(trust, budget)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
@@ -164,12 +164,12 @@ class Distinct(LinearQuestion):
         return self.compared(items, rng, np.array([np.unique(items.keys).size]))
 
 
-def check_central(question: Question, trust: Trust, reason: str) -> None:
-    """Raises PairRefused unless the trust model is `central`."""
-    if not isinstance(trust, Central):
+def check_one_noise(question: Question, trust: Trust, reason: str) -> None:
+    """Raises PairRefused unless one party adds the noise (`server` or `enclave`)."""
+    if not isinstance(trust, OneNoise):
         raise PairRefused(
             f"{question.kind} under the trust model {trust.kind} has no theorem: {reason}; "
-            "take the trust model central"
+            "take the trust model server or enclave"
         )
 
 

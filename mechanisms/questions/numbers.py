@@ -56,7 +56,7 @@ class Mean(_Numbers):
 
     @property
     def shape(self) -> Shape:
-        return Shape(2, 2 * RESOLUTION, math.sqrt(2) * RESOLUTION)
+        return Shape(2, 2 * RESOLUTION, math.sqrt(2) * RESOLUTION, is_signed=True)
 
     @property
     def unit(self) -> float:

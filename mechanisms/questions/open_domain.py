@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 from fedray.base.arrays import Int64Array
 from fedray.base.errors import InputError
 from ..accounting.events import ApproximateDP, Composed
-from .central import AddedNoise, DiscreteGaussian, DiscreteLaplace
-from .linear import KEYS, MostKeys, check_central
+from .added_noise import AddedNoise, DiscreteGaussian, DiscreteLaplace
+from .linear import KEYS, MostKeys, check_one_noise
 from .question import Answer, Items, Plan, Question, Truth, answer_of
 from .trust import (
     Budget,
@@ -56,7 +56,7 @@ class OpenHistogram(_Keys):
         return Shape(size=1, most_l1=self.most_keys, most_l2=self.most_keys**0.5)
 
     def plan(self, trust: Trust, budget: Budget) -> Plan:
-        check_central(self, trust, "sums and reports need a closed domain, as prefix_tree has")
+        check_one_noise(self, trust, "sums and reports need a closed domain, as prefix_tree has")
         if budget.delta == 0:
             raise PairRefused(
                 "open_histogram at delta=0 has no theorem: that a key is released at all reveals "
@@ -122,11 +122,14 @@ class PrefixTree(_Keys):
     below the prefixes kept so far, and keeps those whose interval excludes 0.
 
     A key is a number of `levels` digits in base `branching`. The levels are adaptive releases and
-    compose: each has its part of the budget.
+    compose: each has its part of the budget (server, enclave, devices), or its own group of devices
+    with all of it (shuffled, local; Wang, Li, Jha 2021, "Locally differentially private heavy
+    hitter identification").
 
     With the probability `confidence` the intervals of all levels hold at once: then every released
     key is held by a device, and every key is released that is more common than the widest interval
-    of a level, unless a level kept `most_prefixes`.
+    of a level, unless a level kept `most_prefixes`. With groups this neglects that the earlier
+    groups, which decide on the prefixes, have left when a level reports.
     """
 
     kind: Literal["prefix_tree"] = "prefix_tree"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -159,13 +162,18 @@ class PrefixTree(_Keys):
     ) -> Answer:
         end = self.branching**self.levels
         owners, keys, _ = items.bounded(end, self.most_keys, rng)
+        devices = np.arange(items.devices)
+        turns = [devices]
+        if sums.groups > 1:
+            turns = np.array_split(rng.permutation(devices), sums.groups)
         kept, answer = np.zeros(1, np.int64), None
-        for _ in range(self.levels):
+        for level in range(self.levels):
             end //= self.branching
+            turn = np.sort(turns[level % sums.groups])
             children = (kept[:, None] * self.branching + np.arange(self.branching)).ravel()
-            vectors = self._vectors(owners, keys // end, children, items.devices)
+            noisy = sums.release(self._vectors(owners, keys // end, children, turn), rng)
             failure = (1.0 - confidence) / (self.levels * max(children.size, 1))
-            answer = answer_of(sums.release(vectors, rng), 1.0, items.devices, 1.0 - failure)
+            answer = answer_of(noisy, items.devices / turn.size, items.devices, 1.0 - failure)
             # The mechanism has room for more children.
             answer = answer.rows(slice(children.size))
             order = np.argsort(-answer.estimates, kind="stable")
@@ -176,11 +184,21 @@ class PrefixTree(_Keys):
         return answer
 
     def _vectors(
-        self, owners: Int64Array, prefixes: Int64Array, children: Int64Array, devices: int
+        self, owners: Int64Array, prefixes: Int64Array, children: Int64Array, turn: Int64Array
     ) -> Vectors:
-        """Returns a 1 at each child that a device holds; of a prefix that was not kept, nothing."""
+        """Returns a 1 at each child that a device of the turn holds; nothing at prefixes that were
+        not kept.
+
+        Args:
+            owners: device of each key, [J].
+            prefixes: prefix of each key, [J].
+            children: prefixes of the level, ascending.
+            turn: devices that report in the level, ascending.
+        """
+        row = np.minimum(np.searchsorted(turn, owners), turn.size - 1)
         place = np.minimum(np.searchsorted(children, prefixes), children.size - 1)
-        is_kept = children[place] == prefixes if children.size else np.zeros(owners.size, bool)
+        counts = turn[row] == owners
+        counts &= children[place] == prefixes if children.size else False
         # Several keys of a device may share a prefix.
-        pairs = np.unique(np.stack([owners[is_kept], place[is_kept]]), axis=1)
-        return Vectors(pairs[0], pairs[1], np.ones_like(pairs[0]), self.shape.size, devices)
+        pairs = np.unique(np.stack([row[counts], place[counts]]), axis=1)
+        return Vectors(pairs[0], pairs[1], np.ones_like(pairs[0]), self.shape.size, turn.size)

@@ -5,11 +5,12 @@ without looking at data, or refuses the pair in one line; `plan.answer(items, rn
 items of the devices that came. A device that came without items takes part too, because whether it
 holds anything is private.
 
-    plan = Histogram(size=3600).plan(Central(), Budget(math.log(3)))
+    plan = Histogram(size=3600).plan(Server(), Budget(math.log(3)))
     plan.sums.variance(100_000)
     answer = plan.answer(items, rng)
 
-Adjacency is zero-out of one device, as in all events.
+Adjacency is zero-out of one device, as in all events; local and shuffled reports also hide any
+other change of what one device holds.
 """
 
 from abc import ABC, abstractmethod
@@ -228,7 +229,7 @@ def answer_of(
         keys=np.arange(sums.estimates.size) if keys is None else keys,
         estimates=sums.estimates * unit,
         standard_errors=np.sqrt(sums.variances) * unit,
-        error_claim="exact",
+        error_claim=sums.claim,
         low=low * unit,
         high=high * unit,
         confidence=confidence,

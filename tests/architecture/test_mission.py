@@ -56,7 +56,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "questions": (
         *("count", "sum", "mean", "histogram", "quantiles", "distinct"),
-        *("open_histogram", "prefix_tree", "central", "distributed", "evaluation"),
+        *("open_histogram", "prefix_tree", "evaluation"),
+        *("server", "enclave", "devices", "shuffled", "local"),
     ),
     "canaries": ("canary", "audit_model", "phrases"),
     "stress": ("stress", "estimated", "actual", "what_if", "train"),

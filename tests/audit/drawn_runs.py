@@ -75,7 +75,7 @@ def words(each: Drawn, epsilon: float) -> dict[str, Any]:
         ApproximateDP(epsilon=0.0, delta=8.191944783181514e-9, theorem="t"),
     )
     cost = {
-        "trust": "central",
+        "trust": "server",
         "mechanism": "discrete Laplace noise",
         "theorem": "a theorem",
         "windows": 2,

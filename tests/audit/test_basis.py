@@ -63,8 +63,8 @@ def silent(each: Drawn) -> Audit:
 
 
 def asking(each: Drawn) -> dict[str, Any]:
-    shared = {"kind": "distributed", "least_devices": 2}
-    trust = each.pick([{"kind": "central"}], [shared], [shared, {"kind": "central"}])
+    shared = {"kind": "devices", "least_devices": 2}
+    trust = each.pick([{"kind": "server"}], [shared], [{"kind": "local"}, {"kind": "enclave"}])
     return {
         "participation": {"timer_hours": each.pick(0.0, 30.0)},
         "rounds": {
@@ -281,7 +281,7 @@ def test_a_statement_of_a_model_with_a_question_states_both_at_their_deltas(
     """Three windows of (2, 1e-8) and three rounds of noise 4: 8.1763 at 4e-8, where the model has 2.3199 at 1e-8."""
     each = drawn(0, tmp_path)
     tables = asking(each) | QUESTION
-    tables["analytics"] |= {"trust": [{"kind": "central"}], "epsilon": 2.0, "delta": 1e-8}
+    tables["analytics"] |= {"trust": [{"kind": "server"}], "epsilon": 2.0, "delta": 1e-8}
     audit = trained(each.run(**tables), each)
     statement = privacy_statement(audit)
     lines = {line.what: line.says for line in statement.lines}
@@ -293,7 +293,7 @@ def test_a_statement_of_a_model_with_a_question_states_both_at_their_deltas(
     assert lines["Unit of privacy"].startswith("one device and all its updates. The unit of the")
     assert "zero-out" in lines["Adjacency"]
     assert "replaced by an empty one" in lines["Adjacency"]
-    assert "Trust model central" in lines["Who is trusted"]
+    assert "Trust model server" in lines["Who is trusted"]
     assert "the answer of each window" in lines["What is released"]
 
 

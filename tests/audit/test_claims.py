@@ -647,7 +647,7 @@ def test_a_private_vocabulary_leaves_nothing_to_claim_or_to_publish_for_other_no
 ) -> None:
     trace = trace_of([[0], [1]], 2, small("privacy.mechanism={kind='tree'}"))
     cost = VocabularyCost(
-        trust="central",
+        trust="server",
         mechanism="gaussian",
         theorem="t",
         windows=1,

@@ -31,7 +31,8 @@ DELTA = 1e-6
 NOISE = 3.0
 LEAST = 64
 HISTOGRAM = {"kind": "histogram", "size": 16, "most_keys": 2}
-CENTRAL, DISTRIBUTED = {"kind": "central"}, {"kind": "distributed", "least_devices": LEAST}
+SERVER, DEVICES = {"kind": "server"}, {"kind": "devices", "least_devices": LEAST}
+SHUFFLED = {"kind": "shuffled", "least_devices": LEAST}
 
 
 def scenario(seed: int, **more: Any) -> Scenario:
@@ -122,7 +123,8 @@ def models(tmp_path_factory) -> list[Trace]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trust", "delta"), [(None, 0.0), (CENTRAL, 0.0), (CENTRAL, 1e-8), (DISTRIBUTED, 1e-8)]
+    ("trust", "delta"),
+    [(None, 0.0), (SERVER, 0.0), (SERVER, 1e-8), (DEVICES, 1e-8), (SHUFFLED, 1e-8)],
 )
 def test_two_models_and_a_histogram_compose_as_dp_accounting_composes_them(
     models: list[Trace], tmp_path: Path, trust: Any, delta: float
@@ -163,7 +165,7 @@ def test_a_training_on_a_run_that_asked_is_charged_after_the_run(
     tmp_path: Path,
 ) -> None:
     """The answers are charged once, with the run, and compose with the model as in the audit of the training."""
-    trace = simulate(asking(21, CENTRAL, delta=1e-8), HERE, tmp_path / "t")
+    trace = simulate(asking(21, SERVER, delta=1e-8), HERE, tmp_path / "t")
     own = audit_trace(trace).scenario
     assert own is not None
     training = own.with_overrides("training.enabled=true")
@@ -185,7 +187,7 @@ def test_a_training_on_a_run_that_asked_is_charged_after_the_run(
 
 
 def test_a_model_without_noise_is_not_charged_for_its_question(tmp_path: Path) -> None:
-    silent = asking(22, CENTRAL, privacy={"mechanism": {"kind": "none"}})
+    silent = asking(22, SERVER, privacy={"mechanism": {"kind": "none"}})
     trace = simulate(silent, HERE, tmp_path / "t")
     own = audit_trace(trace).scenario
     assert own is not None
@@ -200,7 +202,7 @@ def test_questions_that_share_their_noise_or_have_no_one_figure_are_refused(
     tmp_path: Path,
 ) -> None:
     ledger = Ledger.create(tmp_path / "ledger", 50.0, DELTA, "quarter")
-    with reserved(ledger.path, asking(31, CENTRAL), OCTOBER) as begun:
+    with reserved(ledger.path, asking(31, SERVER), OCTOBER) as begun:
         begun()
     other = {"kind": "count"}
 
@@ -208,24 +210,24 @@ def test_questions_that_share_their_noise_or_have_no_one_figure_are_refused(
         with pytest.raises(InputError, match=reason), reserved(ledger.path, value, OCTOBER):
             pytest.fail("the run started")
 
-    same = asking(31, CENTRAL, question=other)
+    same = asking(31, SERVER, question=other)
     refused(ledger, same, r"line 2 has the same noise \(seed 31 of answers\)")
-    with reserved(ledger.path, asking(32, CENTRAL, question=other), OCTOBER) as begun:
+    with reserved(ledger.path, asking(32, SERVER, question=other), OCTOBER) as begun:
         begun()
-    both = asking(33, CENTRAL, DISTRIBUTED, delta=1e-8)
+    both = asking(33, SERVER, DEVICES, delta=1e-8)
     refused(ledger, both, "of which a deployment has one.*keep one")
     owners = {"devices": 400, "owners": {"mean_devices": 1.4, "most_devices": 2}}
     of_persons = Ledger.create(tmp_path / "persons", 50.0, DELTA, "quarter", "person")
-    of_owners = asking(34, CENTRAL, population=owners)
+    of_owners = asking(34, SERVER, population=owners)
     refused(of_persons, of_owners, "what a person with several devices spends on it")
-    assert noise_of(asking(35, CENTRAL), "cpu") == ("35 of answers",)
-    assert noise_of(asking(35, CENTRAL, training={"seed": 35}), "cpu") == ("35 on cpu", "35 of answers")  # fmt: skip
-    assert noise_of(asking(35, CENTRAL), "cpu", is_training=True) == ("35 on cpu",)
+    assert noise_of(asking(35, SERVER), "cpu") == ("35 of answers",)
+    assert noise_of(asking(35, SERVER, training={"seed": 35}), "cpu") == ("35 on cpu", "35 of answers")  # fmt: skip
+    assert noise_of(asking(35, SERVER), "cpu", is_training=True) == ("35 on cpu",)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-8])
 def test_a_question_beyond_the_budget_starts_nothing(tmp_path: Path, delta: float) -> None:
-    asked = asking(41, CENTRAL, delta=delta)
+    asked = asking(41, SERVER, delta=delta)
     (promise,) = worst_case(asked, worst_participation(asked))
     worst = Repeated(event=read_event(promise.release), count=3)  # pyright: ignore[reportArgumentType]
     epsilon = epsilon_of(worst, DELTA).epsilon

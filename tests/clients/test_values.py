@@ -44,7 +44,7 @@ def scenario(values: dict, folder: Path = Path(), **tables: dict) -> Scenario:
             "analytics": {
                 "question": {"kind": "count"},
                 "values": values,
-                "trust": [{"kind": "central"}],
+                "trust": [{"kind": "server"}],
                 "epsilon": 1.0,
             },
             **tables,

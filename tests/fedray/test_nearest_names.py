@@ -42,6 +42,9 @@ def test_a_misspelt_command_option_or_word_gets_the_nearest(
         ("privacy.mechanism.kind=tre", "tree"),
         ("training.client.kind=fedprx", "fedprox"),
         ("availability.model=habbit", "habit"),
+        # The literature's words, which no spelling leads from to those here.
+        ("analytics.trust=[{kind='central'}]", "server"),
+        ("analytics.trust=[{kind='distributed'}]", "devices"),
     ],
 )
 def test_a_misspelt_key_or_value_gets_the_nearest(small, override: str, nearest: str) -> None:

@@ -93,7 +93,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     asked = small_scenario(
         "population.devices=3000",
         "rounds={mode='upload-then-train',count=2,report_goal=50,uploads={window_hours=8.0,windows=2,schedule={kind='all'}}}",
-        f"analytics={{{question},trust=[{{kind='central'}}],epsilon=2.0,delta=1e-6}}",
+        f"analytics={{{question},trust=[{{kind='server'}}],epsilon=2.0,delta=1e-6}}",
     )
     simulate(asked, Placement(1, "in-process"), folder / "asked")
     Ledger.create(folder / "ledger", 2.0, 1e-6, "quarter", "device")

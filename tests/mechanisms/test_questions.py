@@ -29,15 +29,18 @@ from fedray.mechanisms.questions.question import Items, Question
 from fedray.mechanisms.questions.registry import (
     AnyQuestion,
     AnyTrust,
-    Central,
     Count,
+    Devices,
     Distinct,
-    Distributed,
+    Enclave,
     Histogram,
+    Local,
     Mean,
     OpenHistogram,
     PrefixTree,
     Quantiles,
+    Server,
+    Shuffled,
     Sum,
 )
 from fedray.mechanisms.questions.trust import Budget, PairRefused, Trust
@@ -47,8 +50,11 @@ FALSE_ALARM = 1e-6
 CONFIDENCE = 0.8
 DEVICES = 3000
 TRUSTS: dict[str, Trust] = {
-    "central": Central(),
-    "distributed": Distributed(least_devices=2000),
+    "server": Server(),
+    "enclave": Enclave(),
+    "devices": Devices(least_devices=2000),
+    "shuffled": Shuffled(least_devices=2000),
+    "local": Local(),
 }
 QUESTIONS: dict[str, Question] = {
     "count": Count(),
@@ -61,12 +67,13 @@ QUESTIONS: dict[str, Question] = {
     "quantiles": Quantiles(low=0.0, high=8.0, shares=(0.25, 0.5, 0.9)),
     "distinct": Distinct(most_keys=2),
 }
-CENTRAL_ONLY = {"open_histogram", "distinct"}
+ONE_NOISE = {"open_histogram", "distinct"}
+"""Questions that need a party that adds the noise."""
 PAIRS = [
     (question, trust)
     for question in QUESTIONS
     for trust in TRUSTS
-    if trust == "central" or question not in CENTRAL_ONLY
+    if trust in ("server", "enclave") or question not in ONE_NOISE
 ]
 BUDGET = Budget(2.0, 1e-6)
 
@@ -94,7 +101,7 @@ def outcomes(name: str, trust: str, seeds: int) -> tuple[np.ndarray, np.ndarray]
             continue
         targets = truth.bounded[np.searchsorted(truth.keys, answer.keys)]
         # Keys near a threshold are selected for their noise, which is the stated bias.
-        row = int(np.argmax(targets)) if name in CENTRAL_ONLY else seed % answer.keys.size
+        row = int(np.argmax(targets)) if name in ONE_NOISE else seed % answer.keys.size
         missed = (answer.low > targets + 1e-9) | (answer.high < targets - 1e-9)
         errors.append((answer.estimates[row] - targets[row]) / answer.standard_errors[row])
         # Some questions promise all rows at once.
@@ -112,13 +119,16 @@ def test_intervals_cover_and_estimates_have_no_bias_beyond_the_stated_one(
     name: str, trust: str
 ) -> None:
     errors, misses = outcomes(name, trust, SEEDS)
-    assert misses.size > 0.9 * SEEDS
+    assert misses.size > 0.9 * SEEDS or (name, trust) == ("prefix_tree", "local")
     assert covers(misses)
     if name in ("quantiles", "prefix_tree"):
         return
     # The mean of standardised errors; 4.9 deviations are exceeded at a rate of 1e-6.
     assert abs(errors.mean()) <= 4.9 / math.sqrt(errors.size)
-    assert 0.6 < errors.std() < 1.5
+    # An exact error may be off by half either way, an estimate from above only.
+    assert errors.std() < 1.5
+    if trust in ("server", "enclave", "devices"):
+        assert errors.std() > 0.6
 
 
 def test_the_acceptance_rejects_narrow_intervals_and_a_bias() -> None:
@@ -205,22 +215,25 @@ def test_a_plan_spends_its_budget_and_no_more(name: str, trust: str, budget: Bud
 def test_events_are_those_composed_by_hand() -> None:
     budget = Budget(1.0, 1e-6)
     tree = PrefixTree(branching=3, levels=5, most_keys=4)
-    event = tree.plan(Central(), budget).event
+    event = tree.plan(Server(), budget).event
     assert isinstance(event, Repeated)
     assert event.count == 5
     if isinstance(event.event, ApproximateDP):
         assert event.event.epsilon == pytest.approx(0.2)
     # Many keys: noise in proportion to sqrt(L0), rho of all levels by hand.
-    plan = PrefixTree(branching=3, levels=5, most_keys=60).plan(Central(), budget)
+    plan = PrefixTree(branching=3, levels=5, most_keys=60).plan(Server(), budget)
     assert plan.event == Repeated(event=plan.event.event, count=5)  # pyright: ignore[reportAttributeAccessIssue]
     assert rho_of(plan.event) == pytest.approx(5 * 60 / (2 * plan.sums.variance(1)))
-    shares = Histogram(size=100, most_keys=9).plan(Distributed(least_devices=500), budget)
+    shares = Histogram(size=100, most_keys=9).plan(Devices(least_devices=500), budget)
     assert isinstance(shares.event, DiscreteGaussianSum)
     assert shares.event.tau < 1e-11
     assert rho_of(shares.event) == pytest.approx(9 / (2 * shares.sums.variance(500)))
     doubled = shares.sums.variance(1000)
     assert doubled == pytest.approx(2 * shares.sums.variance(500), rel=1e-4)
-    opened = OpenHistogram(most_keys=2).plan(Central(), budget)
+    local = tree.plan(Local(), Budget(1.0)).event
+    assert isinstance(local, ApproximateDP)
+    assert (local.epsilon, local.delta) == (1.0, 0.0)
+    opened = OpenHistogram(most_keys=2).plan(Server(), budget)
     assert isinstance(opened.event, Composed)
     noise, unique = opened.event.events
     assert isinstance(noise, ApproximateDP)
@@ -244,10 +257,13 @@ def test_windows_compose_by_the_accountants(windows: int) -> None:
 
 
 REFUSED: list[tuple[Any, Trust, Budget, str]] = [
-    (OpenHistogram(), TRUSTS["distributed"], BUDGET, "open_histogram under .* has no theorem"),
-    (OpenHistogram(), Central(), Budget(1.0), "delta=0 has no theorem"),
-    (Distinct(), TRUSTS["distributed"], BUDGET, "distinct under .* distributed has no theorem"),
-    (Count(), TRUSTS["distributed"], Budget(1.0), "distributed noise at delta=0"),
+    (OpenHistogram(), TRUSTS["devices"], BUDGET, "open_histogram under .* has no theorem"),
+    (OpenHistogram(), Server(), Budget(1.0), "delta=0 has no theorem"),
+    (OpenHistogram(), Local(), BUDGET, "open_histogram under .* take the trust model server or"),
+    (Distinct(), TRUSTS["devices"], BUDGET, "distinct under .* devices has no theorem"),
+    (Distinct(), TRUSTS["shuffled"], BUDGET, "distinct under .* shuffled has no theorem"),
+    (Count(), TRUSTS["devices"], Budget(1.0), "noise of devices at delta=0"),
+    (Count(), TRUSTS["shuffled"], Budget(1.0), "shuffled reports at delta=0"),
 ]
 
 
@@ -261,16 +277,16 @@ def test_a_pair_without_a_theorem_is_refused_in_one_line(question, trust, budget
 def test_too_few_devices_and_keys_outside_the_domain_are_refused() -> None:
     items = population(1, Count(), devices=100)
     with pytest.raises(InputError, match=r"devices=100 must be at least 2,000"):
-        Count().plan(TRUSTS["distributed"], BUDGET).answer(items, np.random.default_rng())
+        Count().plan(TRUSTS["devices"], BUDGET).answer(items, np.random.default_rng())
     with pytest.raises(InputError, match=r"keys=\d+ must be from 0 to below 3"):
-        Histogram(size=3).plan(Central(), BUDGET).answer(items, np.random.default_rng())
+        Histogram(size=3).plan(Server(), BUDGET).answer(items, np.random.default_rng())
     for epsilon, delta in ((0.0, 0.0), (math.nan, 0.0), (1.0, 0.5), (1.0, -1e-9)):
         with pytest.raises(InputError, match=r"(epsilon|delta)="):
             Budget(epsilon, delta)
     with pytest.raises(InputError, match="the noise deviates by"):
-        Sum(high=1.0).plan(TRUSTS["distributed"], Budget(0.01, 1e-9))
+        Sum(high=1.0).plan(TRUSTS["devices"], Budget(0.01, 1e-9))
     with pytest.raises(InputError, match=r"confidence=1\.0 must be"):
-        Count().plan(Central(), BUDGET).answer(items, np.random.default_rng(), confidence=1.0)
+        Count().plan(Server(), BUDGET).answer(items, np.random.default_rng(), confidence=1.0)
     for low, high in ((2.0, 1.0), (1e9, 1e9), (0.0, 1e-10)):
         with pytest.raises(ValueError, match="must be above low"):
             Mean(low=low, high=high)
@@ -310,7 +326,7 @@ def test_an_empty_window_of_devices_without_items_is_answered() -> None:
 
 def test_a_private_vocabulary_is_the_largest_of_an_open_histogram() -> None:
     question = OpenHistogram(most_keys=3)
-    plan = question.plan(Central(), Budget(1.0, 1e-6))
+    plan = question.plan(Server(), Budget(1.0, 1e-6))
     rng = np.random.default_rng(2)
     items = Items(np.arange(0, 60_001, 3), rng.zipf(1.7, 60_000) % 10**9, np.ones(60_000))
     answer = plan.answer(items, np.random.default_rng(1))

@@ -13,12 +13,12 @@ from scipy.stats import binom
 from fedray.base.arrays import Float64Array
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum
 from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
-from fedray.mechanisms.questions.central import DiscreteGaussian, DiscreteLaplace
+from fedray.mechanisms.questions.added_noise import DiscreteGaussian, DiscreteLaplace
 from fedray.mechanisms.questions.linear import Histogram
 from fedray.mechanisms.questions.numbers import Quantiles
 from fedray.mechanisms.questions.open_domain import PrefixTree, Thresholded
 from fedray.mechanisms.questions.question import Items
-from fedray.mechanisms.questions.registry import Central, Distributed
+from fedray.mechanisms.questions.registry import Devices, Local, Server, Shuffled
 from fedray.mechanisms.questions.trust import Budget, NoisySums, Shape, Vectors
 
 FALSE_ALARM = 1e-6
@@ -185,7 +185,7 @@ def test_quantiles_without_noise_are_within_half_a_bin(shares: tuple[float, ...]
     numbers = np.random.default_rng(1).beta(2, 5, 5000)
     items = Items(np.arange(5001), np.zeros(5000, np.int64), numbers)
     rng = np.random.default_rng(2)
-    answer = question.plan(Central(), Budget(99.0)).answer(items, rng)
+    answer = question.plan(Server(), Budget(99.0)).answer(items, rng)
     truth = question.truth(items, rng)
     assert np.abs(answer.estimates - truth.values).max() <= 0.5 / question.bins
     assert ((answer.low <= truth.values) & (truth.values <= answer.high)).all()
@@ -211,7 +211,7 @@ def test_a_tree_with_hardly_any_noise_finds_exactly_the_keys_of_an_exhaustive_co
 ) -> None:
     question = PrefixTree(branching=branching, levels=levels, most_keys=most)
     items = tree_population(seed, question, 400)
-    answer = question.plan(Central(), Budget(99.0)).answer(items, np.random.default_rng(seed))
+    answer = question.plan(Server(), Budget(99.0)).answer(items, np.random.default_rng(seed))
     counted: dict[int, int] = {}
     owners, keys, _ = items.bounded(branching**levels, most, np.random.default_rng(seed))
     for _, key in zip(owners, keys.tolist(), strict=True):
@@ -227,14 +227,28 @@ class Recorded(DiscreteLaplace):
         return super().release(vectors, rng)
 
 
+class Spied(PrefixTree):
+    """A tree that records which devices take part in each level."""
+
+    def _vectors(self, owners, prefixes, children, turn) -> Vectors:
+        turns.append(turn)
+        return super()._vectors(owners, prefixes, children, turn)
+
+
 seen: list[Vectors] = []
+turns: list[np.ndarray] = []
 
 
-def test_a_device_is_in_every_level_of_a_tree_within_the_bounds() -> None:
-    question = PrefixTree(branching=2, levels=6, most_keys=3)
+@pytest.mark.parametrize("groups", [1, 6])
+def test_a_device_is_in_a_level_of_a_tree_within_the_bounds_once_or_in_its_turn(
+    groups: int,
+) -> None:
+    question = Spied(branching=2, levels=6, most_keys=3)
     items = tree_population(1, question, 300)
     mechanism = Recorded(question.shape, Budget(99.0))
+    mechanism.groups = groups
     seen.clear()
+    turns.clear()
     question.answered(mechanism, items, np.random.default_rng(1), 0.95)
     assert len(seen) == 6
     for vectors in seen:
@@ -243,19 +257,23 @@ def test_a_device_is_in_every_level_of_a_tree_within_the_bounds() -> None:
         assert np.unique(pairs, axis=1).shape == pairs.shape, "one vote for a shared prefix"
         assert np.bincount(vectors.owners).max() <= 3
         assert vectors.keys.max() < question.shape.size
-    assert [each.devices for each in seen] == [300] * 6
+    assert [each.devices for each in seen] == [each.size for each in turns]
+    took_part = np.bincount(np.concatenate(turns), minlength=300)
+    assert took_part.tolist() == [6 if groups == 1 else 1] * 300
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trust", ["central", "distributed"])
+@pytest.mark.parametrize("trust", ["server", "devices", "shuffled", "local"])
 def test_a_tree_releases_only_keys_that_are_held_and_all_that_are_common(trust: str) -> None:
     """Each statement fails with a probability of at most 0.1; the acceptance of the number of
     failures is exact, with a false-alarm rate of 1e-6."""
     seeds, failures, found, devices = 200 if FULL else 12, [0, 0], 0, 20_000
     question = PrefixTree(branching=3, levels=4, most_keys=2, most_prefixes=81)
     trusts = {
-        "central": Central(),
-        "distributed": Distributed(least_devices=devices),
+        "server": Server(),
+        "devices": Devices(least_devices=devices),
+        "shuffled": Shuffled(least_devices=devices),
+        "local": Local(),
     }
     plan = question.plan(trusts[trust], Budget(3.0, 1e-6))
     for seed in range(seeds):
@@ -265,14 +283,14 @@ def test_a_tree_releases_only_keys_that_are_held_and_all_that_are_common(trust: 
         counts = dict(zip(truth.keys.tolist(), truth.bounded.tolist(), strict=True))
         widest = (answer.high - answer.low).max(initial=0.0)
         failures[0] += any(counts.get(key, 0) == 0 for key in answer.keys.tolist())
-        if answer.keys.size:
+        if answer.keys.size and trust in ("server", "devices"):
             # All intervals of a level are equally wide, and the last is the widest.
             common = {key for key, count in counts.items() if count > widest}
             failures[1] += not common <= set(answer.keys.tolist())
         found += answer.keys.size
     for each in failures:
         assert binom.sf(each - 1, seeds, 0.1) > FALSE_ALARM
-    assert found > 6 * seeds, "the tree finds keys"
+    assert found > (2 if trust == "local" else 6) * seeds, "the tree finds keys"
 
 
 def test_trust_models_are_ordered_in_error_at_one_budget() -> None:
@@ -280,8 +298,14 @@ def test_trust_models_are_ordered_in_error_at_one_budget() -> None:
     question = Histogram(size=3600)
     errors = [
         question.plan(trust, budget).sums.variance(devices) ** 0.5
-        for trust in (Central(), Distributed(least_devices=devices))
+        for trust in (
+            Server(),
+            Devices(least_devices=devices),
+            Shuffled(least_devices=devices),
+            Local(),
+        )
     ]
     assert errors == sorted(errors)
-    # Discrete Laplace noise of ratio 1/3, by hand.
+    # Discrete Laplace noise of ratio 1/3, and unary encoding: by hand.
     assert errors[0] == pytest.approx(math.sqrt(1.5))
+    assert errors[3] == pytest.approx(math.sqrt(devices * 3))

@@ -161,7 +161,7 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"would_do": "min_sep = 2, if enforced, would give epsilon 1."}
     yield {"clients": Clients.of({"clients": 5, "most_devices": 2}, []).to_json()}
     yield {"no_guarantee": "no guarantee: no noise was added"}
-    told = AnswerPrivacy("central", "noise", "a theorem", "window", 1, None, 1e-9, True, "it is so")
+    told = AnswerPrivacy("server", "noise", "a theorem", "window", 1, None, 1e-9, True, "it is so")
     yield {"answers": [told.to_json()]}
     least = {"devices": 9, "noise_multiplier": 1.5}
     noise = {"least_noise": {"round": 0, **least}, "least_permitted_noise": least}
@@ -217,7 +217,7 @@ def test_documents_of_answers_match_their_types(
         "analytics": {
             "question": {"kind": "open_histogram"},
             "values": {"kind": "words", "words": 3},
-            "trust": [{"kind": "central"}],
+            "trust": [{"kind": "server"}],
             "epsilon": 4.0,
             "delta": 1e-3,
         },

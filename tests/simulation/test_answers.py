@@ -28,7 +28,7 @@ from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Repeated
 from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.questions.central import DiscreteGaussian
+from fedray.mechanisms.questions.added_noise import DiscreteGaussian
 from fedray.mechanisms.questions.registry import AnyQuestion
 from fedray.report.audits import answers_table, guarantees_table
 from fedray.runs.answers import Answers, answer
@@ -49,10 +49,14 @@ NUMBERS = {"kind": "numbers", "mean": 1.0, "per_zone_hour": 0.5, "by_habit": 4.0
 WORDS = {"kind": "words", "words": 64, "per_device": 2.0}
 LEAST = 150
 TRUSTS = (
-    {"kind": "central"},
-    {"kind": "distributed", "least_devices": LEAST},
+    {"kind": "server"},
+    {"kind": "enclave"},
+    {"kind": "devices", "least_devices": LEAST},
+    {"kind": "shuffled", "least_devices": LEAST},
+    {"kind": "local"},
 )
 """Every trust model."""
+KINDS = tuple(each["kind"] for each in TRUSTS)
 QUESTIONS = (
     {"kind": "count"},
     {"kind": "sum", "low": -20.0, "high": 20.0},
@@ -64,7 +68,7 @@ QUESTIONS = (
     {"kind": "distinct", "most_keys": 2},
 )
 """Every question."""
-CENTRAL_ONLY = ("open_histogram", "distinct")
+ONE_NOISE = ("open_histogram", "distinct")
 
 
 def tables(question: dict = MEAN, values: dict = NUMBERS, **more: object) -> dict:
@@ -92,7 +96,7 @@ def tables(question: dict = MEAN, values: dict = NUMBERS, **more: object) -> dic
         "analytics": {
             "question": question,
             "values": values,
-            "trust": list(TRUSTS if question["kind"] not in CENTRAL_ONLY else TRUSTS[:1]),
+            "trust": list(TRUSTS if question["kind"] not in ONE_NOISE else TRUSTS[:2]),
             "epsilon": 2.0,
             "delta": 1e-6,
         },
@@ -283,14 +287,14 @@ def test_who_came_and_holds_a_word_is_counted_before_bounding_as_device_after_de
     largest = pooled.answers[0].rows[0]
     cells = [f"{largest.of_all:,.0f}", f"{largest.of_came:,.0f}", f"{largest.bounded:,.0f}"]
     assert rows.columns[:5] == ("row", "trust", "hold it", "hold it and came", "after bounding")
-    assert list(rows.rows[0][:5]) == [largest.label, "central", *cells]
+    assert list(rows.rows[0][:5]) == [largest.label, "server", *cells]
     # Every trust model has its rows, and each window a line.
-    assert [row[1] for row in rows.rows] == ["central"] * 12 + ["distributed"] * 12
-    assert [row[0] for row in windows.rows[::2]] == [
+    assert [row[1] for row in rows.rows] == [kind for kind in KINDS for _ in range(12)]
+    assert [row[0] for row in windows.rows[:: len(KINDS)]] == [
         *(f"hours {8 * each} to {8 * each + 8}" for each in range(3)),
         "the sum of 3 windows",
     ]
-    assert list(windows.rows[-2][2:5]) == cells
+    assert list(windows.rows[-len(KINDS)][2:5]) == cells
     assert [row[0] for row in coverage.rows][:3] == ["all", "zone UTC-6", "zone UTC+8"]
 
 
@@ -402,10 +406,10 @@ def merged(tables: dict, given: dict) -> dict:
 
 
 @pytest.mark.parametrize("asks", classes_in(AnyQuestion), ids=lambda each: each.__name__)
-@pytest.mark.parametrize("trust", [[{"kind": "central"}], [{"kind": "distributed"}]])
+@pytest.mark.parametrize("trust", [[{"kind": "server"}], [{"kind": "devices"}]])
 def test_each_question_has_examples_of_its_keys_that_fit_each_other(asks: Any, trust: Any) -> None:
     kind = asks.model_fields["kind"].default
-    trust = [dict(each) for each in (TRUSTS[:1] if kind in CENTRAL_ONLY else trust)]
+    trust = [dict(each) for each in (TRUSTS[:2] if kind in ONE_NOISE else trust)]
     asked = {"question": {"kind": kind}, "trust": trust}
     own: dict[str, Any] = {"population": {"devices": 3000}, "analytics": asked}
     for key, example in needed_by_question(own).items():
@@ -446,14 +450,14 @@ def test_every_question_is_answered_under_every_trust_model_that_has_a_theorem(
     assert "<html" in found.page()
     assert [figure.name for figure in found.figures()] == ["coverage"]
     if question["kind"] in ("quantiles", "distinct"):
-        assert found.headline.startswith("By central, hours 16 to 24, the last of 3 windows: ")
+        assert found.headline.startswith("By server, hours 16 to 24, the last of 3 windows: ")
     else:
         pooling = "mean" if question == MEAN else "sum"
         assert found.headline.startswith(
-            f"By central, the {pooling} of 3 windows in hours 0 to 24: "
+            f"By server, the {pooling} of 3 windows in hours 0 to 24: "
         )
     json.dumps(found.to_json(), allow_nan=False)
-    for refused in TRUSTS[1:] if question["kind"] in CENTRAL_ONLY else ():
+    for refused in TRUSTS[2:] if question["kind"] in ONE_NOISE else ():
         other = tables(question, values)
         other["analytics"]["trust"] = [refused]
         with pytest.raises(InputError, match="has no theorem"):
@@ -461,11 +465,11 @@ def test_every_question_is_answered_under_every_trust_model_that_has_a_theorem(
 
 
 def test_intervals_hold_the_answers_of_those_who_came_as_often_as_stated(trace: Trace) -> None:
-    """Counts of 64 words in 3 windows under 2 trust models, at 80 %: binomial, false alarms 1e-6
-    each. Intervals of nine tenths of their width would be found for central noise."""
+    """Counts of 64 words in 3 windows under every trust model, at 80 %: binomial, false alarms 1e-6
+    each. Intervals of nine tenths of their width would be found for noise of a server."""
     value = asking({"kind": "histogram", "size": 64, "most_keys": 2}, WORDS)
     found = answer(trace, 0.8, value)
-    for place, trust in enumerate(("central", "distributed")):
+    for place, trust in enumerate(KINDS):
         rows = [row for window in found.windows for row in window.answers[place].rows]
         inside = sum(row.low <= row.bounded <= row.high for row in rows)
         assert inside >= binom.ppf(1e-6, len(rows), 0.8), trust
@@ -476,7 +480,7 @@ def test_intervals_hold_the_answers_of_those_who_came_as_often_as_stated(trace: 
         assert binom.ppf(1e-6, 64, 0.78) <= inside <= binom.ppf(1 - 1e-6, 64, 0.82), trust
         answers_ = [window.answers[place] for window in found.windows]
         assert {each.confidence for each in answers_} == {0.8}
-        # Errors are those stated: a mean of 192 squares.
+        # Errors are those stated: a mean of 192 squares, and of dependent ones in a local report.
         ratio = math.sqrt(
             sum(each.error**2 for each in answers_) / sum(each.stated_error**2 for each in answers_)
         )
@@ -513,7 +517,7 @@ def test_privacy_is_the_event_of_a_window_as_often_as_a_device_came(
     audit = audit_trace(trace)
     assert audit.answers == answers.privacy
     assert audit.max_participations == most
-    for trust, plan in zip(("central", "distributed"), plans, strict=True):
+    for trust, plan in zip(KINDS, plans, strict=True):
         own = {each.basis: each for each in audit.answers or () if each.trust == trust}
         # An upload at the start of a window permits one in the next, 8 to 16 h later; two at least
         # 13 h apart are all that fit into 24 h, but pairs of windows are bounded one by one.
@@ -537,8 +541,8 @@ def test_a_cap_and_a_longer_timer_are_enforced(tmp_path: Path) -> None:
         value = scenario(participation=rule).with_overrides("rounds.report_goal=160")
         found = audit_trace(simulate(value, HERE, tmp_path / str(len(rule)))).answers or ()
         assert {each.windows for each in found} == {1}
-        assert {each.epsilon for each in found if each.trust == "central"} == {
-            each.epsilon for each in found if each.trust == "central" and each.basis == "window"
+        assert {each.epsilon for each in found if each.trust == "server"} == {
+            each.epsilon for each in found if each.trust == "server" and each.basis == "window"
         }
 
 
@@ -563,8 +567,8 @@ def test_the_model_and_the_answers_of_a_device_compose(tmp_path: Path) -> None:
     }
     for name in ("observed", "enforced"):
         guarantee = getattr(mechanism, name)
-        own = by_basis["distributed", name]
-        both = by_basis["distributed", f"{name}, with the model"]
+        own = by_basis["devices", name]
+        both = by_basis["devices", f"{name}, with the model"]
         together = Composed(events=(own.event, guarantee.event))  # pyright: ignore[reportArgumentType]
         assert both.delta == own.delta + 1e-7
         assert both.epsilon == zcdp_epsilon(together, both.delta)
@@ -656,7 +660,7 @@ def test_the_words_found_are_a_vocabulary_with_its_cost(trace: Trace, tmp_path: 
     # Two trust models of one kind: the cost is that of the one whose words they are.
     tree = tables({"kind": "prefix_tree", "branching": 8, "levels": 2}, WORDS)
     tree["analytics"]["trust"] = [
-        {"kind": "distributed", "least_devices": least} for least in (LEAST, LEAST // 2)
+        {"kind": "devices", "least_devices": least} for least in (LEAST, LEAST // 2)
     ]
     found = answer(trace, scenario=Scenario.from_tables(tree))
     found.write_vocabulary(file)
@@ -724,7 +728,7 @@ def test_a_training_pays_for_its_private_vocabulary_too(
         ("rounds.uploads.schedule={kind='poisson', probability=0.5}", "schedule.kind='all'"),
         ("privacy.stop_at.rho=1.0", "privacy.stop_at: the budget counts updates of a model"),
         ("availability.model=always_on", r"analytics.values.by_habit=4: .*has no habits"),
-        ("analytics.trust=[{kind='central'}, {kind='central'}]", "a trust model is given twice"),
+        ("analytics.trust=[{kind='server'}, {kind='server'}]", "a trust model is given twice"),
         ("analytics.trust=[]", "analytics.trust"),
         ("analytics.epsilon=0.0", "analytics.epsilon"),
         ("analytics.question.kind=median", "analytics.question"),
@@ -732,7 +736,7 @@ def test_a_training_pays_for_its_private_vocabulary_too(
         ("analytics.values={kind='custom', file='none.py'}", "none.py"),
         (
             "analytics={question={kind='prefix_tree', branching=8, levels=2}, epsilon=1.0, "
-            "values={kind='words', words=65}, trust=[{kind='central'}]}",
+            "values={kind='words', words=65}, trust=[{kind='server'}]}",
             "values.words=65 is more than the 64 keys of the question",
         ),
     ],
@@ -775,7 +779,7 @@ def test_a_domain_is_not_counted_from_the_data_of_all_devices(tmp_path: Path) ->
 
 def test_noise_that_all_devices_would_make_too_large_is_refused_when_it_is_planned() -> None:
     value = scenario({"kind": "sum", "high": 1.0}).with_overrides(
-        "analytics.trust=[{kind='distributed', least_devices=150}]", "analytics.epsilon=0.06"
+        "analytics.trust=[{kind='devices', least_devices=150}]", "analytics.epsilon=0.06"
     )
     assert value.analytics is not None
     (plan,) = value.analytics.plans(LEAST, 150)
@@ -786,7 +790,7 @@ def test_noise_that_all_devices_would_make_too_large_is_refused_when_it_is_plann
 
 def test_a_window_must_have_the_devices_that_a_trust_model_counts_on(tmp_path: Path) -> None:
     value = scenario().with_overrides("rounds.report_goal=149")
-    with pytest.raises(InputError, match=r"distributed: least_devices=150 is more than the 149"):
+    with pytest.raises(InputError, match=r"devices: least_devices=150 is more than the 149"):
         simulate(value, HERE, tmp_path / "t")
     assert not (tmp_path / "t").exists()
 
@@ -844,7 +848,7 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     assert document == written
     words = ("--set", 'analytics.question={kind="open_histogram", most_keys=2}')
     words = (*words, "--set", 'analytics.values={kind="words", words=64}')
-    words = (*words, "--set", 'analytics.trust=[{kind="central"}]')
+    words = (*words, "--set", 'analytics.trust=[{kind="server"}]')
     vocabulary = ("--vocabulary", str(tmp_path / "v.txt"))
     code, text, err = fedray_command("answer", str(out), *words, *vocabulary)
     assert code == 0, err
@@ -855,10 +859,10 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     code, text, err = fedray_command("answer", str(out), *words, *rows)
     assert code == 0, err
     lines = text.split("\n\n")
-    assert re.match(r"By central, the sum .*: [\d,]+ rows, largest word0 [\d.,]+ ", lines[0])
+    assert re.match(r"By server, the sum .*: [\d,]+ rows, largest word0 [\d.,]+ ", lines[0])
     assert "Error by " in " ".join(lines[0].split())
     assert (
-        "\nAnswers to the question open_histogram, the largest rows, central, on the sum of 3 windows\n"
+        "\nAnswers to the question open_histogram, the largest rows, server, on the sum of 3 windows\n"
         in lines[1]
     )
     assert len(re.findall(r"^  word\d+ ", lines[1], re.MULTILINE)) == 2
@@ -878,7 +882,7 @@ def window_of(rows: list[Row], released: int) -> WindowAnswer:
     """A window with rows that are kept of those that were released."""
     labels = tuple(f"word{key}" for key in range(released))
     answer = TrustAnswer(
-        *("central", "gaussian", tuple(range(released)), labels, tuple(rows), 0.0, 1.0, "exact"),
+        *("server", "gaussian", tuple(range(released)), labels, tuple(rows), 0.0, 1.0, "exact"),
         *(1.0, 0.95, 1.0, math.nan, 0.0, 0.0),
     )
     group = CoverageGroup("all", "all", 10, 5)

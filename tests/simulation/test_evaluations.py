@@ -61,7 +61,7 @@ TABLES: dict[str, Any] = {
             "analytics": {
                 "question": MEAN,
                 "values": VALUES,
-                "trust": [{"kind": "central"}],
+                "trust": [{"kind": "server"}],
                 "epsilon": 1.0,
             },
         },
@@ -419,7 +419,8 @@ def test_a_version_is_one_that_had_closed(run: TasksRun) -> None:
         ({"tasks__quality__training": {"enabled": True}}, "leave training out"),
         ({"tasks__quality__data": {"kind": "language"}}, "make the tables equal"),
         ({f"{ASKED}__question": {"kind": "count"}}, "use mean, quantiles or histogram"),
-        ({f"{ASKED}__trust": [{"kind": "central"}, {"kind": "distributed", "least_devices": 30}], f"{ASKED}__delta": 1e-6}, "added up for one"),
+        ({f"{ASKED}__trust": [{"kind": "server"}, {"kind": "devices", "least_devices": 30}], f"{ASKED}__delta": 1e-6}, "added up for one"),
+        ({f"{ASKED}__trust": [{"kind": "shuffled", "least_devices": 30}], f"{ASKED}__delta": 1e-6}, "shuffled, which has a delta"),
         ({f"{ASKED}__values": {**VALUES, "held_out": 1.0}}, "held_out"),
         ({f"{ASKED}__values": {**VALUES, "low": 2.0}}, "is not below high"),
         ({f"{ASKED}__values": {**VALUES, "held_out": 0.01}}, "task quality: .*report_goal"),

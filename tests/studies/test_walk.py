@@ -105,7 +105,7 @@ class Walk:
             "analytics": {
                 "question": {"kind": "histogram", "size": 4, "most_keys": 1},
                 "values": {"kind": "words", "words": 4},
-                "trust": [{"kind": "central"}, {"kind": "distributed", "least_devices": 200}],
+                "trust": [{"kind": "server"}, {"kind": "devices", "least_devices": 200}],
                 **{"epsilon": 1.0, "delta": 1e-6},
             },
         }

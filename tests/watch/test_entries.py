@@ -223,7 +223,7 @@ def test_the_bound_of_a_question_is_the_largest_enforced_epsilon_of_its_answers(
         "rounds.uploads={window_hours=6.0, windows=3, schedule={kind='all'}}",
         f"training={{enabled={str(is_trained).lower()}, cohort_sample=4}}",
         "analytics={question={kind='count'}, epsilon=1.0, delta=1e-8}",
-        "analytics.trust=[{kind='central'}, {kind='distributed', least_devices=100}]",
+        "analytics.trust=[{kind='server'}, {kind='devices', least_devices=100}]",
     )
     trace = simulate(scenario, HERE, tmp_path / "t")
     basis = "enforced, with the model" if is_trained else "enforced"
@@ -243,7 +243,7 @@ def test_the_bound_of_a_private_vocabulary_includes_what_it_cost(
     scenario = small("privacy.mechanism={kind='tree'}")
     trace, spent = trace_of([[0], [1]], 2, scenario), Gaussian(noise_multiplier=0.5)
     cost = VocabularyCost(
-        trust="central", mechanism="gaussian", theorem="t", windows=1, delta=1e-5,
+        trust="server", mechanism="gaussian", theorem="t", windows=1, delta=1e-5,
         event=spent.model_dump(mode="json"), vocabulary_sha256="0" * 64, run="0" * 64,
     )  # fmt: skip
     rounds = RoundsSoFar(*(trace.rounds[name] for name in ("opened", "started", "closed")))

@@ -1,5 +1,5 @@
-"""Noise on exact sums: by a trusted server (`central`), or in shares by the devices under secure
-aggregation (`distributed`).
+"""Noise on exact sums: by a trusted server (`server`) or its attested enclave (`enclave`), or in
+shares by the devices under secure aggregation (`devices`).
 
 Discrete Laplace noise z has P(z) proportional to e^(-|z| epsilon / s) with s the largest L1 norm,
 and is epsilon-DP (Ghosh, Roughgarden, Sundararajan 2012). Discrete Gaussian noise, with the largest
@@ -10,7 +10,7 @@ Steinke 2021, Proposition 14); it needs delta > 0.
 import math
 from abc import abstractmethod
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -44,12 +44,11 @@ SHARE_VARIANCE = 3.0
 10^12 devices, so that shares cost nothing."""
 
 
-class Central(Trust):
-    """A server that is trusted with every contribution adds noise to the sums: discrete Laplace or
-    discrete Gaussian, whichever has the smaller variance."""
+class OneNoise(Trust):
+    """One party adds noise to the sums: discrete Laplace or discrete Gaussian, whichever has the
+    smaller variance."""
 
-    kind: Literal["central"] = "central"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Noise by a trusted server."""
+    device_sees: ClassVar[str] = "its own contribution"
 
     def mechanism(self, shape: Shape, budget: Budget, releases: int = 1) -> SumMechanism:
         laplace = DiscreteLaplace(shape, budget, releases)
@@ -62,20 +61,46 @@ class Central(Trust):
         return gaussian
 
 
-class Distributed(Trust):
+class Server(OneNoise):
+    """A server that is trusted with every contribution adds the noise."""
+
+    kind: Literal["server"] = "server"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Noise by a trusted server."""
+    rests_on: ClassVar[str] = "the noise that the server adds"
+    operator_sees: ClassVar[str] = "every contribution, and the noise"
+    no_protection: ClassVar[str] = "it is trusted: it adds the noise"
+
+
+class Enclave(OneNoise):
+    """An attested enclave of the server adds the noise, and its operator sees the answer only."""
+
+    kind: Literal["enclave"] = "enclave"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Noise by an attested enclave of the server."""
+    rests_on: ClassVar[str] = (
+        "the noise that the enclave adds; its hardware and its attested code are trusted"
+    )
+    operator_sees: ClassVar[str] = "the answer"
+
+
+class Devices(Trust):
     """Every device adds a share of discrete Gaussian noise under secure aggregation, so the server
     sees only the noisy sum."""
 
-    kind: Literal["distributed"] = "distributed"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["devices"] = "devices"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Noise in shares by the devices, under secure aggregation."""
+    rests_on: ClassVar[str] = "the noise of {honest} devices in each sum, and secure aggregation"
+    device_sees: ClassVar[str] = "its own contribution and noise"
+    operator_sees: ClassVar[str] = "sums with the noise of all devices"
+    # Bonawitz et al. 2017, section 6: an active server and fewer than a third of the devices.
+    most_malicious: ClassVar[float] = 1 / 3
     least_devices: Annotated[int, Field(ge=2, lt=MOST_COUNT)]
     """Least number of devices whose shares are in a sum."""
 
     def mechanism(self, shape: Shape, budget: Budget, releases: int = 1) -> SumMechanism:
         if budget.delta == 0:
             raise PairRefused(
-                "distributed noise at delta=0 has no theorem: discrete Gaussian noise needs "
-                "delta > 0; raise delta, or take the trust model central"
+                "noise of devices at delta=0 has no theorem: discrete Gaussian noise needs "
+                "delta > 0; raise delta, or take the trust model server"
             )
         gaussian = DiscreteGaussian(shape, budget, releases, self.least_devices)
         gaussian.check_deviation(self.least_devices)
@@ -105,7 +130,7 @@ class AddedNoise(SumMechanism):
             return estimates - width, estimates + width
 
         variances = np.full(vectors.size, self.variance(vectors.devices))
-        return NoisySums(estimates, variances, interval)
+        return NoisySums(estimates, variances, "exact", interval)
 
 
 class DiscreteLaplace(AddedNoise):
@@ -146,6 +171,7 @@ class DiscreteGaussian(AddedNoise):
         self, shape: Shape, budget: Budget, releases: int = 1, devices: int | None = None
     ) -> None:
         self.least_devices, self._is_shared = devices or 1, devices is not None
+        self._releases = releases
 
         def event(z: float) -> DiscreteGaussianSum:
             # More devices only add values and noise of their own, which is post-processing.
@@ -168,13 +194,17 @@ class DiscreteGaussian(AddedNoise):
         )
         self.fineness, self.device_variance = fineness(z), event(z).device_variance
         drawn = self._finer_variance(self.least_devices) / self.least_devices
-        spent = event(z).model_copy(update={"device_variance": drawn})
-        self.event = _repeated(spent, releases)
+        self._release = event(z).model_copy(update={"device_variance": drawn})
+        self.event = self.event_of(self.least_devices)
         self.name = f"discrete Gaussian noise of deviation {z * shape.most_l2:.4g}"
         self.theorem = "Canonne, Kamath, Steinke 2020, Theorem 4"
         if devices is not None:
             self.name += f" in {devices:,} shares"
             self.theorem = "Kairouz, Liu, Steinke 2021, Proposition 14"
+
+    def event_of(self, honest: int) -> Event:
+        shares = {"devices": honest} if self._is_shared else {}
+        return _repeated(self._release.model_copy(update=shares), self._releases)
 
     def variance(self, devices: int) -> float:
         return self._finer_variance(devices) / self.fineness**2
