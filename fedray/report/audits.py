@@ -47,7 +47,8 @@ MOST_SHOWN = 12
 PUBLISHABLE = "Publishable: true even if models change who takes part."
 ROWS_NOTE = (
     "Observed: the rounds of this trace. Observed limits: all rounds with its min-sep and "
-    f"participations. Enforced: all rounds that the rules allow. {PUBLISHABLE}"
+    "participations. Enforced: all rounds that the rules allow at the recorded times, at which a "
+    f"timer may keep more rounds between than a separation does. {PUBLISHABLE}"
 )
 LIMITS_NOTE = (
     f"{ROWS_NOTE} Sensitivities are at clip norm 1; a bound may be larger than the truth, never "
