@@ -141,8 +141,11 @@ def with_person(
             known.
     """
     # Amplification by sampling has no figure here: a person's uploads are drawn one by one.
-    of_rules = (mechanism.enforced, mechanism.claimed, mechanism.filtered, corrected)
-    # A claim that limits nothing is corrected to a guarantee of its own name.
+    of_rules = [mechanism.enforced, mechanism.claimed, mechanism.filtered]
+    # A claim without a broken limit is corrected to a guarantee of the same name, which rests on
+    # the rules too: it stands only for a claim that limits nothing itself.
+    if corrected is not None and not (corrected.name == "claimed" and mechanism.claimed.is_known):
+        of_rules.append(corrected)
     found = {each.name: each for each in of_rules if each is not None and each.name != "sampled"}
     known = list(found.values())
     if has_answers:

@@ -310,12 +310,15 @@ def on_target(audit: Audit) -> Remark | None:
     if audit.meets_target is None or audit.scenario is None:
         return None
     wanted = audit.scenario.privacy.wanted_epsilon or 0.0
-    subject = "The epsilon of a device" if audit.persons else "This"
+    subject = "The epsilon of a device"
     if not audit.meets_target:
         return Remark(f"{subject} misses the target epsilon {given(wanted)}.")
-    found = audit.basis.guarantee
+    found, meets = audit.basis.guarantee, f"{subject} meets the target epsilon {given(wanted)}"
     spent = 0.0 if found is None or found.epsilon is None else found.epsilon / wanted
-    meets = f"{subject} meets the target epsilon {given(wanted)}"
+    person = None if audit.persons is None else guarantee_of_person(audit)
+    # Less noise would only move a person further away.
+    if audit.persons and (person is None or person.epsilon is None or person.epsilon > wanted):
+        return Remark(f"{meets}, and that of a person misses it.")
     said = f"{meets}, and spends {100 * spent:.0f} % of it."
     # The noise of devices and of samples is not calibrated.
     is_calibrated = isinstance(audit.noise, ServerNoise) and found and found.name == "enforced"

@@ -45,10 +45,11 @@ FIGURES_ARE = "figures are"
 """Heading of the column that says whether figures are exact or a bound."""
 MOST_SHOWN = 12
 """Largest number of rounds or spans in one cell; the page's JSON has all of them."""
+PUBLISHABLE = "Publishable: true even if models change who takes part."
 ROWS_NOTE = (
     "Observed: the rounds of this trace. Observed limits: all rounds with its min-sep and "
-    "participations. Enforced: all rounds that the rules allow. Publishable: true even if models "
-    "change who takes part."
+    "participations. Enforced: all rounds that the rules allow at the recorded times, at which a "
+    f"timer may keep more rounds between than a separation does. {PUBLISHABLE}"
 )
 LIMITS_NOTE = (
     f"{ROWS_NOTE} Sensitivities are at clip norm 1; a bound may be larger than the truth, never "
@@ -290,6 +291,12 @@ def persons_tables(audit: Audit) -> list[Table]:
         f"{person.binding_person}, of rounds {rounds}. Others: {audit.persons.assumption.text} "
         f"Source: {audit.persons.source}."
     )
+    # A reason that several rows share is given once.
+    reasons: dict[str, list[str]] = {}
+    for _, each in rows:
+        if not each.may_rest_on:
+            reasons.setdefault(each.reason.rstrip("."), []).append(each.name)
+    why = "; ".join(f"not {' and '.join(dict.fromkeys(of))}: {r}" for r, of in reasons.items())
     title = "A person instead of a device"
     return [
         Table.of(
@@ -297,6 +304,7 @@ def persons_tables(audit: Audit) -> list[Table]:
             rows,
             cells,
             note,
+            f"{PUBLISHABLE} {why[:1].upper()}{why[1:]}{'.' * bool(why)}",
             subject=lambda row: Subject(unit="person", estimand=sensitivity_kind(row[1])),
         )
     ]

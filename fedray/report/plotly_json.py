@@ -2,6 +2,8 @@
 which the page sets."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import Any, Literal
 
@@ -28,6 +30,8 @@ PLOT, CHARACTER = np.array([260.0, 200.0]), np.array([6.0, 12.0])
 """Sizes in pixels of a telephone's plot and of one character of a label, (width, height)."""
 MARKER = 10.0
 """Width in pixels of an open marker, with its outline."""
+ROOM = np.array([12.0, 20.0])
+"""Pixels beyond the outermost points in which a name may stand."""
 LINE = 14
 """Height in pixels of a line of texts above a plot."""
 BESIDE = 9
@@ -38,6 +42,13 @@ HOVER = "%{hovertext}<extra></extra>"
 NAMED_HOVER = f"%{{fullData.name}}<br>{HOVER}"
 """Text beside a point. plotly.js would write the name in the line's colour, which is too bright for
 text."""
+_SIDES = {
+    f"{high} {wide}": np.array([x, y], np.float64)
+    for high, y in (("top", 1), ("bottom", -1), ("middle", 0))
+    for wide, x in (("center", 0), ("right", 1), ("left", -1))
+    if x or y
+}
+"""Sides of a point on which its name may stand, by their names in plotly.js, with the direction."""
 _SYMBOLS = [*MARKERS.values()]
 _SILENT = {"hoverinfo": "skip", "showlegend": False}
 """Keys of lines that carry no data."""
@@ -53,10 +64,11 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
     lines = _lines(figure)
     data = []
     placed = figure.side_by_side(*(PLOT / MARKER)).series
-    for (each, place), drawn in zip(figure.looks, placed, strict=True):
+    labels = _labels(replace(figure, series=placed))
+    for (each, place), drawn, names in zip(figure.looks, placed, labels, strict=True):
         # A band comes before its line, so that the line is drawn over it.
         data += _bands(each, place)
-        data.append({**_trace(figure, each, place), **_beside(each, drawn)})
+        data.append({**_trace(figure, each, place), **_beside(each, drawn), **names})
     above = LINE * max(lines.values(), default=0)
     beside = [0, *(n for m in figure.marks if m.axis == "y" and (n := len(m.text)) <= BESIDE)]
     return {
@@ -147,8 +159,7 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     if series.kind in ("stars", "misses"):
         shown = color if series.kind == "stars" else RED
         marker = {"color": shown, "size": 16, "symbol": "star"}
-    more = {**_error_bars(series), **_labels(figure, series)}
-    return {**drawn, "mode": "markers", "marker": marker, **more}
+    return {**drawn, "mode": "markers", "marker": marker, **_error_bars(series)}
 
 
 def _beside(series: Series, drawn: Series) -> dict[str, Any]:
@@ -160,27 +171,53 @@ def _line(x: Float64Array, y: Float64Array) -> dict[str, Any]:
     return {"type": "scatter", "mode": "lines", "x": _numbers(x), "y": _numbers(y)}
 
 
-def _labels(figure: Figure, series: Series) -> dict[str, Any]:
-    """Returns the names above points. A name that would cover a point or another name is left out;
-    the hover text has it."""
-    if not series.labels or series.kind == "rows":
-        return {}
-    # Other series, such as a line of equals, may make the axes longer.
-    all_of = [np.concatenate([getattr(each, name) for each in figure.series]) for name in "xy"]
-    values = ((figure.x, series.x, all_of[0]), (figure.y, series.y, all_of[1]))
-    axes = [(np.log(own), np.log(of)) if axis.is_log else (own, of) for axis, own, of in values]
-    points = PLOT * np.stack(
-        [(own - np.nanmin(of)) / (np.ptp(of) or 1.0) for own, of in axes], axis=1
-    )
-    taken = [(point, np.zeros(2)) for point in points]
-    texts = []
-    for point, label in zip(points, series.labels, strict=True):
-        middle, half = point + CHARACTER * (0.0, 1.0), CHARACTER * (len(label), 1.0) / 2
-        covers = any((abs(middle - at) < half + other).all() for at, other in taken)
-        texts.append("" if covers else html_text(label))
-        taken += [] if covers else [(middle, half)]
-    style = {"textposition": "top center", "textfont": {"size": 11}}
-    return {"mode": "markers+text", "text": texts, **style}
+def _labels(figure: Figure) -> list[dict[str, Any]]:
+    """Returns the names beside the points of each series, at the first side where one covers no
+    point, no other name and no edge of a telephone's plot. Others are left out; the hover text has
+    them."""
+    axes = (figure.x, figure.y)
+    scaled = [
+        np.stack([axis.scaled(each) for axis, each in zip(axes, (s.x, s.y), strict=True)], axis=1)
+        for s in figure.series
+    ]
+    spanned = np.concatenate([*scaled, np.empty((0, 2))])
+    low = np.fmin.reduce(spanned, axis=0, initial=np.inf)
+    high = np.fmax.reduce(spanned, axis=0, initial=-np.inf)
+    if figure.y.starts_at_zero and not figure.y.is_log:
+        low[1] = min(low[1], 0.0)
+    size = np.where(high > low, high - low, 1.0)
+    places = [PLOT * (each - low) / size for each in scaled]
+    taken = [(point, np.full(2, MARKER / 2)) for each in places for point in each]
+    named: list[Float64Array] = []
+    found = []
+    for series, points in zip(figure.series, places, strict=True):
+        texts, sides = [], []
+        is_named = bool(series.labels) and series.kind != "rows"
+        for point, label in zip(points, series.labels if is_named else (), strict=is_named):
+            half = CHARACTER * (len(label), 1.0) / 2
+            # Points in one spot would have names of which nobody could tell whose they are.
+            is_crowded = any((abs(point - other) < MARKER).all() for other in named)
+            side = None if is_crowded else _free_side(point, half, taken)
+            texts.append("" if side is None else html_text(label))
+            sides.append(side or "top center")
+            if side is not None:
+                named.append(point)
+                taken.append((point + _SIDES[side] * (half + MARKER / 2), half))
+        style = {"textposition": sides, "textfont": {"size": 11}, "cliponaxis": False}
+        found.append({"mode": "markers+text", "text": texts, **style} if is_named else {})
+    return found
+
+
+def _free_side(
+    point: Float64Array, half: Float64Array, taken: Sequence[tuple[Float64Array, Float64Array]]
+) -> str | None:
+    """Returns the first side of a point with room for a name; None without one."""
+    for side, direction in _SIDES.items():
+        middle = point + direction * (half + MARKER / 2)
+        is_inside = (abs(middle - PLOT / 2) + half <= PLOT / 2 + ROOM).all()
+        if is_inside and not any((abs(middle - at) < half + o).all() for at, o in taken):
+            return side
+    return None
 
 
 def _error_bars(series: Series) -> dict[str, Any]:

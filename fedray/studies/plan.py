@@ -22,6 +22,7 @@ import itertools
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,7 @@ from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
 from fedray.base.part_done import Announcement
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import given, up
+from fedray.base.rounding import counted, given, needed_noise, up
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.limits import (
@@ -55,10 +56,18 @@ from fedray.runtime.placement import Placement
 from fedray.runtime.session import session
 from fedray.runtime.tasks import TaskCounts
 from fedray.scenario import Scenario
+from fedray.scenario.literals import literal
 from fedray.scenario.participation import Participation
 from fedray.studies.goal_search import MEETS, MISSES, STARVES, GoalSearch
 from fedray.studies.plan_time import PlanClock, run_seconds, usual_candidates
-from fedray.studies.remedies import PRECISION, Remedy, remedies
+from fedray.studies.remedies import (
+    MOST_PROPOSALS,
+    NEARLY_ALL,
+    PRECISION,
+    Remedy,
+    for_a_person,
+    remedies,
+)
 from fedray.studies.simulated import (
     INTERRUPTED,
     StudyCache,
@@ -67,7 +76,7 @@ from fedray.studies.simulated import (
     simulated,
     simulated_limits,
 )
-from fedray.studies.what_ifs import WhatIf, epsilon_of, what_ifs
+from fedray.studies.what_ifs import FEWER, WhatIf, epsilon_of, what_ifs
 
 LEAST_SIMULATED_GOAL = 20
 """Smaller rounds are simulated at a larger scale."""
@@ -82,6 +91,8 @@ SLOWER = 0.05
 """Relative slowdown by the planned limits as rules from which on a plan warns."""
 LATE = 0.95
 """Share of rounds.max_days from which on a plan has little margin."""
+SLACK = 0.04
+"""Least share of the days of a run that its pace leaves free, if the plan chooses them."""
 NEAR = 0.05
 """Relative distance from the least goal within which the fastest candidate is chosen."""
 NEARLY = 0.1
@@ -161,10 +172,15 @@ class Candidate:
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
     """Days that the slowest seed's run took."""
+    median_gap_minutes: float | None = None
+    """Median minutes from the start of a round to the next, the most of the runs; with the planned
+    limits as rules if they were simulated."""
+    longest_gap_minutes: float | None = None
+    """Longest of these times in any run."""
     rho: float | None = None
     """zCDP of a BLT made for the planned limits, under them; own settings: of their mechanism."""
     epsilon: float | None = None
-    """Epsilon at the planned limits; None without a guarantee, or if a run starves."""
+    """Epsilon of a device at the planned limits; None without a guarantee, or if a run starves."""
     note: str = ""
     """Why a run starved, or why the goal is impossible; empty otherwise."""
     is_possible: bool = True
@@ -215,6 +231,13 @@ class Candidate:
         most = self.planned_max_participations
         ensured = most_of_device(self.rounds, self.planned_min_sep or 1)
         return most if most is not None and most < ensured else None
+
+    def epsilon_of_person(self, devices: int) -> float | None:
+        """Returns epsilon of a person with a number of devices, by group privacy: mu grows by it
+        (Dong, Roth and Su 2022, Theorem 2.14). None if unknown, or without a guarantee."""
+        if self.rho is None:
+            return None
+        return epsilon_of(devices * math.sqrt(2.0 * self.rho), 1.0, self.target.delta)
 
     @property
     def planned_limits(self) -> MinSep:
@@ -278,11 +301,20 @@ class Plan(DrawnResult):
     """Cost by which the answer is the least."""
     remedies: tuple[Remedy, ...] = ()
     """Changes of the nearest miss that would meet the target, if nothing meets it; without any
-    setting if none was found."""
+    setting if none was found. Of an answer, the noise with which a person meets it too, if
+    population.owners is given and the answer misses it."""
     own: Candidate | None = None
     """The user's own goal, timer, noise multiplier and mechanism, simulated as the search's
     candidates; its min-seps and participations are as its rules enforced them in the runs. None if
     they were not given."""
+    made: Candidate | None = None
+    """The same settings with a BLT made for their planned limits in place of the mechanism; None if
+    they starve."""
+    fallback: Candidate | None = None
+    """If every candidate starves: the own goal and timer, or else fewer rounds, that do not."""
+    stated_max_days: float | None = None
+    """Days that were asked for, if the pace leaves no slack in them. Then the plan is for the days
+    of its scenario, and no answer to what was asked."""
     cut_short: NotInJson[tuple[float, ...]] = ()
     """Timers whose search ended early, because their least goal is above those that may be the
     best."""
@@ -300,8 +332,40 @@ class Plan(DrawnResult):
 
     @property
     def nearest(self) -> InJson[Candidate | None]:
-        """The candidate that misses the target by about the least; see `nearest_of`."""
-        return nearest_of(self.candidates, self.own)
+        """The candidate that misses the target by about the least (see `nearest_of`), or the
+        fallback."""
+        return nearest_of(self.candidates, self.own) or self.fallback
+
+    @property
+    def shown(self) -> Candidate | None:
+        """The answer, or else the nearest miss."""
+        return self.best or self.nearest
+
+    @property
+    def is_met(self) -> InJson[bool]:
+        """Whether a device meets the target in the days that were asked for."""
+        return self.best is not None and self.stated_max_days is None
+
+    @property
+    def devices_of_person(self) -> InJson[int]:
+        """Most devices of a person; 1 if owners are unknown."""
+        owners = self.scenario.population.owners
+        return 1 if owners is None else owners.most_devices
+
+    @property
+    def epsilon_of_person(self) -> InJson[float | None]:
+        """Epsilon of a person with the most devices, of the answer or nearest miss; None if owners
+        are unknown, or without a guarantee."""
+        if self.shown is None or self.devices_of_person == 1:
+            return None
+        return self.shown.epsilon_of_person(self.devices_of_person)
+
+    @property
+    def misses_for_person(self) -> bool:
+        """Whether a person with several devices is not known to meet the target."""
+        epsilon = self.epsilon_of_person
+        is_missed = epsilon is None or epsilon > self.target.epsilon
+        return self.devices_of_person > 1 and is_missed
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -389,6 +453,11 @@ def make_plan(
     # A plan finds the noise for its own target.
     if scenario.privacy.target is not None:
         scenario = scenario.with_overrides("privacy.noise_multiplier=1.0")
+    stated_max_days = None
+    if (days := days_with_slack(scenario)) is not None:
+        stated_max_days = scenario.rounds.max_days
+        scenario = scenario.with_overrides(f"rounds.max_days={days}")
+        own = own and own.with_overrides(f"rounds.max_days={days}")
     least_goal, most = _possible_goals(scenario, target)
     # Larger goals need more devices, so if the least one is impossible, all are.
     smallest = scenario.with_overrides(f"rounds.report_goal={least_goal}", "training.enabled=false")
@@ -408,9 +477,9 @@ def make_plan(
         start = _first_goal(scenario, target, least_goal, most)
         planner.expect(timers, start, own)
         try:
-            judged = None
+            judged = made = None
             if own is not None:
-                judged = planner.own(own)
+                judged, made = planner.own(own)
                 planner.step += 1
                 if not judged.starves:
                     start = min(max(judged.report_goal, least_goal), most)
@@ -419,17 +488,36 @@ def make_plan(
             planner.step += 1
             best = planner.confirm(least)
             planner.step += 1
-            rows = () if best is None else planner.what_ifs(best)
-            fixes = planner.remedies(judged) if best is None else ()
+            if best is None:
+                rows, (fixes, fallback) = (), planner.remedies(judged)
+            else:
+                rows, fixes, fallback = planner.what_ifs(best), planner.for_a_person(best), None
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{INTERRUPTED}{planner.so_far}") from None
     found = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
     common = (target, scenario, seeds, scale, best, tuple(found))
-    plan = Plan(*common, (), rows, least, fixes, judged, planner.cut_short)
-    warnings = (*_of_person(scenario, best), *_warnings(plan), *cache.warnings)
+    others = (judged, made, fallback, stated_max_days, planner.cut_short)
+    plan = Plan(*common, (), rows, least, fixes, *others)
+    warnings = (*_warnings(plan), *cache.warnings)
     return replace(plan, warnings=warnings)
+
+
+def days_with_slack(scenario: Scenario) -> int | None:
+    """Returns days of a run that leave room beyond its pace, if those of the scenario leave none;
+    else None. Each round is a little late, so rounds whose pace takes all days starve, whatever
+    their goal and timer."""
+    rounds = scenario.rounds
+    pace = days_of_pace(scenario)
+    if rounds.count < 2 or pace < rounds.max_days:
+        return None
+    return math.ceil(pace / (1.0 - SLACK))
+
+
+def days_of_pace(scenario: Scenario) -> float:
+    """Returns the days that the pace of a scenario takes; 0 without one."""
+    return scenario.rounds.count * (scenario.rounds.min_minutes_between or 0.0) / 1440.0
 
 
 def stated_noise(scenario: Scenario) -> float | None:
@@ -476,21 +564,6 @@ def _possible_goals(scenario: Scenario, target: PlanTarget) -> tuple[int, int]:
     return (least, most) if kept is None else (kept, kept)
 
 
-def _of_person(scenario: Scenario, best: Candidate | None) -> list[str]:
-    """Group privacy: mu grows with the devices of a person (Dong, Roth and Su 2022, Theorem
-    2.14)."""
-    owners = scenario.population.owners
-    if owners is None or best is None or best.rho is None:
-        return []
-    most = owners.most_devices
-    epsilon = epsilon_of(most * math.sqrt(2.0 * best.rho), 1.0, best.target.delta)
-    known = "no known epsilon" if epsilon is None else f"at most epsilon {up(epsilon)}"
-    return [
-        f"The epsilon is that of a device. A person with {most} devices has {known}; for the "
-        f"same figures of a person the noise must be {most} times as large."
-    ]
-
-
 def _warnings(plan: Plan) -> list[str]:
     scale, best, candidates = plan.scale, plan.best, plan.candidates
     warnings = []
@@ -506,6 +579,13 @@ def _warnings(plan: Plan) -> list[str]:
         )
     if best is None:
         return warnings
+    if plan.misses_for_person and (found := plan.found):
+        z = found[0].noise_multiplier or 0.0
+        warnings.append(
+            f"A person with {plan.devices_of_person} devices misses the target. For a person "
+            f"to meet it, the noise multiplier must be {needed_noise(z)}, "
+            f"{up(z / best.noise_multiplier, 2)} times as large."
+        )
     if best.days and best.enforced_days and best.enforced_days > (1 + SLOWER) * best.days:
         warnings.append(
             f"With the planned limits as rules the run takes {best.enforced_days:.1f} days instead "
@@ -515,7 +595,7 @@ def _warnings(plan: Plan) -> list[str]:
     tight = []
     if days >= LATE * max_days:
         tight.append(f"takes {days:.2f} of the {max_days:g} days of rounds.max_days")
-    if any(row.name == "population -10 %" and row.starves_at is not None for row in plan.what_ifs):
+    if any(row.name == FEWER and row.starves_at is not None for row in plan.what_ifs):
         tight.append("starves with 10 % fewer devices")
     if tight:
         warnings.append(f"The plan has little margin: the run {' and '.join(tight)}.")
@@ -541,6 +621,11 @@ def planned_scenario(scenario: Scenario, best: Candidate) -> tuple[Scenario, Str
     separation = best.planned_min_sep or scenario.participation.round_separation
     # The separation ensures its k by itself, and reports of abandoned rounds count toward a cap.
     cap = [f"participation.max_participations={best.cap}"] if best.cap else []
+    # The user's own words are of other settings.
+    text = (
+        f"Planned for epsilon {given(best.target.epsilon)} of a device: {best.rounds:,} rounds of "
+        f"{best.report_goal:,} reports, timer {best.timer_hours:g} h"
+    )
     planned = scenario.with_overrides(
         f"rounds.report_goal={best.report_goal}",
         f"participation.timer_hours={best.timer_hours!r}",
@@ -551,12 +636,13 @@ def planned_scenario(scenario: Scenario, best: Candidate) -> tuple[Scenario, Str
         f"privacy.wanted_epsilon={best.target.epsilon!r}",
         f"privacy.mechanism={{{table}}}",
         f"training.cohort_sample={sample}",
+        f"description={literal(text)}",
     )
     return planned, strategy
 
 
 @dataclass
-class _Planner:
+class _Runs:
     """Simulates candidates, keeps all of them, and reports progress."""
 
     scenario: Scenario
@@ -568,16 +654,152 @@ class _Planner:
     on_progress: Progress
     clock: PlanClock
     candidates: list[Candidate] = field(default_factory=list)
-    searches: dict[float, GoalSearch] = field(default_factory=dict)
-    """Search of each timer."""
     step: int = 1
     """Number of the step: own settings if there are any, search, confirmation, and the rest."""
     steps: int = 3
-    expected: float = 0.0
-    """Candidates that the search is expected to simulate."""
     strategy: Strategy | None = None
     """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
     planned limits."""
+
+    def tried(self, goal: int, hours: float, size: float, what: str) -> Candidate:
+        """One report goal and timer, simulated unless the rules make it impossible."""
+        scale, refusal = scale_of(goal, size), why_unsustainable(self.run_of(goal, hours, 0, 1.0))
+        if refusal is None:
+            runs = [self.run_of(goal, hours, seed, size) for seed in range(self.seeds)]
+            truths = self.truths(runs, what)
+            try:
+                return self.judged(goal, hours, scale, truths, None)
+            except SensitivityUnknown as error:
+                refusal = str(error)
+        return self.judged(goal, hours, scale, [Truth(None, note=refusal)], None, False)
+
+    def sensitivity_of(self, limits: MinSep) -> float:
+        if self.strategy is not None:
+            return self.strategy.participation_sensitivity(limits).value
+        return _sensitivity(limits, self.target)
+
+    def run_of(self, goal: int, hours: float, seed: int, scale: float) -> Scenario:
+        full = self.scenario.with_overrides(
+            f"rounds.report_goal={goal}",
+            f"participation.timer_hours={hours!r}",
+            # The first run has the scenario's own seed.
+            f"seed={self.scenario.seed + seed}",
+            "training.enabled=false",
+        )
+        return full.scaled(scale_of(goal, scale))
+
+    def truths(
+        self,
+        scenarios: Sequence[Scenario],
+        what: str,
+        simulate_one: Callable[[Scenario], Truth] | None = None,
+        after: float | None = None,
+    ) -> list[Truth]:
+        """Simulates scenarios, and reports the progress.
+
+        Args:
+            scenarios: runs.
+            what: name of the runs in progress lines.
+            simulate_one: see `simulate_runs`; by default `simulated_limits`.
+            after: estimated seconds of the work after these runs; None if it is unknown.
+        """
+        begun, counted = time.monotonic(), TaskCounts(len(scenarios))
+        seconds = self.clock.batch(max(map(run_seconds, scenarios), default=0.0), len(scenarios))
+
+        def say(counts: TaskCounts) -> None:
+            nonlocal counted
+            counted = counts
+            share = (counts.jobs - counts.done) / max(1, counts.jobs + counts.kept)
+            step = f"step {self.step} of {self.steps}, {self.clock.so_far} so far"
+            if after is not None:
+                step += f", about {self.clock.left(seconds * share + after)} left"
+            self.on_progress(str(counts.line(f"{what} simulated ({step})")))
+
+        found = simulate_runs(
+            scenarios, simulate_one or simulated_limits, self.placement, self.cache, say
+        )
+        done = seconds * counted.jobs / max(1, counted.jobs + counted.kept)
+        self.clock.took(done, time.monotonic() - begun)
+        return found
+
+    def judged(
+        self,
+        goal: int,
+        hours: float,
+        scale: float,
+        found: Sequence[Truth],
+        before: Candidate | None,
+        is_possible: bool = True,
+    ) -> Candidate:
+        """Adds a goal as simulated at one size; spread and participations of smaller runs count
+        too."""
+        if self.strategy is not None:
+            # Without planned rules a run keeps only the limits of its own rules.
+            found = [replace(each, participation=each.enforced) for each in found]
+        participations = [truth.participation for truth in found if truth.participation is not None]
+        # A run that ended with its budget has participations and a note.
+        notes = [truth.note for truth in found if truth.note]
+        if notes and is_possible:
+            notes = [self._in_full(notes[0], goal, self.run_of(goal, hours, 0, scale))]
+        gaps = [truth.gaps for truth in found if truth.gaps is not None]
+        candidate = Candidate(
+            target=self.target,
+            rounds=self.scenario.rounds.count,
+            report_goal=goal,
+            timer_hours=hours,
+            scale=scale,
+            population_over_goal=self.scenario.population.devices // goal,
+            min_seps=tuple(each.min_sep for each in found if each.participation is not None),
+            max_participations=tuple(each.max_participations for each in participations),
+            note=notes[0] if notes else "",
+            is_possible=is_possible,
+            committed=min((each.committed for each in found if each.note), default=0),
+        )
+        if not notes:
+            # The slowest run counts, so that a plan does not promise too few days.
+            candidate = replace(candidate, days=max(truth.days or 0.0 for truth in found))
+        if not notes and gaps:
+            median, longest = map(max, zip(*gaps, strict=True))
+            candidate = replace(candidate, median_gap_minutes=median, longest_gap_minutes=longest)
+        if not notes and participations:
+            rules = self.scenario.participation
+            candidate = with_limits(candidate, self.seeds, before, rules)
+            candidate = _within_days(candidate, before, self.scenario.rounds.max_days)
+            sensitivity = self.sensitivity_of(candidate.planned_limits)
+            z = candidate.noise_multiplier
+            candidate = replace(
+                candidate,
+                rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
+                epsilon=epsilon_of(sensitivity, z, self.target.delta),
+            )
+        self.candidates.append(candidate)
+        self.on_progress(str(candidate))
+        return candidate
+
+    def _in_full(self, note: str, goal: int, run: Scenario) -> str:
+        """Returns the reason why a run starved with the values of the full size, and what its pace
+        takes of the days."""
+        full = {"rounds.report_goal": goal, "population.devices": self.scenario.population.devices}
+        scaled = (run.rounds.report_goal, run.population.devices)
+        for (key, value), simulated_value in zip(full.items(), scaled, strict=True):
+            note = re.sub(rf"\b{key}={simulated_value}\b", f"{key}={value}", note)
+        rounds, pace = self.scenario.rounds, days_of_pace(self.scenario)
+        if pace < LATE * rounds.max_days:
+            return note
+        return (
+            f"{note}; {rounds.count:,} rounds {rounds.min_minutes_between:g} minutes apart take "
+            f"{pace:.1f} of the {rounds.max_days:g} days by themselves"
+        )
+
+
+@dataclass
+class _Planner(_Runs):
+    """Searches for the best candidate, confirms it, and finds what would do instead."""
+
+    searches: dict[float, GoalSearch] = field(default_factory=dict)
+    """Search of each timer."""
+    expected: float = 0.0
+    """Candidates that the search is expected to simulate."""
 
     def expect(self, timers: Sequence[float], goal: int, own: Scenario | None) -> None:
         """Reports the estimated candidates and time, before the first simulation.
@@ -593,33 +815,28 @@ class _Planner:
         self.expected = float(len(timers)) if is_kept else usual_candidates(len(timers))
         hours = sorted(timers)[len(timers) // 2]
         clock = self.clock
-        clock.small = run_seconds(self._run_of(goal, hours, 0, self.scale))
-        clock.full = run_seconds(self._run_of(goal, hours, 0, 1.0))
-        count = self.expected + (own is not None)
-        left = clock.of_candidates(count) + clock.beyond_search
-        text = f"about {self.expected:.0f} candidates of {self.seeds} runs each and "
-        text += f"{clock.left(left)}; longer if none meets the target"
+        clock.small = run_seconds(self.run_of(goal, hours, 0, self.scale))
+        clock.full = run_seconds(self.run_of(goal, hours, 0, 1.0))
+        search = clock.of_candidates(self.expected + (own is not None))
+        met, failed = (clock.left(search + e) for e in (clock.beyond_search, clock.of_remedies))
+        text = f"about {self.expected:.0f} candidates of {self.seeds} runs each: {met} of "
+        text += (
+            f"{counted(clock.places, 'free CPU')}, or {failed} if none meets the target; longer "
+        )
+        text += "if others use them"
         self.on_progress(Announcement(text))
 
-    def own(self, scenario: Scenario) -> Candidate:
-        """A scenario's own goal, timer and noise multiplier; not one of the candidates."""
+    def own(self, scenario: Scenario) -> tuple[Candidate, Candidate | None]:
+        """A scenario's own goal, timer and noise multiplier, with its own mechanism, then with a
+        BLT made for them, or None if they starve; neither is one of the candidates."""
         goal, hours = scenario.rounds.report_goal, scenario.participation.timer_hours
         target = replace(self.target, noise_per_report=scenario.privacy.noise_multiplier / goal)
-        strategy = scenario.privacy.strategy
-        other = replace(self, scenario=scenario, target=target, candidates=[], strategy=strategy)
-        return other._tried(goal, hours, self.scale, "runs of the scenario's own settings")
-
-    def _tried(self, goal: int, hours: float, size: float, what: str) -> Candidate:
-        """One report goal and timer, simulated unless the rules make it impossible."""
-        scale, refusal = scale_of(goal, size), why_unsustainable(self._run_of(goal, hours, 0, 1.0))
-        if refusal is None:
-            runs = [self._run_of(goal, hours, seed, size) for seed in range(self.seeds)]
-            truths = self._truths(runs, what)
-            try:
-                return self._judged(goal, hours, scale, truths, None)
-            except SensitivityUnknown as error:
-                refusal = str(error)
-        return self._judged(goal, hours, scale, [Truth(None, note=refusal)], None, False)
+        other = replace(self, scenario=scenario, target=target, candidates=[])
+        of_own = replace(other, strategy=scenario.privacy.strategy, candidates=[])
+        what = "runs of the scenario's own settings"
+        found = of_own.tried(goal, hours, self.scale, what)
+        # The runs are kept, so that they are simulated once.
+        return found, None if found.starves else other.tried(goal, hours, self.scale, what)
 
     def search(self, least: Least, proposals: dict[float, Candidate | None]) -> None:
         """Continues all timers at once until each search is over, or the timer cannot be the best.
@@ -644,7 +861,7 @@ class _Planner:
             if not asked:
                 return
             for (hours, goal), found in zip(asked, self._seeds_of(asked), strict=True):
-                candidate = self._judged(goal, hours, scale_of(goal, self.scale), found, None)
+                candidate = self.judged(goal, hours, scale_of(goal, self.scale), found, None)
                 self._learn(candidate)
                 if not candidate.meets_target and not candidate.starves:
                     failed[hours] = candidate
@@ -676,11 +893,11 @@ class _Planner:
             ]
             if not wanted:
                 continue
-            runs = [self._run_of(goal, hours, seed, self.scale) for (hours, goal), seed in wanted]
+            runs = [self.run_of(goal, hours, seed, self.scale) for (hours, goal), seed in wanted]
             left = self._candidates_left(asked)
             what = f"runs for candidates ({len(self.candidates)} done, about {left:.0f} to do)"
             after = self.clock.of_candidates(left - len(asked)) + self.clock.beyond_search
-            for (each, _), truth in zip(wanted, self._truths(runs, what, None, after), strict=True):
+            for (each, _), truth in zip(wanted, self.truths(runs, what, None, after), strict=True):
                 found[each].append(truth)
         return list(found.values())
 
@@ -731,11 +948,11 @@ class _Planner:
     def _next_goal(self, hours: float, search: GoalSearch) -> int | None:
         """Returns the next goal to simulate; goals that the rules make impossible are skipped."""
         while (goal := search.next_goal()) is not None:
-            refusal = why_unsustainable(self._run_of(goal, hours, 0, 1.0))
+            refusal = why_unsustainable(self.run_of(goal, hours, 0, 1.0))
             if refusal is None:
                 return goal
             scale = scale_of(goal, self.scale)
-            self._judged(goal, hours, scale, [Truth(None, note=refusal)], None, is_possible=False)
+            self.judged(goal, hours, scale, [Truth(None, note=refusal)], None, is_possible=False)
             search.learn(goal, STARVES)
         return None
 
@@ -757,11 +974,12 @@ class _Planner:
             # A full-size run of the search is not simulated again.
             if not (proposal.is_full_size and proposal in self.candidates):
                 goal = proposal.report_goal
-                run = self._run_of(goal, hours, 0, 1.0)
+                # A seed of its own: that of the scenario is left to the real run.
+                run = self.run_of(goal, hours, self.seeds, 1.0)
                 what = f"full-size runs of report goal {goal:,}, timer {hours:g} h,"
                 after = self.clock.beyond_search - self.clock.full
-                truths = self._truths([run], what, None, after)
-                full = self._judged(goal, hours, 1.0, truths, proposal)
+                truths = self.truths([run], what, None, after)
+                full = self.judged(goal, hours, 1.0, truths, proposal)
             if full.meets_target:
                 # The plan's own scenario has the planned limits as rules; a run with them may be
                 # slower, or starve.
@@ -792,7 +1010,7 @@ class _Planner:
         planned, strategy = planned_scenario(self.scenario, best)
 
         def simulate_all(runs: Sequence[Scenario]) -> list[Truth]:
-            return self._truths(runs, "what-ifs", simulated, 0.0)
+            return self.truths(runs, "what-ifs", simulated, 0.0)
 
         scale = scale_of(best.report_goal, self.scale)
 
@@ -801,7 +1019,7 @@ class _Planner:
             found = limits_of_runs(best.rounds, seen, self.seeds, deviation=best.deviation)
             apart = found.min_sep or best.rounds
             limits = MinSep(best.rounds, apart, found.max_participations)
-            sensitivity, target = self._sensitivity_of(limits), best.target
+            sensitivity, target = self.sensitivity_of(limits), best.target
             epsilon = min(target.epsilon, MOST_EPSILON)
             z = noise_multiplier_for(sensitivity, target.delta, epsilon=epsilon)
             # As for remedies, since the run is smaller.
@@ -809,12 +1027,28 @@ class _Planner:
 
         return what_ifs(planned, strategy, scale, simulate_all, noise_for)
 
-    def remedies(self, own: Candidate | None) -> tuple[Remedy, ...]:
-        """Changes that would meet the target, from the nearest miss, at the search's scale."""
-        near, devices = nearest_of(self.candidates, own), self.scenario.population.devices
-        if near is None:
+    def for_a_person(self, best: Candidate) -> tuple[Remedy, ...]:
+        """The noise with which a person meets the target too, if the best candidate misses it."""
+        owners = self.scenario.population.owners
+        most = 1 if owners is None else owners.most_devices
+        epsilon = best.epsilon_of_person(most)
+        if epsilon is not None and epsilon <= best.target.epsilon:
             return ()
-        number = itertools.count(1)
+        return tuple(for_a_person(best, most, self.sensitivity_of))
+
+    def remedies(self, own: Candidate | None) -> tuple[tuple[Remedy, ...], Candidate | None]:
+        """Changes that would meet the target, from the nearest miss, at the search's scale; and the
+        nearest miss if it is no candidate, because all of them starve."""
+        near, fallback = nearest_of(self.candidates, own), None
+        if near is None:
+            near = fallback = self._that_does_not_starve(own)
+        if near is None:
+            return (), None
+        if near.meets_target:
+            # What it changes is all that it takes.
+            keys = ("rounds.count", near.epsilon, near.scale, near.days, None, near.rounds)
+            return (Remedy(*keys, timer_hours=near.timer_hours),), fallback
+        devices, number = self.scenario.population.devices, itertools.count(1)
 
         def simulate(more: int, hours: float, goal: int, rounds: int, once: bool) -> Candidate:
             # A remedy costs no more than a run of the plan at full size.
@@ -824,24 +1058,47 @@ class _Planner:
                 keys.append("participation.max_participations=1")
             scenario = self.scenario.with_overrides(*keys)
             other = replace(self, scenario=scenario, candidates=[])
-            return other._tried(goal, hours, scale, f"runs for proposal {next(number)}")
+            return other.tried(goal, hours, scale, f"runs for proposal {next(number)}")
 
-        longest = max(each.timer_hours for each in self.candidates)
+        longest = max((e.timer_hours for e in self.candidates if not e.starves), default=0.0)
         longer = [longest] if longest > near.timer_hours else []
-        return remedies(near, devices, self._sensitivity_of, simulate, longer)
+        owners = self.scenario.population.owners
+        most = 1 if owners is None else owners.most_devices
+        sensitivity_of = self.sensitivity_of
+        return remedies(near, devices, sensitivity_of, simulate, longer, most), fallback
 
-    def _sensitivity_of(self, limits: MinSep) -> float:
-        if self.strategy is not None:
-            return self.strategy.participation_sensitivity(limits).value
-        return _sensitivity(limits, self.target)
+    def _that_does_not_starve(self, own: Candidate | None) -> Candidate | None:
+        """The own goal and timer at the target's noise; or else the rounds that most devices of a
+        starved candidate suffice for; None if they starve too."""
+        what, other = "runs of what does not starve", replace(self, candidates=[])
+        if own is not None and not own.starves:
+            goal = self.target.report_goal or own.report_goal
+            tried = other.tried(goal, own.timer_hours, self.scale, what)
+            if not tried.starves:
+                return tried
+        tried = max(
+            self.candidates,
+            key=lambda each: (each.committed, -each.report_goal, -each.timer_hours),
+            default=None,
+        )
+        for _ in range(MOST_PROPOSALS):
+            if tried is None or not tried.committed:
+                return None
+            fewer = f"rounds.count={max(1, int(NEARLY_ALL * tried.committed))}"
+            other = replace(self, scenario=self.scenario.with_overrides(fewer), candidates=[])
+            tried = other.tried(tried.report_goal, tried.timer_hours, self.scale, what)
+            if not tried.starves:
+                return tried
+        return None
 
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""
         planned, _ = planned_scenario(self.scenario, full)
-        run = planned.with_overrides("training.enabled=false")
+        seed = self.scenario.seed + self.seeds
+        run = planned.with_overrides("training.enabled=false", f"seed={seed}")
         what = "full-size runs with the planned limits as rules"
         after = self.clock.beyond_search - 2.0 * self.clock.full
-        (truth,) = self._truths([run], what, None, after)
+        (truth,) = self.truths([run], what, None, after)
         # A run with a note did not end as requested, so it meets no target.
         if truth.note:
             note = (
@@ -852,101 +1109,12 @@ class _Planner:
             judged = replace(full, note=note, rho=None, epsilon=None)
         else:
             judged = replace(full, enforced_days=truth.days, enforced_min_sep=truth.min_sep)
+            if truth.gaps is not None:
+                median, longest = truth.gaps
+                judged = replace(judged, median_gap_minutes=median, longest_gap_minutes=longest)
         # One candidate stands for both full-size runs.
         self.candidates[self.candidates.index(full)] = judged
         return judged
-
-    def _run_of(self, goal: int, hours: float, seed: int, scale: float) -> Scenario:
-        full = self.scenario.with_overrides(
-            f"rounds.report_goal={goal}",
-            f"participation.timer_hours={hours!r}",
-            # The first run has the scenario's own seed.
-            f"seed={self.scenario.seed + seed}",
-            "training.enabled=false",
-        )
-        return full.scaled(scale_of(goal, scale))
-
-    def _truths(
-        self,
-        scenarios: Sequence[Scenario],
-        what: str,
-        simulate_one: Callable[[Scenario], Truth] | None = None,
-        after: float | None = None,
-    ) -> list[Truth]:
-        """Simulates scenarios, and reports the progress.
-
-        Args:
-            scenarios: runs.
-            what: name of the runs in progress lines.
-            simulate_one: see `simulate_runs`; by default `simulated_limits`.
-            after: estimated seconds of the work after these runs; None if it is unknown.
-        """
-        begun, counted = time.monotonic(), TaskCounts(len(scenarios))
-        seconds = self.clock.batch(max(map(run_seconds, scenarios), default=0.0), len(scenarios))
-
-        def say(counts: TaskCounts) -> None:
-            nonlocal counted
-            counted = counts
-            share = (counts.jobs - counts.done) / max(1, counts.jobs + counts.kept)
-            step = f"step {self.step} of {self.steps}, {self.clock.so_far} so far"
-            if after is not None:
-                step += f", about {self.clock.left(seconds * share + after)} left"
-            self.on_progress(str(counts.line(f"{what} simulated ({step})")))
-
-        found = simulate_runs(
-            scenarios, simulate_one or simulated_limits, self.placement, self.cache, say
-        )
-        done = seconds * counted.jobs / max(1, counted.jobs + counted.kept)
-        self.clock.took(done, time.monotonic() - begun)
-        return found
-
-    def _judged(
-        self,
-        goal: int,
-        hours: float,
-        scale: float,
-        found: Sequence[Truth],
-        before: Candidate | None,
-        is_possible: bool = True,
-    ) -> Candidate:
-        """Adds a goal as simulated at one size; spread and participations of smaller runs count
-        too."""
-        if self.strategy is not None:
-            # Without planned rules a run keeps only the limits of its own rules.
-            found = [replace(each, participation=each.enforced) for each in found]
-        participations = [truth.participation for truth in found if truth.participation is not None]
-        # A run that ended with its budget has participations and a note.
-        notes = [truth.note for truth in found if truth.note]
-        candidate = Candidate(
-            target=self.target,
-            rounds=self.scenario.rounds.count,
-            report_goal=goal,
-            timer_hours=hours,
-            scale=scale,
-            population_over_goal=self.scenario.population.devices // goal,
-            min_seps=tuple(each.min_sep for each in found if each.participation is not None),
-            max_participations=tuple(each.max_participations for each in participations),
-            note=notes[0] if notes else "",
-            is_possible=is_possible,
-            committed=min((each.committed for each in found if each.note), default=0),
-        )
-        if not notes:
-            # The slowest run counts, so that a plan does not promise too few days.
-            candidate = replace(candidate, days=max(truth.days or 0.0 for truth in found))
-        if not notes and participations:
-            rules = self.scenario.participation
-            candidate = with_limits(candidate, self.seeds, before, rules)
-            candidate = _within_days(candidate, before, self.scenario.rounds.max_days)
-            sensitivity = self._sensitivity_of(candidate.planned_limits)
-            z = candidate.noise_multiplier
-            candidate = replace(
-                candidate,
-                rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
-                epsilon=epsilon_of(sensitivity, z, self.target.delta),
-            )
-        self.candidates.append(candidate)
-        self.on_progress(str(candidate))
-        return candidate
 
 
 _NOT_PLANNED = {

@@ -11,20 +11,32 @@ import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import counted, given, needed_noise, or_dash, shown_min_sep, up
+from fedray.mechanisms.accounting.calibration import noise_multiplier_for
+from fedray.mechanisms.named import name_of
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
 from fedray.report.subjects import scenario_subject
 from fedray.report.table import Table
-from fedray.studies.plan import LATE, Candidate, Plan, PlannedTimer, planned_scenario, scale_of
-from fedray.studies.remedies import HALF_TRADE, NOISE, ONCE, TRADE, Remedy
-from fedray.studies.what_ifs import WhatIf
+from fedray.studies.plan import (
+    LATE,
+    Candidate,
+    Plan,
+    PlannedTimer,
+    days_of_pace,
+    planned_scenario,
+    scale_of,
+)
+from fedray.studies.remedies import HALF_TRADE, NOISE, ONCE, PERSON, TRADE, Remedy
+from fedray.studies.what_ifs import WhatIf, epsilon_of
 from fedray.trace.provenance import package_versions
 
 ACCURACY = (
     "A plan trains nothing: a small run with the same noise on the mean shows what more noise or "
     "fewer rounds cost in accuracy (docs/timer.md)."
 )
+OFF_PACE = 0.05
+"""Relative difference from the pace from which on a plan names its rounds a day."""
 SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "claim.toml"
 
 
@@ -68,15 +80,22 @@ def plan_files(plan: Plan, command: str, again: Sequence[str] = ()) -> dict[str,
 def _nothing_found(plan: Plan) -> list[str]:
     """Returns the miss in a short sentence, then what would do, then how it came about."""
     target, near = plan.target, plan.nearest
-    said = f"Epsilon {given(target.epsilon)} is not met at delta {given(target.delta)}"
+    said = f"{_no_slack(plan)}Epsilon {given(target.epsilon)} of a device is not met at delta "
+    said += given(target.delta)
     if (kept := target.report_goal) is not None:
-        noise = needed_noise(plan.candidates[0].noise_multiplier)
+        noise = needed_noise(target.noise_per_report * kept)
         said += f" with report goal {kept:,} and noise multiplier {noise}"
     if near is None or near.epsilon is None:
         return [f"{said}, whichever was tried.", *_own_words(plan), *_starved_at_full_size(plan)]
     goal = f"goal {near.report_goal:,} with " if kept is None else ""
-    said += f": {goal}timer {near.timer_hours:g} h has {up(near.epsilon)}"
-    least = min(each.epsilon for each in plan.candidates if each.epsilon and not each.meets_target)
+    if near == plan.fallback:
+        rounds = "" if _is_of_all(plan, near) else f"{counted(near.rounds, 'round')} of "
+        said += f": every candidate starves. What does not is {rounds}{goal}timer "
+        said += f"{near.timer_hours:g} h, which has {up(near.epsilon)}"
+    else:
+        said += f": {goal}timer {near.timer_hours:g} h has {up(near.epsilon)}"
+    missed = [each.epsilon for each in plan.candidates if each.epsilon and not each.meets_target]
+    least = min(missed, default=near.epsilon)
     said += f", and none tried has less than {up(least)}." if least < near.epsilon else "."
     found = {each.key: each for each in plan.found}
     if more := found.get(NOISE):
@@ -85,7 +104,38 @@ def _nothing_found(plan: Plan) -> list[str]:
         trade = found.get(TRADE)
         same = "" if trade is None else f"{_remedy_words(plan, trade)}{_in_days(plan, trade)}"
         said += f"; or with the same noise: {same}." if same else "."
+    elif near.meets_target:
+        said += " That meets it."
+    said += _of_person(plan)
     return [said, *_own_words(plan), *_starved_at_full_size(plan)]
+
+
+def _no_slack(plan: Plan) -> str:
+    """Returns the reason why no plan has the days that were asked for, if that is the pace."""
+    if plan.stated_max_days is None:
+        return ""
+    return (
+        f"{_pace_takes(plan)}: no slack in rounds.max_days={plan.stated_max_days:g}, whatever goal "
+        f"and timer. The rest is planned with rounds.max_days={plan.scenario.rounds.max_days:g}. "
+    )
+
+
+def _of_person(plan: Plan) -> str:
+    """Returns the epsilon of a person beside that of a device, as a sentence; empty without
+    owners."""
+    if plan.devices_of_person == 1:
+        return ""
+    epsilon = or_dash(up, plan.epsilon_of_person).replace("-", "no known epsilon")
+    misses = "misses" if plan.misses_for_person else "meets"
+    return (
+        f" A person with {plan.devices_of_person} devices has {epsilon}, which {misses} "
+        f"{given(plan.target.epsilon)}."
+    )
+
+
+def _is_of_all(plan: Plan, candidate: Candidate) -> bool:
+    """Whether a candidate has all rounds of the plan."""
+    return candidate.rounds == plan.scenario.rounds.count
 
 
 def _in_days(plan: Plan, remedy: Remedy) -> str:
@@ -100,10 +150,15 @@ def _times_the_noise(near: Candidate, remedy: Remedy) -> str:
 
 
 def _remedies_table(plan: Plan, near: Candidate) -> Table:
-    """Changes that would meet the target, a row each, and a note on the others."""
+    """Changes that would meet the target, a row each, and a note on the others. Of an answer: the
+    noise with which a person meets it too."""
+    people = plan.devices_of_person
     cells = {
         "change": lambda each: _remedy_words(plan, each),
-        "epsilon": lambda each: or_dash(up, each.epsilon),
+        "epsilon of a device": lambda each: or_dash(up, each.epsilon),
+        f"of a person with {people} devices": lambda each: or_dash(
+            up, _times_the_devices(each.epsilon, people, plan.target.delta)
+        ),
         "device updates": lambda each: (
             f"{(each.rounds or near.rounds) * (each.report_goal or near.report_goal):,}"
         ),
@@ -112,23 +167,81 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         **_runs_column(plan.found, lambda each: _remedy_runs(plan, near, each)),
         "times the noise on the mean": lambda each: _times_the_noise(near, each),
     }
+    if people == 1:
+        del cells[f"of a person with {people} devices"]
+    estimates = (
+        f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more, with "
+        f"a BLT of their own, timer {near.timer_hours:g} h unless a row has another; days of "
+        f"fewer rounds at the same goal are in proportion. {ACCURACY}"
+    )
+    relaxed = f"All rows have rounds.max_days={plan.scenario.rounds.max_days:g}."
+    is_failed = plan.best is None
     return Table.of(
-        "What would do, each by itself",
+        "What would do, each by itself" if is_failed else "What would do for a person",
         plan.found,
         cells,
         *_would_not_do(plan),
-        f"Estimates from {min(each.scale for each in plan.remedies):.2g} of the size or more, with "
-        f"a BLT of their own, timer {near.timer_hours:g} h unless a row has another; days of "
-        f"fewer rounds at the same goal are in proportion. {ACCURACY}",
+        estimates if is_failed else ACCURACY,
+        relaxed if plan.stated_max_days is not None else "",
         subject=lambda each: Subject(
-            condition=_remedy_words(plan, each), runs=_remedy_runs(plan, near, each)
+            condition=_remedy_words(plan, each),
+            runs=_remedy_runs(plan, near, each),
+            unit="" if people > 1 else "device",
         ),
     )
 
 
+def _times_the_devices(epsilon: float | None, devices: int, delta: float) -> float | None:
+    """Returns epsilon of a person with a number of devices from that of each: mu grows by it."""
+    if not epsilon:
+        return None
+    return epsilon_of(devices, noise_multiplier_for(1.0, delta, epsilon=epsilon), delta)
+
+
+def _steps_table(plan: Plan) -> Table | None:
+    """From the user's own settings to the answer or nearest miss, a step a row: mechanism first,
+    then goal, timer and noise. None without own settings that end."""
+    own, made, last = plan.own, plan.made, plan.shown
+    if own is None or made is None or last is None or own.epsilon is None:
+        return None
+    rows = [
+        (f"your settings, with {_mechanism_words(plan)}", own),
+        ("mechanism: a BLT made for them", made),
+    ]
+    settings = {
+        "rounds": lambda each: f"{each.rounds:,}",
+        "timer": lambda each: f"{each.timer_hours:g} h",
+        "goal": lambda each: f"{each.report_goal:,}",
+        "noise multiplier": lambda each: needed_noise(each.noise_multiplier),
+    }
+    changed = [f"{name} {of(last)}" for name, of in settings.items() if of(last) != of(made)]
+    if changed:
+        named = "the plan" if plan.best is not None else "the nearest miss"
+        rows.append((f"then {', '.join(changed)}: {named}", last))
+    return Table.of(
+        "From your settings to " + ("the plan" if plan.best is not None else "the nearest miss"),
+        rows,
+        {
+            "step": lambda row: row[0],
+            "min-sep, planned": lambda row: shown_min_sep(row[1].planned_min_sep),
+            "epsilon": lambda row: or_dash(up, row[1].epsilon),
+            **_runs_column(rows, lambda row: _runs_of(row[1])),
+        },
+        subject=lambda row: Subject(condition=row[0], runs=_runs_of(row[1]), unit="device"),
+    )
+
+
+def _mechanism_words(plan: Plan) -> str:
+    """Kind or name of the user's own mechanism, and whether the scenario states it."""
+    privacy = plan.scenario.privacy
+    name = privacy.mechanism.kind if privacy.strategy is None else name_of(privacy.strategy)
+    is_stated = "mechanism" in privacy.model_fields_set
+    return f"{name}, {'privacy.mechanism of the scenario' if is_stated else 'the default'}"
+
+
 def _remedy_runs(plan: Plan, near: Candidate, remedy: Remedy) -> str:
     """The runs from which a remedy was found; noise and rounds follow from those of the miss."""
-    is_computed = remedy.key in (NOISE, "rounds.count")
+    is_computed = remedy.key in (NOISE, PERSON, "rounds.count")
     return _runs_at(len(near.min_seps) if is_computed else plan.seeds, remedy.scale)
 
 
@@ -175,18 +288,23 @@ def _would_not_do(plan: Plan) -> Iterable[str]:
 
 
 def _remedy_words(plan: Plan, remedy: Remedy) -> str:
-    """The settings that differ from the nearest miss."""
-    if remedy.key == NOISE:
-        return f"noise multiplier {up(remedy.noise_multiplier or 0.0)}"
-    words = [counted(remedy.rounds, "round")] if remedy.rounds else []
+    """The settings that differ from the answer or nearest miss, and its rounds if they are not
+    those of the plan."""
+    near = plan.shown
+    rounds = None if near is None or _is_of_all(plan, near) else near.rounds
+    rounds = remedy.rounds or rounds
+    words = [counted(rounds, "round")] if rounds else []
     if remedy.devices:
         times = remedy.devices / plan.scenario.population.devices
         words.append(f"{times:.3g} times the devices ({remedy.devices:,})")
     words += [f"goal {remedy.report_goal:,}"] if remedy.report_goal else []
     words += [f"timer {remedy.timer_hours:g} h"] if remedy.timer_hours else []
     words += ["each device once"] if remedy.key == ONCE else []
-    words += ["more noise"] if NOISE in remedy.key else []
-    return ", ".join(words)
+    if remedy.key in (NOISE, PERSON):
+        words.append(f"noise multiplier {up(remedy.noise_multiplier or 0.0)}")
+    elif NOISE in remedy.key:
+        words.append("more noise")
+    return ", ".join(words) + (", for a person" if remedy.key == PERSON else "")
 
 
 def _days_words(plan: Plan, days: float) -> str:
@@ -231,17 +349,24 @@ def plan_sentences(plan: Plan) -> list[str]:
         and each.report_goal < best.report_goal
         and not each.meets_target
     ]
+    is_met = f"Epsilon {given(plan.target.epsilon)} of a device can be met"
+    if plan.misses_for_person:
+        people, epsilon = plan.devices_of_person, or_dash(up, plan.epsilon_of_person)
+        is_met = f"A device meets epsilon {given(plan.target.epsilon)}, and a person with {people} "
+        is_met += f"devices misses it ({epsilon})"
+    person = "" if plan.misses_for_person else _of_person(plan)
+    pace = _pace_words(plan, best)
     return [
-        f"Epsilon {given(plan.target.epsilon)} can be met: {counted(best.rounds, 'round')} of "
+        f"{_no_slack(plan)}{is_met}: {counted(best.rounds, 'round')} of "
         f"{best.report_goal:,} reports, timer {best.timer_hours:g} h and noise multiplier "
         f"{needed_noise(best.noise_multiplier)} give {up(best.epsilon)} at delta "
-        f"{given(plan.target.delta)}, planned for {_limits_words(best)}."
-        + "".join([*below[-1:], *(f" {each}" for each in _own_words(plan))]),
+        f"{given(plan.target.delta)}, planned for {_limits_words(best)}.{person}"
+        + "".join([*below[-1:], *(f" {each}" for each in (*pace, *_own_words(plan)))]),
         f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates:,} device updates in "
         f"{best.days:.1f} days, {rounds.count / best.days:.1f} rounds a day. A run like it takes "
         f"about as long; nothing guarantees it. {ACCURACY}",
-        _pace_words(rounds.min_minutes_between),
+        NO_PACE if rounds.min_minutes_between is None else "",
         _rules_words(best),
     ]
 
@@ -267,9 +392,11 @@ def _own_words(plan: Plan) -> list[str]:
     epsilon = "no known epsilon" if own.epsilon is None else f"epsilon {up(own.epsilon)}"
     said += (
         f"{'meet' if own.meets_target else 'miss'} the target: {epsilon} in "
-        f"{own.days or 0.0:.1f} days with their own mechanism "
-        f"({plan.scenario.privacy.mechanism.kind}), in runs at {own.scale:.2g} of the size."
+        f"{own.days or 0.0:.1f} days with their own mechanism ({_mechanism_words(plan)}), "
     )
+    if plan.made is not None and plan.made.epsilon is not None:
+        said += f"{up(plan.made.epsilon)} with a BLT made for them, "
+    said += f"in runs at {own.scale:.2g} of the size."
     if plan.best is not None:
         times = plan.target.noise_per_report / own.target.noise_per_report
         noise = "their" if math.isclose(times, 1.0) else f"{times:.3g} times their"
@@ -283,20 +410,40 @@ def _rules_words(best: Candidate) -> str:
     said = f"Epsilon rests on rules that devices keep: the scenario has {keys}."
     if best.enforced_days is None:
         return said
+    apart = (best.enforced_min_sep or best.rounds) - (best.planned_min_sep or best.rounds)
+    more = (
+        f", {apart:,} more than the rule: the timer and the supply of devices keep rounds apart "
+        "too, and an audit counts the timer"
+    )
     return (
         f"{said} Publish it once an audit of the real run confirms the claim. With these rules the "
         f"run at full size takes {best.enforced_days:.1f} days and has min-sep "
-        f"{shown_min_sep(best.enforced_min_sep)}."
+        f"{shown_min_sep(best.enforced_min_sep)}{more if apart > 0 else ''}."
     )
 
 
-def _pace_words(minutes: float | None) -> str:
-    if minutes is not None:
-        return f"A round starts at least {minutes:g} minutes after the one before."
-    return (
-        "Rounds follow one another as fast as devices come. If yours are slower, a timer spans "
-        "fewer rounds and min-sep is smaller: set rounds.min_minutes_between."
-    )
+NO_PACE = (
+    "Rounds follow one another as fast as devices come. If yours are slower, a timer spans fewer "
+    "rounds and min-sep is smaller: set rounds.min_minutes_between."
+)
+"""Caveat of a plan without a pace."""
+
+
+def _pace_words(plan: Plan, candidate: Candidate) -> list[str]:
+    """Returns the rounds a day and the waits against the pace of the scenario, if they differ."""
+    minutes, days = plan.scenario.rounds.min_minutes_between, _days(candidate)
+    longest, median = candidate.longest_gap_minutes, candidate.median_gap_minutes
+    if minutes is None or not days:
+        return []
+    a_day, wanted = candidate.rounds / days, 1440.0 / minutes
+    is_kept = a_day >= (1 - OFF_PACE) * wanted
+    if longest is None or median is None or (is_kept and longest < 2 * minutes):
+        return []
+    of_days = f"{a_day:.1f} rounds a day" + ("" if is_kept else f" in place of {wanted:.3g}")
+    return [
+        f"The pace of a round every {minutes:g} minutes is not kept: {of_days}, a median of "
+        f"{median:.0f} minutes from one to the next, and {longest:,.0f} at the longest."
+    ]
 
 
 def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
@@ -305,8 +452,8 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
     target = plan.target
     scenario = plan.scenario
     note = (
-        f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
-        f"most {given(target.epsilon)} at delta "
+        f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon of a "
+        f"device at most {given(target.epsilon)} at delta "
         f"{given(target.delta)}, noise_per_report {needed_noise(target.noise_per_report, 6)} "
         f"(noise multiplier over report goal); the answer has the least {plan.least}."
     )
@@ -318,13 +465,20 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
         rows = list(zip(words, again, strict=True))
         commands = Table.facts("Commands that plan these changes", rows)
         tables.insert(1, commands.under(plan.of))
-    near, title = plan.best or plan.nearest, f"A plan for epsilon {given(target.epsilon)}"
+    near, title = plan.shown, f"A plan for epsilon {given(target.epsilon)} of a device"
     epsilon = "unknown" if near is None else or_dash(up, near.epsilon)
+    standing = "holds"
     if plan.best is None:
-        title += ": not met"
-        answer = f"Epsilon {epsilon}, not {given(target.epsilon)}: not met"
+        title, standing = f"{title}: not met", "broken"
+        answer = f"Epsilon {epsilon} of a device, not {given(target.epsilon)}: not met"
     else:
-        answer = f"Met: epsilon {epsilon}, {_days(plan.best) or 0.0:.1f} days"
+        answer = f"Met: epsilon {epsilon} of a device, {_days(plan.best) or 0.0:.1f} days"
+        if plan.misses_for_person:
+            standing = "open"
+            answer = f"Epsilon {epsilon} of a device, {or_dash(up, plan.epsilon_of_person)} of "
+            answer += f"a person: met only for a device, {_days(plan.best) or 0.0:.1f} days"
+        if plan.stated_max_days is not None:
+            standing, answer = "broken", f"Not in {plan.stated_max_days:g} days. {answer}"
     figures = plan.figures()
     results = plan.to_json()
     return render_study(
@@ -332,14 +486,14 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
         tiles=_answer(plan, near) if near else None,
         verdict=plan.headline,
         warnings=plan.warnings,
-        standing="broken" if plan.best is None else "holds",
+        standing=standing,
         answer=answer,
     )
 
 
 def plan_subject(plan: Plan) -> Subject:
     """Returns the subject of a plan: its population, in the runs of the answer or nearest miss."""
-    shown = plan.best or plan.nearest
+    shown = plan.shown
     runs = "" if shown is None else _runs_of(shown)
     # A plan changes goal, timer and noise itself, so no condition is as written.
     return replace(scenario_subject(plan.scenario, runs=runs), condition="")
@@ -353,28 +507,37 @@ def plan_tables(plan: Plan) -> list[Table]:
     tables = [*timers, _what_ifs_table(plan), _candidates_table(plan)]
     # A table without rows says nothing.
     tables = [each for each in tables if each.rows]
+    steps = [each for each in [_steps_table(plan)] if each is not None]
+    near = plan.shown
+    remedies = [_remedies_table(plan, near)] if plan.remedies and near is not None else []
     if plan.best is None:
-        near = plan.nearest
-        return [*([_remedies_table(plan, near)] if plan.remedies and near else []), *tables[::-1]]
+        return [*remedies, *steps, *tables[::-1]]
     return [
         _answer(plan, plan.best),
+        *remedies,
+        *steps,
         *tables,
-        Table.facts("Caveats", [], *plan_sentences(plan)[1:]),
+        Table.facts("Caveats", [], *filter(None, plan_sentences(plan)[1:])),
     ]
 
 
 def _answer(plan: Plan, near: Candidate) -> Table:
     """The plan, or else the nearest miss."""
-    days = _days(near)
+    days, people, minutes = _days(near), plan.devices_of_person, near.median_gap_minutes
+    of_person = {f"of a person with {people} devices": or_dash(up, plan.epsilon_of_person)}
+    of_person = of_person if people > 1 else {}
+    between = "-" if minutes is None else f"{minutes:.0f}, at most {near.longest_gap_minutes:,.0f}"
     cells = {
         "devices": f"{plan.scenario.population.devices:,}",
         "rounds": f"{near.rounds:,}",
         "report goal": f"{near.report_goal:,}",
         "timer": f"{near.timer_hours:g} h",
         "noise multiplier z": needed_noise(near.noise_multiplier),
-        "epsilon": or_dash(up, near.epsilon),
+        "epsilon of a device": or_dash(up, near.epsilon),
+        **of_person,
         f"days, at most {plan.scenario.rounds.max_days:g}": or_dash("{:.1f}".format, days),
         "rounds a day": "-" if not days else f"{near.rounds / days:.1f}",
+        "minutes between rounds, median": between,
     }
     model = plan.scenario.availability.model
     loud = (
@@ -382,7 +545,7 @@ def _answer(plan: Plan, near: Candidate) -> Table:
         "against your own devices before you rely on them."
     )
     title = "" if plan.best else "The nearest miss"
-    subject = Subject(runs=_runs_of(near))
+    subject = Subject(runs=_runs_of(near), unit="" if people > 1 else "device")
     return Table(title, tuple(cells), (tuple(cells.values()),), (loud,), subject=subject)
 
 
@@ -396,10 +559,11 @@ def _what_ifs_table(plan: Plan) -> Table:
         "what if": lambda each: each.name,
         "days": lambda each: or_dash("{:.2f}".format, each.days),
         "min-sep": _what_if_min_sep,
+        "k": lambda each: or_dash(str, each.max_participations),
         "epsilon": lambda each: (
             "-" if each.epsilon is None else ("" if each.is_exact else "<= ") + up(each.epsilon)
         ),
-        "would do": lambda each: _would_do(plan, each),
+        "would do with fewer devices": lambda each: _would_do(plan, each),
     }
     goal = 1 if plan.best is None else plan.best.report_goal
     is_once = plan.best is not None and plan.best.planned_max_participations == 1
@@ -411,11 +575,14 @@ def _what_ifs_table(plan: Plan) -> Table:
         f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
         "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
         f"by its exact sensitivity unless it says <=; only the plan's rules are a guarantee.{once}",
-        "Would do, if devices are fewer: this noise multiplier, with a BLT for the row's min-sep "
-        "less the plan's margin and rules made of it; or only these rounds, with the plan's rules.",
+        "k: most participations of a device in the run. Epsilon is of the worst device. If fewer "
+        "devices ignore the timer, fewer compete for each round, so one of them may come more "
+        "often, and epsilon be larger.",
+        "Noise multiplier: in place of the plan's, with a BLT for the row's min-sep less the "
+        "plan's margin and rules made of it. rounds.count: in place of the plan's, with its rules.",
         *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.note),
         subject=lambda each: Subject(
-            condition=each.name, runs=_runs_at(1, scale_of(goal, plan.scale))
+            condition=each.name, runs=_runs_at(1, scale_of(goal, plan.scale)), unit="device"
         ),
     )
 
@@ -425,8 +592,8 @@ def _would_do(plan: Plan, row: WhatIf) -> str:
         z = row.needed_noise_multiplier
         # The same noise is 1.00, whatever the last digits.
         times = up(round(z / plan.best.noise_multiplier, 6), 2)
-        return f"z {up(z)} ({times} times)"
-    return "" if row.rounds is None else counted(row.rounds, "round")
+        return f"noise multiplier {up(z)} ({times} times)"
+    return "" if row.rounds is None else f"rounds.count {row.rounds:,}"
 
 
 def _what_if_min_sep(row: WhatIf) -> str:
@@ -447,6 +614,7 @@ def _candidates_table(plan: Plan) -> Table:
     )
     # Without a run that ends there is nothing else to show.
     rows = [each for each in plan.candidates if not each.starves] or plan.candidates
+    rows = [*([] if plan.fallback is None else [plan.fallback]), *rows]
     if plan.own is not None:
         rows = [plan.own, *(each for each in rows if each != plan.own)]
     cells = {
@@ -468,26 +636,68 @@ def _candidates_table(plan: Plan) -> Table:
         "Candidates",
         rows,
         cells,
+        *_why_nearest(plan),
         *_folded(plan),
         *(f"Goal {each.report_goal:,} cannot be sustained: {each.note}." for each in least),
         *_starved_at_full_size(plan),
-        row_styles=["marked" if each == (plan.best or plan.nearest) else "" for each in rows],
+        row_styles=["marked" if each == plan.shown else "" for each in rows],
         method=(how,),
         # They follow from the other columns.
         details=("z", "population / goal"),
-        subject=lambda each: Subject(runs=_runs_of(each)),
+        subject=lambda each: Subject(runs=_runs_of(each), unit="device"),
     )
 
 
+def _why_nearest(plan: Plan) -> Iterable[str]:
+    """Yields why the nearest miss is not the candidate with the least epsilon, if it is not."""
+    near = plan.nearest
+    missed = [each for each in plan.candidates if each.epsilon and not each.meets_target]
+    least = min(missed, key=lambda each: each.epsilon or 0.0, default=near)
+    if plan.best is None and near is not None and least is not None and least != near:
+        epsilon = or_dash(up, least.epsilon)
+        yield (
+            f"Nearest miss: of those within a tenth of the least epsilon ({epsilon}, timer "
+            f"{least.timer_hours:g} h), the one with the own goal and timer, else the fastest."
+        )
+
+
 def _folded(plan: Plan) -> Iterable[str]:
-    """Yields a line for each timer and outcome of the goals that no run commits."""
-    goals: dict[tuple[float, str], list[int]] = {}
+    """Yields a line for each timer and outcome of the goals that no run commits: how far the least
+    goal that starves got, and why."""
+    tried: dict[tuple[float, str], list[Candidate]] = {}
     for each in plan.candidates:
         if each.starves:
-            goals.setdefault((each.timer_hours, _verdict(plan, each)), []).append(each.report_goal)
-    for (hours, outcome), tried in goals.items():
-        ends = " to ".join(dict.fromkeys((f"{min(tried):,}", f"{max(tried):,}")))
-        yield f"Timer {hours:g} h, goal {ends}: {outcome} ({len(tried)} tried)."
+            tried.setdefault((each.timer_hours, _verdict(plan, each)), []).append(each)
+    for (hours, outcome), of in tried.items():
+        goals = sorted(each.report_goal for each in of)
+        ends = " to ".join(dict.fromkeys((f"{goals[0]:,}", f"{goals[-1]:,}")))
+        said = f"Timer {hours:g} h, goal {ends}: {outcome} ({len(of)} tried)"
+        least = min(of, key=lambda each: each.report_goal)
+        # Those that the rules make impossible have a line with the arithmetic.
+        yield f"{said}. {_how_far(plan, least)}" if least.is_possible else f"{said}."
+    pace, most = days_of_pace(plan.scenario), plan.scenario.rounds.max_days
+    if tried and pace >= LATE * most:
+        yield f"{_pace_takes(plan)} of the {most:g} of rounds.max_days."
+
+
+def _how_far(plan: Plan, starved: Candidate) -> str:
+    """Returns how far a goal got that starves, and why."""
+    # A note has the way it ended, then the cause with its remedies.
+    _, _, cause = starved.note.partition("; ")
+    cause = cause.partition(", so ")[0].partition("; ")[0] or starved.note
+    if not starved.committed:
+        return f"Goal {starved.report_goal:,}: {cause}."
+    return (
+        f"Goal {starved.report_goal:,} got to {starved.committed:,} of {starved.rounds:,} rounds "
+        f"within rounds.max_days={plan.scenario.rounds.max_days:g}: {cause}."
+    )
+
+
+def _pace_takes(plan: Plan) -> str:
+    rounds, pace = plan.scenario.rounds, days_of_pace(plan.scenario)
+    return (
+        f"{rounds.count:,} rounds {rounds.min_minutes_between:g} minutes apart take {pace:.1f} days"
+    )
 
 
 def _timers_table(plan: Plan) -> Table:
@@ -514,7 +724,7 @@ def _timers_table(plan: Plan) -> Table:
         "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down.",
         above if plan.cut_short else "",
         details=("device updates",),
-        subject=lambda row: Subject(runs=runs(row)),
+        subject=lambda row: Subject(runs=runs(row), unit="device"),
     )
 
 
@@ -526,12 +736,14 @@ def _least_goal(row: PlannedTimer) -> str:
 
 def _verdict(plan: Plan, candidate: Candidate) -> str:
     if candidate is plan.own:
-        return f"own, {plan.scenario.privacy.mechanism.kind}: {_outcome(candidate)}"
+        privacy = plan.scenario.privacy
+        default = "" if "mechanism" in privacy.model_fields_set else "default "
+        return f"own, {default}{privacy.mechanism.kind}: {_outcome(candidate)}"
     # The best candidate meets the target as well, so it is asked for first.
     if candidate == plan.best:
         return "plan"
     if plan.best is None and candidate == plan.nearest:
-        return "nearest miss"
+        return "meets" if candidate.meets_target else "nearest miss"
     return _outcome(candidate)
 
 
@@ -594,7 +806,7 @@ def _trade_figure(plan: Plan) -> Iterable[Figure]:
     for each in found:
         point = each.report_goal or near.report_goal, float(_times_the_noise(near, each))
         at.setdefault(point, []).append(each)
-        if each.key in (NOISE, HALF_TRADE, TRADE):
+        if each.key in (HALF_TRADE, TRADE):
             traded.append(point)
     line = _series("fewer rounds, no more device updates", "line", sorted(traded))
     points = []
@@ -618,7 +830,8 @@ def _trade_figure(plan: Plan) -> Iterable[Figure]:
 
 def _short_words(plan: Plan, remedy: Remedy) -> str:
     """Words at a point, whose place shows goal and noise."""
-    words = [counted(remedy.rounds, "round")] if remedy.rounds else []
+    words = ["for a person"] if remedy.key == PERSON else []
+    words += [counted(remedy.rounds, "round")] if remedy.rounds else []
     if remedy.devices:
         words.append(f"{remedy.devices / plan.scenario.population.devices:.3g} x devices")
     words += [f"{remedy.timer_hours:g} h"] if remedy.timer_hours else []
@@ -643,7 +856,7 @@ def _figure(
             points = lines.setdefault(f"timer {each.timer_hours:g} h", [])
             points.append((each.report_goal, value(each)))
     series = [one for line, points in lines.items() for one in _series(line, "line", points)]
-    if (star := plan.best or plan.nearest) is not None:
+    if (star := plan.shown) is not None:
         kind, named = ("misses", "nearest miss") if plan.best is None else ("stars", "plan")
         point = _series(f"{named}, {_runs_of(star)}", kind, [(star.report_goal, value(star))])
         series += [replace(each, labels=(f"{star.report_goal:,}",)) for each in point]
@@ -656,7 +869,10 @@ def _figure(
         title=f"{name.capitalize()} over report goal",
         note=note,
         x=_goal_axis([*x, *(mark.until for mark in marks if mark.until)]),
-        y=Axis(name, needs_log(y), name == "days", decimals=3 if name == "epsilon" else 1),
+        y=Axis(
+            *(name if name == "days" else "epsilon of a device", needs_log(y), name == "days"),
+            decimals=1 if name == "days" else 3,
+        ),
         series=tuple(series),
         marks=tuple(marks),
         subject=Subject(runs=f"{_runs_at(plan.seeds, plan.scale)} or more of each goal"),

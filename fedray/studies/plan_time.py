@@ -1,5 +1,5 @@
-"""Time that a plan takes: estimated before its first simulation by rough costs, and from then on by
-the pace of the work that is done."""
+"""Time that a plan takes: estimated before its first simulation by rough costs of free CPUs, and
+from then on by the pace of the work that is done."""
 
 import math
 import time
@@ -15,6 +15,8 @@ FIRST, FURTHER = 6, 3
 """Usual numbers of candidates of the first timer, and of each further one."""
 WHAT_IFS = 11
 """Usual number of what-ifs."""
+PROPOSALS, COMPUTED = 8, 15
+"""Usual numbers of simulated proposals of a plan that fails, and of mechanisms made for others."""
 PRIOR = 10.0
 """Estimated seconds after which the measured pace counts as much as the estimate."""
 
@@ -65,6 +67,11 @@ class PlanClock:
         """Estimated seconds of the steps after the search, if it finds a candidate: two runs at
         full size, and the what-ifs."""
         return 2.0 * self.full + self.batch(self.small, WHAT_IFS)
+
+    @property
+    def of_remedies(self) -> float:
+        """Estimated seconds of what would do, if the search finds no candidate."""
+        return self.of_candidates(PROPOSALS) + COMPUTED * DESIGN
 
     def took(self, estimated: float, measured: float) -> None:
         """Takes the estimated and measured seconds of finished work."""

@@ -5,23 +5,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from fedray.base.document import Document
+import numpy as np
+
+from fedray.base.document import Document, InJson
 from fedray.base.errors import InputError
 from fedray.base.parsing import read_document
-from fedray.base.result import Result
+from fedray.base.result import DrawnResult
 from fedray.base.rounding import in_words, needed_noise, or_dash, shown_min_sep, up
+from fedray.report.figure import Axis, Figure, Series
+from fedray.report.page import render_study
 from fedray.report.subject import FACETS, Subject, shared_subject
 from fedray.report.table import Table
 from fedray.studies.dotted import flat
+from fedray.studies.what_ifs import FEWER
 
 PLAN_FILE = "plan.json"
-KEYS = {"best", "nearest", "of", "target", "settings", "rounds", "seeds", "scale", "least"}
+KEYS = {
+    *("best", "nearest", "of", "target", "settings", "rounds", "seeds", "scale", "least"),
+    *("what_ifs", "is_met", "devices_of_person", "epsilon_of_person"),
+}
 """Keys of a plan that are read."""
 CHOSEN = (
     *("name", "rounds.report_goal", "participation.timer_hours", "privacy.noise_multiplier"),
-    *("privacy.mechanism", "privacy.wanted_epsilon"),
+    *("privacy.mechanism", "privacy.wanted_epsilon", "description", "target.noise_per_report"),
 )
-"""Settings of a scenario that a plan chooses itself, and its name, which its population has."""
+"""Settings that a plan chooses itself or that are rows of the answers, and name and description."""
+WORDS = {
+    "target.epsilon": "target epsilon of a device",
+    "target.delta": "delta",
+    "target.report_goal": "report goal to keep",
+    "target.buffers": "buffers of the BLT",
+    "seeds": "runs of each candidate",
+    "scale": "size of the search",
+    "least": "least cost",
+}
+"""Words for settings of the plan that are no key of a scenario."""
+LESS = 0.005
+"""Relative difference from which on one figure is less than another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +66,30 @@ class ComparedPlan(Document):
     noise_multiplier: float | None
     """Noise multiplier."""
     epsilon: float | None
-    """Epsilon at the planned limits."""
+    """Epsilon of a device at the planned limits."""
+    devices_of_person: int
+    """Most devices of a person; 1 if owners are unknown."""
+    epsilon_of_person: float | None
+    """Epsilon of a person with these; None if owners are unknown, or without a guarantee."""
     days: float | None
     """Days of the run, with the planned limits as rules if it was simulated so."""
     planned_min_sep: int | None
     """Planned min-sep; None also if no device takes part twice."""
     planned_max_participations: int | None
     """Most participations of the plan."""
+    starves: bool | None
+    """Whether its run starves with 10 % fewer devices; None if that was not simulated."""
+
+    @property
+    def noise_on_the_mean(self) -> InJson[float | None]:
+        """Noise multiplier over report goal."""
+        z, goal = self.noise_multiplier, self.report_goal
+        return None if z is None or not goal else z / goal
+
+    @property
+    def updates(self) -> InJson[int | None]:
+        """Accepted updates of a run, of all devices together."""
+        return None if self.report_goal is None else self.rounds * self.report_goal
 
 
 class DifferingSetting(NamedTuple):
@@ -65,12 +102,14 @@ class DifferingSetting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanComparison(Result):
+class PlanComparison(DrawnResult):
     """Plans side by side."""
 
     TABLES: ClassVar[str] = "fedray.studies.plans_compared:comparison_tables"
     SUBJECT: ClassVar[str] = "fedray.studies.plans_compared:comparison_subject"
     HEADLINE: ClassVar[str] = "fedray.studies.plans_compared:comparison_headline"
+    FIGURES: ClassVar[str] = "fedray.studies.plans_compared:comparison_figures"
+    PAGE: ClassVar[str] = "fedray.studies.plans_compared:comparison_page"
 
     plans: tuple[ComparedPlan, ...]
     """The plans, in the order in which they were named."""
@@ -121,6 +160,7 @@ def _is_plan(found: Any) -> bool:
         and found.keys() >= KEYS
         and all(isinstance(found[each], dict) for each in ("target", "settings", "of"))
         and all(isinstance(found[each], dict | None) for each in ("best", "nearest"))
+        and isinstance(found["what_ifs"], list)
         and "epsilon" in found["target"]
         and found["of"].keys() <= {*FACETS}
     )
@@ -130,10 +170,15 @@ def _compared(path: str, document: Mapping[str, Any]) -> ComparedPlan:
     shown = document["best"] or document["nearest"] or {}
     chosen = ("report_goal", "timer_hours", "noise_multiplier", "epsilon")
     limits = ("planned_min_sep", "planned_max_participations")
+    fewer = (each for each in document["what_ifs"] if each.get("name") == FEWER)
+    starves = next((each.get("starves_at") is not None for each in fewer), None)
     return ComparedPlan(
         plan=path,
         subject=Subject(**document["of"]),
-        is_met=document["best"] is not None,
+        is_met=document["is_met"],
+        devices_of_person=document["devices_of_person"],
+        epsilon_of_person=document["epsilon_of_person"],
+        starves=starves,
         target_epsilon=document["target"]["epsilon"],
         rounds=document["rounds"],
         days=shown.get("enforced_days") or shown.get("days"),
@@ -157,20 +202,81 @@ def comparison_subject(comparison: PlanComparison) -> Subject:
 
 
 def comparison_headline(comparison: PlanComparison) -> str:
-    """Returns the answer of each plan, and the settings in which they differ."""
+    """Returns whether each plan meets its target, which is the least in what, and the settings in
+    which they differ."""
     said = []
     for each in comparison.plans:
         if each.epsilon is None or each.days is None:
             said.append(f"{each.plan}: nothing meets epsilon {each.target_epsilon:g}.")
             continue
+        person = ""
+        if each.epsilon_of_person is not None:
+            people, epsilon = each.devices_of_person, up(each.epsilon_of_person)
+            person = f", {epsilon} of a person with {people} devices"
         said.append(
-            f"{each.plan}: epsilon {up(each.epsilon)} for {each.target_epsilon:g}, "
-            f"{'met' if each.is_met else 'not met'}, with goal {each.report_goal:,} and timer "
-            f"{each.timer_hours:g} h in {each.days:.1f} days."
+            f"{each.plan}: epsilon {up(each.epsilon)} of a device{person}, for "
+            f"{each.target_epsilon:g}, {'met' if each.is_met else 'not met'}."
         )
-    keys = ", ".join(each.key for each in comparison.differing)
+    met = [each for each in comparison.plans if each.is_met]
+    # What misses its target does not win.
+    said += _winners(met or comparison.plans)
+    keys = ", ".join(WORDS.get(each.key, each.key) for each in comparison.differing)
     differ = f"The plans differ in {keys}." if keys else "The plans have the same settings."
     return " ".join([*said, differ])
+
+
+def _winners(plans: Sequence[ComparedPlan]) -> Iterator[str]:
+    """Yields which of the plans is the least in each figure in which they differ."""
+    if len(plans) < 2:
+        return
+    figures: dict[str, tuple[Callable[[ComparedPlan], Any], Callable[[Any], str]]] = {
+        "Least epsilon of a device": (lambda each: each.epsilon, up),
+        "Least noise on the mean": (lambda each: each.noise_on_the_mean, needed_noise),
+        "Fewest device updates": (lambda each: each.updates, "{:,}".format),
+        "Fewest days": (lambda each: each.days, "{:.1f}".format),
+    }
+    for name, (value, text) in figures.items():
+        known = [(value(each), each) for each in plans if value(each) is not None]
+        if len(known) < 2:
+            continue
+        least, winner = min(known, key=lambda each: each[0])
+        others = [each for each, of in known if of is not winner]
+        if min(others) > (1 + LESS) * least:
+            yield f"{name}: {winner.plan} ({text(least)}, else {text(min(others))})."
+    starving = [each.plan for each in plans if each.starves]
+    lasting = [each.plan for each in plans if each.starves is False]
+    if starving and lasting:
+        yield f"Starve with 10 % fewer devices: {in_words(starving)}, and not {in_words(lasting)}."
+    elif starving:
+        yield "With 10 % fewer devices each of them starves."
+
+
+def comparison_figures(comparison: PlanComparison) -> list[Figure]:
+    """Returns epsilon over the noise on the mean, a point for each plan."""
+    points = []
+    for each in comparison.plans:
+        if each.epsilon is not None and each.noise_on_the_mean is not None:
+            x, y = np.array([each.noise_on_the_mean]), np.array([each.epsilon])
+            points.append(Series(each.plan, "points", x, y, labels=(each.plan,)))
+    if not points:
+        return []
+    return [
+        Figure(
+            name="plans",
+            title="Epsilon and noise on the mean",
+            note="The nearer to the lower left corner, the better.",
+            x=Axis("noise on the mean, z over goal", starts_at_zero=False, decimals=4),
+            y=Axis("epsilon of a device", decimals=4),
+            series=tuple(points),
+        )
+    ]
+
+
+def comparison_page(comparison: PlanComparison) -> str:
+    """Returns the page of a comparison."""
+    note = "Plans side by side, a column each."
+    shown = comparison.figures(), comparison.tables(), comparison.to_json()
+    return render_study("Plans compared", note, *shown, verdict=comparison.headline)
 
 
 def comparison_tables(comparison: PlanComparison) -> list[Table]:
@@ -183,18 +289,31 @@ def comparison_tables(comparison: PlanComparison) -> list[Table]:
         "report goal": lambda each: or_dash("{:,}".format, each.report_goal),
         "timer": lambda each: or_dash("{:g} h".format, each.timer_hours),
         "noise multiplier z": lambda each: or_dash(needed_noise, each.noise_multiplier),
-        "epsilon": lambda each: or_dash(up, each.epsilon),
+        "noise on the mean, z over goal": lambda each: or_dash(
+            needed_noise, each.noise_on_the_mean
+        ),
+        "device updates": lambda each: or_dash("{:,}".format, each.updates),
+        "epsilon of a device": lambda each: or_dash(up, each.epsilon),
+        "epsilon of a person": lambda each: or_dash(up, each.epsilon_of_person),
         "days": lambda each: or_dash("{:.1f}".format, each.days),
         "min-sep, planned": lambda each: or_dash(
             lambda _: shown_min_sep(each.planned_min_sep), each.planned_max_participations
         ),
         "participations, planned": lambda each: or_dash(str, each.planned_max_participations),
+        "with 10 % fewer devices": lambda each: or_dash(
+            lambda starves: "starves" if starves else "does not starve", each.starves
+        ),
         "runs": lambda each: each.subject.runs or "-",
     }
+    if all(each.devices_of_person == 1 for each in comparison.plans):
+        del cells["epsilon of a person"]
     names = [each.plan for each in comparison.plans]
     rows = [[name, *map(cell, comparison.plans)] for name, cell in cells.items()]
     tables = [Table.headed("Plans", [["", *names], *rows])]
     if comparison.differing:
-        rows = [[each.key, *map(in_words, each.values)] for each in comparison.differing]
+        rows = [
+            [WORDS.get(each.key, each.key), *map(in_words, each.values)]
+            for each in comparison.differing
+        ]
         tables.append(Table.headed("Settings that differ", [["setting", *names], *rows]))
     return tables

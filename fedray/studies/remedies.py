@@ -1,7 +1,7 @@
-"""Remedies of a plan that fails: more noise, fewer rounds, fewer rounds of more reports, a longer
-timer, more devices with a larger report goal, or more devices at the same goal, from the goal and
-timer of the nearest miss. If fewer or larger rounds by themselves do not suffice, half of the
-rounds is proposed, with the noise that it needs.
+"""Remedies of a plan that fails: more noise, for a device and for a person, fewer rounds, fewer
+rounds of more reports, a longer timer, more devices with a larger report goal, or more devices at
+the same goal, from the goal and timer of the nearest miss. If fewer or larger rounds by themselves
+do not suffice, half of the rounds is proposed, with the noise that it needs.
 
 Noise and rounds follow from the planned limits: the first rounds of a run have no smaller min-sep.
 If devices and report goal grow by one factor, min-sep stays about the same and the noise grows by
@@ -34,6 +34,7 @@ LEAST_SHARE = 0.2
 LEAST_TRADED = 0.1
 """The same share if the reports in all stay."""
 NOISE = "noise_per_report"
+PERSON = "noise_per_report for a person"
 TRADE = "rounds.count and rounds.report_goal"
 HALF, HALF_TRADE = f"rounds.count and {NOISE}", f"rounds.count, rounds.report_goal and {NOISE}"
 ONCE = "participation.max_participations"
@@ -46,14 +47,15 @@ class Remedy(Document):
     miss; all are if no change was found."""
 
     key: str
-    """Changed figures: noise_per_report; rounds.count, with noise_per_report if it is half of them;
+    """Changed figures: noise_per_report; "noise_per_report for a person", with which a person with
+    several devices meets the target too; rounds.count, with noise_per_report if it is half of them;
     "rounds.count and rounds.report_goal", with no more reports in all, or "rounds.count,
     rounds.report_goal and noise_per_report"; rounds.report_goal (the devices grow by the same
     factor); population.devices; participation.timer_hours; participation.max_participations, which
     is then 1."""
     epsilon: float | None
-    """Epsilon with it. If none was found: epsilon of one participation, which exceeds the target;
-    or None if the simulated values failed, but others might do."""
+    """Epsilon of a device with it. If none was found: epsilon of one participation, which exceeds
+    the target; or None if the simulated values failed, but others might do."""
     scale: float
     """Size of the simulations on which it rests; 1: the whole population."""
     days: float | None = None
@@ -81,6 +83,7 @@ def remedies(
     sensitivity_of: Callable[[MinSep], float],
     simulate: Callable[[int, float, int, int, bool], Any],
     longer_timers: Sequence[float] = (),
+    devices_of_person: int = 1,
 ) -> tuple[Remedy, ...]:
     """Returns the changes that would do. A change that was not found has no settings.
 
@@ -91,9 +94,11 @@ def remedies(
         simulate: returns the candidate with other devices, timer hours, report goal and rounds, and
             whether each device comes only once.
         longer_timers: timers for fewer, larger rounds, if the candidate's own does not do.
+        devices_of_person: most devices of a person.
     """
     search = _Search(near, devices, sensitivity_of, simulate)
     found = [search.with_noise(Remedy(NOISE, None, near.scale, near.days), near.planned_limits)]
+    found += for_a_person(near, devices_of_person, sensitivity_of)
     found += search.with_fewer_rounds()
     limits, goal = near.planned_limits, near.report_goal
     n, b = limits.rounds, limits.min_sep
@@ -116,6 +121,21 @@ def remedies(
         tries = (search.proposed(key, factor, each) for each in timers if factor)
         found.append(next(filter(None, tries), none))
     return tuple(found)
+
+
+def for_a_person(
+    near: Any, most_devices: int, sensitivity_of: Callable[[MinSep], float]
+) -> list[Remedy]:
+    """Returns the noise with which a person with `most_devices` devices meets the target of a
+    candidate too; empty for one device. Their sensitivity is that many times as large, and rho its
+    square (Bun and Steinke 2016, Proposition 1.9)."""
+    if most_devices < 2:
+        return []
+    limits = near.planned_limits
+    search = _Search(near, 0, lambda each: most_devices * sensitivity_of(each), lambda *_: None)
+    z = search.noise_for(limits)
+    epsilon = epsilon_of(sensitivity_of(limits), z, near.target.delta)
+    return [Remedy(PERSON, epsilon, near.scale, near.days, z)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ class Truth:
     """Committed rounds of a run that starved."""
     enforced: MinSep | None = None
     """(n, b, k) that the rules enforce at the recorded times of the rounds; None if none."""
+    gaps: tuple[float, float] | None = None
+    """Median and longest minutes between the starts of neighbouring rounds; None if unknown."""
 
     @property
     def min_sep(self) -> int | None:
@@ -98,7 +100,13 @@ def simulated(scenario: Scenario, placement: Placement | None = None) -> Truth:
         participation = MinSep(n, patterns.min_sep, patterns.max_participations)
         days = float(trace.rounds["closed"][-1]) / 86_400.0
         enforced = enforced_in(trace, scenario, patterns)
-        return Truth(participation, patterns, days, ended, enforced=enforced)
+        return Truth(participation, patterns, days, ended, enforced=enforced, gaps=_gaps(trace))
+
+
+def _gaps(trace: Trace) -> tuple[float, float] | None:
+    started = trace.rounds["started"][trace.rounds["state"] == 0]
+    gaps = np.diff(started) / 60.0
+    return (float(np.median(gaps)), float(gaps.max())) if gaps.size else None
 
 
 def enforced_in(
@@ -146,7 +154,9 @@ class StudyCache:
                 columns = {name: arrays[name] for name in _COLUMNS if name in arrays}
                 patterns = Patterns(participation.rounds, **columns)
             enforced = MinSep(**head["enforced"]) if head["enforced"] else None
-            return Truth(participation, patterns, head["days"], head["note"], enforced=enforced)
+            gaps = head["gaps"] and (head["gaps"][0], head["gaps"][1])
+            days, note = head["days"], head["note"]
+            return Truth(participation, patterns, days, note, enforced=enforced, gaps=gaps)
 
     def read(self, name: str, request: str) -> bytes | None:
         """Returns the content of an entry if it was written for this request, a digest."""
@@ -177,6 +187,7 @@ def _with_entry(
         "days": truth.days,
         "note": truth.note,
         "committed": truth.committed,
+        "gaps": truth.gaps,
     }
     # One array of bytes holds all values that are not arrays, so that an entry is one file.
     arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}

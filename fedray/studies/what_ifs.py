@@ -21,6 +21,8 @@ from fedray.scenario.literals import literal
 from fedray.scenario.population import DeviceClass
 from fedray.studies.simulated import Truth
 
+FEWER = "population -10 %"
+"""Name of the row by which robustness is judged."""
 SLOW_SHARE, TIMES_SLOWER = 0.2, 5.0
 """Share of the devices in a class that is slower, and factor on their times."""
 
@@ -47,6 +49,8 @@ class WhatIf:
     needed_noise_multiplier: float | None = None
     """Noise multiplier that meets the target without the plan's rules if devices are fewer, with
     a mechanism made for the run's min-sep less the plan's margin; None for other rows."""
+    max_participations: int | None = None
+    """Most participations of a device in the run; None if it starves."""
     rounds: int | None = None
     """Rounds that the devices suffice for, with the plan's rules and noise, if they are fewer and
     the run starves; None for other rows, and without a round."""
@@ -157,7 +161,9 @@ def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) ->
         return WhatIf(name, starves_at=truth.committed)
     found, privacy = trace_sensitivity(strategy, truth.patterns), planned.privacy
     epsilon = epsilon_of(found.value, privacy.noise_multiplier, privacy.delta)
-    return WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact)
+    most = truth.participation.max_participations
+    row = WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact)
+    return replace(row, max_participations=most)
 
 
 def epsilon_of(sensitivity: float, z: float, delta: float) -> float | None:

@@ -19,10 +19,12 @@ from fedray.audit.persons import Persons, audited_person, joined_by_owner
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, TraceCorrupt
+from fedray.base.rounding import up
 from fedray.imports import importer
 from fedray.imports.importer import import_log
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Dense, Identity, Tree
+from fedray.report.audits import persons_tables
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -394,3 +396,36 @@ def test_a_scenario_with_owners_reads_back(small) -> None:
     scenario = small(*OWNED)
     assert Scenario.from_tables(scenario.to_tables()) == scenario
     assert scenario.digest != small().digest
+
+
+@pytest.mark.parametrize("claimed", ["min_sep = 2", "min_sep = 5"])
+def test_a_claim_that_is_looser_than_the_rules_has_its_own_figure_for_persons(
+    tmp_path: Path, small, trace_of, claimed: str
+) -> None:
+    """The rules ensure min-sep 4. A claim of 2 is m times its own figure of a device; one of 5, which the trace breaks, has a reason."""
+    rules = "participation.round_separation=4", "participation.timer_hours=0"
+    scenario = small(
+        *OWNED, *rules, "privacy.noise_multiplier=7", "privacy.mechanism={kind='tree'}"
+    )
+    trace = trace_of([[0, 4, 8], [1, 5], [2, 6], [3, 7]], 9, scenario, [0, 0, 1, 1])
+    (tmp_path / "claim.toml").write_text(
+        f'mechanism = "tree"\nnoise_multiplier = 7.0\nrounds = 9\nepsilon = 99\ndelta = 1e-6\n{claimed}\n'
+    )
+    audit = audit_trace(trace, claim=read_claim(tmp_path / "claim.toml"))
+    (mechanism,) = audit.mechanisms
+    assert mechanism.person is not None
+    of_device, of_person = mechanism.claimed, mechanism.person.named("claimed")
+    assert of_person.may_rest_on == of_device.may_rest_on
+    (table,) = persons_tables(audit)
+    row = next(dict(zip(table.columns, e, strict=True)) for e in table.rows if e[0] == "claimed")
+    notes = " ".join(table.notes)
+    assert "Not observed: it would hold only if no device" in notes
+    if claimed == "min_sep = 5":
+        assert row["publishable"] == "no"
+        assert "claimed: this trace breaks the claimed min_sep" in notes
+        return
+    enforced = mechanism.person.named("enforced")
+    assert of_person.rho == pytest.approx(9 * of_device.rho, rel=1e-12)
+    assert of_person.rho > enforced.rho
+    assert row["sensitivity"] == up(3 * of_device.sensitivity.value, 6)
+    assert row["publishable"] == "yes"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -302,6 +303,35 @@ def test_labels_that_would_cover_one_another_are_left_out_of_a_page() -> None:
     drawn = plotly_figure(figure)["data"][0]
     assert sum(text != "" for text in drawn["text"][:7]) == 1
     assert drawn["text"][7:] == list(labels[7:])
+
+
+def test_names_of_several_series_cover_no_other_and_stay_inside_a_telephone_s_plot() -> None:
+    """Names at the outermost points turn inward, and none lies over that of another series."""
+    at = {"noise": (200.0, 1.47), "689 rounds": (292.0, 1.0), "1.47 x devices": (293.0, 1.0)}
+    at |= {"547 rounds": (200.0, 1.0), "655 rounds": (310.0, 1.02)}
+    series = tuple(
+        Series(name, "points", np.array([x]), np.array([y]), labels=(name,))
+        for name, (x, y) in at.items()
+    )
+    axes = Axis("goal", starts_at_zero=False), Axis("noise")
+    drawn = plotly_figure(Figure("f", "", "", *axes, series))["data"]
+    named = {e["text"][0]: e["textposition"][0] for e in drawn if e["text"][0]}
+    assert {"noise", "547 rounds"} <= named.keys()
+    assert len({"689 rounds", "1.47 x devices"} & named.keys()) == 1
+    assert named["noise"].endswith(("right", "center"))
+    assert not any(each.endswith("right") for name, each in named.items() if at[name][0] > 290)
+    spots = []
+    for name, side in named.items():
+        high, wide = side.split()
+        x, y = 260.0 * (at[name][0] - 200.0) / 110.0, 200.0 * at[name][1] / 1.47
+        half = 3.0 * len(name)
+        middle = x + {"center": 0, "right": 1, "left": -1}[wide] * (half + 5.0)
+        spots.append(
+            (middle - half, middle + half, y + {"top": 11, "bottom": -11, "middle": 0}[high])
+        )
+        assert -15.0 < spots[-1][0] < spots[-1][1] < 275.0
+    for one, other in itertools.combinations(spots, 2):
+        assert one[1] <= other[0] or other[1] <= one[0] or abs(one[2] - other[2]) >= 12.0
 
 
 def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:

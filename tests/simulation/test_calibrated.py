@@ -189,7 +189,7 @@ def test_a_target_that_is_hardly_spent_has_the_share_and_two_commands_that_spend
     audit = fedray.audit_trace(trace)
     epsilon = audit.mechanisms[0].enforced.epsilon
     assert epsilon < 4.0
-    said = f"This meets the target epsilon 8, and spends {epsilon / 8:.0%} of it"
+    said = f"The epsilon of a device meets the target epsilon 8, and spends {epsilon / 8:.0%} of it"
     assert said.replace("%", " %") in audit.verdict
     assert audit.verdict in html.unescape(audit.page())
     (command,) = re.findall(r"`fedray (calibrate [^`]+)`", audit.verdict)

@@ -48,7 +48,15 @@ from fedray.studies.plan_page import (
     plan_sentences,
     plan_tables,
 )
-from fedray.studies.remedies import HALF, HALF_TRADE, NOISE, TRADE, noise_multiplier_for, remedies
+from fedray.studies.remedies import (
+    HALF,
+    HALF_TRADE,
+    NOISE,
+    PERSON,
+    TRADE,
+    noise_multiplier_for,
+    remedies,
+)
 from fedray.studies.simulated import Truth
 from fedray.studies.what_ifs import WhatIf, what_ifs
 
@@ -450,10 +458,157 @@ def test_a_plan_for_persons_says_their_epsilon(small, monkeypatch) -> None:
     assert plan.best.rho is not None
     mu = (2.0 * plan.best.rho) ** 0.5
     epsilon = gdp_epsilon(Gaussian(noise_multiplier=1.0, sensitivity=3.0 * mu), target.delta)
-    assert f"with 3 devices has at most epsilon {up(epsilon)}" in plan.warnings[0]
-    assert not any(
-        "person" in each for each in make_plan(small(), target, [1.0], 2, 0.5, HERE).warnings
+    assert plan.epsilon_of_person == pytest.approx(epsilon)
+    said = f"A device meets epsilon 10000, and a person with 3 devices misses it ({up(epsilon)}): "
+    assert plan.headline.startswith(said)
+    alone = make_plan(small(), target, [1.0], 2, 0.5, HERE)
+    assert alone.epsilon_of_person is None
+    assert "person" not in alone.headline
+
+
+def test_noise_for_a_person_is_as_many_times_that_of_a_device(small, monkeypatch) -> None:
+    """The sensitivity of three devices is three times as large, rho nine times: the remedy meets the target for a person, and a thousandth less does not."""
+    monkeypatch.setattr(
+        planning, "simulated_limits", lambda scenario: Truth(MinSep(12, 6, 2), days=1.0)
     )
+    owners = small("population.owners={mean_devices=1.4, most_devices=3}")
+    target = PlanTarget(epsilon=8.0, delta=1e-6, noise_per_report=0.05, buffers=1)
+    plan = make_plan(owners, target, [1.0], 2, 1.0, HERE)
+    assert plan.best is not None
+    assert plan.misses_for_person
+    (remedy,) = plan.remedies
+    assert remedy.key == PERSON
+
+    def of_person(z: float) -> float:
+        mu = 3.0 * math.sqrt(2.0 * plan.best.rho) * plan.best.noise_multiplier
+        return gdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=mu), 1e-6)
+
+    z = remedy.noise_multiplier
+    assert of_person(z) <= 8.0 < of_person(0.999 * z)
+    assert f"the noise multiplier must be {up(z)}" in plan.warnings[0]
+    (command,) = _remedy_commands(plan, "fedray plan s.toml --epsilon 8")
+    assert f"privacy.noise_multiplier={up(z)}" in command
+    # A plan that fails has the row too, with the epsilons of both.
+    failed = make_plan(owners, replace(target, epsilon=0.1, report_goal=20), [1.0], 2, 1.0, HERE)
+    by_key = {each.key: each for each in failed.remedies}
+    assert by_key[PERSON].noise_multiplier == pytest.approx(
+        3.0 * by_key[NOISE].noise_multiplier, rel=1e-3
+    )
+    rows = {row[0]: row for row in failed.tables()[0].rows}
+    of_row = rows[f"noise multiplier {up(by_key[PERSON].noise_multiplier)}, for a person"]
+    assert float(of_row[1]) < float(of_row[2]) <= 0.1001
+
+
+def test_a_pace_that_takes_all_days_is_named_and_the_rest_planned_with_more(
+    small, monkeypatch
+) -> None:
+    """Rounds of 100 minutes start a minute late each: 100 of them take 7 days, whatever the goal."""
+
+    def truth(scenario: Scenario) -> Truth:
+        n, max_days = scenario.rounds.count, scenario.rounds.max_days
+        if n * 101.8 / 1440.0 > max_days:
+            return Truth(None, note="starved: too few devices checked in", committed=n - 1)
+        return Truth(MinSep(n, 20, -(-n // 20)), days=n * 101.8 / 1440.0)
+
+    without_simulations(monkeypatch, truth)
+    keys = ["rounds.count=100", "rounds.min_minutes_between=100.8"]
+    target = PlanTarget(8.0, 1e-6, 0.05, buffers=1)
+    plan = make_plan(small(*keys, "rounds.max_days=7"), target, [12.0], 2, 1.0, HERE)
+    said = (
+        "100 rounds 100.8 minutes apart take 7.0 days: no slack in rounds.max_days=7, whatever "
+        "goal and timer. The rest is planned with rounds.max_days=8. Epsilon 8 of a device can "
+    )
+    assert plan.headline.startswith(said)
+    assert (plan.scenario.rounds.max_days, plan.is_met) == (8.0, False)
+    page = plan_page(plan)
+    assert "Not in 7 days." in page
+    assert '<div class="verdict broken">' in page
+    # What would do has the days too.
+    target = replace(target, epsilon=0.5, report_goal=20)
+    failed = make_plan(small(*keys, "rounds.max_days=7"), target, [12.0], 2, 1.0, HERE)
+    assert failed.best is None
+    assert "All rows have rounds.max_days=8." in failed.tables()[0].notes
+    options = [_options(failed, each) for each in failed.found]
+    assert {each["rounds.max_days"] for each in options} == {"8"}
+    target = replace(target, epsilon=8.0, report_goal=None)
+    free = make_plan(small(*keys, "rounds.max_days=8"), target, [12.0], 2, 1.0, HERE)
+    assert (free.stated_max_days, free.is_met) == (None, True)
+
+
+def test_notes_of_small_runs_have_the_values_of_the_full_size(small, monkeypatch) -> None:
+    def truth(scenario: Scenario) -> Truth:
+        goal, devices = scenario.rounds.report_goal, scenario.population.devices
+        note = f"starved; lower rounds.report_goal={goal}, or raise population.devices={devices}"
+        return Truth(None, note=note, committed=3)
+
+    without_simulations(monkeypatch, truth)
+    target = PlanTarget(2.0, 1e-6, 0.05, buffers=1)
+    plan = make_plan(small("rounds.count=12"), target, [12.0], 2, 0.25, HERE)
+    assert any(each.scale < 1.0 for each in plan.candidates)
+    for each in plan.candidates:
+        named = f"report_goal={each.report_goal}, or raise population.devices=20000"
+        assert not each.is_possible or named in each.note
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_remedies_follow_if_every_candidate_starves(small, monkeypatch, has_own: bool) -> None:
+    """Timers above 24 h starve after 80 of 100 rounds. From the own timer if there is one, else from nine tenths of these rounds."""
+
+    def truth(scenario: Scenario) -> Truth:
+        n, hours = scenario.rounds.count, scenario.participation.timer_hours
+        if hours > 24.0 and n > 80:
+            return Truth(None, note="starved", committed=80)
+        return Truth(MinSep(n, 10, -(-n // 10)), MinSep(n, 10, -(-n // 10)), days=4.0)
+
+    def outcome(scenario: Scenario) -> Truth:
+        found = truth(scenario)
+        return replace(found, patterns=None, enforced=found.participation)
+
+    without_simulations(monkeypatch, outcome)
+    keys = "rounds.count=100", "rounds.report_goal=130", "participation.timer_hours=24"
+    own = small(*keys, "privacy.noise_multiplier=6.5") if has_own else None
+    target = PlanTarget(2.0, 1e-6, 0.05, buffers=1, report_goal=130)
+    plan = make_plan(small(*keys), target, [120.0, 144.0], 2, 1.0, HERE, own=own)
+    assert plan.best is None
+    assert all(each.starves for each in plan.candidates)
+    near = plan.nearest
+    assert near == plan.fallback is not None
+    assert (near.timer_hours, near.rounds) == ((24.0, 100) if has_own else (120.0, 72))
+    assert {NOISE, TRADE} <= {each.key for each in plan.remedies}
+    rounds = "" if has_own else "72 rounds of "
+    said = f"every candidate starves. What does not is {rounds}timer {near.timer_hours:g} h, which"
+    assert said in plan.headline
+    options = _options(plan, plan.found[0])
+    assert options.get("rounds.count") == (None if has_own else "72")
+    assert options["--timers"] == f"{near.timer_hours:g}"
+    assert plan_page(plan)
+
+
+def test_the_scenario_of_a_plan_has_a_description_of_its_own(small) -> None:
+    best = candidate(200, 2.5, rho=0.1)
+    asked = small("description='200 devices every 30 minutes for three weeks'")
+    planned, _ = planning.planned_scenario(asked, best)
+    said = "Planned for epsilon 3 of a device: 12 rounds of 200 reports, timer 24 h"
+    assert planned.description == said
+
+
+def test_a_plan_is_confirmed_with_another_seed_than_its_scenario_s(small, monkeypatch) -> None:
+    """So that the audit of a run of the scenario is no repetition of what the plan has seen."""
+    full = set()
+
+    def truth(scenario: Scenario) -> Truth:
+        if scenario.population.devices == 20_000:
+            full.add(scenario.seed)
+        return Truth(MinSep(100, 20, 5), days=3.0, gaps=(40.0, 90.0 + scenario.seed))
+
+    without_simulations(monkeypatch, truth)
+    target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
+    plan = make_plan(small("rounds.count=100", "seed=5"), target, [12.0], 2, 0.5, HERE)
+    assert plan.best is not None
+    assert full == {7}
+    planned, _ = planning.planned_scenario(plan.scenario, plan.best)
+    assert planned.seed == 5
+    assert (plan.best.median_gap_minutes, plan.best.longest_gap_minutes) == (40.0, 97.0)
 
 
 def test_the_first_goal_is_the_guess_s(small) -> None:
@@ -490,7 +645,7 @@ def test_a_plan_s_page_has_its_figures(small, numbers_in) -> None:
         "7 to 8",
         "4,243",
         "fedray plan --epsilon 3",
-        "Met: epsilon 2.5001, 2.0 days",
+        "Met: epsilon 2.5001 of a device, 2.0 days",
     ):
         assert shown in page
     assert "What a longer timer costs" not in page
@@ -499,7 +654,6 @@ def test_a_plan_s_page_has_its_figures(small, numbers_in) -> None:
     # Rounds, goal, timer, z; epsilon and delta; min-sep.
     assert numbers_in(met)[:7] == [12, 200, 24, 0.2, 2.5001, 1e-10, 6]
     assert "Goal 150 " in words
-    assert "96 minutes" in words
     none = Plan(PlanTarget(epsilon=1.0), small(), 2, 0.5, None, others)
     assert "is not met" in plan_sentences(none)[0]
     assert numbers_in(plan_sentences(none)[0])[:5] == [1, 1e-10, 150, 24, 5.0]
@@ -515,8 +669,8 @@ def test_a_plan_s_page_has_its_figures(small, numbers_in) -> None:
     first, *_, candidates, caveats = plan_tables(plan)
     # Goals that starve are a line for each timer, and not rows.
     assert [row[2] for row in candidates.rows] == ["100", "150", "200"]
-    assert "Timer 24 h, goal 400: starves (1 tried)." in candidates.notes
-    assert first.rows == (("20,000", "12", "200", "24 h", "0.2", "2.5001", "2.0", "6.0"),)
+    assert "Timer 24 h, goal 400: starves (1 tried). Goal 400: starved." in candidates.notes
+    assert first.rows == (("20,000", "12", "200", "24 h", "0.2", "2.5001", "2.0", "6.0", "-"),)
     assert "rest on the availability model 'habit'" in first.notes[0]
     assert caveats.title == "Caveats"
     tiles = page.index('class="tile"')

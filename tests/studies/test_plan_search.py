@@ -136,7 +136,8 @@ def test_candidates_and_time_are_estimated_before_the_first_simulation(small, mo
     plan = make_plan(*arguments, on_progress=events.append)
     assert plan.best is not None
     estimated = re.fullmatch(
-        r"about (\d+) candidates of 2 runs each and \d+ (s|min|h); longer if none meets the target",
+        r"about (\d+) candidates of 2 runs each: \d+ (s|min|h) of 1 free CPU, or \d+ (s|min|h) if none "
+        "meets the target; longer if others use them",
         events[0],
     )
     assert estimated is not None

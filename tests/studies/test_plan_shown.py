@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from fedray.base.rounding import up
 from fedray.report.figure import Figure
 from fedray.report.files import drawn_figure
 from fedray.report.plotly_json import plotly_figure
+from fedray.scenario import Scenario
 from fedray.studies.plan import Candidate, Plan, PlanTarget
 from fedray.studies.plan_page import plan_figures, plan_page
 from fedray.studies.plans_compared import KEYS, PlanComparison, compare_plans
-from fedray.studies.remedies import DEVICES, HALF_TRADE, NOISE, TIMER, TRADE, Remedy
+from fedray.studies.remedies import DEVICES, HALF_TRADE, NOISE, PERSON, TIMER, TRADE, Remedy
 from fedray.studies.what_ifs import WhatIf
 
 TARGET = PlanTarget(epsilon=3.0, noise_per_report=0.001)
@@ -121,6 +123,8 @@ def test_remedies_of_one_goal_and_noise_are_one_point_with_all_names(small) -> N
     assert noise.name == "noise"
     assert not noise.y.is_log
     line, *points = noise.series
+    # It joins what has no more device updates, not more noise.
+    assert list(zip(line.x.tolist(), line.y.tolist(), strict=True)) == [(1400, 1), (1900, 1)]
     named = {(float(e.x[0]), float(e.y[0])): e.labels[0] for e in points}
     assert named == {
         (1000.0, 1.75): "more noise",
@@ -142,7 +146,7 @@ def test_rows_of_other_runs_say_so(small) -> None:
     place = candidates.columns.index("runs")
     runs = {row[place] for row in candidates.rows}
     assert runs == {"2 runs at 0.1 size", "1 run at full size"}
-    assert tables[""].caption.endswith("in 1 run at full size")
+    assert tables[""].caption.endswith("in 1 run at full size, per device")
     assert "in 1 run at 0.1 size" in tables["What if"].caption
     remedies = failed(small).tables()[0]
     assert not remedies.mixed
@@ -163,8 +167,22 @@ def test_remedies_and_their_commands_name_days(small) -> None:
 
 def test_what_would_do_for_fewer_devices_is_a_column(small) -> None:
     (table,) = [each for each in met(small).tables() if each.title == "What if"]
-    place = table.columns.index("would do")
-    assert [row[place] for row in table.rows] == ["", "z 1.3750 (1.25 times)", "9 rounds"]
+    place = table.columns.index("would do with fewer devices")
+    would_do = ["", "noise multiplier 1.3750 (1.25 times)", "rounds.count 9"]
+    assert [row[place] for row in table.rows] == would_do
+
+
+def test_what_ifs_show_how_often_the_worst_device_came(small) -> None:
+    """So that an epsilon that falls with more devices without a timer is seen to follow from it."""
+    rows = (
+        WhatIf("1 % ignore the timer, no separation rule", 2.0, 1, 45.1, max_participations=300),
+        WhatIf("5 % ignore the timer, no separation rule", 2.0, 1, 21.1, max_participations=150),
+    )
+    plan = replace(met(small), what_ifs=rows)
+    (table,) = [each for each in plan.tables() if each.title == "What if"]
+    place = table.columns.index("k")
+    assert [row[place] for row in table.rows] == ["300", "150"]
+    assert "fewer compete for each round, so one of them may come more often" in table.notes[1]
 
 
 def test_a_search_of_equal_runs_has_one_subject(small) -> None:
@@ -172,7 +190,7 @@ def test_a_search_of_equal_runs_has_one_subject(small) -> None:
     plan = met(small)
     same = replace(plan, best=None, candidates=plan.candidates[:3])
     tables = {each.title: each for each in same.tables()}
-    assert tables["Candidates"].caption.endswith("in 2 runs at 0.1 size")
+    assert tables["Candidates"].caption.endswith("in 2 runs at 0.1 size, per device")
 
 
 def written(plan: Plan, directory: Path) -> Path:
@@ -199,16 +217,23 @@ def test_two_plans_stand_side_by_side_with_what_differs(
     assert rows["population"] == ["small (20,000 devices)", "small (14,000 devices)"]
     assert rows["met"] == ["yes", "no, nearest miss"]
     assert rows["report goal"] == ["1,100", "1,000"]
-    assert rows["epsilon"] == [up(2.95), up(5.0)]
+    assert rows["epsilon of a device"] == [up(2.95), up(5.0)]
+    assert rows["noise on the mean, z over goal"] == ["0.001", "0.001"]
+    assert rows["device updates"] == ["13,200", "12,000"]
+    assert rows["with 10 % fewer devices"] == ["-", "-"]
+    assert "epsilon of a person" not in rows
     # Those with the planned limits as rules.
     assert rows["days"] == ["3.5", "3.0"]
     assert rows["runs"] == ["1 run at full size", "2 runs at 0.1 size"]
     # A report goal is what a plan finds itself.
     assert differing.rows == (
         ("population.devices", "20000", "14000"),
-        ("target.epsilon", "3.0", "2.5"),
+        ("target epsilon of a device", "3.0", "2.5"),
     )
-    assert found.headline.endswith("The plans differ in population.devices, target.epsilon.")
+    said = "The plans differ in population.devices, target epsilon of a device."
+    assert found.headline.endswith(said)
+    # What misses its target wins nothing.
+    assert "Least" not in found.headline
     code, out, err = fedray_command("compare", str(first), str(second))
     assert (code, err) == (0, "")
     assert "Settings that differ" in out
@@ -217,6 +242,141 @@ def test_two_plans_stand_side_by_side_with_what_differs(
     assert code == 0
     assert [each["report_goal"] for each in document["plans"]] == [1100, 1000]
     found_keys(document, PlanComparison)
+
+
+def test_of_plans_that_meet_their_target_the_least_is_named_in_each_figure(
+    small, fedray_command, tmp_path: Path
+) -> None:
+    """The second has less epsilon by more noise; the first starves with 10 % fewer devices, and its person misses."""
+    owners = small("population.owners={mean_devices=1.4, most_devices=3}")
+    fragile = (WhatIf("as planned", 3.0, 7), WhatIf("population -10 %", starves_at=9))
+    one = replace(met(small), scenario=owners, what_ifs=fragile)
+    one = replace(one, best=replace(one.best, rho=0.1))
+    noisy = replace(TARGET, noise_per_report=0.002)
+    best = replace(one.best, target=noisy, epsilon=1.4, enforced_days=5.0, rho=0.02)
+    robust = (fragile[0], WhatIf("population -10 %", 3.0, 6, 1.4))
+    other = replace(one, target=noisy, best=best, what_ifs=robust)
+    paths = [written(each, tmp_path / name) for each, name in ((one, "one"), (other, "other"))]
+    found = compare_plans(paths)
+    for said in (
+        f"Least epsilon of a device: {paths[1]} ({up(1.4)}, else {up(2.95)}).",
+        f"Least noise on the mean: {paths[0]} (0.001, else 0.002).",
+        f"Fewest days: {paths[0]} (3.5, else 5.0).",
+        f"Starve with 10 % fewer devices: {paths[0]}, and not {paths[1]}.",
+        f"{up(one.best.epsilon_of_person(3))} of a person with 3 devices",
+    ):
+        assert said in found.headline
+    # Their updates are equal.
+    assert "updates:" not in found.headline
+    assert "noise_per_report" not in str(found)
+    page = tmp_path / "page.html"
+    code, _, err = fedray_command("compare", *map(str, paths), "--page", str(page))
+    assert (code, err) == (0, "")
+    assert "Least noise on the mean" in page.read_text()
+
+
+def of_owners(small, rho: float) -> Plan:
+    plan = met(small)
+    scenario = small("population.owners={mean_devices=1.4, most_devices=2}")
+    best = replace(plan.best, rho=rho)
+    z = 2 * best.noise_multiplier
+    remedies = (Remedy(PERSON, 1.2, 1.0, 3.5, noise_multiplier=z),)
+    return replace(plan, scenario=scenario, best=best, remedies=remedies)
+
+
+def test_a_target_that_a_person_misses_is_not_shown_as_met(small) -> None:
+    plan = of_owners(small, 0.2)
+    epsilon = up(plan.best.epsilon_of_person(2))
+    assert float(epsilon) > 3.0
+    said = f"A device meets epsilon 3, and a person with 2 devices misses it ({epsilon}): "
+    assert plan.headline.startswith(said)
+    assert "can be met" not in plan.headline
+    page = plan_page(plan)
+    assert '<div class="verdict open">' in page
+    assert f"of a device, {epsilon} of a person: met only for a device" in page
+    answer, remedies, *_ = plan.tables()
+    assert (
+        dict(zip(answer.columns, answer.rows[0], strict=True))["of a person with 2 devices"]
+        == epsilon
+    )
+    assert remedies.title == "What would do for a person"
+    assert remedies.rows[0][0] == "noise multiplier 2.2000, for a person"
+
+
+def test_a_target_that_a_person_meets_too_is_met(small) -> None:
+    plan = replace(of_owners(small, 0.001), remedies=())
+    assert plan.headline.startswith("Epsilon 3 of a device can be met: ")
+    said = f"A person with 2 devices has {up(plan.best.epsilon_of_person(2))}, which meets 3."
+    assert said in plan.headline
+    assert '<div class="verdict holds">' in plan_page(plan)
+    assert "a person" not in met(small).headline
+
+
+def test_a_pace_that_is_not_kept_is_said_with_its_waits(small) -> None:
+    """12 rounds in 3.5 days, where one every 30 minutes was asked for."""
+    plan = met(small)
+    best = replace(plan.best, median_gap_minutes=30.2, longest_gap_minutes=860.4)
+    paced = replace(plan, scenario=small("rounds.min_minutes_between=30"), best=best)
+    said = "every 30 minutes is not kept: 3.4 rounds a day in place of 48, a median of 30 minutes"
+    assert said in paced.headline
+    assert "and 860 at the longest" in paced.headline
+    answer = paced.tables()[0]
+    cells = dict(zip(answer.columns, answer.rows[0], strict=True))
+    assert cells["minutes between rounds, median"] == "30, at most 860"
+    kept = replace(best, days=0.25, enforced_days=None, longest_gap_minutes=31.0)
+    assert "is not kept" not in replace(paced, best=kept).headline
+    assert "is not kept" not in replace(plan, best=best).headline
+
+
+def test_steps_from_own_settings_name_the_mechanism_as_a_step(small) -> None:
+    """Here it is the largest: 16 to 7, where the timer is 7 to 5."""
+    plan = failed(small)
+    own = candidate(1000, 16.0, 12.0)
+    scenario = small("privacy.mechanism={kind='tree'}")
+    plan = replace(plan, own=own, made=candidate(1000, 7.0, 12.0), scenario=scenario)
+    (table,) = [each for each in plan.tables() if each.title.startswith("From your settings")]
+    assert [(row[0], row[2]) for row in table.rows] == [
+        ("your settings, with tree, privacy.mechanism of the scenario", up(16.0)),
+        ("mechanism: a BLT made for them", up(7.0)),
+        ("then timer 24 h: the nearest miss", up(5.0)),
+    ]
+    assert f"{up(7.0)} with a BLT made for them" in plan.headline
+    default = replace(plan, scenario=Scenario.from_tables(without_mechanism(small)))
+    (table,) = [each for each in default.tables() if each.title.startswith("From your settings")]
+    assert table.rows[0][0] == "your settings, with blt, the default"
+
+
+def without_mechanism(small) -> dict[str, Any]:
+    tables = small().to_tables()
+    del tables["privacy"]["mechanism"]
+    return tables
+
+
+def test_a_goal_that_starves_says_how_far_it_got_and_why(small) -> None:
+    note = (
+        "starved: rounds.max_days=22 ran out with 9 of 12 rounds committed; too few devices "
+        "checked in, so lower rounds.report_goal=2000 or raise rounds.max_days"
+    )
+    starved = candidate(2000, None, 48.0, note=note, committed=9)
+    plan = replace(met(small), candidates=(candidate(700, 4.4), starved))
+    (table,) = [each for each in plan.tables() if each.title == "Candidates"]
+    assert (
+        "Timer 48 h, goal 2,000: starves (1 tried). Goal 2,000 got to 9 of 12 rounds within "
+        f"rounds.max_days={plan.scenario.rounds.max_days:g}: too few devices checked in."
+    ) in table.notes
+
+
+def test_the_nearest_miss_is_explained_where_another_has_less(small) -> None:
+    near, least = candidate(1000, 3.3390, days=2.0), candidate(1000, 3.3092, 48.0, days=9.0)
+    plan = replace(failed(small), candidates=(near, least))
+    (table,) = [each for each in plan.tables() if each.title == "Candidates"]
+    assert any(
+        each.startswith(f"Nearest miss: of those within a tenth of the least epsilon ({up(3.3092)}")
+        for each in table.notes
+    )
+    alone = replace(plan, candidates=(near,))
+    (table,) = [each for each in alone.tables() if each.title == "Candidates"]
+    assert not any(each.startswith("Nearest miss") for each in table.notes)
 
 
 def test_equal_plans_differ_in_nothing(small, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def compare(
     as_json: bool = False,
 ) -> None:
     """Compare trained runs of one trace: metrics, paired differences, privacy and costs. Or plans:
-    their answers side by side, and the settings in which they differ.
+    their answers side by side, which is the least in what, and the settings in which they differ.
 
     The first line is the answer. Runs that differ only in training.seed are a group, with a mean
     over its seeds. Groups are compared by the differences of runs with the same seed. Plans are
@@ -34,8 +34,13 @@ def compare(
     from fedray.studies.plans_compared import is_plan
 
     if all(map(is_plan, runs)):
-        given = {"trace": trace, "reach": reach, "page": page, "figures": figures}
-        _compare_plans(runs, given, as_json)
+        from fedray.studies.plans_compared import compare_plans
+
+        for name, value in {"trace": trace, "reach": reach}.items():
+            if value is not None:
+                rule = "is for trained runs, not plans"
+                raise InputError.of(name, str(value), rule, "leave it out")
+        print_comparison(compare_plans(runs), page, figures, as_json)
         return
     from fedray.studies.compare import compare_runs
 
@@ -44,15 +49,6 @@ def compare(
     # Without the trace, the participations that epsilon follows from are unknown.
     if not result.assumptions and not as_json:
         typer.echo("Epsilon is not known: the trace is not where it was; give it by --trace.")
-
-
-def _compare_plans(plans: list[Path], given: dict[str, Any], as_json: bool) -> None:
-    from fedray.studies.plans_compared import compare_plans
-
-    for name, value in given.items():
-        if value is not None:
-            raise InputError.of(name, str(value), "is for trained runs, not plans", "leave it out")
-    print_result(compare_plans(plans), as_json)
 
 
 def print_comparison(result: Any, page: Path | None, figures: Path | None, as_json: bool) -> None:

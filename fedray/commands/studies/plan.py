@@ -106,8 +106,8 @@ def plan(
         print_line(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
     for each in () if as_json else again:
         print_line(f"or      {each}")
-    # Scripts see by the exit code that no candidate meets the target.
-    if found.best is None:
+    # Scripts see by the exit code that nothing meets the target in the days that were asked for.
+    if not found.is_met:
         raise typer.Exit(1)
 
 
@@ -152,8 +152,12 @@ def _options(plan: Any, remedy: Any) -> dict[str, str]:
     """Returns the settings and options that plan just this remedy."""
     from fedray.studies.remedies import ONCE
 
-    near = plan.nearest
+    near, rounds = plan.shown, plan.scenario.rounds
     found = {ONCE: "1"} if remedy.key == ONCE else {}
+    if plan.stated_max_days is not None:
+        found |= {"rounds.max_days": f"{rounds.max_days:g}"}
+    if near.rounds != rounds.count:
+        found |= {"rounds.count": str(near.rounds)}
     found |= {"rounds.count": str(remedy.rounds)} if remedy.rounds else {}
     found |= {"population.devices": str(remedy.devices)} if remedy.devices else {}
     return {
