@@ -30,7 +30,7 @@ from fedray.audit.mechanism_audit import (
     with_person,
 )
 from fedray.audit.names import DeviceNames
-from fedray.audit.noise import DeviceNoise, Noise, ServerNoise, observed_noise, permitted_noise
+from fedray.audit.noise import DeviceNoise, Noise, ServerNoise, noises_of
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.persons import Clients, Persons
 from fedray.audit.questions import (
@@ -47,7 +47,6 @@ from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
@@ -94,7 +93,12 @@ def audit_trace(
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
-    used = _used(opened, scenario or of_run, claim, mechanism, noise_multiplier, delta)
+    given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
+    given = tuple(_as_added(each, scenario or of_run) for each in given)
+    if claim is not None:
+        own = _as_added(claim.mechanism, scenario or of_run)
+        claim = claim.model_copy(update={"mechanism": own})
+    used = _used(opened, scenario or of_run, claim, given, noise_multiplier, delta)
     patterns = _patterns_of(opened, scenario or of_run)
     names = DeviceNames(opened, show_devices)
     subject = _Subject(opened, of_run, scenario or of_run, claim, patterns, names)
@@ -211,17 +215,24 @@ def _scenario_of(trace: Trace) -> Scenario:
     return scenario
 
 
+def _as_added(strategy: Strategy, scenario: Scenario | None) -> Strategy:
+    """Returns the run's own strategy as its devices add the noise, with whole coefficients; any
+    other as it is."""
+    if scenario is None or strategy != scenario.privacy.mechanism:
+        return strategy
+    return scenario.privacy.strategy or strategy
+
+
 def _used(
     trace: Trace | ImportedTrace,
     scenario: Scenario | None,
     claim: Claim | None,
-    mechanism: Strategy | Sequence[Strategy] | None,
+    given: tuple[Strategy, ...],
     noise_multiplier: float | None,
     delta: float | None,
 ) -> _Used:
     """Returns the mechanisms, noise and delta of the claim, else the given ones, else the run's
     own."""
-    given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
     if claim is not None:
         _check_claimable(scenario)
         if given or noise_multiplier is not None or delta is not None:
@@ -378,14 +389,11 @@ def _audit_mechanism(
 def _noise_of(
     strategy: Strategy, used: _Used, subject: _Subject
 ) -> tuple[Noise | None, Noise | None]:
-    """Returns the least noise of this trace and the least noise that the rules permit. Devices add
-    independent noise; the noise of any other strategy is the server's."""
-    noise, run, scenario = used.server_noise_of(strategy), subject.run, subject.scenario
-    if scenario is None or noise is None or run is None or not isinstance(strategy, Identity):
-        return noise, noise
-    accepted = run.rounds["accepted"][run.rounds["state"] == 0]
-    of_trace = observed_noise(noise, scenario, accepted)
-    return of_trace, permitted_noise(noise, scenario, of_trace)
+    """Returns the least noise of this trace and the least noise that the rules permit."""
+    noise = used.server_noise_of(strategy)
+    if noise is None:
+        return None, None
+    return noises_of(noise, subject.scenario, strategy, subject.trace)
 
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
@@ -441,8 +449,8 @@ def _judged(
         return (), None
     # A claim names one mechanism, and no other is audited then.
     (mechanism,) = mechanisms
-    noise, permitted = mechanism.noise, mechanism.permitted
-    assert noise is not None
+    of_trace, permitted = mechanism.observed.event, mechanism.permitted
+    assert of_trace is not None
     assert permitted is not None
     return check_claim(
         claim=subject.claim,
@@ -452,7 +460,8 @@ def _judged(
         found=mechanism.trace,
         limits=enforced,
         stated=mechanism.claimed,
-        noise=(noise, permitted),
+        of_trace=of_trace,
+        permitted=permitted,
         name_of=subject.names.of,
         ensured=[each for each in mechanism.of_server if each.may_rest_on],
     )

@@ -17,14 +17,13 @@ from fedray.audit.audit import Audit
 from fedray.audit.distribution import device_sensitivities
 from fedray.audit.ledger_files import Units, write_units
 from fedray.audit.ledger_lines import Charged, Promise, Release, Spent, Vocabulary
-from fedray.audit.noise import ServerNoise, released
+from fedray.audit.noise import ServerNoise, changed_rounds, rhos_of
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import joined_by_owner
 from fedray.audit.questions import ONLY_ANSWERS, charged_plan, vocabulary_cost
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
 from fedray.base.periods import PERIODS
-from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.scenario import Scenario
 from fedray.trace.ids import ROLES, keys_of
 from fedray.trace.imported import ImportedTrace, imported_digest
@@ -181,12 +180,15 @@ class Chargeable:
                     "import the log with owners, or set population.owners"
                 )
         if used is not None and used.noise is not None:
-            strategy, rho_of_one = used.strategy, rho_of(released(used.noise, 1.0))
+            strategy, noise = used.strategy, used.noise
             ensured = [each.rho for each in used.resting(self.unit) if each.rho is not None]
             yield _Part(
                 "gaussian" if isinstance(used.noise, ServerNoise) else "zcdp",
-                # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Prop. 1.6).
-                lambda inside: device_sensitivities(strategy, inside).values ** 2 * rho_of_one,
+                lambda inside: rhos_of(
+                    noise,
+                    device_sensitivities(strategy, inside).values,
+                    changed_rounds(noise, inside),
+                ),
                 ensured,
             )
         scenario = audit.scenario

@@ -11,7 +11,7 @@ from fedray.audit.claims import Claim
 from fedray.audit.ledger import Ledger
 from fedray.audit.ledger_charges import noise_of, vocabularies_of
 from fedray.audit.ledger_lines import Promise
-from fedray.audit.noise import ServerNoise, permitted_noise, released
+from fedray.audit.noise import ServerNoise, most_changed, permitted_noise, released
 from fedray.audit.questions import charged_plan
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -134,8 +134,9 @@ def worst_rho(scenario: Scenario, worst: MinSep) -> float:
                 f"the worst case of the run is unknown: {error}; set privacy.stop_at"
             ) from None
         value = limit
-    noise = permitted_noise(ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario)
-    return min(value, limit or value) ** 2 * rho_of(released(noise, 1.0))
+    own = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
+    noise = permitted_noise(own, scenario, strategy)
+    return rho_of(released(noise, min(value, limit or value), most_changed(noise, [worst])))
 
 
 def _last_release(scenario: Scenario) -> float:
