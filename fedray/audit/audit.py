@@ -30,7 +30,7 @@ from fedray.audit.findings import FAILING, SPENT_STATEMENTS, Finding, broken_noi
 from fedray.audit.guarantees import OBSERVED_LIMITS, Guarantee
 from fedray.audit.mechanism_audit import MechanismAudit, Release
 from fedray.audit.names import DeviceNames
-from fedray.audit.noise import AuditedEncoding, Noise, ServerNoise
+from fedray.audit.noise import AuditedEncoding, Noise
 from fedray.audit.observers import Observer, Releases, releases_of
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns
@@ -177,8 +177,7 @@ class Audit(DrawnResult):
         would hold with more noise, its limits corrected."""
         if self.corrected is None or not self.mechanisms or broken_noise(self.findings):
             return False
-        # Devices' noise depends on how many are accepted, so no multiplier is calibrated for it.
-        return isinstance(self.mechanisms[0].noise, ServerNoise) and any(
+        return any(
             float(each.claimed or 0.0) < (getattr(self.corrected, each.statement) or 0.0)
             for each in self.findings
             if each.statement in SPENT_STATEMENTS and each.verdict in FAILING
@@ -327,9 +326,8 @@ class Audit(DrawnResult):
         noise."""
         if (noise := self.noise) is None:
             return None
-        return DevicePrivacy.of(
-            device_sensitivities(self.mechanisms[0].strategy, self.patterns), noise
-        )
+        values = device_sensitivities(self.mechanisms[0].strategy, self.patterns)
+        return DevicePrivacy.of(values, self.patterns, noise)
 
     @cached_property
     def worst_devices(self) -> tuple[SpentByDevice, ...]:

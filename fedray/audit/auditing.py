@@ -30,7 +30,7 @@ from fedray.audit.mechanism_audit import (
     with_person,
 )
 from fedray.audit.names import DeviceNames
-from fedray.audit.noise import DeviceNoise, Noise, ServerNoise, observed_noise, permitted_noise
+from fedray.audit.noise import DeviceNoise, Noise, ServerNoise, noises_of
 from fedray.audit.observers import (
     assumed_about,
     malicious_share,
@@ -102,7 +102,12 @@ def audit_trace(
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
-    used = _used(opened, scenario or of_run, claim, mechanism, noise_multiplier, delta)
+    given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
+    given = tuple(_as_added(each, scenario or of_run) for each in given)
+    if claim is not None:
+        own = _as_added(claim.mechanism, scenario or of_run)
+        claim = claim.model_copy(update={"mechanism": own})
+    used = _used(opened, scenario or of_run, claim, given, noise_multiplier, delta)
     patterns = _patterns_of(opened, scenario or of_run)
     names = DeviceNames(opened, show_devices)
     subject = _Subject(opened, of_run, scenario or of_run, claim, patterns, names)
@@ -227,17 +232,24 @@ def _scenario_of(trace: Trace) -> Scenario:
     return scenario
 
 
+def _as_added(strategy: Strategy, scenario: Scenario | None) -> Strategy:
+    """Returns the run's own strategy as its devices add the noise, with whole coefficients; any
+    other as it is."""
+    if scenario is None or strategy != scenario.privacy.mechanism:
+        return strategy
+    return scenario.privacy.strategy or strategy
+
+
 def _used(
     trace: Trace | ImportedTrace,
     scenario: Scenario | None,
     claim: Claim | None,
-    mechanism: Strategy | Sequence[Strategy] | None,
+    given: tuple[Strategy, ...],
     noise_multiplier: float | None,
     delta: float | None,
 ) -> _Used:
     """Returns the mechanisms, noise and delta of the claim, else the given ones, else the run's
     own."""
-    given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
     if claim is not None:
         _check_claimable(scenario)
         if scenario is None:
@@ -408,19 +420,16 @@ def _audit_mechanism(
 def _noise_of(
     strategy: Strategy, used: _Used, subject: _Subject
 ) -> tuple[Noise | None, Noise | None]:
-    """Returns the least noise of this trace and the least noise that the rules permit. Devices add
-    independent noise; the noise of any other strategy is the server's."""
-    noise, run, scenario = used.server_noise_of(strategy), subject.run, subject.scenario
-    if noise is None or not isinstance(strategy, Identity):
+    """Returns the least noise of this trace and the least noise that the rules permit."""
+    noise = used.server_noise_of(strategy)
+    if noise is None:
+        return None, None
+    if subject.log is None:
+        return noises_of(noise, subject.scenario, strategy, subject.trace)
+    if not isinstance(subject.trust, DeviceNoiseTable) or not isinstance(strategy, Identity):
         return noise, noise
-    if isinstance(subject.trust, DeviceNoiseTable) and subject.log is not None:
-        of_log = noise_of_log(subject.trust, noise, subject.patterns)
-        return of_log, replace(of_log, round_index=None)
-    if scenario is None or run is None:
-        return noise, noise
-    accepted = run.rounds["accepted"][run.rounds["state"] == 0]
-    of_trace = observed_noise(noise, scenario, accepted)
-    return of_trace, permitted_noise(noise, scenario, of_trace)
+    of_log = noise_of_log(subject.trust, strategy, noise, subject.patterns)
+    return of_log, replace(of_log, round_index=None)
 
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
@@ -476,8 +485,8 @@ def _judged(
         return (), None
     # A claim names one mechanism, and no other is audited then.
     (mechanism,) = mechanisms
-    noise, permitted = mechanism.noise, mechanism.permitted
-    assert noise is not None
+    of_trace, permitted = mechanism.observed.event, mechanism.permitted
+    assert of_trace is not None
     assert permitted is not None
     return check_claim(
         claim=subject.claim,
@@ -487,7 +496,8 @@ def _judged(
         found=mechanism.trace,
         limits=enforced,
         stated=mechanism.claimed,
-        noise=(noise, permitted),
+        of_trace=of_trace,
+        permitted=permitted,
         name_of=subject.names.of,
         ensured=[each for each in mechanism.of_server if each.may_rest_on],
     )

@@ -11,14 +11,21 @@ from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import Guarantee, event_of
-from fedray.audit.noise import DeviceNoise, ServerNoise
+from fedray.audit.noise import (
+    Noise,
+    ServerNoise,
+    changed_rounds,
+    least_multiplier,
+    most_changed,
+    noises_of,
+)
 from fedray.audit.questions import vocabulary_cost
 from fedray.audit.verdict import on_joined_ids
 from fedray.base.document import Document, InPlace, Key, Keys
 from fedray.base.errors import InputError
 from fedray.base.result import Result
 from fedray.base.rounding import given, up
-from fedray.mechanisms.accounting.calibration import check_one_target, noise_multiplier_for
+from fedray.mechanisms.accounting.calibration import check_one_target
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.mechanisms.accounting.events import MinSepSampled
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
@@ -134,7 +141,7 @@ def calibrate_trace(
         InputError: both or neither target is given, a claim stands beside a mechanism or delta, no
             noise meets the target, the mechanism is missing or has fewer rounds, no round was
             committed, the run releases more than a model, or the noise is not described by a noise
-            multiplier (devices add it, or rounds are Poisson samples).
+            multiplier (rounds are Poisson samples).
         TraceError: the trace cannot be read.
     """
     # An audit of a large trace takes a while, so bad input is refused before it.
@@ -162,11 +169,26 @@ def calibrate_trace(
         reason = reason or of.reason
         if of.sensitivity is None:
             return CalibratedGuarantee(None, replace(of, event=None, reason=reason))
-        z = noise_multiplier_for(of.sensitivity.value, used_delta, epsilon=epsilon, rho=rho)
-        noise = ServerNoise(z)
+        is_observed = of is audited.observed
+        permitted = of.pairs or (of.participation,)
+
+        def noise_at(z: float) -> Noise:
+            of_trace, by_rules = noises_of(ServerNoise(z), released, audited.strategy, opened)
+            return of_trace if is_observed else by_rules
+
+        def changed_by(noise: Noise) -> int:
+            if is_observed:
+                return int(changed_rounds(noise, audit.patterns).max())
+            return most_changed(noise, [each for each in permitted if each is not None])
+
+        sensitivity, target = of.sensitivity, {"epsilon": epsilon, "rho": rho}
+        z = least_multiplier(noise_at, sensitivity.value, changed_by, used_delta, **target)
+        noise = noise_at(z)
         # The observed sensitivity belongs to one pattern, so its event has no participation.
-        under = None if of is audited.observed else of.participation
-        event = event_of(audited.strategy, audit.rounds, of.sensitivity, under, noise)
+        under = None if is_observed else of.participation
+        event = event_of(
+            audited.strategy, audit.rounds, sensitivity, under, noise, changed_by(noise)
+        )
         return CalibratedGuarantee(z, replace(of, event=event, reason=reason))
 
     return TraceCalibration(
@@ -193,6 +215,18 @@ def check_only_models(scenario: Scenario, name: str) -> None:
         )
 
 
+def check_server_noise(scenario: Scenario, study: str) -> None:
+    """Raises InputError if devices add the noise, whose cost a study of mechanisms does not
+    count."""
+    if scenario.privacy.sent.adds_noise:
+        raise InputError.of(
+            "privacy.trust.kind",
+            scenario.privacy.trust.kind,
+            f"adds noise on devices, and {study} is for noise that the server adds",
+            "leave privacy.trust out, and calibrate the run with privacy.target_epsilon",
+        )
+
+
 def _check(audit: Audit) -> None:
     """Raises InputError if the noise multiplier does not follow from these sensitivities."""
     named = f"trace {str(audit.path)!r}"
@@ -204,12 +238,6 @@ def _check(audit: Audit) -> None:
             "name a mechanism"
         )
     audited = audit.mechanisms[0]
-    if isinstance(audited.noise, DeviceNoise):
-        raise InputError(
-            f"{named}: its devices add the noise (privacy.trust), so a "
-            "round's noise depends on how many devices were accepted, and no single noise "
-            "multiplier can be calibrated; audit the trace with noise multipliers of your choice"
-        )
     # If sampling provably adds nothing, the other guarantees cover the run.
     if audited.sampled is not None and audited.sampled.sensitivity is not None:
         assert audit.scenario is not None

@@ -20,6 +20,7 @@ from fedray.audit.statements.statement import Subject
 from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.draws import PoissonDraws
+from fedray.mechanisms.accounting.events import Event
 from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.registry import Identity
@@ -40,7 +41,8 @@ def check_claim(
     found: TraceSensitivity,
     limits: Limits,
     stated: Guarantee,
-    noise: tuple[Noise, Noise],
+    of_trace: Event,
+    permitted: Noise,
     name_of: Callable[[int], str],
     ensured: Sequence[Guarantee] = (),
 ) -> tuple[tuple[Finding, ...], Guarantee]:
@@ -59,8 +61,8 @@ def check_claim(
         found: sensitivity of the claimed mechanism on this trace.
         limits: enforced limits.
         stated: guarantee of the claimed limits, whether the trace keeps them or not.
-        noise: least noise of this trace and least noise that the rules permit, both at the claimed
-            multiplier.
+        of_trace: release of this trace, at the claimed noise multiplier.
+        permitted: least noise that the rules permit, at the claimed multiplier.
         name_of: function that returns the shown name of a device id.
         ensured: guarantees of the server's sampling or filter, which may support rho and epsilon.
 
@@ -78,14 +80,14 @@ def check_claim(
         # A row that was left out may be a participation, so only a breach is certain.
         participation = [_not_refuted(each, incomplete) for each in participation]
     # The draws of a simulated server are known, so a claim adds nothing.
-    amplified = _amplified(claim, trace, noise[1]) if isinstance(trace, ImportedTrace) else None
+    amplified = _amplified(claim, trace, permitted) if isinstance(trace, ImportedTrace) else None
     claimed = [stated] if amplified is None else [stated, amplified]
     if claim.sampling is not None:
         drawn = check_sampling(claim.sampling, patterns)
         if drawn.verdict is not Verdict.HOLDS:
             amplified = None
         participation.append(_not_refuted(drawn, incomplete) if incomplete else drawn)
-    support, corrected = _supports(claim, trace, patterns, limits, participation, noise[1])
+    support, corrected = _supports(claim, trace, patterns, limits, participation, permitted)
 
     shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
     evidence = (subject.evidence(found.device_id, found.rounds, shows),)
@@ -103,7 +105,7 @@ def check_claim(
                 )
             )
             continue
-        statement = SpentStatement(key, value, privacy_of, *noise)
+        statement = SpentStatement(key, value, privacy_of, of_trace, permitted)
         finding = statement.check(found, claimed, support, corrected, evidence)
         for guarantee in (*ensured, amplified):
             finding = statement.by_server(finding, guarantee)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
-from fedray.audit.noise import Noise, released
+from fedray.audit.noise import Noise, changed_rounds, released, rhos_of
 from fedray.audit.participation import ROWS, Patterns
 from fedray.audit.sensitivity import values_of
 from fedray.base.arrays import Float64Array, Int64Array
@@ -62,7 +62,7 @@ class Quantile:
     sensitivity: float
     """Largest sensitivity among these devices, at clip norm 1."""
     rho: float
-    """zCDP of that sensitivity."""
+    """Largest rho (zCDP) among these devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +82,22 @@ class DevicePrivacy(Document):
     """Sensitivity of every device's own pattern, in order of device."""
 
     @classmethod
-    def of(cls, values: PatternValues, noise: Noise) -> "DevicePrivacy":
-        """Returns the distribution of rho, from the devices' sensitivities.
+    def of(cls, values: PatternValues, patterns: Patterns, noise: Noise) -> "DevicePrivacy":
+        """Returns the distribution of rho, from the devices' sensitivities and rounds.
 
         Each quantile is the rho of some device: the least that at least this share does not exceed.
         """
+        of_devices = rhos_of(noise, values.values, changed_rounds(noise, patterns))
         curve_shares = np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS
         shares = np.concatenate([SHARES, curve_shares])
         chosen = at_shares(values.values, shares)
-        rhos = [rho_of(released(noise, each)) for each in chosen]
+        rhos = at_shares(of_devices, shares)
         # The first values are the quantiles, the rest is the curve.
         found = zip(SHARES, chosen, rhos, strict=False)
         quantiles = [Quantile(share, sensitivity, rho) for share, sensitivity, rho in found]
         curve = tuple(rhos[len(SHARES) :])
-        # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Proposition 1.6).
         # The mean describes the devices. It is not a bound, and no guarantee rests on it.
-        mean = float((values.values**2).mean()) * rho_of(released(noise, 1.0))
+        mean = float(of_devices.mean())
         return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()), values)
 
 
@@ -141,10 +141,11 @@ def worst_devices(
     places = largest_first(values.values, MOST_DEVICES).tolist()
     names = names_of(patterns.device_ids[places].tolist())
     found = []
+    changed = changed_rounds(noise, patterns)
     for place, name in zip(places, names, strict=True):
         start, count = int(patterns.starts[place]), int(patterns.counts[place])
         gaps = np.diff(patterns.rounds[start : start + count].astype(np.int64))
-        event = released(noise, float(values.values[place]))
+        event = released(noise, float(values.values[place]), int(changed[place]))
         found.append(
             SpentByDevice(
                 name,

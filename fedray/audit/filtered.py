@@ -147,7 +147,7 @@ def filtered(
         value = max(limit, found.value)
         theorem = "the limit of a filter, which no device goes beyond"
         sensitivity = Sensitivity(value, False, theorem, found.value, found.rounds)
-        event = event_of(strategy, rounds, sensitivity, None, noise)
+        event = event_of(strategy, rounds, sensitivity, None, noise, rounds)
         reason = (
             "the server excluded every device before the round that would have brought it beyond "
             f"privacy.stop_at; {exclusions.devices:,} were excluded, and no device is beyond it"

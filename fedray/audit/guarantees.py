@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 
 from fedray.audit.members import are_members
-from fedray.audit.noise import DeviceNoise, Noise, released
+from fedray.audit.noise import DeviceNoise, Noise, changed_rounds, most_changed, released
 from fedray.audit.participation import Patterns
 from fedray.audit.rules import ROUND_TIMES, rules_of
 from fedray.audit.schedule import following_rounds
@@ -190,6 +190,7 @@ def observed(
         unit: unit of privacy whose rounds were recorded.
     """
     pattern = found.rounds
+    changed = 1 if noise is None else int(changed_rounds(noise, patterns).max())
     scaled = ", each contribution scaled by the weight of its staleness" if found.weights else ""
     sensitivity = Sensitivity(
         found.value,
@@ -206,7 +207,7 @@ def observed(
         # The sensitivity belongs to one pattern, so the event has no participation. The pattern is
         # taken as fixed: if it followed from earlier models, neighbouring data could lead to
         # another one, of which this figure says nothing. So no guarantee may rest on it.
-        event_of(strategy, patterns.committed_rounds, sensitivity, None, noise),
+        event_of(strategy, patterns.committed_rounds, sensitivity, None, noise, changed),
         delta,
         False,
         OBSERVED_CANNOT_BE_RESTED_ON,
@@ -249,8 +250,9 @@ def of_limits(
                 max(under, key=lambda each: each.value),
                 lower_bound=max(each.lower_bound for each in under),
             )
+            changed = 1 if noise is None else most_changed(noise, limits.pairs or (participation,))
             rounds, participation = participation.rounds, None if limits.pairs else participation
-            event = event_of(strategy, rounds, sensitivity, participation, noise)
+            event = event_of(strategy, rounds, sensitivity, participation, noise, changed)
         except ValueError as error:  # unproven
             reason = f"{limits.reason}; {error}"
     return Guarantee(
@@ -272,6 +274,7 @@ def event_of(
     sensitivity: Sensitivity,
     participation: MinSep | None,
     noise: Noise | None,
+    changed: int,
 ) -> Event | None:
     """Returns the release of the rounds, or None if the noise is unknown.
 
@@ -282,12 +285,12 @@ def event_of(
         participation: participation that the sensitivity covers; None if it belongs to single
             patterns.
         noise: noise of the run.
+        changed: largest number of rounds whose sums a device changes, for noise of devices.
     """
     if noise is None:
         return None
-    # Devices add independent noise in every round, for which the strategy does not matter.
     if isinstance(noise, DeviceNoise):
-        return released(noise, sensitivity.value)
+        return released(noise, sensitivity.value, changed)
     release = StrategyRelease(
         strategy=strategy,
         rounds=rounds,

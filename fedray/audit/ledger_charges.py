@@ -17,7 +17,7 @@ from fedray.audit.audit import Audit
 from fedray.audit.distribution import device_sensitivities
 from fedray.audit.ledger_files import Units, write_units
 from fedray.audit.ledger_lines import Charged, Promise, Release, Spent, Vocabulary
-from fedray.audit.noise import ServerNoise, released
+from fedray.audit.noise import ServerNoise, changed_rounds, rhos_of
 from fedray.audit.observers import against_operator, noise_against_operator, trust_of_model
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import joined_by_owner
@@ -205,11 +205,14 @@ class Chargeable:
                 seen = against_operator(trust_of_model(trust, used.noise))
                 events = [each.event for each in resting if each.rho is not None]
                 ensured = [rho_of(seen(each)) for each in events if each is not None]
-            strategy, rho_of_one = used.strategy, rho_of(released(noise, 1.0))
+            strategy = used.strategy
             yield _Part(
                 "gaussian" if isinstance(used.noise, ServerNoise) else "zcdp",
-                # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Prop. 1.6).
-                lambda inside: device_sensitivities(strategy, inside).values ** 2 * rho_of_one,
+                lambda inside: rhos_of(
+                    noise,
+                    device_sensitivities(strategy, inside).values,
+                    changed_rounds(noise, inside),
+                ),
                 ensured,
             )
         scenario = audit.scenario

@@ -5,22 +5,41 @@ Each accepted device adds an independent share of the noise. A sum with the nois
 one with the noise of fewer plus independent noise, so the round with the fewest devices bounds the
 privacy loss of every round (post-processing). The fewest devices of a trace bound the observed
 figures; only the fewest that the rules permit bound the enforced and claimed ones.
+
+With b coefficients of C, a store opens in each round a sum of that round's updates and those of the
+b - 1 rounds before, which has only that round's noise. So a device changes more sums than it has
+rounds (`changed_rounds`), on which the cost of adding up discrete noise depends.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.audit.participation import Patterns
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.rounding import shown_noise
 from fedray.encoding.norms import device_variance, largest_square, padded
 from fedray.encoding.tables import DeviceNoiseTable, EncodingTable
-from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian, Repeated
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.calibration import (
+    check_one_target,
+    least_noise_multiplier,
+    noise_multiplier_for,
+)
+from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian
+from fedray.mechanisms.accounting.limits import MOST_NOISE_MULTIPLIER
+from fedray.mechanisms.accounting.zcdp import rho_of, rho_of_sums
+from fedray.mechanisms.integer_toeplitz import IntegerToeplitz
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Identity
+from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +49,18 @@ class DeviceNoise(Document):
     report_goal: NotInJson[int]
     """Number of devices for which the noise multiplier is stated."""
     event: Annotated[DiscreteGaussianSum, Keys("devices")]
-    """Sum of that round."""
+    """Sum of that round, for a device that contributes the largest update to it."""
     round_index: Annotated[IfAny[int], Key("round")]
     """Number of the round in the trace; None for a round with the fewest devices that the rules
     permit."""
+    coefficients: NotInJson[int] = 1
+    """b, number of coefficients of C; 1 for independent noise."""
 
     @classmethod
     def of(
         cls,
         table: DeviceNoiseTable,
+        strategy: Identity | IntegerToeplitz,
         noise_multiplier: float,
         report_goal: int,
         devices: int,
@@ -47,7 +69,8 @@ class DeviceNoise(Document):
         """Returns the noise of a round with `devices` devices.
 
         Args:
-            table: encoding of the run.
+            table: trust of the run.
+            strategy: C of the run, with whole coefficients.
             noise_multiplier: z of a round with report_goal accepted devices.
             report_goal: report goal of the scenario.
             devices: accepted devices of the round.
@@ -56,10 +79,11 @@ class DeviceNoise(Document):
         Raises:
             InputError: nothing is proven for so little noise.
         """
+        c = strategy.coefficients if isinstance(strategy, IntegerToeplitz) else (1,)
         coordinates = padded(table.parameters)
         shares = table.sharing(report_goal)
-        variance = device_variance(noise_multiplier, table.scale, coordinates, shares)
-        longest = math.sqrt(largest_square(table.scale, coordinates))
+        variance = c[0] ** 2 * device_variance(noise_multiplier, table.scale, coordinates, shares)
+        longest = c[0] * math.sqrt(largest_square(table.scale, coordinates))
         # Both are rounded to the safe side: a longer update, less noise.
         event = DiscreteGaussianSum(
             sensitivity=math.nextafter(longest, math.inf),
@@ -67,7 +91,7 @@ class DeviceNoise(Document):
             devices=devices,
             dimension=coordinates,
         )
-        return cls(report_goal, event, round_index)
+        return cls(report_goal, event, round_index, len(c))
 
     @property
     def noise_multiplier(self) -> InJson[float]:
@@ -103,36 +127,46 @@ class ServerNoise(NamedTuple):
 
 Noise = ServerNoise | DeviceNoise
 """Noise of the server, or of devices."""
+OPENED = Identity | IntegerToeplitz
+"""Strategies with whole coefficients, whose noise devices can add; of any other strategy it is the
+server's."""
 
 
-def observed_noise(
-    noise: ServerNoise, scenario: Scenario, accepted: NDArray[np.integer]
-) -> ServerNoise | DeviceNoise:
-    """Returns the least noise of a run's committed rounds.
+def noises_of(
+    noise: ServerNoise, scenario: Scenario | None, strategy: Strategy, trace: Trace | ImportedTrace
+) -> tuple[Noise, Noise]:
+    """Returns the least noise of a trace's committed rounds, and the least that the rules permit.
 
     Args:
         noise: noise of a round with report_goal devices.
-        scenario: scenario of the run.
-        accepted: devices of each committed round [n].
+        scenario: scenario of the run; None for a log.
+        strategy: mechanism to account for.
+        trace: the trace.
 
     Raises:
         InputError: nothing is proven for so little noise.
     """
+    if scenario is None or not isinstance(trace, Trace) or not isinstance(strategy, OPENED):
+        return noise, noise
     table, goal = scenario.privacy.sent, scenario.rounds.report_goal
     if not isinstance(table, DeviceNoiseTable):
-        return noise
+        return noise, noise
+    accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
     fewest = int(accepted.argmin())
-    return DeviceNoise.of(table, noise.multiplier, goal, int(accepted[fewest]), fewest)
+    devices = int(accepted[fewest])
+    of_trace = DeviceNoise.of(table, strategy, noise.multiplier, goal, devices, fewest)
+    return of_trace, permitted_noise(noise, scenario, strategy, of_trace)
 
 
 def permitted_noise(
-    noise: ServerNoise, scenario: Scenario, observed: Noise | None = None
+    noise: ServerNoise, scenario: Scenario, strategy: Strategy, observed: Noise | None = None
 ) -> ServerNoise | DeviceNoise:
     """Returns the least noise that the rules permit a committed round to have.
 
     Args:
         noise: noise of a round with report_goal devices.
         scenario: scenario of the run.
+        strategy: mechanism to account for.
         observed: least noise of a recorded run, or None. A round with fewer devices than the rules
             permit shows that they were not kept, so its noise counts.
 
@@ -140,31 +174,99 @@ def permitted_noise(
         InputError: nothing is proven for so little noise.
     """
     table, goal = scenario.privacy.sent, scenario.rounds.report_goal
-    if not isinstance(table, DeviceNoiseTable):
+    if not isinstance(table, DeviceNoiseTable) or not isinstance(strategy, OPENED):
         return noise
     fewest = scenario.rounds.least_accepted
     if isinstance(observed, DeviceNoise):
         fewest = min(fewest, observed.event.devices)
-    return DeviceNoise.of(table, noise.multiplier, goal, fewest)
+    return DeviceNoise.of(table, strategy, noise.multiplier, goal, fewest)
 
 
-def released(noise: Noise, sensitivity: float) -> Event:
+def changed_rounds(noise: Noise, patterns: Patterns, rounds: int | None = None) -> Int64Array:
+    """Returns the number of rounds whose released sums each device changes, [P].
+
+    Args:
+        noise: noise of the run.
+        patterns: rounds of every device.
+        rounds: number of rounds released so far; None for all.
+    """
+    coefficients = noise.coefficients if isinstance(noise, DeviceNoise) else 1
+    return patterns.rounds_within(coefficients, rounds)
+
+
+def most_changed(noise: Noise, permitted: Iterable[MinSep]) -> int:
+    """Returns the largest number of rounds whose released sums a device may change that keeps one
+    of some limits."""
+    coefficients = noise.coefficients if isinstance(noise, DeviceNoise) else 1
+    return max(min(each.rounds, coefficients * each.max_participations) for each in permitted)
+
+
+def released(noise: Noise, sensitivity: float, changed: int) -> Event:
     """Returns the release for a device with a given sensitivity at contributions of norm 1.
 
     Args:
         noise: noise of the run.
-        sensitivity: sensitivity of the device. If devices add the noise, which is independent, it
-            is the root of the number of contributions.
+        sensitivity: sensitivity of the device.
+        changed: number of rounds whose sums it changes, or an upper bound.
     """
     if not isinstance(noise, DeviceNoise):
         return Gaussian(noise_multiplier=noise.multiplier, sensitivity=sensitivity)
-    # Independent noise has C'C = I, so the squared sensitivity is the number of contributions, and
-    # `round` only undoes the error of the root.
-    contributions = round(sensitivity**2)
-    if not contributions:
+    if not sensitivity:
         # A device that contributed nothing spent nothing, whatever the noise.
         return Gaussian(noise_multiplier=1.0, sensitivity=0.0)
-    return Repeated(event=noise.event, count=contributions)
+    longest = math.nextafter(noise.event.sensitivity * sensitivity, math.inf)
+    return noise.event.model_copy(update={"sensitivity": longest, "rounds": changed})
+
+
+def rhos_of(noise: Noise, sensitivities: Float64Array, changed: Int64Array) -> Float64Array:
+    """Returns rho of the release for each device, [P], as that of `released`."""
+    if isinstance(noise, DeviceNoise):
+        longest = np.nextafter(noise.event.sensitivity * sensitivities, math.inf)
+        return np.where(sensitivities > 0, rho_of_sums(noise.event, longest, changed), 0.0)
+    # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Proposition 1.6).
+    return sensitivities**2 * rho_of(released(noise, 1.0, 1))
+
+
+def least_multiplier(
+    noise_at: Callable[[float], Noise],
+    sensitivity: float,
+    changed_by: Callable[[Noise], int],
+    delta: float,
+    *,
+    epsilon: float | None = None,
+    rho: float | None = None,
+) -> float:
+    """Returns the smallest noise multiplier, rounded up, at which a release meets a target.
+
+    More noise never has a larger figure: a device's sensitivity over the noise falls with it, and
+    so does tau. The returned multiplier was itself found to meet the target.
+
+    Args:
+        noise_at: function that returns the noise of a run at a noise multiplier.
+        sensitivity: sensitivity at contributions of norm 1.
+        changed_by: function that returns the largest number of rounds whose sums a device changes.
+        delta: delta of epsilon.
+        epsilon: largest epsilon allowed at delta. Give this or rho.
+        rho: largest rho allowed.
+
+    Raises:
+        InputError: not exactly one target is given, or no noise multiplier meets it.
+    """
+    check_one_target(epsilon, rho)
+    most = epsilon if rho is None else rho
+    assert most is not None
+
+    def figure(z: float) -> float:
+        try:
+            noise = noise_at(z)
+        except ValueError:  # nothing is proven for so little noise
+            return 2.0 * most
+        event = released(noise, sensitivity, changed_by(noise))
+        return rho_of(event) if epsilon is None else epsilon_of(event, delta).epsilon
+
+    if isinstance(noise_at(MOST_NOISE_MULTIPLIER), ServerNoise):
+        return noise_multiplier_for(sensitivity, delta, epsilon=epsilon, rho=rho)
+    return least_noise_multiplier(figure, most, target="rho" if epsilon is None else "epsilon")
 
 
 @dataclass(frozen=True, slots=True)

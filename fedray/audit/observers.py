@@ -456,12 +456,15 @@ def noise_against_operator(trust: AnyTrust, noise: Noise) -> Noise:
     return replace(noise, event=event)
 
 
-def noise_of_log(table: DeviceNoiseTable, noise: ServerNoise, patterns: Patterns) -> DeviceNoise:
+def noise_of_log(
+    table: DeviceNoiseTable, strategy: Identity, noise: ServerNoise, patterns: Patterns
+) -> DeviceNoise:
     """Returns the noise that devices of a log add in the round with the fewest, if a claim's noise
     multiplier is that of this round.
 
     Args:
         table: trust that the claim states.
+        strategy: mechanism of the claim.
         noise: noise at the claimed multiplier.
         patterns: rounds of every device.
 
@@ -473,4 +476,4 @@ def noise_of_log(table: DeviceNoiseTable, noise: ServerNoise, patterns: Patterns
     accepted = np.where(accepted > 0, accepted, accepted.max())
     fewest = int(accepted.argmin())
     devices = int(accepted[fewest])
-    return DeviceNoise.of(table, noise.multiplier, devices, devices, fewest)
+    return DeviceNoise.of(table, strategy, noise.multiplier, devices, devices, fewest)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedray.audit.noise import Noise, released
+from fedray.audit.noise import Noise, changed_rounds, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.mechanisms.accounting.accountants import epsilon_of
@@ -92,7 +92,8 @@ def privacy_over_rounds(
             reached = trace_sensitivity(strategy, so_far.without(most < first), sensitivities).value
             so_far = so_far.without(most < (1 - ROUNDED) * reached)
         found = trace_sensitivity(strategy, so_far, sensitivities)
-        event = released(noise, found.value)
+        changed = int(changed_rounds(noise, patterns, rounds).max())
+        event = released(noise, found.value, changed)
         rho = rho_of(event)
         epsilon = epsilon_of(event, delta).epsilon
         spent.append(SpentAfter(rounds, found.value, found.is_exact, rho, epsilon))

@@ -160,6 +160,26 @@ class Patterns:
         gaps[self.starts[devices] - rows.start] = self.committed_rounds
         return gaps
 
+    def rounds_within(self, rounds: int, end: int | None = None) -> Int64Array:
+        """Returns the number of different rounds that are a device's own or among the `rounds` - 1
+        after one, [P].
+
+        Args:
+            rounds: number of rounds from each participation on, at least 1.
+            end: number of rounds to count in; None for all.
+        """
+        end = self.committed_rounds if end is None else end
+        found = np.empty(self.counts.size, np.int64)
+        for devices, rows in self.blocks():
+            own = np.minimum(self.rounds[rows].astype(np.int64), end)
+            # Each participation counts until the next one, the last one until the end.
+            following = np.append(own[1:], end)
+            lasts = self.starts[devices] - rows.start + self.counts[devices] - 1
+            following[lasts] = end
+            first = self.starts[devices] - rows.start
+            found[devices] = np.add.reduceat(np.minimum(rounds, following - own), first)
+        return found
+
     @cached_property
     def starts(self) -> Int64Array:
         """Place in `rounds` of each device's first participation, [P]."""

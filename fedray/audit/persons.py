@@ -23,7 +23,7 @@ from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.errors import TraceCorrupt
 from fedray.base.rounding import counted, up
-from fedray.mechanisms.accounting.events import Composed, Repeated
+from fedray.mechanisms.accounting.events import Composed, DiscreteGaussianSum
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
 
@@ -174,9 +174,10 @@ def _scaled(event: Any, sensitivity: Sensitivity, devices: int) -> Any:
         case Composed():
             parts = [_scaled(each, sensitivity, devices) for each in event.events]
             return Composed(events=tuple(parts))
-        case Repeated():
-            # Devices added the noise. Only rho is proven for it, which grows by m^2.
-            return event.model_copy(update={"count": devices**2 * event.count})
+        case DiscreteGaussianSum():
+            # The devices may change different sums, by `sensitivity` together.
+            scaled = {"sensitivity": devices * event.sensitivity, "rounds": devices * event.rounds}
+            return event.model_copy(update=scaled)
         case _:
             # The participation is that of one device.
             return event.model_copy(update={"sensitivity": sensitivity, "participation": None})

@@ -24,7 +24,7 @@ from fedray.audit.auditing import audit_trace
 from fedray.audit.distribution import CURVE_STEPS, SHARES, at_shares, device_sensitivities
 from fedray.audit.guarantees import OBSERVED_CANNOT_BE_RESTED_ON
 from fedray.audit.mechanism_audit import MechanismAudit
-from fedray.audit.noise import DeviceNoise, released
+from fedray.audit.noise import DeviceNoise, changed_rounds, released, rhos_of
 from fedray.audit.participation import Patterns, patterns_by_part
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.document import Document, InJson, Key, NotInJson, Only
@@ -236,6 +236,8 @@ class _Spending:
         used: MechanismAudit = audit.mechanisms[0]
         assert used.noise is not None
         self._noise, self._strategy = used.noise, used.strategy
+        # The most of any device, so that what a device spent grows with its sensitivity.
+        self._changed = int(changed_rounds(used.noise, audit.patterns).max())
         self._trace = run.traces[name]
         # One table of the mechanism serves all parts of its trace.
         rounds = self._trace.committed_rounds
@@ -247,9 +249,6 @@ class _Spending:
 
     def parts(self) -> Iterator[_TaskPart]:
         """Yields the parts in order of the devices."""
-        # rho is proportional to the squared sensitivity, for Gaussian noise (Bun and Steinke 2016,
-        # Proposition 1.6) as for repeated sums with noise of devices.
-        unit = rho_of(self.event(1.0))
         for patterns in patterns_by_part(self._trace):
             # No device of this part may have been accepted in this task.
             if not patterns.device_ids.size:
@@ -258,11 +257,13 @@ class _Spending:
                 continue
             found = device_sensitivities(self._strategy, patterns, self._sensitivities)
             is_exact = bool(found.is_exact.all())
-            yield _TaskPart(patterns, found.values, found.values**2 * unit, is_exact)
+            changed = np.full(found.values.size, self._changed)
+            rho = rhos_of(self._noise, found.values, changed)
+            yield _TaskPart(patterns, found.values, rho, is_exact)
 
     def event(self, amount: float) -> Event:
         """Returns the spending of a device whose rounds have a sensitivity."""
-        return released(self._noise, amount)
+        return released(self._noise, amount, self._changed)
 
 
 class _Answered(_Spending):

@@ -62,7 +62,7 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
         if privacy.strategy is None:
             return replace(bound, may_rest_on=False, reason=NO_GUARANTEE)
         noise = permitted_noise(
-            ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario
+            ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario, privacy.strategy
         )
         bound = of_limits("enforced", limits, privacy.strategy, noise, privacy.delta, True)
         spent = [(bound.event, bound.delta)]

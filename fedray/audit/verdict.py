@@ -195,7 +195,7 @@ class AuditVerdict:
         # The trace's own value may be a certified one, below the bounds of its devices.
         known = replace(values, values=np.minimum(values.values, used.trace.value))
         of_all, of_one = (
-            up(epsilon_of(released(noise, found.value), used.observed.delta).epsilon)
+            up(epsilon_of(released(noise, found.value, audit.rounds), used.observed.delta).epsilon)
             for count in (rows, 1)
             for found in (worst_case(used.strategy, audit.patterns, known, count, is_once),)
         )

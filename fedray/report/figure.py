@@ -36,9 +36,10 @@ MARKERS = {
 KINDS = {
     **{"blt": 0, "banded-toeplitz": 1, "toeplitz": 1, "banded": 2, "tree": 3, "band-fhu": 4},
     **{"bisr": 5, "identity": 6, "dense": 7, "tree-full": 8, "matrix": 9},
+    "integer-toeplitz": 1,
 }
 """Place of the colour and dash of each kind of mechanism, the same in every figure. Only
-banded-toeplitz and toeplitz share one, because a file of the former is of the latter kind."""
+those of Toeplitz coefficients share one."""
 MOST_MARKED = 20
 """Points of a line up to which they are marked."""
 DRAWN_PARTS = 1000

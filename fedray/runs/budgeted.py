@@ -11,7 +11,7 @@ from fedray.audit.claims import Claim
 from fedray.audit.ledger import Ledger
 from fedray.audit.ledger_charges import noise_of, vocabularies_of
 from fedray.audit.ledger_lines import Promise
-from fedray.audit.noise import ServerNoise, permitted_noise, released
+from fedray.audit.noise import ServerNoise, most_changed, permitted_noise, released
 from fedray.audit.observers import against_operator, noise_against_operator
 from fedray.audit.questions import charged_plan, vocabulary_cost
 from fedray.base.errors import InputError
@@ -154,10 +154,11 @@ def worst_rho(scenario: Scenario, worst: MinSep, observer: str = "models") -> fl
                 f"the worst case of the run is unknown: {error}; set privacy.stop_at"
             ) from None
         value = limit
-    noise = permitted_noise(ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario)
+    own = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
+    noise = permitted_noise(own, scenario, strategy)
     if observer == "operator":
         noise = noise_against_operator(privacy.trust, noise)
-    return min(value, limit or value) ** 2 * rho_of(released(noise, 1.0))
+    return rho_of(released(noise, min(value, limit or value), most_changed(noise, [worst])))
 
 
 def _last_release(scenario: Scenario) -> float:

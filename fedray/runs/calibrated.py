@@ -12,10 +12,10 @@ from typing import Literal, TypeVar
 
 from fedray.audit.calibration import calibrate_trace, check_only_models
 from fedray.audit.guarantees import described, fitting, limits_of_schedule
+from fedray.audit.noise import ServerNoise, least_multiplier, most_changed, permitted_noise
 from fedray.audit.rules import rules_of
 from fedray.base.errors import InputError
 from fedray.base.rounding import at_least, decimals_of, given
-from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.sustainable import contributions_of_a_device
 from fedray.scenario import Scenario, SeveralTasks
@@ -96,8 +96,13 @@ def calibrated_for(scenario: Scenario, worst: MinSep, say: Callable[[str], None]
         sensitivity = strategy.participation_sensitivity(worst).value
     except ValueError as error:  # nothing is proven
         raise InputError.caused_by(error) from None
-    target = {key.removeprefix("target_"): most}
-    z = noise_multiplier_for(sensitivity, scenario.privacy.delta, **target)
+    z = least_multiplier(
+        lambda z: permitted_noise(ServerNoise(z), scenario, strategy),
+        sensitivity,
+        lambda noise: most_changed(noise, [worst]),
+        scenario.privacy.delta,
+        **{key.removeprefix("target_"): most},
+    )
     return _with_noise(scenario, z, f"{described(worst)} in any run", "enforced", say)
 
 

@@ -210,8 +210,8 @@ class Privacy(Table):
         for other in sorted(others & self.model_fields_set):
             if getattr(self, other) is not None:
                 raise ValueError(f"{key}={most:g} with {other}: leave one of the two out")
-        if self.strategy is None or self.sent.adds_noise:
-            raise ValueError(f"{key}={most:g}: the server adds no noise; leave {key} out")
+        if self.strategy is None:
+            raise ValueError(f"{key}={most:g}: the run adds no noise; leave {key} out")
         # Whatever reads the noise before it is calibrated gets no number to rely on.
         object.__setattr__(self, "noise_multiplier", math.nan)
         return self

@@ -31,7 +31,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 import pyarrow as pa
 
-from fedray.audit.calibration import check_only_models
+from fedray.audit.calibration import check_only_models, check_server_noise
 from fedray.audit.guarantees import fitting
 from fedray.audit.rules import rules_of
 from fedray.base.document import InJson, Keys, NotInJson
@@ -1130,6 +1130,7 @@ def _check(
     scenario: Scenario, timers: Sequence[float], seeds: int, scale: float, least: str
 ) -> None:
     check_only_models(scenario, "epsilon")
+    check_server_noise(scenario, "a plan")
     mode, devices = scenario.rounds.mode, scenario.population.devices
     if mode in _NOT_PLANNED:
         raise InputError.of("rounds.mode", mode, f"cannot be planned: {_NOT_PLANNED[mode]}")

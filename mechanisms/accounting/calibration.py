@@ -104,7 +104,10 @@ def largest_sensitivity(
 
 
 def least_noise_multiplier(
-    epsilon_of: Callable[[float], float], epsilon: float, start: float = 1.0
+    epsilon_of: Callable[[float], float],
+    epsilon: float,
+    start: float = 1.0,
+    target: str = "epsilon",
 ) -> float:
     """Returns nearly the smallest z with epsilon_of(z) <= epsilon. Raises InputError.
 
@@ -113,16 +116,17 @@ def least_noise_multiplier(
             `PRECISION` of the smallest; if not, z may be larger, but always meets the target.
         epsilon: target, above 0.
         start: first noise multiplier of the search.
+        target: name of the target in errors.
     """
     if not 0 < epsilon < math.inf:
         raise InputError.of(
-            "epsilon", epsilon, "must be positive and finite", "0 would need infinite noise"
+            target, epsilon, "must be positive and finite", "0 would need infinite noise"
         )
     low = high = start
     while epsilon_of(high) > epsilon:
         if high >= MOST_NOISE_MULTIPLIER:
             raise InputError.of(
-                "epsilon",
+                target,
                 epsilon,
                 f"needs a noise multiplier above {MOST_NOISE_MULTIPLIER:g}",
                 "ask for less privacy",
@@ -131,7 +135,7 @@ def least_noise_multiplier(
     while epsilon_of(low) <= epsilon:
         if low <= LEAST_NOISE_MULTIPLIER:
             raise InputError.of(
-                "epsilon",
+                target,
                 epsilon,
                 f"needs a noise multiplier below {LEAST_NOISE_MULTIPLIER:g}",
                 "that is no guarantee",

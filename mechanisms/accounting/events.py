@@ -180,7 +180,8 @@ class StrategyRelease(GaussianEvent):
 
 
 class DiscreteGaussianSum(Event):
-    """One sum of integer vectors, to which every device adds its own discrete Gaussian noise.
+    """Sums of integer vectors, to each of which every device adds its own discrete Gaussian noise.
+    The vectors may depend on earlier sums.
 
     A sum of discrete Gaussians is nearly, but not exactly, a discrete Gaussian; `tau` is the cost
     (Kairouz, Liu, Steinke 2021, Proposition 14). It is 0 for one device, the central discrete
@@ -190,16 +191,15 @@ class DiscreteGaussianSum(Event):
     kind: Literal["discrete-gaussian-sum"] = "discrete-gaussian-sum"  # pyright: ignore[reportIncompatibleVariableOverride]
     """A sum with discrete Gaussian noise from every device."""
     sensitivity: Annotated[float, Field(gt=0)]
-    """Largest L2 norm of a device's integer vector, in steps."""
+    """Largest L2 norm of a device's integer vectors in all sums together, in steps."""
     device_variance: Annotated[float, Field(gt=0)]
     """Variance of the noise that one device adds to a coordinate, in squared steps."""
     devices: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
-    """Number of devices that reported, whose noise is in the sum."""
+    """Number of devices whose noise is in each sum, at least."""
     dimension: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
     """d, number of coordinates of the vectors."""
     rounds: Annotated[int, Field(ge=1, lt=MOST_COUNT)] = 1
-    """Number of sums, each with noise of its own, that a device changes at most; `sensitivity` is
-    then the root of the sum of the squared changes."""
+    """Largest number of sums, each with noise of its own, that a device changes."""
 
     @property
     def noise_at_unit_sensitivity(self) -> float:

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from fedray.base.arrays import Float64Array, Int64Array
 from .events import (
     ApproximateDP,
     Composed,
@@ -26,16 +27,17 @@ ORDERS = np.exp(np.linspace(-12.0, 30.0, 4201))
 bound is flat near its minimum."""
 ROUNDING = 1e-12
 """Largest relative rounding error of the sums here."""
+SUMS_ROUNDING = 2e-13
+"""Largest relative rounding error of rho of discrete noise: an exponent of tau is at most 745, and
+its rounding error of 2^-53 becomes a relative error of tau."""
 
 
 def rho_of(event: Event) -> float:
     """Returns rho of an event.
 
     For Gaussian noise, and compositions of it, this is exact: mu^2 / 2 (Bun and Steinke 2016,
-    Proposition 1.6). For a sum of discrete Gaussians it is an upper bound, (s / sigma +
-    tau sqrt(d))^2 / 2, with s the sensitivity and sigma the deviation of the sum's noise (Kairouz,
-    Liu, Steinke 2021, Proposition 14). For a guarantee epsilon it is the upper bound epsilon^2 / 2
-    (Bun and Steinke 2016, Proposition 1.4).
+    Proposition 1.6). For sums of discrete Gaussians it is the upper bound `rho_of_sums`. For a
+    guarantee epsilon it is the upper bound epsilon^2 / 2 (Bun and Steinke 2016, Proposition 1.4).
 
     Raises:
         EventRefused: the event is sampled, for which no zCDP is proven, has a delta of its own, or
@@ -46,6 +48,29 @@ def rho_of(event: Event) -> float:
             "the event has a delta of its own, so it has no rho; use the accountant pld or zcdp"
         )
     return _rho_besides_failure(event)
+
+
+def rho_of_sums(
+    noise: DiscreteGaussianSum,
+    sensitivity: float | Float64Array,
+    rounds: int | Int64Array,
+) -> float | Float64Array:
+    """Returns an upper bound on rho of sums with discrete Gaussian noise of several devices.
+
+    It is the smaller one of (s / sigma + tau sqrt(d N))^2 / 2 and s^2 / (2 sigma^2) + tau d N, with
+    sigma the standard deviation of a sum's noise (Kairouz, Liu, Steinke 2021, Proposition 14;
+    proven for adaptive vectors in mechanisms/README.md).
+
+    Args:
+        noise: noise of each sum; its own sensitivity and rounds do not matter.
+        sensitivity: s, one or for each device [P].
+        rounds: N, number of sums that a device changes, one or for each device [P].
+    """
+    apart = sensitivity / math.sqrt(noise.devices * noise.device_variance)
+    numbers = noise.dimension * np.asarray(rounds, np.float64)
+    adaptive = (apart + noise.tau * np.sqrt(numbers)) ** 2 / 2
+    found = np.minimum(adaptive, apart**2 / 2 + noise.tau * numbers)
+    return found * (1.0 + SUMS_ROUNDING)
 
 
 def failure_of(event: Event) -> float:
@@ -69,8 +94,7 @@ def _rho_besides_failure(event: Event) -> float:
         case GaussianEvent():
             return event.mu**2 / 2
         case DiscreteGaussianSum():
-            apart = 1.0 / event.noise_at_unit_sensitivity
-            return (apart + event.tau * math.sqrt(event.dimension * event.rounds)) ** 2 / 2
+            return float(rho_of_sums(event, event.sensitivity, event.rounds))
         case ApproximateDP():
             return event.epsilon**2 / 2
         case PostProcessed():

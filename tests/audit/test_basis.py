@@ -145,8 +145,9 @@ def buffered(each: Drawn) -> Audit:
 
 
 def noise_of_devices(each: Drawn) -> Audit:
-    encoding = {"encoding": {"kind": "discrete_gaussian", "parameters": 1000}}
-    return audit_trace(each.run(privacy={"mechanism": {"kind": "identity"}, **encoding}))
+    mechanism = each.pick({"kind": "identity"}, {"kind": "toeplitz", "coefficients": [1.0, 0.5]})
+    trust = {"kind": "devices", "parameters": 1000}
+    return audit_trace(each.run(privacy={"mechanism": mechanism, "trust": trust}))
 
 
 def log(each: Drawn) -> Audit:

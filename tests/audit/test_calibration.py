@@ -212,11 +212,6 @@ def test_a_task_of_several_tells_that_the_others_are_not_counted(trace_of, small
 def test_what_has_no_such_noise_is_refused_in_one_line(trace_of, small, tmp_path) -> None:
     trace = trace_of(PATTERNS, ROUNDS, small(*RULES))
     matrix = Banded.from_matrix(np.eye(ROUNDS - 1), "m.npy")
-    of_devices = small(
-        *RULES,
-        "privacy.mechanism={kind='identity'}",
-        "privacy.trust={kind='devices', parameters=9}",
-    )
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "tasks.json").write_text("{}")
     refused: list[tuple[Any, dict[str, Any], str]] = [
@@ -228,7 +223,6 @@ def test_what_has_no_such_noise_is_refused_in_one_line(trace_of, small, tmp_path
         (trace, {"epsilon": 1.0, "delta": 2.0}, r"^delta=2.0 must be"),
         (trace, {"rho": 1.0, "mechanism": matrix}, r"^rounds=12 is more than this .* strategy has"),
         (trace_of([[], []], 0, small()), {"rho": 1.0}, r"^trace '.*' has no committed round"),
-        (trace_of(PATTERNS, ROUNDS, of_devices), {"rho": 1.0}, "its devices add the noise"),
     ]
     for given, options, message in refused:
         with pytest.raises(InputError, match=message) as caught:

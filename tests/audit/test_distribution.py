@@ -108,7 +108,8 @@ def test_many_numbers_of_participations_share_entries() -> None:
 
 def test_quantiles_are_values_that_devices_have() -> None:
     patterns = as_patterns([[0]] * 50 + [[0, 3]] * 45 + [[0, 3, 6, 9]] * 5)
-    found = DevicePrivacy.of(device_sensitivities(Identity(), patterns), ServerNoise(2.0))
+    values = device_sensitivities(Identity(), patterns)
+    found = DevicePrivacy.of(values, patterns, ServerNoise(2.0))
     rho = {each.share: each.rho for each in found.quantiles}
     assert (rho[0.0], rho[0.5], rho[0.75], rho[0.95], rho[0.99], rho[1.0]) == pytest.approx(
         (1 / 8, 1 / 8, 2 / 8, 2 / 8, 4 / 8, 4 / 8)

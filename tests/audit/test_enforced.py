@@ -28,15 +28,17 @@ EXAMPLES = 1000 if "FEDRAY_ALL_SEEDS" in os.environ else 60
 """Random scenarios; `make laws` has all."""
 MECHANISMS = (
     {"kind": "identity"},
-    {"kind": "tree"},
     {"kind": "blt", "theta": [0.95, 0.6], "omega": [0.2, 0.3]},
     {"kind": "toeplitz", "coefficients": [1.0, 0.5, 0.25]},
+    {"kind": "tree"},
 )
-ENCODINGS = (
-    {"kind": "fixed_point"},
-    {"kind": "secagg"},
-    {"kind": "discrete_gaussian", "parameters": 1000, "scale": 4096},
+TABLES: tuple[dict[str, Any], ...] = (
+    {"encoding": {"kind": "fixed_point"}},
+    {"encoding": {"kind": "secagg"}},
+    {"trust": {"kind": "devices", "parameters": 1000, "scale": 4096, "coefficients": 3}},
+    {"trust": {"kind": "local", "parameters": 1000, "scale": 4096}},
 )
+"""How updates are sent, and who adds the noise."""
 
 
 @st.composite
@@ -75,9 +77,10 @@ def scenarios(draw) -> Scenario:
         }
     # Sums modulo M need to know how many devices they have at most, and in which round a device is.
     is_modular = mode != "buffered" and not is_poisson
-    encoding = draw(st.sampled_from(ENCODINGS[: 3 if is_modular else 1]))
-    by_devices = encoding["kind"] == "discrete_gaussian"
-    mechanism = MECHANISMS[0] if by_devices else draw(st.sampled_from(MECHANISMS))
+    table = draw(st.sampled_from(TABLES[: 4 if is_modular else 1]))
+    trust = table.get("trust", {}).get("kind")
+    opened = MECHANISMS[:1] if trust == "local" else MECHANISMS[:3] if trust else MECHANISMS
+    mechanism = draw(st.sampled_from(opened))
     hours = draw(st.sampled_from([0.3, 1.0, 4.0]))
     rules = [
         {"timer_hours": draw(st.sampled_from([0.0, hours]))},
@@ -94,7 +97,7 @@ def scenarios(draw) -> Scenario:
             "availability": {"model": "always_on"},
             "participation": {**rule, "max_participations": draw(st.sampled_from([None, 1, 3]))},
             "rounds": rounds,
-            "privacy": {"noise_multiplier": 4.0, "mechanism": mechanism, "encoding": encoding},
+            "privacy": {"noise_multiplier": 4.0, "mechanism": mechanism, **table},
             "training": {"enabled": False},
         }
     )
@@ -174,13 +177,16 @@ def committed(trace: Trace) -> dict[str, NDArray]:
 def check(trace: Trace) -> None:
     scenario = Scenario.from_tables(trace.scenario)
     rounds, privacy = committed(trace), scenario.privacy
-    n, strategy = rounds["started"].size, privacy.mechanism
-    claim = Claim(mechanism=strategy, noise_multiplier=4.0, min_sep=2, max_participations=3)
+    n, strategy = rounds["started"].size, privacy.needed_strategy()
+    claim = Claim(
+        mechanism=privacy.mechanism, noise_multiplier=4.0, min_sep=2, max_participations=3
+    )
     audits = audit_trace(trace), audit_trace(trace, claim=claim)
     (used,), (claimed,) = (each.mechanisms for each in audits)
     share = 1.0
-    if privacy.encoding.adds_noise:
-        share = fewest_devices(scenario) / scenario.rounds.report_goal
+    if privacy.trust.kind in ("devices", "local"):
+        shares = scenario.rounds.report_goal if privacy.trust.kind == "devices" else 1
+        share = fewest_devices(scenario) / shares
     # Zero-concentrated DP of normal noise (Bun and Steinke 2016), of a round with the least noise.
     a_unit = 1.0 / (2 * privacy.noise_multiplier**2 * share)
     worst = worst_square(strategy, n, legal_patterns(scenario, rounds)) * a_unit

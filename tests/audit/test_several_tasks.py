@@ -121,7 +121,7 @@ def test_a_task_that_ended_before_its_timer_says_so_on_the_page(small, trace_of)
 def test_the_worst_device_is_that_of_brute_force_with_noise_of_devices(tmp_path: Path) -> None:
     """Noise of devices is bounded by zCDP alone, so that a device with a smaller rho may have the
     larger epsilon. No device is in both tasks."""
-    table = {"kind": "discrete_gaussian", "parameters": 4, "scale": 100}
+    table = {"kind": "devices", "parameters": 4, "scale": 100}
     several = SeveralTasks.from_tables({
         "population": {"devices": 600},
         "participation": {"timer_hours": 500.0},
@@ -135,7 +135,7 @@ def test_the_worst_device_is_that_of_brute_force_with_noise_of_devices(tmp_path:
                 "participation": {"members": [0.0, 0.5]},
             },
             "devices": {
-                "privacy": {"noise_multiplier": 4.05, "encoding": table},
+                "privacy": {"noise_multiplier": 4.05, "trust": table},
                 "participation": {"members": [0.5, 1.0]},
             },
         },
@@ -146,7 +146,7 @@ def test_the_worst_device_is_that_of_brute_force_with_noise_of_devices(tmp_path:
     for name, trace in run.traces.items():
         noise = audit.audits[name].mechanisms[0].noise
         for device in np.concatenate(devices_of_rounds(trace)).tolist():
-            own.setdefault(device, []).append(released(noise, 1.0))
+            own.setdefault(device, []).append(released(noise, 1.0, 1))
     rhos = {device: sum(map(rho_of, events)) for device, events in own.items()}
     epsilons = {device: epsilon_of(*events, 1e-6).epsilon for device, events in own.items()}
     found = audit.composition

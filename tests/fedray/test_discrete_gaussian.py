@@ -26,7 +26,7 @@ from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import device_variance, inflation, largest_square, padded
 from fedray.encoding.tables import DevicesTrust
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.events import Repeated
+from fedray.mechanisms.accounting.events import DiscreteGaussianSum
 from fedray.mechanisms.registry import Identity
 from fedray.runs.learning import train
 from fedray.runs.simulation import simulate
@@ -273,8 +273,8 @@ def test_the_audit_accounts_for_the_round_with_the_fewest_devices(trace_of, smal
     assert (used.noise.round_index, used.noise.event.devices) == (1, 2)
     # By hand: n sigma^2 / Delta^2 = 2 z^2 / 4, so that rho = 3 x (sqrt(2) / 3)^2 / 2 for three rounds; tau is nothing here.
     event = used.observed.event
-    assert isinstance(event, Repeated)
-    assert event.count == 3
+    assert isinstance(event, DiscreteGaussianSum)
+    assert event.rounds == 3
     assert used.noise.event.tau == 0.0
     assert used.observed.rho == pytest.approx(3 * 2 / 9 / 2, rel=1e-9)
     assert used.observed.mu is None

@@ -24,8 +24,8 @@ class SpentStatement:
     """Claimed figure."""
     privacy_of: Callable[[Event], float]
     """Figure of an event."""
-    noise: Noise
-    """Least noise of this trace."""
+    of_trace: Event
+    """Release of this trace."""
     permitted: Noise
     """Least noise that the rules permit."""
 
@@ -52,7 +52,7 @@ class SpentStatement:
             corrected: the same with broken statements corrected, for the advice.
             evidence: the device that spent most.
         """
-        of_trace, shown = self.privacy_of(released(self.noise, found.value)), SHOWN[self.key]
+        of_trace, shown = self.privacy_of(self.of_trace), SHOWN[self.key]
         at_most = "" if found.is_exact else "at most "
         text = f"the devices of this trace spent {at_most}{shown(of_trace)}"
         verdict = self._verdict(of_trace, found.is_exact, support)
@@ -93,7 +93,8 @@ class SpentStatement:
             return Verdict.BROKEN if is_exact else Verdict.UNPROVEN
         if support.sensitivity is None:
             return Verdict.TRACE_ONLY
-        lower_bound = self.privacy_of(released(self.permitted, support.sensitivity.lower_bound))
+        # Its worst pattern changes at least one sum, so this is not too large.
+        lower_bound = self.privacy_of(released(self.permitted, support.sensitivity.lower_bound, 1))
         return Verdict.UNPROVEN if lower_bound <= self.most else Verdict.TRACE_ONLY
 
     def by_server(self, finding: Finding, ensured: Guarantee | None) -> Finding:

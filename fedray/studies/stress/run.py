@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedray.audit.calibration import check_server_noise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import InputError, Starved
 from fedray.base.kept import cache_folder
@@ -114,6 +115,8 @@ def stress(
     judged = tuple(Judged.named(each, loss) for each in mechanisms)
     opened = opened_subject(subject)
     scenario = scenario_of(opened) if isinstance(opened, Trace) else opened
+    if isinstance(scenario, Scenario):
+        check_server_noise(scenario, "a stress test")
     own = scenario.privacy.delta if isinstance(scenario, Scenario) else 1e-10
     check_delta(delta := own if delta is None else delta)
     designs = cache_folder("designs")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedray.audit.calibration import check_server_noise
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, NotInJson, json_of
 from fedray.base.errors import InputError, Unsustainable, one_line, shown
 from fedray.base.kept import cache_folder
@@ -263,6 +264,8 @@ def run_sweep(
         raise Unsustainable(f"no cell of the sweep can be run; the first one: {reasons[0]}")
     # Either all cells have a scenario, or none has.
     wanted = [each for each in scenarios if each is not None]
+    for each in wanted:
+        check_server_noise(each, "a sweep")
     truths = [Truth(sweep.setting_of(cell)) for cell in cells if not wanted] or simulate_runs(
         wanted,
         simulated,
