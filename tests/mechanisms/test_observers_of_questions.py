@@ -2,6 +2,7 @@
 probabilities, closed forms, and the figures of fewer devices."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,6 +164,27 @@ def test_more_malicious_devices_never_leave_more_privacy() -> None:
         found = [observed(trust, Count(), share)[SHARE].epsilon for share in np.linspace(0, 1, 21)]
         figures = [math.inf if each is None else each for each in found]
         assert figures == sorted(figures)
+
+
+@pytest.mark.slow
+def test_the_page_on_questions_has_the_figures_of_new_words() -> None:
+    question = PrefixTree(branching=32, levels=3, most_keys=4, most_prefixes=4096)
+    budget = Budget(math.log(3), 1e-10)
+    trusts = [Server(), Enclave(), Devices(least_devices=200_000)]
+    trusts += [Shuffled(least_devices=200_000), Local()]
+    shown: dict[str, list[str]] = {}
+    for trust in trusts:
+        sums = question.plan(trust, budget).sums
+        for each in trust.observed_by(sums, budget.delta, malicious=0.1):
+            up = "none" if each.epsilon is None else f"{math.ceil(1e3 * each.epsilon) / 1e3:.3f}"
+            shown.setdefault(each.name, []).append(up)
+    page = (Path(__file__).parents[2] / "docs" / "analytics.md").read_text(encoding="utf-8")
+    table = page.partition("### Who is protected from whom")[2].partition("## Errors")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    figures = {row[0].replace("10 %", "a share"): row[1:] for row in rows if len(row) == 6}
+    for name in (ANSWERS, DEVICE, OPERATOR, SHARE):
+        assert figures[name] == shown[name]
+    assert [each for each in figures["the shuffler"] if each] == shown["the shuffler"]
 
 
 def test_windows_whose_deltas_add_up_to_1_have_no_guarantee_and_impossible_shares_are_refused() -> (
