@@ -42,6 +42,7 @@ from fedray.audit.persons import Clients, Persons
 from fedray.audit.questions import (
     ONLY_ANSWERS,
     AnswerPrivacy,
+    OfPersons,
     assumptions_of_answers,
     privacy_of_answers,
     privacy_of_vocabulary,
@@ -119,14 +120,12 @@ def audit_trace(
         raise InputError.caused_by(error) from None
     # A claim cannot supply figures for a run without noise.
     known = [] if used.no_guarantee else audited
-    answers = _answers(subject, enforced, known)
     mechanisms = _withdrawn(known, subject.log, findings)
     # Last, because withdrawn guarantees of a device are withdrawn for a person too.
     persons = Persons.of(patterns, subject.scenario)
     if persons is not None:
-        mechanisms = [
-            with_person(each, persons, names, corrected, bool(answers)) for each in mechanisms
-        ]
+        mechanisms = [with_person(each, persons, names, corrected) for each in mechanisms]
+    answers = _answers(subject, enforced, mechanisms, persons)
     run, log = subject.run, subject.log
     if trained is None and run is not None and subject.scenario is of_run:
         trained = run.trained
@@ -504,21 +503,40 @@ def _judged(
 
 
 def _answers(
-    subject: _Subject, enforced: Limits, mechanisms: Sequence[MechanismAudit]
+    subject: _Subject,
+    enforced: Limits,
+    mechanisms: Sequence[MechanismAudit],
+    persons: Persons | None,
 ) -> tuple[AnswerPrivacy, ...] | None:
     """Returns the privacy of a question's answers and of a private vocabulary; None without
     either."""
     answers, scenario = None, subject.scenario
-    model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
+    model = mechanisms[0].observed_and_enforced if mechanisms else None
+    of_persons = persons_with_model(persons, mechanisms)
     if scenario is not None and scenario.analytics is not None:
         most = subject.patterns.max_participations
-        answers = privacy_of_answers(scenario, most, enforced, model)
+        answers = privacy_of_answers(scenario, most, enforced, model, of_persons)
     cost = vocabulary_cost(scenario)
     if cost is None or model is None:
         return answers
     # Rows of a question include the vocabulary wherever they include the model.
-    of_vocabulary = privacy_of_vocabulary(cost, model)
-    return (*answers, of_vocabulary[0]) if answers else of_vocabulary
+    of_vocabulary = privacy_of_vocabulary(cost, model, of_persons)
+    if answers is None:
+        return of_vocabulary
+    return (*answers, *(each for each in of_vocabulary if each.basis == "vocabulary"))
+
+
+def persons_with_model(
+    persons: Persons | None, mechanisms: Sequence[MechanismAudit]
+) -> OfPersons | None:
+    """Returns the persons of a trace with their guarantees under the first mechanism; None if
+    owners are unknown."""
+    if persons is None:
+        return None
+    person = mechanisms[0].person if mechanisms else None
+    if person is None:
+        return OfPersons(persons, None)
+    return OfPersons(persons, (person.named("observed"), person.named("enforced")))
 
 
 def _withdrawn(

@@ -51,6 +51,9 @@ class Basis:
     answers: tuple[AnswerPrivacy, ...]
     """Rows of the answers that the guarantee includes, one for each trust model; it is that of the
     first, with the largest epsilon. Empty for a run that released only a model."""
+    of_person: tuple[AnswerPrivacy, ...]
+    """Rows of a person beside those of a device in `answers`; empty if owners are unknown, and for
+    a run that released only a model."""
     by_name: Mapping[str, Guarantee]
     """Guarantees of all that was released, `observed` and `enforced` among them, if they are
     known."""
@@ -107,12 +110,14 @@ def basis_of(
     """
     if answers:
         named = ("enforced", "observed")
-        rows = {name: _all_released(answers, bool(guarantees), name) for name in named}
+        rows = {name: _all_released(answers, bool(guarantees), name, "device") for name in named}
         by_name = {name: _as_guarantee(name, of[0], guarantees) for name, of in rows.items() if of}
         resting = tuple(each for each in rows["enforced"] if each.may_rest_on)
         name = "enforced" if resting else "observed"
         found = by_name.get(name)
-        return Basis(found if resting else None, found, resting or rows[name], by_name, rests_on)
+        of_person = _all_released(answers, bool(guarantees), name, "person")
+        of_device = resting or rows[name]
+        return Basis(found if resting else None, found, of_device, of_person, by_name, rests_on)
     known = [each for each in guarantees if each.epsilon is not None]
     least = strongest(known) or corrected
     if least is not None and least.epsilon is None:
@@ -120,14 +125,16 @@ def basis_of(
     by_name = {each.name: each for each in reversed(known)}
     order = ("claimed", "enforced", "observed")
     weaker = next((by_name[name] for name in order if name in by_name), None)
-    return Basis(least, least or weaker, (), by_name, rests_on)
+    return Basis(least, least or weaker, (), (), by_name, rests_on)
 
 
 def _all_released(
-    answers: Sequence[AnswerPrivacy], has_model: bool, name: str
+    answers: Sequence[AnswerPrivacy], has_model: bool, name: str, unit: str
 ) -> tuple[AnswerPrivacy, ...]:
-    """Returns the rows with all that a run released and a known epsilon, the largest first."""
-    rows = [each for each in answers if name in each.basis and has_model == ("model" in each.basis)]
+    """Returns the rows of a unit with all that a run released and a known epsilon, the largest
+    first."""
+    of_unit = [each for each in answers if each.unit == unit and name in each.basis]
+    rows = [each for each in of_unit if has_model == ("model" in each.basis)]
     known = [each for each in rows if each.epsilon is not None]
     return tuple(sorted(known, key=lambda each: -(each.epsilon or 0.0)))
 

@@ -20,11 +20,18 @@ from fedray.audit.ledger_lines import Charged, Promise, Release, Spent, Vocabula
 from fedray.audit.noise import ServerNoise, changed_rounds, rhos_of
 from fedray.audit.observers import against_operator, noise_against_operator, trust_of_model
 from fedray.audit.participation import Patterns
-from fedray.audit.persons import joined_by_owner
-from fedray.audit.questions import ONLY_ANSWERS, charged_plan, vocabulary_cost
-from fedray.base.arrays import Float64Array
+from fedray.audit.persons import joined_by_owner, joint_answers
+from fedray.audit.questions import (
+    ONLY_ANSWERS,
+    charged_plan,
+    vocabulary_cost,
+    vocabulary_event,
+)
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.periods import PERIODS
+from fedray.mechanisms.accounting.events import ApproximateDP
+from fedray.mechanisms.accounting.group import GROUP_THEOREM, WindowLoss
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.scenario import Scenario
 from fedray.scenario.trust import AnyTrust
@@ -90,7 +97,7 @@ class Chargeable:
             "noise": noise,
             "columns": len(self.columns),
             "are_distinct": are_distinct,
-            "vocabularies": vocabularies_of(audit.scenario),
+            "vocabularies": vocabularies_of(audit.scenario, self._most_devices),
         }
         return Charged(**of_line, windows={})
 
@@ -185,17 +192,11 @@ class Chargeable:
                 f"{named} cannot be charged: {audit.incompleteness} What devices spent in those "
                 "rows is unknown; find out whose they are"
             )
-        if self.unit == "person":
-            if audit.answers is not None:
-                raise InputError(
-                    f"{named} has a question or a private vocabulary, and what a person with "
-                    "several devices spends on it is not known; charge it to a budget of devices"
-                )
-            if used is None or used.person is None:
-                raise InputError(
-                    f"{named} does not say who owns its devices, but the budget is of persons; "
-                    "import the log with owners, or set population.owners"
-                )
+        if self.unit == "person" and audit.persons is None:
+            raise InputError(
+                f"{named} does not say who owns its devices, but the budget is of persons; "
+                "import the log with owners, or set population.owners"
+            )
         if used is not None and used.noise is not None:
             noise, resting = used.noise, used.resting(self.unit)
             ensured = [each.rho for each in resting if each.rho is not None]
@@ -231,16 +232,20 @@ class Chargeable:
             most = [
                 float(each.windows)
                 for each in audit.answers or ()
+                if each.unit == "device"
                 if each.basis == "enforced" and each.may_rest_on and each.windows is not None
             ]
             if self.observer == "operator":
                 against_operator(scenario.analytics.trust[0].kind)
-            yield _Part(
-                charged_plan(scenario).event.to_json(),
-                # A device answers once in a window.
-                lambda inside: inside.counts.astype(np.float64),
-                most,
-            )
+            for release, amounts_of, of_window in answer_parts(scenario, self._most_devices):
+                yield _Part(release, amounts_of, [of_window * each for each in most])
+
+    @property
+    def _most_devices(self) -> int:
+        """Most devices of a unit of the budget."""
+        if self.unit == "device" or self.audit.persons is None:
+            return 1
+        return self.audit.persons.most_devices
 
 
 class _Part(NamedTuple):
@@ -251,6 +256,58 @@ class _Part(NamedTuple):
     """Function that returns the amount of each unit [P] from its rounds in a window."""
     enforced: list[float]
     """Bounds on the amount of any unit, by the rules of the run."""
+
+
+class AnswerPart(NamedTuple):
+    """A component of what units spend on answers, as a ledger charges it."""
+
+    release: Release
+    amounts_of: Callable[[Patterns], Float64Array]
+    """Function that returns the amount of each unit [P] from its windows."""
+    of_window: float
+    """Largest amount of a unit in a window in which all its devices answer."""
+
+
+def answer_parts(scenario: Scenario, most_devices: int) -> Iterator[AnswerPart]:
+    """Yields the components of what a unit spends on the answers to a scenario's question.
+
+    A device spends a number of answers. Of a person with several devices, epsilons of answers at
+    delta 0 add up, as do deltas and rho of each window (mechanisms/accounting/group.py).
+
+    Args:
+        scenario: scenario with a question.
+        most_devices: most devices of a unit; 1 for a budget of devices.
+
+    Raises:
+        InputError: the scenario has several trust models, or no group privacy is known for its
+            question.
+    """
+    plan = charged_plan(scenario)
+    if most_devices == 1:
+        # A device answers once in a window.
+        counts: Any = lambda inside: inside.counts.astype(np.float64)  # noqa: E731
+        yield AnswerPart(plan.event.to_json(), counts, 1.0)
+        return
+    assert scenario.analytics is not None
+    loss = WindowLoss.of(plan.event, scenario.analytics.delta or scenario.privacy.delta)
+    most = np.array([most_devices])
+
+    def summed(of_window: Callable[[Int64Array], Any]) -> Any:
+        def amounts_of(inside: Patterns) -> Float64Array:
+            persons, devices = joint_answers(inside)
+            return np.bincount(persons, of_window(devices), inside.counts.size)
+
+        return amounts_of, float(of_window(most)[0])
+
+    if loss.epsilon:
+        yield AnswerPart("pure", *summed(lambda devices: loss.epsilon * devices))
+    if loss.rho:
+        yield AnswerPart("zcdp", *summed(lambda devices: loss.rho * devices**2.0))
+    if loss.delta:
+        # In failures of a window in which all devices of a person answer.
+        whole = float(loss.failures(most)[0])
+        failure = ApproximateDP(epsilon=0.0, delta=loss.delta * whole, theorem=GROUP_THEOREM)
+        yield AnswerPart(failure.to_json(), *summed(lambda devices: loss.failures(devices) / whole))
 
 
 def noise_of(scenario: Scenario, device: str, *, is_training: bool = False) -> tuple[str, ...]:
@@ -277,12 +334,14 @@ def noise_of(scenario: Scenario, device: str, *, is_training: bool = False) -> t
     return tuple(f"{scenario.training_seed} {each}" for each in drawn)
 
 
-def vocabularies_of(scenario: Scenario | None) -> tuple[Vocabulary, ...]:
-    """Returns the private vocabulary of a scenario's data, if it has one."""
+def vocabularies_of(scenario: Scenario | None, most_devices: int) -> tuple[Vocabulary, ...]:
+    """Returns the private vocabulary of a scenario's data, if it has one, as a unit with some
+    devices spent on it."""
     cost = vocabulary_cost(scenario)
     if cost is None:
         return ()
-    return (Vocabulary(run=cost.run, sha256=cost.vocabulary_sha256, event=cost.event),)
+    event = vocabulary_event(cost, most_devices).to_json()
+    return (Vocabulary(run=cost.run, sha256=cost.vocabulary_sha256, event=event),)
 
 
 def run_of(audit: Audit) -> str:

@@ -16,10 +16,11 @@ MOST_AMOUNT = 1e100
 """Largest amount that a ledger takes; sums of larger ones might overflow."""
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Amount = Annotated[float, Field(ge=0, le=MOST_AMOUNT)]
-"""rho, or a number of answers."""
-Release = Literal["gaussian", "zcdp"] | dict[str, Any]
+"""rho, epsilon, or a number of answers."""
+Release = Literal["gaussian", "zcdp", "pure"] | dict[str, Any]
 """Meaning of amounts: "gaussian" for the rho of a server's Gaussian noise, "zcdp" for the rho of
-noise that devices add, or the event of one answer, whose amounts are numbers of answers."""
+noise that devices add, "pure" for epsilon at delta 0, or the event of one answer, whose amounts are
+numbers of answers."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}$"
 """Pattern of the name of a release."""
 Window = Annotated[str, Field(pattern=r"^\d{4}(-\d\d(-\d\d)?|-W\d\d|-Q[1-4])?$")]

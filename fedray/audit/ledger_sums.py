@@ -1,7 +1,8 @@
 """Privacy that units spent in one window, added up over releases by their keys.
 
 A unit's spending has a component for each kind of release: rho of Gaussian noise, rho of other
-noise, and the number of answers with each stated guarantee (epsilon, delta). Components add up over
+noise, epsilon at delta 0, and the number of answers with each stated guarantee (epsilon, delta).
+Components add up over
 releases with independent noise, and epsilon is that of their composition, as in an audit.
 
 Units whose names share a key are one unit with the sum of their spending. Only the releases of logs
@@ -25,6 +26,7 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import (
     MOST_COUNT,
+    MOST_STATED_EPSILON,
     ApproximateDP,
     Composed,
     DiscreteGaussianSum,
@@ -44,7 +46,8 @@ components, a unit with the largest of each is taken, an upper bound."""
 MOST_COMPARED = 1 << 12
 """Largest number of different units that are compared with each other."""
 _Component = str | tuple[float, float]
-"""Kind of noise whose rho adds up, or the epsilon and delta of a stated guarantee."""
+"""Kind of noise whose rho adds up, "pure" for epsilons that do, or the epsilon and delta of a
+stated guarantee."""
 
 
 class Charge(NamedTuple):
@@ -81,7 +84,10 @@ class Spending:
     def rho(self) -> float:
         """Largest rho of a unit, besides the deltas of stated guarantees (`rho_of`)."""
         of_one = [1.0 if isinstance(c, str) else c[0] ** 2 / 2 for c in self.components]
-        return float((self.rows @ np.array(of_one)).max(initial=0.0))
+        pure = self.components.index("pure")
+        of_one[pure] = 0.0
+        rho = self.rows @ np.array(of_one) + self.rows[:, pure] ** 2 / 2
+        return float(rho.max(initial=0.0))
 
     def plus(self, everyone: Float64Array) -> "Spending":
         """Returns the spending with `everyone` [K] added to each unit, one without charges too."""
@@ -115,7 +121,9 @@ class Spending:
             kinds, total = kinds.max(axis=0, keepdims=True), total.max(keepdims=True)
         stated = [each for each in self.components if not isinstance(each, str)]
         return [
-            _Candidate(rho, bool(kind[0]), tuple(zip(stated, kind[1:].tolist(), strict=True)))
+            _Candidate(
+                rho, bool(kind[0]), kind[1], tuple(zip(stated, kind[2:].tolist(), strict=True))
+            )
             for rho, kind in zip(total.tolist(), kinds, strict=True)
         ]
 
@@ -125,6 +133,8 @@ class _Candidate(NamedTuple):
     """rho of the releases without stated guarantees."""
     has_other_noise: bool
     """Whether some of it is of noise other than Gaussian."""
+    pure: float
+    """Epsilon at delta 0 of the releases that are counted by it."""
     answers: tuple[tuple[tuple[float, float], float], ...]
     """Number of answers with each stated guarantee."""
 
@@ -142,11 +152,17 @@ def _epsilon(unit: _Candidate, delta: float) -> float:
         if times:
             guarantee = ApproximateDP(epsilon=epsilon, delta=own, theorem="")
             events.append(Repeated(event=guarantee, count=math.ceil(times)))
+    # Epsilons at delta 0 add to any other (Dwork and Roth 2014, Theorem 3.16). Beside Gaussian
+    # noise a closed form is smaller; of zCDP their rho would be larger.
+    apart = unit.pure
+    if events and 0 < apart < MOST_STATED_EPSILON and not unit.has_other_noise:
+        events.append(ApproximateDP(epsilon=apart, theorem=""))
+        apart = 0.0
     if not events:
-        return 0.0
+        return apart
     event: Any = Composed(events=tuple[Any, ...](events))
     try:
-        return (
+        return apart + (
             zcdp_epsilon(event, delta) if unit.has_other_noise else epsilon_of(event, delta).epsilon
         )
     except EventRefused:
@@ -154,9 +170,15 @@ def _epsilon(unit: _Candidate, delta: float) -> float:
 
 
 def components_of(releases: Iterable[str | dict[str, Any]]) -> tuple[_Component, ...]:
-    """Returns the components of releases: both kinds of rho, then the stated guarantees."""
+    """Returns the components of releases: both kinds of rho, epsilon at delta 0, then the stated
+    guarantees."""
     found = {each for release in releases for each in _weights(release)}
-    return ("gaussian", "zcdp", *sorted(each for each in found if not isinstance(each, str)))
+    return (
+        "gaussian",
+        "zcdp",
+        "pure",
+        *sorted(each for each in found if not isinstance(each, str)),
+    )
 
 
 def total_of(

@@ -8,7 +8,6 @@ from fedray.audit.guarantees import OBSERVED_LIMITS, Guarantee
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import Noise
 from fedray.audit.persons import PersonAudit, Persons, audited_person
-from fedray.audit.questions import OF_A_MODEL
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.base.document import Document, IfAny, InJson, Keys, NotInJson
 from fedray.mechanisms.accounting.events import Composed
@@ -75,6 +74,11 @@ class MechanismAudit(Document):
         return [each for each in (self.sampled, self.filtered) if each is not None]
 
     @property
+    def observed_and_enforced(self) -> tuple[Guarantee, Guarantee]:
+        """Guarantees of a device, of the recorded rounds and by the rules."""
+        return self.observed, self.enforced
+
+    @property
     def named(self) -> list[tuple[str, Guarantee]]:
         """Every guarantee, by its name in tables."""
         # Observed limits stand beside the observed pattern, because a rule could enforce them.
@@ -128,17 +132,14 @@ def with_person(
     persons: Persons,
     names: DeviceNames,
     corrected: Guarantee | None,
-    has_answers: bool,
 ) -> MechanismAudit:
-    """Returns a mechanism with the privacy of a person.
+    """Returns a mechanism with the privacy of a person, of its releases only.
 
     Args:
         mechanism: the mechanism on a trace.
         persons: persons who own the devices of the trace.
         names: names by which persons are shown.
         corrected: the claim's guarantee with broken statements corrected; None without a claim.
-        has_answers: whether the run also answered a question, of which no figure of a person is
-            known.
     """
     # Amplification by sampling has no figure here: a person's uploads are drawn one by one.
     of_rules = [mechanism.enforced, mechanism.claimed, mechanism.filtered]
@@ -148,8 +149,6 @@ def with_person(
         of_rules.append(corrected)
     found = {each.name: each for each in of_rules if each is not None and each.name != "sampled"}
     known = list(found.values())
-    if has_answers:
-        known = [replace(each, may_rest_on=False, reason=OF_A_MODEL) for each in known]
     person = audited_person(persons, names.owner, mechanism.strategy, mechanism.noise, known)
     return replace(mechanism, person=person)
 

@@ -59,8 +59,6 @@ NOT_PROTECTED = (
 AS_MODELS = "as for whoever gets the models"
 MOST_MALICIOUS = float(DevicesTrust.model_fields["malicious_share"].default)
 """Share of malicious devices against which a run is stated that names no other."""
-_KINDS = {"central": "server", "distributed": "devices"}
-"""Kinds of trust of questions under the names of `privacy.trust`."""
 _CONTENTS = {"model": "the models", "question": "the answers", "vocabulary": "the vocabulary"}
 _SENT = {
     "server": "what every device sends",
@@ -342,8 +340,7 @@ def _of_answers(row: AnswerPrivacy) -> Part:
 
 
 def _part(name: str, trust: str, event: Event | None) -> Part:
-    kind = _KINDS.get(trust, trust)
-    return Part(name, kind, event, _SENT[kind])
+    return Part(name, trust, event, _SENT[trust])
 
 
 def assumed_about(
@@ -360,7 +357,7 @@ def assumed_about(
         text.format(share=_percent(most_malicious))
         for kind in kinds
         for name in observers
-        for text in _ASSUMED.get((_KINDS.get(kind, kind), name), ())
+        for text in _ASSUMED.get((kind, name), ())
     ]
     if NETWORK in observers:
         texts.append(ENCRYPTED)
@@ -436,13 +433,12 @@ def against_operator(trust: str) -> Callable[[Event], Event]:
     Raises:
         InputError: nothing protects from the operator.
     """
-    kind = _KINDS.get(trust, trust)
-    if kind == "server":
+    if trust == "server":
         raise InputError(
             "the operator of the server adds the noise, so nothing protects from it, and the "
             "budget is of this observer; charge a budget of the observer models"
         )
-    return lambda event: with_noise_of(event, 1) if kind == "local" else event
+    return lambda event: with_noise_of(event, 1) if trust == "local" else event
 
 
 def noise_against_operator(trust: AnyTrust, noise: Noise) -> Noise:

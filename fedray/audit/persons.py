@@ -20,6 +20,7 @@ from fedray.audit.guarantees import Guarantee, observed, strongest
 from fedray.audit.noise import Noise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.base.arrays import Int64Array
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.errors import TraceCorrupt
 from fedray.base.rounding import counted, up
@@ -97,6 +98,18 @@ def joined_by_owner(patterns: Patterns) -> Patterns:
     weights = None if patterns.weights is None else patterns.weights[order]
     rounds = patterns.rounds[order]
     return Patterns(patterns.committed_rounds, owner_ids, counts, rounds, weights)
+
+
+def joint_answers(patterns: Patterns) -> tuple[Int64Array, Int64Array]:
+    """Returns the row of a person [W] in patterns joined by owner, for each window in which any of
+    its devices answered, and the number of these devices [W]."""
+    persons = np.repeat(np.arange(patterns.counts.size), patterns.counts)
+    pairs = np.stack([persons, patterns.rounds.astype(np.int64)])
+    is_first = np.ones(persons.size, np.bool_)
+    # Rounds of a person are sorted, so that equal ones stand together.
+    is_first[1:] = (np.diff(pairs) != 0).any(axis=0)
+    starts = np.flatnonzero(is_first)
+    return persons[starts], np.diff(np.append(starts, persons.size))
 
 
 @dataclass(frozen=True, slots=True)

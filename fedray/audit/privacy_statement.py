@@ -16,15 +16,16 @@ from fedray.audit.findings import FAILING, broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.observers import OBSERVERS
-from fedray.audit.questions import EMPTIED, OF_A_MODEL
+from fedray.audit.questions import EMPTIED
 from fedray.audit.rules import rules_of
-from fedray.audit.verdict import AuditVerdict
+from fedray.audit.verdict import AuditVerdict, answers_text
 from fedray.base.errors import InputError, shown
 from fedray.base.escaped import markdown_text
 from fedray.base.result import Result
 from fedray.base.rounding import counted, given, given_delta, in_words, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed
+from fedray.mechanisms.accounting.group import GROUP_THEOREM
 from fedray.scenario import Scenario
 from fedray.scenario.data import AssignedData, CustomData, FileData
 from fedray.trace.imported import ImportedTrace
@@ -360,17 +361,23 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee
             f"{stated.name} sensitivity {up(sensitivity.value, 6)} ({kind}): {sensitivity.theorem}"
         )
     only = " (the model only)" if audit.basis.answers else ""
-    of_model = [] if mechanism is None else [*mechanism.guarantees, *mechanism.of_server]
+    of_mechanism = [] if mechanism is None else [*mechanism.guarantees, *mechanism.of_server]
     others = [
         f"{each.name}{only}: {of_rho}epsilon {up(each.epsilon)}"
-        for each in of_model
+        for each in of_mechanism
         if each.event is not stated.event and each.epsilon is not None
         for of_rho in ("" if each.rho is None else f"rho {up(each.rho, 6)}, ",)
     ]
     others += [
-        f"trust model {each.trust}: epsilon {up(each.epsilon or 0.0)} at {given_delta(each.delta)}"
+        f"trust model {each.trust} ({each.mechanism}): epsilon {up(each.epsilon or 0.0)} at "
+        f"{given_delta(each.delta)}"
         for each in audit.basis.answers[1:]
     ]
+    # A deployment has one trust model, and each has a mechanism of its own.
+    of_answers = "the answers of each trust model by its mechanism, as named"
+    of_model = "the same mechanism and noise"
+    same = [of_model] if mechanism is not None else []
+    differ = [of_answers] if audit.basis.answers[1:] else []
     # Enforced figures are a guarantee; others say what they are wherever they stand.
     of = "" if stated.name == "enforced" else f" ({stated.name})"
     lines = [] if rho is None else [Line("rho (zCDP)", up(rho, 6) + of, basis)]
@@ -396,9 +403,7 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee
         Line("What the figures are a statement about", stated.scope, _rests(audit, stated)),
     ]
     if others:
-        lines.append(
-            Line("The other guarantees", "; ".join(others), "the same mechanism and noise")
-        )
+        lines.append(Line("The other guarantees", "; ".join(others), "; ".join([*same, *differ])))
     return lines
 
 
@@ -406,8 +411,10 @@ def _person(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -
     if audit.persons is None:
         return []
     what, evidence = "A person instead of a device", audit.persons.source
-    if mechanism is None or mechanism.person is None or audit.basis.answers:
-        return [Line(what, f"not known: {OF_A_MODEL}", evidence)]
+    if audit.basis.answers:
+        return [Line(what, *_person_with_answers(audit, evidence))]
+    if mechanism is None or mechanism.person is None:
+        return []
     by_name = {each.name: each for each in mechanism.person.guarantees}
     shown = [by_name[name] for name in dict.fromkeys((stated.name, "observed")) if name in by_name]
     figures = [
@@ -437,6 +444,20 @@ def _observers(audit: Audit) -> list[Line]:
         )
         for each in own
     ]
+
+
+def _person_with_answers(audit: Audit, evidence: str) -> tuple[str, str]:
+    """Returns what a person spends on everything released, and its evidence."""
+    assert audit.persons is not None
+    assert audit.basis.stated is not None
+    rows, assumed = audit.basis.of_person, audit.persons.assumption.text
+    if not rows:
+        unknown = [each for each in audit.answers or () if each.unit == "person" and not each.event]
+        return f"not known: {unknown[0].reason if unknown else UNSEEN}", evidence
+    return (
+        f"{assumed} {audit.basis.stated.name}: epsilon {answers_text(rows)}",
+        f"{evidence}; {GROUP_THEOREM}",
+    )
 
 
 def _claim(audit: Audit) -> list[Line]:

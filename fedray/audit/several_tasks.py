@@ -277,7 +277,8 @@ class _Answered(_Spending):
         assert audit.scenario is not None
         self._trace = run.traces[name]
         # `SeveralTasks` refuses evaluations with several trust models.
-        one, observed, enforced = audit.answers
+        of_device = [each for each in audit.answers if each.unit == "device"]
+        one, observed, enforced = of_device
         assert one.event is not None
         self._one = one.event
         self.delta = delta or audit.scenario.privacy.delta

@@ -6,14 +6,14 @@ these functions in the order of the page. They read the figures of an `Audit`.
 
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from fedray.audit.assumptions import other_tasks
+from fedray.audit.assumptions import UNSEEN, other_tasks
 from fedray.audit.audit import Audit
 from fedray.audit.basis import SECRET_DRAWS, weak_text
 from fedray.audit.claimed import claimed_limits
@@ -25,6 +25,7 @@ from fedray.audit.left_out import worst_case
 from fedray.audit.noise import ServerNoise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import owner_text
+from fedray.audit.questions import AnswerPrivacy, vocabulary_cost
 from fedray.audit.rules import rules_of
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.audit.statements.frontier import tightened
@@ -272,17 +273,26 @@ def on_guarantee(audit: Audit) -> Remark | None:
     return Remark(f"No epsilon of this trace may be published{so_much}.")
 
 
+def _beside(audit: Audit) -> str:
+    """Returns the releases beside a model in words."""
+    scenario = audit.scenario
+    asks = scenario is not None and scenario.analytics is not None
+    words = vocabulary_cost(scenario) is not None
+    named = [
+        *(["the answers to its question"] if asks else []),
+        *(["its vocabulary"] if words else []),
+    ]
+    return " and ".join(named)
+
+
 def _published(audit: Audit, found: Guarantee) -> str:
     may_be = "may be published"
     if not audit.is_of_run:
         may_be = "could be published if the run had had this mechanism and noise"
     task = ", for this task only" if other_tasks(audit.trace) else ""
     if audit.basis.answers:
-        epsilons = ", ".join(
-            f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
-            for each in audit.basis.answers
-        )
-        of = "the model with its question or vocabulary" if audit.mechanisms else "answers"
+        epsilons = answers_text(audit.basis.answers)
+        of = f"the model with {_beside(audit)}" if audit.mechanisms else "answers"
         return f"Epsilon {epsilons} of {of} {may_be} (enforced{task})."
     secret = f", {SECRET_DRAWS}" if found.name == "sampled" else ""
     return (
@@ -301,8 +311,23 @@ def on_person(audit: Audit) -> Remark | None:
         return None
     found, most = guarantee_of_person(audit), audit.persons.most_devices
     has = "not known" if found is None else owner_text(found, most, f"({found.name})")
+    if audit.basis.answers:
+        rows, stated = audit.basis.of_person, audit.basis.stated.name
+        unknown = (each for each in audit.answers or () if each.unit == "person" and not each.event)
+        has = f"not known: {next((each.reason for each in unknown), UNSEEN)}"
+        if rows:
+            has = f"{answers_text(rows)}, by group privacy ({stated})"
     text = f"Epsilon is that of a device. For a person with up to {counted(most, 'device')} it is"
     return Remark(f"{text} {has}.", is_about_epsilon=True)
+
+
+def answers_text(rows: Sequence[AnswerPrivacy]) -> str:
+    """Returns the epsilon of each trust model, with its delta, in words."""
+    epsilons = [
+        f"{up(each.epsilon or 0.0)} at delta {given_delta(each.delta)} ({each.trust})"
+        for each in rows
+    ]
+    return ", ".join(epsilons)
 
 
 def on_target(audit: Audit) -> Remark | None:
@@ -410,7 +435,8 @@ def named_epsilons(audit: Audit) -> list[float]:
     of_device = audit.basis.guarantee
     # Beside an observed epsilon, which the verdict does not call a guarantee, nothing is graded.
     of_person = None if of_device is None else guarantee_of_person(audit)
-    found = (of_device, of_client, of_person)
+    of_answers = audit.basis.of_person if of_device is not None else ()
+    found = (of_device, of_client, of_person, *of_answers)
     return [each.epsilon for each in found if each and each.epsilon is not None]
 
 

@@ -36,6 +36,8 @@ from fedray.base.rounding import (
     simulated_time,
     up,
 )
+from fedray.mechanisms.accounting.events import ApproximateDP, Event
+from fedray.mechanisms.accounting.pld import parts_of
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.subject import Subject
@@ -96,39 +98,78 @@ def answers_table(answers: Sequence[AnswerPrivacy], is_instead: bool = False) ->
     """Returns the privacy of `answers` to a question, by trust model; `is_instead` of the run's
     own."""
     has_model = any("model" in each.basis for each in answers)
-    most = max((each.windows or 0 for each in answers), default=0)
+    has_persons = any(each.unit == "person" for each in answers)
+    most = max((each.windows or 0 for each in answers if each.unit == "device"), default=0)
 
     def published(each: AnswerPrivacy) -> str:
         is_whole = "model" in each.basis or not has_model
         if not is_whole or (each.basis == "window" and most > 1):
             return "a part only"
-        return "yes" if each.may_rest_on else "no"
+        return "yes" if each.may_rest_on and each.event is not None else "no"
 
     cells = {
         "trust": lambda each: each.trust,
+        **({"unit": lambda each: each.unit} if has_persons else {}),
         "spent on": lambda each: each.basis,
-        "windows": lambda each: "-" if each.windows is None else f"{each.windows:,}",
+        "answers": lambda each: "-" if each.windows is None else f"{each.windows:,}",
         "epsilon": lambda each: epsilon_text(each.epsilon),
         "delta": lambda each: given_delta(each.delta),
         "may be published": published,
         "mechanism": lambda each: each.mechanism,
         "theorem": lambda each: each.theorem,
     }
-    note = (
-        "Window: answers of one window. Observed: the most windows of a device of this trace. "
-        "Enforced: the most that the rules permit. A deployment has one of the trust models."
+    kinds = dict.fromkeys((each.trust, each.mechanism) for each in answers)
+    # Of a vocabulary, the mechanism of another run.
+    noises = "; ".join(f"{trust}: {mechanism}" for trust, mechanism in kinds)
+    shown = {published(each) for each in answers}
+    reasons = {
+        OBSERVED_CANNOT_BE_RESTED_ON if "observed" in each.basis and each.event else each.reason
+        for each in answers
+        if published(each) == "no"
+    }
+    parts = " and ".join(
+        [*(["other windows"] if most > 1 else []), *(["the model"] if has_model else [])]
     )
+    notes = [
+        f"Noise by trust model: {noises}. {_why_they_differ(answers)}".rstrip(),
+        "Window: answers of one window. Observed: the most of this trace. Enforced: the most that "
+        "the rules permit. A device answers once in a window. A deployment has one of "
+        "the trust models.",
+        "Person: all devices of a person together, by group privacy." if has_persons else "",
+        f"A part only: {parts} were released too." if "a part only" in shown else "",
+        *(f"No: {each}." for each in sorted(reasons)),
+    ]
     if is_instead:
-        note += " Instead of the run's question: asking both is not accounted for."
-    title = "Privacy of the answers: what a device spends"
+        notes.append("Instead of the run's question: asking both is not accounted for.")
+    units = "a device, and a person with several, spend" if has_persons else "a device spends"
     return Table.of(
-        title,
+        f"Privacy of the answers: what {units}",
         answers,
         cells,
-        note,
+        *notes,
         details=("mechanism", "theorem"),
-        subject=lambda each: Subject(condition=each.trust, unit="device"),
+        subject=lambda each: Subject(condition=each.trust, unit=each.unit),
     )
+
+
+def _why_they_differ(answers: Sequence[AnswerPrivacy]) -> str:
+    """Returns why trust models with one epsilon for a window have several for the run; empty if
+    they have one."""
+    rows = [each for each in answers if (each.unit, each.basis) == ("device", "enforced")]
+    adds = {each.trust for each in rows if each.event is not None and _is_stated(each.event)}
+    others = {each.trust for each in rows} - adds
+    if not adds or not others or len({epsilon_text(each.epsilon) for each in rows}) == 1:
+        return ""
+    return (
+        f"Over windows the epsilons of discrete Laplace noise ({', '.join(sorted(adds))}) nearly "
+        "add up; of discrete Gaussian noise "
+        f"({', '.join(sorted(others))}) rho does, so its epsilon grows more slowly."
+    )
+
+
+def _is_stated(event: Event) -> bool:
+    """Whether an event consists of stated guarantees, which have no rho of their own."""
+    return all(isinstance(each, ApproximateDP) for each in parts_of(event))
 
 
 def participation_table(audit: Audit) -> Table:
@@ -281,7 +322,7 @@ def persons_tables(audit: Audit) -> list[Table]:
         "guarantee": lambda row: row[1].name,
         "mechanism": lambda row: row[0].name,
         **_privacy_cells(lambda row: row[1]),
-        "publishable": lambda row: "yes" if row[1].may_rest_on else "no",
+        "publishable": lambda row: _rests_on_person(row[1], audit),
     }
     person = audit.mechanisms[0].person
     assert person is not None
@@ -298,6 +339,9 @@ def persons_tables(audit: Audit) -> list[Table]:
             reasons.setdefault(each.reason.rstrip("."), []).append(each.name)
     why = "; ".join(f"not {' and '.join(dict.fromkeys(of))}: {r}" for r, of in reasons.items())
     title = "A person instead of a device"
+    if audit.answers:
+        title += ", the model only"
+        note += " With the answers: the rows of a person in the privacy of the answers."
     return [
         Table.of(
             title,
@@ -308,6 +352,12 @@ def persons_tables(audit: Audit) -> list[Table]:
             subject=lambda row: Subject(unit="person", estimand=sensitivity_kind(row[1])),
         )
     ]
+
+
+def _rests_on_person(guarantee: Guarantee, audit: Audit) -> str:
+    if not guarantee.may_rest_on:
+        return "no"
+    return "the model only" if audit.answers else "yes"
 
 
 def _privacy_cells(guarantee_of: Any) -> dict[str, Any]:
@@ -621,8 +671,9 @@ def tasks_table(audit: TasksAudit) -> Table:
 def _enforced_rho(audit: Audit) -> str:
     if audit.mechanisms:
         return fine(audit.mechanisms[0].enforced.rho)
-    # A task that evaluates a model: the last row is of its rules.
-    event = audit.answers[-1].event if audit.answers else None
+    # A task that evaluates a model: the last row of a device is of its rules.
+    rows = [each for each in audit.answers or () if each.unit == "device"]
+    event = rows[-1].event if rows else None
     return fine(None if event is None else rho_of(event))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.audit.audit import Audit
-from fedray.audit.auditing import audit_trace
+from fedray.audit.auditing import audit_trace, persons_with_model
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.questions import AnswerPrivacy, privacy_of_answers
 from fedray.base.arrays import Float64Array, Int64Array
@@ -242,12 +242,12 @@ def answers_of(
     if asked.evaluation is None:
         together = pooled(windows, asked.analytics.question.kind)
     limits = enforced_limits(opened, own, None, audit.patterns)
-    used = audit.mechanisms[0] if audit.mechanisms else None
     privacy = privacy_of_answers(
         asked,
         audit.patterns.max_participations,
         limits,
-        None if used is None else (used.observed, used.enforced),
+        audit.mechanisms[0].observed_and_enforced if audit.mechanisms else None,
+        persons_with_model(audit.persons, audit.mechanisms),
     )
     return Answers(
         opened,

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.ledger import Ledger
-from fedray.audit.ledger_charges import noise_of, vocabularies_of
+from fedray.audit.ledger_charges import answer_parts, noise_of, vocabularies_of
 from fedray.audit.ledger_lines import Promise
 from fedray.audit.noise import ServerNoise, most_changed, permitted_noise, released
 from fedray.audit.observers import against_operator, noise_against_operator
@@ -43,8 +43,9 @@ def reserved(
     """Within: the worst case of a run is reserved in a ledger, if one is given.
 
     The worst cases of models and questions add up. For a person with m devices, rho is at most m^2
-    that of a device (Bun and Steinke 2016, Proposition 1.9). A run that is refused for a mistake in
-    its arguments has released nothing, so its reservation is cancelled.
+    that of a device (Bun and Steinke 2016, Proposition 1.9), and epsilon of answers m times that of
+    a device. A run that is refused for a mistake in its arguments has released nothing, so its
+    reservation is cancelled.
 
     Args:
         ledger: directory of the ledger.
@@ -71,13 +72,16 @@ def reserved(
     if is_resumed and opened.reservation_of(scenario.digest, start) is not None:
         yield lambda: begun.append(None)
         return
-    vocabularies = [each for task in tasks for each in vocabularies_of(task)]
+    most = _most_devices(tasks, opened.unit)
+    vocabularies = [each for task in tasks for each in vocabularies_of(task, most)]
     if worst is None:
         worst = [worst_participation(task) for task in tasks]
     paired = zip(tasks, worst, strict=True)
-    promises = [each for task, own in paired for each in worst_case(task, own, opened.observer)]
-    if opened.unit == "person":
-        promises = _of_persons(tasks, promises)
+    promises = [
+        each
+        for task, own in paired
+        for each in worst_case(task, own, most_devices=most, observer=opened.observer)
+    ]
     days = max(_last_release(each) for each in tasks) / 86_400.0
     day = start or datetime.now(UTC).date()
     device = "cuda" if placement is not None and placement.aggregator_gpus else "cpu"
@@ -91,45 +95,58 @@ def reserved(
         raise
 
 
-def _of_persons(tasks: Sequence[Scenario], promises: Sequence[Promise]) -> list[Promise]:
-    owners = tasks[0].population.owners
-    if owners is None:
-        raise InputError.of(
-            "population.owners", None, "must be given for a budget of persons", "give the table"
+def _most_devices(tasks: Sequence[Scenario], unit: str) -> int:
+    """Returns the most devices of a unit of a budget.
+
+    Raises:
+        InputError: the budget is of persons and nothing says who owns the devices, or a question
+            has several trust models; both are one refusal.
+    """
+    owners, problems = tasks[0].population.owners, list[str]()
+    if unit == "person" and owners is None:
+        problems.append(
+            "population.owners must be given for a budget of persons; give the table, such as "
+            "{ mean_devices = 1.3, most_devices = 3 }"
         )
-    if any(task.analytics is not None or vocabularies_of(task) for task in tasks):
-        raise InputError(
-            "the scenario has a question or a private vocabulary, and what a person with several "
-            "devices spends on it is not known; run it within a budget of devices"
-        )
-    most = owners.most_devices
-    return [e.model_copy(update={"amount": e.amount * most**2}) for e in promises]
+    for task in tasks:
+        try:
+            _ = charged_plan(task) if task.analytics is not None else None
+        except InputError as error:
+            problems.append(str(error))
+    if len(problems) > 1:
+        raise InputError("; and ".join(problems))
+    if problems:
+        raise InputError(problems[0])
+    return 1 if unit == "device" or owners is None else owners.most_devices
 
 
-def worst_case(scenario: Scenario, worst: MinSep, observer: str = "models") -> Iterator[Promise]:
-    """Yields the most that a device may spend on the model and on the question of any run of a
-    scenario.
+def worst_case(
+    scenario: Scenario, worst: MinSep, *, most_devices: int = 1, observer: str = "models"
+) -> Iterator[Promise]:
+    """Yields the most that a device, or a person with several, may spend on the model and on the
+    question of any run of a scenario.
 
     Args:
         scenario: scenario of the run.
-        worst: its `worst_participation`.
+        worst: its `worst_participation` of a device.
+        most_devices: most devices of a person; 1 for a device.
         observer: party against whom it is spent, models or operator.
 
     Raises:
         InputError: nothing protects from the observer, or as `worst_rho`.
     """
-    of_operator = observer == "operator"
-    asks = scenario.analytics is not None
-    if not asks or scenario.training.enabled:
+    of_operator, analytics = observer == "operator", scenario.analytics
+    if analytics is None or scenario.training.enabled:
         kind = "zcdp" if scenario.privacy.sent.adds_noise else "gaussian"
-        yield Promise(release=kind, amount=worst_rho(scenario, worst, observer))
+        amount = most_devices**2 * worst_rho(scenario, worst, observer)
+        yield Promise(release=kind, amount=amount)
     if of_operator and (cost := vocabulary_cost(scenario)) is not None:
         against_operator(cost.trust)
-    if asks:
-        if of_operator and scenario.analytics is not None:
-            against_operator(scenario.analytics.trust[0].kind)
-        most = float(worst.max_participations)
-        yield Promise(release=charged_plan(scenario).event.to_json(), amount=most)
+    if analytics is not None:
+        if of_operator:
+            against_operator(analytics.trust[0].kind)
+        for release, _, of_window in answer_parts(scenario, most_devices):
+            yield Promise(release=release, amount=worst.max_participations * of_window)
 
 
 def worst_rho(scenario: Scenario, worst: MinSep, observer: str = "models") -> float:

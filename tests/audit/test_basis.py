@@ -306,11 +306,10 @@ def test_a_statement_with_a_private_vocabulary_includes_what_it_cost(tmp_path: P
     statement = privacy_statement(audit)
     assert "(5.2664, 3e-08)-differential privacy" in statement.summary
     assert any("found by a private question" in line.says for line in statement.lines)
-    # What a person spends on the question too is not known.
-    person = audit.mechanisms[0].person
-    assert person is not None
-    assert not any(each.may_rest_on for each in person.guarantees)
-    assert any(line.says.startswith("not known: ") for line in statement.lines)
+    # A person spends on both too, by group privacy, and not what the model shows by itself.
+    (of_person,) = audit.basis.of_person
+    (line,) = (each for each in statement.lines if each.what == "A person instead of a device")
+    assert f"epsilon {up(of_person.epsilon or 0)} at delta" in line.says
 
 
 def test_no_target_is_met_on_a_trace_by_the_model_only(tmp_path: Path, fedray_command) -> None:

@@ -219,7 +219,13 @@ def test_questions_that_share_their_noise_or_have_no_one_figure_are_refused(
     owners = {"devices": 400, "owners": {"mean_devices": 1.4, "most_devices": 2}}
     of_persons = Ledger.create(tmp_path / "persons", 50.0, DELTA, "quarter", "person")
     of_owners = asking(34, SERVER, population=owners)
-    refused(of_persons, of_owners, "what a person with several devices spends on it")
+    with reserved(of_persons.path, of_owners, OCTOBER) as begun:
+        begun()
+    (window,) = Ledger.open(of_persons.path).windows
+    # Three windows of 0.8, in which both devices of a person answer.
+    assert window.epsilon == pytest.approx(3 * 2 * 0.8, rel=1e-12)
+    both = asking(36, SERVER, DEVICES, delta=1e-8)
+    refused(of_persons, both, "population.owners must be given .* and .*trust.*keep one")
     assert noise_of(asking(35, SERVER), "cpu") == ("35 of answers",)
     assert noise_of(asking(35, SERVER, training={"seed": 35}), "cpu") == ("35 on cpu", "35 of answers")  # fmt: skip
     assert noise_of(asking(35, SERVER), "cpu", is_training=True) == ("35 on cpu",)

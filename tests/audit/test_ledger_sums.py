@@ -117,7 +117,7 @@ def test_sums_are_those_of_a_slow_twin(seed: int) -> None:
 def test_many_units_of_which_none_covers_another_get_an_upper_bound(monkeypatch) -> None:
     draw = np.random.default_rng(3)
     components = components_of(["gaussian", LAPLACE])
-    rows = np.column_stack([draw.random(50), np.zeros(50), draw.integers(0, 9, 50)])
+    rows = np.column_stack([draw.random(50), np.zeros((50, 2)), draw.integers(0, 9, 50)])
     exact = Spending(components, rows).epsilon(1e-6)
     each = [Spending(components, row[None]).epsilon(1e-6) for row in rows]
     assert exact == max(each)
