@@ -41,6 +41,12 @@ class Budget(_Line):
     delta: Annotated[float, Field(ge=LEAST_DELTA, lt=1)]
     period: Literal["day", "week", "month", "quarter", "year"]
     unit: Literal["device", "person"]
+    ensured: Annotated[
+        dict[str, Any] | None,
+        # Left out without a claim, so that releases without such claims read the line.
+        Field(exclude_if=lambda ensured: ensured is None),
+    ] = None
+    """Claim that every run must ensure, as run.json records it."""
 
 
 class Promise(Table):
