@@ -249,7 +249,8 @@ def _rho(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str
 def _epsilon(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
     found = _spent(lambda event: epsilon_of(event, claim.delta).epsilon, claim, scenario, permitted)
     assert claim.epsilon is not None
-    return found <= claim.epsilon * (1 + ROUNDED["epsilon"]), f"{up(found)} at delta {given(claim.delta)}"
+    ensured = f"{up(found)} at delta {given(claim.delta)}"
+    return found <= claim.epsilon * (1 + ROUNDED["epsilon"]), ensured
 
 
 def _spent(
