@@ -167,6 +167,7 @@ class Stored(NamedTuple):
     cap: int | None
     keep: float | None
     minutes: float
+    wait: float
     mechanism: Any
     period: int
 
@@ -183,6 +184,7 @@ class Stored(NamedTuple):
             cap,
             keep,
             float(rng.choice([1.0, 700.0])),
+            float(rng.choice([0.0, 0.0, 1.5])),
             (Identity(), BANDED)[int(rng.integers(2))],
             int(rng.integers(1, 4)),
         )
@@ -200,7 +202,7 @@ class Stored(NamedTuple):
             f"rounds.count={self.rounds}",
             f"rounds.uploads={{window_hours=24.0, windows={self.windows}, round_minutes="
             f"{self.minutes}, schedule={{kind='cyclic', min_sep={self.groups}}}{keep}}}",
-            "participation.timer_hours=0.0",
+            f"participation.timer_hours={24.0 * self.wait}",
             f"privacy.mechanism={MECHANISMS[self.mechanism.kind]}",
             f"privacy.noise_multiplier={z}",
         ]
@@ -229,7 +231,10 @@ class Stored(NamedTuple):
         draws = self.drawn_at
         moments = (0.0, 0.999)
         for uploaded in itertools.product((None, *moments), repeat=self.windows):
-            if sum(each is not None for each in uploaded) > (self.cap or self.windows):
+            days = [w + each for w, each in enumerate(uploaded) if each is not None]
+            if len(days) > (self.cap or self.windows):
+                continue
+            if any(b - a < self.wait for a, b in itertools.pairwise(days)):
                 continue
             rounds = [
                 index for index, (window, _) in enumerate(draws) if uploaded[window] is not None
@@ -293,7 +298,7 @@ def test_a_run_starts_only_if_its_rules_ensure_the_claim_and_always_where_they_a
     rng = np.random.default_rng([65, part])
     decisions = []
     for number in range(20):
-        world = (Cohorts if number % 4 else Stored).drawn(rng)
+        world = (Cohorts if number % 2 else Stored).drawn(rng)
         worst, z = worst_of(world.patterns(), world), float(rng.choice([1.0, 3.0]))
         scenario = world.scenario(small, z)
         stated = drawn_claim(rng, world, worst, z)
