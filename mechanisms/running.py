@@ -56,7 +56,7 @@ class RunningSensitivity:
         self._most_rounds = most_rounds
         # Rounding of a sensitivity that equals the limit must not end the run.
         self._limit = limit * (1.0 + ROUNDING)
-        self._devices = _Devices()
+        self._devices = DeviceRounds()
         self._now = PatternSensitivities(strategy, 1, most_rounds)
         self._horizon = 0
         self._ahead = self._now
@@ -74,7 +74,7 @@ class RunningSensitivity:
         # Up to the horizon, bounds grow by the new round's terms there; after it, they are
         # recomputed before their next use.
         if self.rounds < self._horizon:
-            self._bounds = _with_room(self._bounds, self._devices.count)
+            self._bounds = with_room(self._bounds, self._devices.count)
             self._bounds[places] += self._devices.growth(places, self.rounds, self._ahead)
         self._devices.add(places, self.rounds)
         self.rounds += 1
@@ -158,7 +158,7 @@ class SensitivityFilter:
         """Number of rounds added."""
         # Rounding must not exclude a device whose sensitivity equals the limit.
         self._most_square = (limit * (1.0 + ROUNDING)) ** 2
-        self._devices = _Devices()
+        self._devices = DeviceRounds()
         self._over_all_rounds = PatternSensitivities(strategy, rounds)
         self._squares = np.zeros(0)
         """Squared sensitivities over all rounds by device, with spare capacity."""
@@ -179,7 +179,7 @@ class SensitivityFilter:
     def _with(self, device_ids: UInt64Array, round_index: int) -> tuple[Int64Array, Float64Array]:
         """Returns the places of devices [A] and their squared sensitivities with one more round."""
         places = self._devices.places_of(device_ids)
-        self._squares = _with_room(self._squares, self._devices.count)
+        self._squares = with_room(self._squares, self._devices.count)
         growth = self._devices.growth(places, round_index, self._over_all_rounds)
         return places, self._squares[places] + growth
 
@@ -202,7 +202,7 @@ def check_can_be_filtered(strategy: Strategy, rounds: int, limit: float) -> None
         )
 
 
-class _Devices:
+class DeviceRounds:
     """The rounds of every device, as linked lists with the latest round first.
 
     All arrays have spare capacity. A place is the index of a device, in order of first rounds.
@@ -245,16 +245,20 @@ class _Devices:
         if recent > max(1 << 16, old // 8):
             self._old = _merged(self._old, self._recent)
             self._recent = _sorted_pairs()
-        self._latest = _with_room(self._latest, self.count)
-        self._lengths = _with_room(self._lengths, self.count)
+        self._latest = with_room(self._latest, self.count)
+        self._lengths = with_room(self._lengths, self.count)
         return places
+
+    def counts_of(self, places: Int64Array) -> Int64Array:
+        """Returns the number of rounds of devices [A]."""
+        return self._lengths[places]
 
     def add(self, places: Int64Array, round_index: int) -> None:
         """Adds a round to distinct devices [A]."""
         links = np.arange(self._links, self._links + places.size)
         self._links += places.size
-        self._rounds = _with_room(self._rounds, self._links)
-        self._before = _with_room(self._before, self._links)
+        self._rounds = with_room(self._rounds, self._links)
+        self._before = with_room(self._before, self._links)
         self._rounds[links] = round_index
         self._before[links] = self._latest[places]
         self._latest[places] = links
@@ -280,6 +284,13 @@ class _Devices:
     def steps_back(self, places: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
         """Yields indices into `places` [A] and a round of each: first the latest rounds, then the
         second latest, and so on."""
+        for whose, links in self.links_back(places):
+            yield whose, self._rounds[links].astype(np.int64)
+
+    def links_back(self, places: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yields indices into `places` [A] and the number of a participation of each, in the order
+        of `steps_back`. Participations are numbered from 1 in the order in which they were
+        added."""
         # One array operation per step instead of a loop over devices.
         links = self._latest[places]
         whose = np.arange(places.size)
@@ -289,12 +300,12 @@ class _Devices:
             whose = whose[is_there]
             if not links.size:
                 return
-            yield whose, self._rounds[links].astype(np.int64)
+            yield whose, links
             links = self._before[links]
 
     def patterns(self, places: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
         """Yields (places [Q], their rounds in order [Q, c]), grouped by number of rounds."""
-        lengths = self._lengths[places]
+        lengths = self.counts_of(places)
         for length in np.flatnonzero(np.bincount(lengths, minlength=1)).tolist():
             chosen = places[lengths == length]
             # Long patterns are taken in smaller parts, to bound memory.
@@ -308,7 +319,7 @@ class _Devices:
                 yield part, rounds
 
 
-def _with_room(array: NDArray, size: int) -> NDArray:
+def with_room(array: NDArray, size: int) -> NDArray:
     """Pads the array with zeros to at least `size`, doubling it so that this is rare."""
     if size <= array.size:
         return array

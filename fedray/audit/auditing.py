@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, Assumption, assumptions_of, other_tasks
 from fedray.audit.audit import Audit
-from fedray.audit.check import check_claim
+from fedray.audit.check import check_claim, check_participation
 from fedray.audit.claimed import claimed_limits
-from fedray.audit.claims import Claim
+from fedray.audit.claims import Claim, claim_of_document
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
 from fedray.audit.findings import PRIVACY_STATEMENTS, Finding, Verdict, broken_noise
 from fedray.audit.guarantees import (
@@ -51,6 +51,8 @@ from fedray.audit.questions import (
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.audit.statements.keep_days import KeepDaysStatement
+from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
 from fedray.encoding.tables import DeviceNoiseTable
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
@@ -90,7 +92,9 @@ def audit_trace(
             own.
         delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
         mechanism: strategy, or several that are audited side by side, in place of the run's own.
-        claim: published claim, with a mechanism, noise multiplier and delta of its own.
+        claim: published claim, with a mechanism, noise multiplier and delta of its own. A run that
+            had to ensure a claim is checked against that one, with its own noise, if neither
+            a claim nor any of the three arguments above is given.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
             place of the run's own.
@@ -111,11 +115,21 @@ def audit_trace(
     used = _used(opened, scenario or of_run, claim, given, noise_multiplier, delta)
     patterns = _patterns_of(opened, scenario or of_run)
     names = DeviceNames(opened, show_devices)
-    subject = _Subject(opened, of_run, scenario or of_run, claim, patterns, names)
+    judged = claim
+    if claim is None and not mechanism and noise_multiplier is delta is None:
+        claim = _ensured(opened, None if scenario is None else trained)
+        # A run that ended early keeps what it ensures for more rounds.
+        judged = claim and claim.of_rounds(opened.committed_rounds)
+    subject = _Subject(opened, of_run, scenario or of_run, judged, patterns, names)
     try:
         enforced, claimed = _limits(subject)
         audited, exclusions = _audited(subject, used, enforced, claimed)
         findings, corrected = _judged(subject, enforced, audited)
+        if claim is not None:
+            stated = {"rounds": claim.rounds}
+            findings = tuple(
+                replace(each, claimed=stated.get(each.statement, each.claimed)) for each in findings
+            )
     except ValueError as error:  # cases without a guarantee
         raise InputError.caused_by(error) from None
     # A claim cannot supply figures for a run without noise.
@@ -174,6 +188,11 @@ class _Subject:
     """Names by which devices are shown."""
 
     @property
+    def checked(self) -> Subject:
+        """The trace, for statements about participation."""
+        return Subject(self.trace, self.patterns, self.names.of)
+
+    @property
     def run(self) -> Trace | None:
         """The trace, if it is that of a run."""
         return self.trace if isinstance(self.trace, Trace) else None
@@ -216,6 +235,16 @@ class _Used:
         return ServerNoise(
             self.noise_multiplier, self.count_noise if strategy == self.own else None
         )
+
+
+def _ensured(trace: Trace | ImportedTrace, trained: TrainedRun | None) -> Claim | None:
+    """Returns the claim that a run, or a training of its own, had to ensure; None without one."""
+    place, document = trace.path, trace.run
+    if trained is not None:
+        place, document = trained.path, trained.document
+    kept = document.get("ensured")
+    # A matrix is with the trace.
+    return None if kept is None else claim_of_document(kept, str(place), trace.path)
 
 
 def _scenario_of(trace: Trace) -> Scenario:
@@ -283,8 +312,8 @@ def _used(
 
 def _check_claimable(scenario: Scenario | None) -> None:
     """Raises InputError if a run released more than a model, which claims are about."""
-    asks = scenario is not None and scenario.analytics is not None
-    if asks or vocabulary_cost(scenario) is not None:
+    if _releases_more(scenario):
+        asks = scenario is not None and scenario.analytics is not None
         what = "a question" if asks else "a private vocabulary"
         raise InputError(
             f"a claim is about a model alone, and this trace has {what}, whose privacy its own "
@@ -302,6 +331,12 @@ def _check_noise_of_log(claim: Claim) -> None:
             "not say which coefficients its devices used",
             "claim the mechanism identity, or leave trust out",
         )
+
+
+def _releases_more(scenario: Scenario | None) -> bool:
+    """Whether a run released more than a model."""
+    asks = scenario is not None and scenario.analytics is not None
+    return asks or vocabulary_cost(scenario) is not None
 
 
 def _used_without_claim(
@@ -480,14 +515,19 @@ def _judged(
 ) -> tuple[tuple[Finding, ...], Guarantee | None]:
     """Returns a finding per statement of the claim, and the claim's guarantee with broken
     statements corrected; neither without a claim."""
+    expired = _expired(subject)
     if subject.claim is None:
-        return (), None
+        return expired, None
+    scenario = subject.scenario
+    if _releases_more(scenario) or not mechanisms:
+        # Its rho and epsilon are those of the answers, and were ensured before the run.
+        return (*expired, *check_participation(subject.claim, subject.checked)), None
     # A claim names one mechanism, and no other is audited then.
     (mechanism,) = mechanisms
     of_trace, permitted = mechanism.observed.event, mechanism.permitted
     assert of_trace is not None
     assert permitted is not None
-    return check_claim(
+    findings, corrected = check_claim(
         claim=subject.claim,
         used=None if subject.scenario is None else subject.scenario.privacy,
         trace=subject.trace,
@@ -498,8 +538,24 @@ def _judged(
         of_trace=of_trace,
         permitted=permitted,
         name_of=subject.names.of,
-        ensured=[each for each in mechanism.of_server if each.may_rest_on],
+        ensured=[
+            replace(each, delta=subject.claim.delta)
+            for each in mechanism.of_server
+            if each.may_rest_on
+        ],
     )
+    return (*findings, *expired), corrected
+
+
+def _expired(subject: _Subject) -> tuple[Finding, ...]:
+    """Returns the finding that rounds drew uploads that had expired by the rules; empty if none
+    did, or if the claim states an age itself."""
+    uploads = None if subject.of_run is None else subject.of_run.rounds.uploads
+    is_claimed = subject.claim is not None and subject.claim.keep_days is not None
+    if uploads is None or uploads.keep_days is None or is_claimed:
+        return ()
+    found = KeepDaysStatement().check(uploads.keep_days, subject.checked)
+    return () if found.verdict is Verdict.HOLDS else (found,)
 
 
 def _answers(

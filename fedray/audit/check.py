@@ -70,11 +70,7 @@ def check_claim(
         ValueError: the claim is impossible.
     """
     subject = Subject(trace, patterns, name_of)
-    participation = [
-        each.check(value, subject)
-        for each in STATEMENTS
-        if (value := getattr(claim, each.key)) is not None
-    ]
+    participation = check_participation(claim, subject)
     incomplete = trace.incompleteness if isinstance(trace, ImportedTrace) else ""
     if incomplete:
         # A row that was left out may be a participation, so only a breach is certain.
@@ -127,6 +123,15 @@ def check_claim(
     elif amplified is not None:
         corrected = min(corrected, amplified, key=lambda each: each.epsilon or math.inf)
     return findings, corrected
+
+
+def check_participation(claim: Claim, subject: Subject) -> list[Finding]:
+    """Returns a finding for each statement of a claim about participation."""
+    return [
+        each.check(value, subject)
+        for each in STATEMENTS
+        if (value := getattr(claim, each.key)) is not None
+    ]
 
 
 def _supports(

@@ -7,6 +7,8 @@ rounds = 980                       # this and the following are optional, each c
 min_sep = 227
 max_participations = 4
 timer_hours = 72.0
+most_per_period = { participations = 1, hours = 168 }
+keep_days = 7.0                    # oldest stored upload that a round draws
 frontier = [[227, 3], [240, 4]]    # pairs (min-sep, participations): each device keeps one
 sampling = { kind = "poisson", probability = 0.01, devices = 60_000 }
 trust = { kind = "enclave" }       # who is trusted: server, devices, enclave or local
@@ -15,14 +17,19 @@ epsilon = 6.6                      # with delta
 delta = 1e-10
 """
 
+import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from fedray.audit.statements.frontier import FrontierStatement
+from fedray.audit.statements.keep_days import KeepDaysStatement
 from fedray.audit.statements.max_participations import MaxParticipationsStatement
 from fedray.audit.statements.min_sep import MinSepStatement
+from fedray.audit.statements.most_per_period import MostPerPeriodStatement, Period
 from fedray.audit.statements.rounds import RoundsStatement
 from fedray.audit.statements.statement import Statement
 from fedray.audit.statements.timer_hours import TimerStatement
@@ -41,6 +48,8 @@ STATEMENTS: tuple[Statement, ...] = (
     MinSepStatement(),
     MaxParticipationsStatement(),
     TimerStatement(),
+    MostPerPeriodStatement(),
+    KeepDaysStatement(),
     FrontierStatement(),
 )
 """Statements about participation, in the order in which findings and evidence list them."""
@@ -64,6 +73,10 @@ class Claim(Table):
     """Largest number of rounds of one device."""
     timer_hours: Annotated[float, Field(ge=0)] | None = None
     """Hours between a device's accepted report and the check-in of its next participation."""
+    most_per_period: Period | None = None
+    """Table: largest number of participations of a device within some hours."""
+    keep_days: Positive | None = None
+    """Largest age of a stored upload, days since it was complete, when a round draws it."""
     frontier: Annotated[tuple[Pair, ...], Field(strict=False, min_length=1)] | None = None
     """Pairs [min-sep, max participations], of which each device keeps at least one."""
     sampling: AnySampling | None = Field(
@@ -109,6 +122,46 @@ class Claim(Table):
             # The constructor refuses limits that contradict each other.
             MinSep(rounds, b, k)
         return self
+
+    def of_rounds(self, count: int) -> Self:
+        """Returns the claim about at most `count` rounds."""
+        most = None if self.rounds is None else min(self.rounds, count)
+        return self.model_copy(update={"rounds": most})
+
+    def to_document(self) -> dict[str, Any]:
+        """Returns the digest and the statements, as run.json records them for a run that must
+        ensure the claim."""
+        return {"digest": self.digest, "claim": self.model_dump(mode="json", exclude_none=True)}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the statements, whatever the form of their file and the place of a matrix."""
+        statements = self.model_dump(mode="json", exclude_none=True)
+        # A matrix counts by its own digest.
+        statements["mechanism"].pop("file", None)
+        return hashlib.sha256(json.dumps(statements, sort_keys=True).encode()).hexdigest()
+
+
+def claim_of_document(document: Mapping[str, Any], source: str, directory: Path) -> Claim:
+    """Returns the claim of a document; the inverse of `Claim.to_document`.
+
+    Args:
+        document: the recorded document.
+        source: name of the document in messages.
+        directory: folder of the matrix of its mechanism, if that is one.
+
+    Raises:
+        InputError: the claim was changed, or is not one of this release.
+    """
+    try:
+        # Only from JSON do strict tables take lists as tuples.
+        text = json.dumps(document["claim"])
+        found = Claim.model_validate_json(text, context={"directory": directory})
+    except (LookupError, TypeError, ValueError):
+        raise InputError(f"{source}: its claim is not one of this release; use its own") from None
+    if found.digest != document.get("digest"):
+        raise InputError(f"{source}: its claim was changed; restore it from a copy")
+    return found
 
 
 def read_claim(path: str | Path) -> Claim:

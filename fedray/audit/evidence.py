@@ -101,11 +101,13 @@ def write_evidence(audit: Audit, file: str | Path, show_devices: bool = False) -
 def breaches(audit: Audit) -> Iterator[tuple[str, Breaches]]:
     """Yields every breach of a statement about participation, with the statement's key."""
     subject = Subject(audit.trace, audit.patterns, audit.names.of)
-    broken = {each.statement for each in audit.findings if each.broken_by}
+    broken = {each.statement: each.claimed for each in audit.findings if each.broken_by}
     for statement in STATEMENTS:
         if statement.key not in broken:
             continue
-        for each in statement.breaches(getattr(audit.claim, statement.key), subject):
+        # The age of uploads is checked by the rules too, whatever is claimed.
+        claimed = getattr(audit.claim, statement.key) or broken[statement.key]
+        for each in statement.breaches(claimed, subject):
             yield statement.key, each
 
 

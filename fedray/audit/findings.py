@@ -98,6 +98,8 @@ class Finding(Document):
             return fine(value)
         if self.statement == "timer_hours":
             return down(value)
+        if self.statement == "keep_days":
+            return up(value)
         # Counts are exact, and the noise multiplier was given by the run.
         return given(value) if isinstance(value, float) else f"{value:,}"
 

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from fedray.audit.audit import Audit
+from fedray.audit.claims import Claim
 from fedray.audit.ledger_charges import Chargeable, run_of
 from fedray.audit.ledger_lines import (
     NAME,
@@ -52,7 +53,7 @@ from fedray.audit.ledger_lines import (
 )
 from fedray.audit.ledger_windows import WindowSpent, spent_in
 from fedray.base.chain import append_to_chain, read_chain
-from fedray.base.document import InJson
+from fedray.base.document import IfAny, InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.periods import PERIODS
 from fedray.base.result import Result
@@ -91,8 +92,10 @@ class Ledger(Result):
         period: str,
         unit: str = "device",
         observer: str = "models",
+        ensure: Claim | None = None,
     ) -> Self:
-        """Makes a ledger with a budget of each device, or of each person, and window.
+        """Makes a ledger with a budget of each device, or of each person, and window, and with a
+        claim that every run must ensure, if one is given.
 
         Args:
             path: directory of the ledger.
@@ -101,12 +104,15 @@ class Ledger(Result):
             period: length of a window, a key of PERIODS.
             unit: device or person.
             observer: party against whom privacy is spent, models or operator; see `Budget`.
+            ensure: claim that every run must ensure, or None.
 
         Raises:
             InputError: the ledger exists, or a value is out of range.
         """
         given: Any = {"epsilon": epsilon, "delta": delta, "period": period, "unit": unit}
-        budget = Budget(format=3, **given, observer=observer)  # pyright: ignore[reportArgumentType]
+        budget = Budget(
+            format=3, **given, observer=observer, ensured=ensure and ensure.to_document()
+        )  # pyright: ignore[reportArgumentType]
         place = local_path(path)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -162,6 +168,11 @@ class Ledger(Result):
         first = self.lines[0]
         assert isinstance(first, Budget), "another first line is refused"
         return first
+
+    @property
+    def ensured(self) -> IfAny[str | None]:
+        """Digest of the claim that every run must ensure; absent without one."""
+        return self.budget.ensured and self.budget.ensured["digest"]
 
     @property
     def unit(self) -> InJson[str]:
@@ -260,6 +271,7 @@ class Ledger(Result):
         days: float,
         noise: Collection[str],
         vocabularies: Sequence[Vocabulary] = (),
+        claim: Claim | None = None,
     ) -> Self:
         """Reserves the worst case of a run that is about to start.
 
@@ -270,12 +282,14 @@ class Ledger(Result):
             days: longest duration of the run, in days.
             noise: noise of all tasks, from `noise_of`.
             vocabularies: private vocabularies of all tasks.
+            claim: claim that the run ensures.
 
         Raises:
-            InputError: the run might exceed the budget of a window, or shares its noise with
-                another release; the ledger is as it was.
+            InputError: the run does not ensure the ledger's claim, might exceed the budget of a
+                window, or shares its noise with another release; the ledger is as it was.
         """
         with self._locked() as now:
+            now._check_ensured(claim and claim.digest)
             # The same run again releases the same models.
             lines = (now.charges | now.reservations).items()
             same = [n for n, each in lines if (each.run, each.start) == (run, start)]
@@ -333,11 +347,15 @@ class Ledger(Result):
             trained: training whose scenario the audit has; None for a run or log.
 
         Raises:
-            InputError: a trace has no mechanism and noise, or no owners for a budget of persons,
+            InputError: a run did not have to ensure the ledger's claim, a trace has no mechanism
+                and noise, or no owners for a budget of persons,
                 its days are unknown, it shares noise with another release, or a log may be a
                 charged release and has no name.
         """
         with self._locked() as now:
+            for audit in audits:
+                document = audit.trace.run if trained is None else trained.document
+                now._check_ensured(document.get("ensured", {}).get("digest"))
             # A training has noise of its own, so it leaves the reservation to its run.
             line = None if trained else now.reservation_of(run_of(audits[0]), start)
             promised = {} if line is None else now.reservations[line].windows
@@ -408,6 +426,17 @@ class Ledger(Result):
                     f"{number} of the ledger by {each.columns}, so one of them could count as two; "
                     "import both logs with the same columns"
                 )
+
+    def _check_ensured(self, digest: str | None) -> None:
+        """Raises InputError unless a run with a claim of this digest is under the ledger's claim,
+        if it has one."""
+        own = self.ensured
+        if own is not None and own != digest:
+            rule = "has no claim that it ensures" if digest is None else "ensures another claim"
+            raise InputError(
+                f"ledger {str(self.path)!r}: every run must ensure the claim "
+                f"{own[:12]}, and this one {rule}; run it with --ensure and that claim"
+            )
 
     def _check_noise(self, noise: Collection[str], allowed: Collection[int]) -> None:
         """Raises InputError if a line that is not allowed to has any of this noise."""

@@ -45,6 +45,12 @@ class Budget(_Line):
     observer: Literal["models", "operator"] = "models"
     """Party against whom privacy is spent: whoever gets the models and answers, or the operator of
     the server."""
+    ensured: Annotated[
+        dict[str, Any] | None,
+        # Left out without a claim, so that releases without such claims read the line.
+        Field(exclude_if=lambda ensured: ensured is None),
+    ] = None
+    """Claim that every run must ensure, as run.json records it."""
 
 
 class Promise(Table):

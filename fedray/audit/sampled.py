@@ -27,6 +27,10 @@ LEAST_PROBABILITY = 1e-12
 """Least probability of a round's number of drawn uploads, or of a more extreme number. Below it,
 the stated sampling is rejected."""
 SECRET = "Nobody but the server's trusted program learns who was drawn for a round, or how many."
+_REPEATED = (
+    "rounds with too many unresolved uploads were repeated, so that uploads are not drawn "
+    "independently of one another in the rounds that were committed"
+)
 APART = (
     "every round drew each stored upload with probability {:g}, independently and in secret, "
     "unless one of the {:,} rounds before had it"
@@ -69,15 +73,49 @@ def sampled(
     # If all uploads take part, nothing is drawn that could amplify.
     if uploads is None or uploads.takes_all:
         return None
-    rounds = trace.committed_rounds if enforced is None else enforced.rounds
-    turns = enforced or (MinSep(rounds, 1, rounds) if rounds else None)
-    sensitivity, event, reason = None, None, _refusal(trace, scenario, noise)
+    n = trace.committed_rounds
+    turns = enforced or (MinSep(n, 1, n) if n else None)
+    return _by_draws(scenario, strategy, noise, delta, turns, _refusal(trace, scenario, noise))
+
+
+def sampled_in_any_run(
+    scenario: Scenario, strategy: Strategy, noise: Noise, delta: float, turns: MinSep
+) -> Guarantee | None:
+    """Returns the guarantee of `sampled` that the schedule gives every run of a scenario.
+
+    Args:
+        scenario: the scenario.
+        strategy: the mechanism.
+        noise: noise of its runs.
+        delta: delta of epsilon.
+        turns: turns that the schedule and the rules ensure.
+    """
+    uploads = scenario.rounds.uploads
+    if uploads is None or uploads.takes_all:
+        return None
+    reason = _refusal_of_rules(scenario, noise)
+    return _by_draws(scenario, strategy, noise, delta, turns, reason)
+
+
+def _by_draws(
+    scenario: Scenario,
+    strategy: Strategy,
+    noise: Noise | None,
+    delta: float,
+    turns: MinSep | None,
+    reason: str,
+) -> Guarantee:
+    """Returns the guarantee of Poisson draws, unless there is a reason against it."""
+    uploads = scenario.rounds.uploads
+    assert uploads is not None
+    sensitivity, event = None, None
     # Uploads that are assigned independently stay where they are when another one is removed.
     is_equal = isinstance(uploads.schedule, CyclicPoissonSchedule) and not uploads.keeps_groups
     assumptions = (SECRET, ZERO_OUT) if is_equal else (SECRET,)
     # Without a round nothing was released, so there is nothing to state.
     if not reason and turns is not None:
         assert isinstance(noise, ServerNoise)
+        rounds = turns.rounds
         try:
             strategy.check_rounds(rounds)
             if isinstance(uploads.schedule, MinSepSchedule):
@@ -131,18 +169,30 @@ def _refusal(trace: Trace, scenario: Scenario, noise: Noise | None) -> str:
     uploads = scenario.rounds.uploads
     assert uploads is not None
     stated, probability = trace.run.get("sampling"), uploads.sampling_probability
-    # Amplification has conditions; any that fails is a reason.
     if stated != uploads.schedule.model_dump(mode="json"):
         return (
             f"run.json states the sampling {stated}, and the scenario has the schedule "
             f"{uploads.schedule.model_dump(mode='json')}, so nobody knows how rounds were drawn"
         )
+    if reason := _refusal_of_rules(scenario, noise):
+        return reason
+    if (trace.rounds["state"] != 0).any():
+        return _REPEATED
+    assert probability is not None, "rules without one are refused"
+    return _wrong_counts(trace, probability) or _wrong_uploads(trace, uploads)
+
+
+def _refusal_of_rules(scenario: Scenario, noise: Noise | None) -> str:
+    """Returns the reason why no run of a scenario is amplified by sampling; empty if one may be."""
+    uploads = scenario.rounds.uploads
+    assert uploads is not None
+    # Amplification has conditions; any that fails is a reason.
     if isinstance(uploads.schedule, MinSepSchedule) and uploads.windows > 1:
         return (
             "each of several upload windows draws its uploads in its own way, and a device may be "
             "in all; use one window"
         )
-    if probability is None:
+    if uploads.sampling_probability is None:
         return (
             "a round draws a fixed number of uploads of its group without replacement, and "
             "amplification is proven for Poisson samples only; use the schedule cyclic_poisson"
@@ -151,12 +201,7 @@ def _refusal(trace: Trace, scenario: Scenario, noise: Noise | None) -> str:
         return "amplification is accounted for where the server adds noise to sums of updates alone"
     if scenario.privacy.stop_at is not None:
         return "privacy.stop_at may end the run by who was drawn, which amplification keeps secret"
-    if uploads.unresolved_share or (trace.rounds["state"] != 0).any():
-        return (
-            "rounds with too many unresolved uploads were repeated, so that uploads are not drawn "
-            "independently of one another in the rounds that were committed"
-        )
-    return _wrong_counts(trace, probability) or _wrong_uploads(trace, uploads)
+    return _REPEATED if uploads.unresolved_share else ""
 
 
 def _wrong_counts(trace: Trace, probability: float) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from fedray.audit.guarantees import Guarantee, limits_at, of_limits
+from fedray.audit.guarantees import Guarantee, Limits, limits_at, of_limits
 from fedray.audit.noise import ServerNoise, permitted_noise
 from fedray.audit.questions import privacy_of_answers, vocabulary_cost
 from fedray.base.arrays import Float64Array
@@ -52,10 +52,14 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
         The enforced guarantee, whose sensitivity is that of the model. Without a proof, its event
         is None, and it has the reason.
     """
-    privacy, asks = scenario.privacy, scenario.analytics is not None
     # The times of later rounds do not matter: C is lower triangular, and a pattern of the rounds so
     # far is a pattern of the whole run that ends here.
-    limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
+    return bound_under(scenario, limits_at(scenario, *rounds))
+
+
+def bound_under(scenario: Scenario, limits: Limits) -> Guarantee:
+    """Returns an upper bound as `bound_so_far` for any rounds in which devices keep some limits."""
+    privacy, asks = scenario.privacy, scenario.analytics is not None
     spent: list[tuple[Any, float]] = []
     bound = Guarantee("enforced", None, None, None, privacy.delta, True, limits.reason)
     if scenario.training.enabled or not asks:

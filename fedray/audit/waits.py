@@ -1,6 +1,7 @@
 """Waits of devices between two participations, against which a timer is checked."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,16 @@ from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
 Waits = Iterator[tuple[Float64Array, UInt64Array, UInt32Array]]
+
+
+class Times(NamedTuple):
+    """Participations of whole devices, in order of device and time; [A] each."""
+
+    seconds: Float64Array
+    """Start of the round of each, seconds since start. Where rounds do not select devices together
+    it is the device's check-in, and in a log its first recorded time."""
+    device_ids: UInt64Array
+    rounds: UInt32Array
 
 
 def are_known(trace: Trace | ImportedTrace) -> bool:
@@ -48,6 +59,39 @@ def is_too_short(seconds: Float64Array, timer_hours: float) -> BoolArray:
         timer_hours: length of the timer.
     """
     return seconds < 3600.0 * timer_hours
+
+
+def times_of(trace: Trace | ImportedTrace, patterns: Patterns) -> Iterator[Times] | None:
+    """Returns every participation with its time, in parts of whole devices; None for a log that was
+    imported without times."""
+    if isinstance(trace, Trace):
+        return _times_of_run(trace)
+    return _times_of_log(trace, patterns) if are_known(trace) else None
+
+
+def _times_of_run(trace: Trace) -> Iterator[Times]:
+    selects_together = not (trace.is_buffered or trace.stores_uploads)
+    started = trace.rounds["started"][trace.rounds["state"] == 0]
+    for part in range(len(trace.run["parts"])):
+        columns = trace.columns(part)
+        rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
+        devices, rounds = columns["device_id"][rows], columns["round"][rows]
+        seconds = started[rounds] if selects_together else columns["checkin_time"][rows]
+        yield Times(seconds, devices, rounds)
+
+
+def _times_of_log(trace: ImportedTrace, patterns: Patterns) -> Iterator[Times]:
+    start = 0
+    for part, entry in enumerate(trace.run["parts"]):
+        times = trace.times(part)
+        assert times is not None
+        for devices, rows in patterns.blocks(start, start + entry["rows"]):
+            of_row = np.repeat(patterns.device_ids[devices], patterns.counts[devices])
+            seconds = times[0][rows.start - start : rows.stop - start]
+            # A device of a log may be in a later round first.
+            order = np.lexsort((seconds, of_row))
+            yield Times(seconds[order], of_row[order], patterns.rounds[rows][order])
+        start += entry["rows"]
 
 
 def _of_run(trace: Trace) -> Waits:

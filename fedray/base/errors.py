@@ -11,6 +11,7 @@
     └── RunFailed                      a failure during a run: exit code 1
         ├── Starved                    too few devices checked in to commit the requested rounds
         │   └── Unsustainable          the rules make that certain (also InputError): exit code 2
+        ├── Refused                    the first release was outside the claim to ensure
         ├── ShardLost                  a population shard died or stopped answering
         ├── AggregatorLost             the aggregator died or stopped answering
         ├── TrainerLost                a trainer died or stopped answering
@@ -171,6 +172,10 @@ class Starved(RunFailed):
 
 class Unsustainable(InputError, Starved):
     """Rules and population that cannot commit the requested rounds, whatever happens in the run."""
+
+
+class Refused(RunFailed):
+    """A run whose first release was outside the claim that it must ensure."""
 
 
 class ShardLost(RunFailed):

@@ -19,6 +19,7 @@ def answer(
     page: Path | None = None,
     figures: Path | None = None,
     trust_code: bool = False,
+    ensure: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Answer the question of a trace, with its error, coverage and privacy.
@@ -37,12 +38,16 @@ def answer(
     """
     from pyarrow.csv import write_csv
 
+    from fedray.audit.claims import read_claim
     from fedray.runs.answers import answer as answer_of
+    from fedray.runs.ensured import check_trace
     from fedray.runs.learning import scenario_of
     from fedray.trace.reader import Trace
 
     opened = Trace.open(trace)
     scenario = scenario_of(opened).with_overrides(*overrides) if overrides else None
+    if ensure is not None:
+        check_trace(read_claim(ensure), opened, scenario or scenario_of(opened))
     found = answer_of(opened, scenario=scenario, trust_code=trust_code)
     # A question that was not the run's own is not recorded with it.
     written = {} if overrides else {"answer": str(found.write())}

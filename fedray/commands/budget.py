@@ -39,6 +39,7 @@ def budget(
     period: str = "quarter",
     unit: str = "device",
     observer: str = "models",
+    ensure: Path | None = None,
     add: Path | None = None,
     claim: Path | None = None,
     release: str | None = None,
@@ -61,6 +62,7 @@ def budget(
         unit (device|person): unit of the budget, for a new ledger
         observer (models|operator): against whom it is spent, for a new ledger: whoever gets the
             models, or the operator of the server
+        ensure (TOML): claim that every run must ensure, for a new ledger
         add (TRACE|URI): run, training or log to charge; a second time changes nothing
         claim (TOML): mechanism and noise of a log, as a claim
         release (NAME): name of a log's release; that of a charge corrects the charge
@@ -79,12 +81,15 @@ def budget(
             if value is not None:
                 rule = "is about a charge, but none is made"
                 raise InputError.of(name, str(value), rule, "give the log or run by `add=TRACE`")
-    if epsilon is None and delta is not None:
-        rule = "is for a new ledger, whose epsilon is given too"
-        raise InputError.of("delta", delta, rule, "leave it out")
+    for name, value in (("delta", delta), ("ensure", ensure)):
+        if epsilon is None and value is not None:
+            rule = "is for a new ledger, whose epsilon is given too"
+            shown = str(value) if isinstance(value, Path) else value
+            raise InputError.of(name, shown, rule, "leave it out")
     if epsilon is not None:
         delta = demanded("delta", delta, "must be given")
-        found = Ledger.create(ledger, epsilon, delta, period, unit, observer)
+        claimed = None if ensure is None else read_claim(ensure)
+        found = Ledger.create(ledger, epsilon, delta, period, unit, observer, claimed)
     else:
         found = Ledger.open(ledger, head)
     if add is not None:

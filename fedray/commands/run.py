@@ -28,6 +28,7 @@ def run(
     place: list[str] | None = None,
     trust_code: bool = False,
     tensorboard: Path | None = None,
+    ensure: Path | None = None,
     ledger: Path | None = None,
     start: str | None = None,
     as_json: bool = False,
@@ -44,8 +45,10 @@ def run(
         start (DAY): day on which the run starts in the ledger (UTC); default: today
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
+    from fedray.audit.claims import read_claim
     from fedray.runs.budgeted import reserved
-    from fedray.runs.pipeline import complete_run, recorded_scenario
+    from fedray.runs.ensured import guard_of
+    from fedray.runs.pipeline import complete_run, ensured_claim, recorded_scenario
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
     from fedray.trace.stored import StoredRun
@@ -53,10 +56,13 @@ def run(
 
     day = day_of(start)
     placement = placement_of(place)
-    checked = value = None
+    checked = value = guard = None
+    claim = None if ensure is None else read_claim(ensure)
     if scenario is not None:
         checked = read_checked(scenario, overrides or (), trust_code)
         value = checked.scenario
+        # A run that continues is checked as it was started.
+        guard = None if claim is None else guard_of(claim, checked)
     if tensorboard is not None and isinstance(value, SeveralTasks):
         raise InputError(
             "--tensorboard would write the curves of several tasks over one another; leave it out, "
@@ -88,13 +94,17 @@ def run(
             trace = None
             if is_resumed and value is not None:
                 trace = complete_run(directory, value)
+            if trace is not None:
+                ensured_claim(directory, claim)
             is_new = trace is None
             if trace is None and is_resumed and (value is None or has_begun(directory)):
+                claim = ensured_claim(directory, claim)
                 kept = None if ledger is None else recorded_scenario(directory)
-                held = reserve(kept)
+                held = reserve(kept, claim=claim)
                 trace = _continued(directory, placement, value, listen, trust_code, held)
             if trace is None:
-                trace = _started(checked, placement, directory, listen, reserve)
+                reserve = partial(reserve, claim=claim)
+                trace = _started(checked, placement, directory, listen, reserve, guard)
         show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
         try:
             with stored.named() if stored else contextlib.nullcontext():
@@ -123,7 +133,12 @@ def _charge(ledger: Path, trace: Any, day: Any) -> None:
 
 
 def _started(
-    checked: Any, placement: Any, directory: Path, listen: Callable[[Any], None], reserve: Any
+    checked: Any,
+    placement: Any,
+    directory: Path,
+    listen: Callable[[Any], None],
+    reserve: Any,
+    guard: Any,
 ) -> Any:
     from fedray.runs.pipeline import run_checked
 
@@ -140,7 +155,7 @@ def _started(
             if not IS_QUIET.get():
                 say_supply(checked.scenario)
 
-        return run_checked(checked.scenario, placement, directory, listen, on_start)
+        return run_checked(checked.scenario, placement, directory, listen, on_start, guard)
 
 
 def _continued(
@@ -170,9 +185,10 @@ def print_run(trace: Any, as_json: bool) -> None:
 
     Raises:
         RunFailed: the page could not be written.
-        Exit: the run starved.
+        Exit: the run starved, a release was refused, or its claim does not hold.
     """
     from fedray.audit.auditing import audit_trace
+    from fedray.commands.frame.auditing import exit_by_claim
     from fedray.report.page import write_own_page
     from fedray.report.table import Paragraph
     from fedray.report.terminal import short_audit_text, training_text
@@ -209,6 +225,7 @@ def print_run(trace: Any, as_json: bool) -> None:
         if answers is not None:
             print_line(f"answers {trace.path / 'answer.html'}")
     _exit_by({"": trace}, problem)
+    exit_by_claim(audit)
 
 
 def print_run_of_tasks(found: Any, as_json: bool) -> None:
@@ -274,9 +291,9 @@ def _exit_by(traces: dict[str, Any], problem: str) -> None:
     if problem:
         raise RunFailed(problem)
     ended = {name: trace.run["ended"] for name, trace in traces.items()}
-    starved = {name: text for name, text in ended.items() if text.startswith("starved")}
-    for name, text in starved.items():
+    cut = {n: text for n, text in ended.items() if text.startswith(("starved", "refused"))}
+    for name, text in cut.items():
         print_line(f"fedray: task {name}: {text}" if name else f"fedray: {text}", err=True)
     # The traces are complete, but scripts must see that rounds are missing.
-    if starved:
+    if cut:
         raise typer.Exit(1)

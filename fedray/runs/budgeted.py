@@ -39,6 +39,7 @@ def reserved(
     *,
     worst: Sequence[MinSep] | None = None,
     is_resumed: bool = False,
+    claim: Claim | None = None,
 ) -> Iterator[Callable[[], None]]:
     """Within: the worst case of a run is reserved in a ledger, if one is given.
 
@@ -54,14 +55,16 @@ def reserved(
         placement: workers of the run, whose aggregator may draw its noise on a GPU.
         worst: `worst_participation` of each task; None to compute them.
         is_resumed: whether the run continues, under its open reservation if there is one.
+        claim: claim that the run ensures, which a ledger may demand.
 
     Yields:
         Function to call when devices take part: from then on models may have been released, so the
         reservation stays even if the run fails for a mistake, such as damaged data.
 
     Raises:
-        InputError: the run might exceed the budget, its worst case has no bound, it shares its
-            noise with another release, or the budget is of persons and the scenario has no owners.
+        InputError: the run does not ensure the ledger's claim, might exceed the budget, its worst
+            case has no bound, it shares its noise with another release, or the budget is of persons
+            and the scenario has no owners.
     """
     begun: list[None] = []
     if ledger is None:
@@ -86,7 +89,7 @@ def reserved(
     day = start or datetime.now(UTC).date()
     device = "cuda" if placement is not None and placement.aggregator_gpus else "cpu"
     noise = [each for task in tasks for each in noise_of(task, device)]
-    found = opened.reserve(scenario.digest, promises, day, days, noise, vocabularies)
+    found = opened.reserve(scenario.digest, promises, day, days, noise, vocabularies, claim)
     try:
         yield lambda: begun.append(None)
     except InputError:

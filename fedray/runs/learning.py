@@ -93,6 +93,7 @@ def train(
     *,
     is_resumed: bool = False,
     trust_code: bool = False,
+    ensured: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
     """Trains a model on the participations of a trace.
 
@@ -109,6 +110,8 @@ def train(
         on_progress: function that is called with the progress after every round.
         is_resumed: whether to continue from the last checkpoint of a training with this `out`.
         trust_code: whether the code of a custom task that came with the trace may be run.
+        ensured: claim that the training ensures (`Claim.to_document`), for its record; the caller
+            has checked it.
 
     Raises:
         InputError: the scenario has another population, `out` cannot be used, or the code is not
@@ -144,6 +147,7 @@ def train(
                 is_resumed=is_resumed,
                 on_progress=on_progress,
                 trace=opened,
+                ensured=ensured,
             ),
         )
     except (FedrayError, KeyboardInterrupt) as error:
@@ -569,8 +573,15 @@ class _Start:
     """Evaluations of the model by devices of other tasks."""
     trace: Trace | None = None
     """The trace, if it is complete."""
+    ensured: Mapping[str, Any] | None = None
+    """Claim that the training ensures, as it is recorded."""
     shards: Callable[[float], int] = lambda _: 0
     """Number of shards for a number of CPUs, which a live training reserves too."""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Keys of training.json and unfinished.json on the claim."""
+        return {} if self.ensured is None else {"ensured": self.ensured}
 
 
 @dataclass
@@ -721,6 +732,7 @@ class _Training:
             "rounds": self._loop.next_round,
             "seed": self._scenario.training_seed,
             **self._scenario.to_document(),
+            **self._start.document,
             "aggregator_device": str(model["device"]),
             "trainer_device": self._loop.trainer_kind,
             "devices_at_once": self._loop.devices_at_once,
@@ -790,7 +802,8 @@ def _training(start: _Start) -> Iterator[_Training]:
         if not start.is_resumed:
             # The trace of a live training is not complete yet.
             where = {} if start.trace is None else {"trace": str(start.trace.path.resolve())}
-            run = write_unfinished(partial, {**scenario.to_document(), **where})
+            document = {**scenario.to_document(), **where, **start.document}
+            run = write_unfinished(partial, document)
             for table in scenario.training_files:
                 writer.save_content(table.content_name, table.content)
                 if isinstance(table, PythonFile):

@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
+from fedray.audit.claims import Claim, claim_of_document
 from fedray.base.errors import CheckpointError, FedrayError, InputError
 from fedray.base.storage import Bucket, is_of_bucket, local_path
 from fedray.clients.data.factory import build_index
 from fedray.runs import learning, simulation
 from fedray.runs.calibrated import calibrated
+from fedray.runs.ensured import guard_of
 from fedray.runs.evaluations import Evaluations, check_metrics
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
 from fedray.runs.preflight import preflight
@@ -32,6 +34,7 @@ from fedray.trace.stored import StoredRun
 from fedray.trace.trained import TRAINING
 from fedray.trace.unfinished import read_unfinished
 from fedray.wire.messages import ProgressListener
+from fedray.wire.protocols import ReleaseGuard
 
 
 @overload
@@ -41,6 +44,8 @@ def run_scenario(
     out: str | Path | None = None,
     on_progress: ProgressListener | None = None,
     on_start: Callable[[], None] | None = None,
+    *,
+    ensure: Claim | None = None,
 ) -> Trace: ...
 @overload
 def run_scenario(
@@ -49,6 +54,8 @@ def run_scenario(
     out: str | Path | None = None,
     on_progress: ProgressListener | None = None,
     on_start: Callable[[], None] | None = None,
+    *,
+    ensure: Claim | None = None,
 ) -> TasksRun: ...
 def run_scenario(
     scenario: Scenario | SeveralTasks,
@@ -56,6 +63,8 @@ def run_scenario(
     out: str | Path | None = None,
     on_progress: ProgressListener | None = None,
     on_start: Callable[[], None] | None = None,
+    *,
+    ensure: Claim | None = None,
 ) -> Trace | TasksRun:
     """Simulates a scenario and, if its training is enabled, trains its model at the same time. The
     models of several tasks are trained after the simulation.
@@ -69,19 +78,24 @@ def run_scenario(
             default one under runs/.
         on_progress: called with the progress of simulation and training.
         on_start: called when the shards are ready.
+        ensure: claim that the rules of the scenario must ensure, and that every release is checked
+            against before it is made. A release outside it ends the run, as `run["ended"]` says.
 
     Raises:
+        InputError: the rules do not ensure the claim; nothing was started.
+        Refused: the first release is outside the claim.
         FedrayError: see `simulate` and `train`. After a checkpoint, `resume_run` continues.
     """
     if out is not None and is_of_bucket(out):
 
         def run(local: Path) -> Any:
-            return run_scenario(scenario, placement, local, on_progress, on_start)
+            return run_scenario(scenario, placement, local, on_progress, on_start, ensure=ensure)
 
         return _in_bucket(out, run, is_resumed=False)
     # Reading the data may take minutes, so this is checked first.
     checked = preflight(scenario)
-    return run_checked(checked.scenario, placement, out, on_progress, on_start)
+    guard = None if ensure is None else guard_of(ensure, checked)
+    return run_checked(checked.scenario, placement, out, on_progress, on_start, guard)
 
 
 def run_checked(
@@ -90,8 +104,9 @@ def run_checked(
     out: str | Path | None,
     on_progress: ProgressListener | None,
     on_start: Callable[[], None] | None,
+    guard: ReleaseGuard | None = None,
 ) -> Any:
-    """Runs a scenario of a `Preflight`; see `run_scenario`."""
+    """Runs a scenario of a `Preflight`, with the guard of its claim; see `run_scenario`."""
     # Choosing the placement may train devices, which need their data; and errors in data are
     # reported before the simulation.
     for task in tasks_of(scenario):
@@ -108,10 +123,12 @@ def run_checked(
     simulation.check_memory(scenario, placement)
     directory = local_path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
-        return simulate_checked(scenario, placement, directory, on_progress, on_start)
+        return simulate_checked(scenario, placement, directory, on_progress, on_start, guard=guard)
     started = _live(scenario, placement, directory, on_progress, time_of_devices)
     with started as live:
-        trace = simulate_checked(scenario, placement, directory, on_progress, on_start, live.add)
+        trace = simulate_checked(
+            scenario, placement, directory, on_progress, on_start, live.add, guard
+        )
         live.finish(trace)
     return trace
 
@@ -123,6 +140,7 @@ def resume_run(
     on_progress: ProgressListener | None = None,
     *,
     trust_code: bool = False,
+    ensure: Claim | None = None,
 ) -> Trace | TasksRun:
     """Continues a run of one task or several from its last checkpoint: simulation, training or
     both. The traces equal an uninterrupted run's.
@@ -133,16 +151,19 @@ def resume_run(
         scenario: scenario of the run; None to use the recorded one.
         on_progress: called with the progress of simulation and training.
         trust_code: whether code in the directory may be run if `scenario` is not given.
+        ensure: claim that the run was started with; None to use the recorded one, if it has one.
 
     Raises:
-        CheckpointError: the directory holds no unfinished run, or one of another scenario.
+        CheckpointError: the directory holds no unfinished run, or one of another scenario or claim.
         InputError: the code is not trusted.
         FedrayError: see `run_scenario`.
     """
     if is_of_bucket(directory):
 
         def run(local: Path) -> Any:
-            return resume_run(local, placement, scenario, on_progress, trust_code=trust_code)
+            return resume_run(
+                local, placement, scenario, on_progress, trust_code=trust_code, ensure=ensure
+            )
 
         return _in_bucket(directory, run, is_resumed=True)
     has_tasks = _is_unfinished_run_of_tasks(directory)
@@ -153,6 +174,7 @@ def resume_run(
                 "several tasks; leave the scenario out"
             )
         scenario = calibrated(scenario)
+    claim = ensured_claim(directory, ensure)
     if has_tasks or isinstance(scenario, SeveralTasks):
         several: Any = scenario
         return _resume_tasks(directory, placement, several, on_progress, trust_code)
@@ -167,11 +189,14 @@ def resume_run(
     time_of_devices = DeviceTime(kept)
     placement = _resolved(kept, placement, time_of_devices)
     out = finished_directory(partial)
+    guard = None if claim is None else guard_of(claim, preflight(kept))
     if not kept.training.enabled:
-        return resume(out, placement, scenario, on_progress, trust_code=trust_code)
+        return resume(out, placement, scenario, on_progress, trust_code=trust_code, guard=guard)
     started = _live(kept, placement, out, on_progress, time_of_devices, is_resumed=True)
     with started as live:
-        trace = resume(out, placement, scenario, on_progress, live.add, trust_code=trust_code)
+        trace = resume(
+            out, placement, scenario, on_progress, live.add, trust_code=trust_code, guard=guard
+        )
         live.finish(trace)
     return trace
 
@@ -245,6 +270,25 @@ def recorded_scenario(directory: str | Path) -> Scenario | SeveralTasks:
         return learning.scenario_of(Trace.open(directory))
     kind = SeveralTasks if _is_unfinished_run_of_tasks(directory) else Scenario
     return read_unfinished_scenario(directory, None, kind)[1]
+
+
+def ensured_claim(directory: str | Path, given: Claim | None = None) -> Claim | None:
+    """Returns the claim that a run, complete or not, must ensure, given its `out`; None without
+    one. Raises CheckpointError if the given claim is another one."""
+    place = Path(directory)
+    if is_of_tasks(place):
+        document = TasksRun.open(place).document
+    elif (place / RUN_FILE).exists():
+        document = Trace.open(place).run
+    else:
+        place, document, _ = read_unfinished(place.absolute())
+    kept = document.get("ensured")
+    if given is not None and (kept is None or kept["digest"] != given.digest):
+        started = "without a claim to ensure" if kept is None else "with another claim to ensure"
+        raise CheckpointError(
+            f"{str(directory)!r} was started {started}; leave the claim out, or start a new run"
+        )
+    return None if kept is None else claim_of_document(kept, str(place), place)
 
 
 def _resolved(

@@ -16,7 +16,14 @@ from typing import Any, TypeVar, overload
 from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt32Array, UInt64Array
-from fedray.base.errors import CheckpointError, FedrayError, InputError, RunFailed, Starved
+from fedray.base.errors import (
+    CheckpointError,
+    FedrayError,
+    InputError,
+    Refused,
+    RunFailed,
+    Starved,
+)
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, shard_count, start_shards
 from fedray.mechanisms.triangular import MatrixFile
@@ -50,6 +57,7 @@ from fedray.wire.messages import (
     ShardPart,
     settlements_of_devices,
 )
+from fedray.wire.protocols import ReleaseGuard
 
 CommitListener = Callable[[int, UInt64Array, UInt32Array], None]
 """Called with every committed round in order: its number, its accepted devices [A], sorted, and the
@@ -126,17 +134,21 @@ def simulate_checked(
     on_progress: ProgressListener | None,
     on_start: Callable[[], None] | None,
     on_commit: CommitListener | None = None,
+    guard: ReleaseGuard | None = None,
 ) -> Any:
-    """Simulates a scenario that `check_sustainable` has passed; see `simulate`."""
+    """Simulates a scenario that `check_sustainable` has passed; see `simulate`. A guard is for a
+    scenario of one task."""
     placement = (placement or Placement()).resolved(scenario.device_ids)
     check_memory(scenario, placement)
     with _writer_of(scenario, out or new_directory(scenario.name)) as writer:
-        run = write_unfinished(writer.partial, scenario.to_document())
+        guarded = {} if guard is None else guard.document
+        run = write_unfinished(writer.partial, {**scenario.to_document(), **guarded})
         journal = Journal(writer.partial, run)
         # A resumed run finds the files of all tasks here.
         for task in tasks_of(scenario):
             save_contents(task.scenario, writer)
-        simulation = _Simulation(scenario, placement, writer, journal, on_progress, on_commit)
+        listeners = on_progress, on_commit
+        simulation = _Simulation(scenario, placement, writer, journal, *listeners, guard)
         path = simulation.run({}, on_start)
     return TasksRun.open(path) if isinstance(scenario, SeveralTasks) else Trace.open(path)
 
@@ -149,6 +161,7 @@ def resume(
     on_commit: CommitListener | None = None,
     *,
     trust_code: bool = False,
+    guard: ReleaseGuard | None = None,
 ) -> Trace:
     """Continues a simulation from its last checkpoint. The trace is that of an uninterrupted one.
 
@@ -160,13 +173,22 @@ def resume(
         on_commit: called with the accepted devices of every committed round, from the first one.
         trust_code: whether the code of a custom availability or task in the directory may be run if
             `scenario` is not given.
+        guard: guard of the releases, if the simulation was started with one.
 
     Raises:
         CheckpointError: the directory holds no unfinished run, or one of another scenario.
         InputError: the code is not trusted.
         FedrayError: see `simulate`.
     """
-    path = resume_any(directory, placement, scenario, on_progress, on_commit, trust_code=trust_code)
+    path = resume_any(
+        directory,
+        placement,
+        scenario,
+        on_progress,
+        on_commit,
+        trust_code=trust_code,
+        guard=guard,
+    )
     return Trace.open(path)
 
 
@@ -179,6 +201,7 @@ def resume_any(
     kind: type[Scenario | SeveralTasks] = Scenario,
     *,
     trust_code: bool,
+    guard: ReleaseGuard | None = None,
 ) -> Path:
     """Continues a simulation of one task or several; see `resume`. Returns the directory of its
     output."""
@@ -192,7 +215,8 @@ def resume_any(
     with _writer_of(kept, out, is_resumed=True) as writer:
         journal = Journal(partial, run)
         state = journal.load()
-        return _Simulation(kept, placement, writer, journal, on_progress, on_commit).run(state)
+        listeners = on_progress, on_commit
+        return _Simulation(kept, placement, writer, journal, *listeners, guard).run(state)
 
 
 _Kind = TypeVar("_Kind", bound=Scenario | SeveralTasks)
@@ -307,6 +331,7 @@ class _Simulation:
     _journal: Journal
     _on_progress: ProgressListener | None
     _on_commit: CommitListener | None
+    _guard: ReleaseGuard | None
 
     def __post_init__(self) -> None:
         self._tasks = tasks_of(self._scenario)
@@ -336,6 +361,7 @@ class _Simulation:
             if on_start is not None:
                 on_start()
             coordinator = coordinator_of(self._scenario, shards)
+            coordinator.tasks[0].guard = self._guard
             # In a resumed run, shards and listeners need the earlier settlements.
             if state:
                 self._take_up(state, coordinator, shards)
@@ -355,9 +381,10 @@ class _Simulation:
     ) -> None:
         """Sends earlier settlements to the shards, and earlier commits to their listener."""
         coordinator.load(state)
-        for settlement, accepted in _commits_before(self._journal, shards):
-            coordinator.remember(settlement.task, accepted)
+        for settlement in _commits_before(self._journal, shards):
+            coordinator.remember(settlement)
             if self._on_commit is not None:
+                accepted = settlement.accepted_device_ids
                 self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
 
     def _to_the_end(
@@ -390,6 +417,9 @@ class _Simulation:
                         self._on_commit(round_index, event.accepted_device_ids, versions)
                 self._tell(coordinator, event.record.closed)
         coordinator.finish()
+        ended = coordinator.tasks[0].stopped
+        if ended.startswith("refused") and not coordinator.tasks[0].round_index:
+            raise Refused(f"{ended}; nothing was released")
 
     def _tell(self, coordinator: RoundLoop, seconds: float) -> None:
         """Reports the progress after a number of simulated seconds."""
@@ -465,6 +495,7 @@ class _Simulation:
         document = {
             "ended": rounds.ended,
             **more,
+            **({} if self._guard is None else self._guard.document),
             **scenario.to_document(),
             **self._how_it_went(coordinator, shards),
             **_classes_document(scenario, writer.class_counts),
@@ -499,8 +530,8 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
     """
     try:
         yield
-    except Starved:
-        # The run would starve again if it were resumed.
+    except (Starved, Refused):
+        # The run would end in the same way if it were resumed.
         writer.discard()
         raise
     except (FedrayError, KeyboardInterrupt) as error:
@@ -510,18 +541,9 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
         raise with_resume_hint(error, writer.directory) from None
 
 
-def _commits_before(
-    journal: Journal, shards: Sequence[ShardWorker]
-) -> Iterator[tuple[Settlement, UInt64Array]]:
-    """Sends the settlements of a journal to the shards, and yields the committed rounds.
-
-    Args:
-        journal: earlier settlements.
-        shards: shards of the population.
-
-    Yields:
-        The settlements of committed rounds in order, with their accepted devices [A].
-    """
+def _commits_before(journal: Journal, shards: Sequence[ShardWorker]) -> Iterator[Settlement]:
+    """Sends the settlements of a journal to the shards, and yields those of committed rounds, in
+    order."""
     pending: list[Pending[None]] = []
     for batch in journal.batches():
         # While the shards apply a batch, the next one is read.
@@ -533,8 +555,7 @@ def _commits_before(
         ]
         for settlement in batch:
             if settlement.is_of_commit:
-                is_accepted = settlement.outcomes == Outcome.ACCEPTED
-                yield settlement, settlement.device_ids[is_accepted]
+                yield settlement
     for answer in pending:
         answer.result()
 

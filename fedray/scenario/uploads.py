@@ -1,6 +1,7 @@
 """The table `rounds.uploads`: devices upload once, and a program on the server trains on stored
 uploads."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, Tag
@@ -120,6 +121,13 @@ class Uploads(Table):
         or min_sep."""
     round_minutes: Annotated[float, Field(gt=0, le=87_840)] = 1.0
     """Minutes that an attempt at a round takes on the server."""
+    keep_days: Annotated[
+        float | None,
+        # Left out at its default, so that scenarios without the key keep their digest.
+        Field(gt=0, le=3660, exclude_if=lambda days: days is None),
+    ] = None
+    """Days after which a stored upload expires: a round that starts later never draws it. Default:
+    uploads do not expire."""
     unresolved_share: Annotated[float, Field(ge=0, lt=1 / ONE_IN)] = 0.0
     """Stress: probability that an upload that was drawn cannot be read. A round with more than a
         tenth of such uploads fails, and is repeated with another draw."""
@@ -134,6 +142,12 @@ class Uploads(Table):
         # The first windows get one more round each, until the remainder is used up.
         least, more = divmod(count, self.windows)
         return [least + (window < more) for window in range(self.windows)]
+
+    @property
+    def keep_seconds(self) -> float:
+        """Seconds for which an upload is kept once it is complete; infinite if it does not
+        expire."""
+        return math.inf if self.keep_days is None else 86_400.0 * self.keep_days
 
     @property
     def takes_all(self) -> bool:

@@ -119,6 +119,11 @@ class Settlement:
         return not self.is_of_uploads and (has_accepted or not self.device_ids.size)
 
     @property
+    def accepted_device_ids(self) -> UInt64Array:
+        """Devices whose reports were used [A], sorted unless rounds are buffered."""
+        return self.device_ids[self.outcomes == Outcome.ACCEPTED]
+
+    @property
     def has_arrived(self) -> BoolArray:
         """Whether each report arrived before the attempt closed [S], committed or not."""
         # A device cannot know that its report was not used, so it counts both.

@@ -1,6 +1,6 @@
 """Protocols between clients and server; the workers in `clients/workers.py` implement them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from fedray.base.arrays import Float32Array, UInt64Array
@@ -23,6 +23,27 @@ Kept = Any
 """Handle of an array that stays with the worker that made it; see `call_and_keep`."""
 History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
 """Yields all settlements so far of a range of devices [first, end), batch by batch."""
+
+
+class ReleaseGuard(Protocol):
+    """Decides before every release of a run whether it may be made."""
+
+    document: Mapping[str, Any]
+    """Keys of run.json and unfinished.json on the guard."""
+
+    def refusal(self, settlement: Settlement, started: float) -> str:
+        """Returns why the next round may not be released. If it may, the result is empty and the
+        round counts as released.
+
+        Args:
+            settlement: settlement of the round, with the outcomes of a committed one.
+            started: start of the round, seconds since start.
+        """
+        ...
+
+    def add(self, settlement: Settlement, started: float) -> None:
+        """Counts a round that was released before a resumption; in order."""
+        ...
 
 
 class Shard(Protocol):

@@ -10,7 +10,7 @@ from fedray.base.rng import Stream, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.several_tasks import tasks_of
 from fedray.trace.checkpoints import prefixed, under
-from fedray.wire.messages import CheckIns, Outcome, RoundRecord
+from fedray.wire.messages import CheckIns, RoundRecord
 from fedray.wire.protocols import Shard
 from .buffer import EXHAUSTED, Buffer, BufferRules
 from .coordinator import ClosedRound, RoundLoop
@@ -51,13 +51,12 @@ class BufferedCoordinator(RoundLoop):
             return None
         (task,) = self.tasks
         settlement = self._buffer.release()
-        accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
         if task.is_late(time):
             task.starve(time)
-        is_committed = not task.starved and task.may_commit(accepted)
+        is_committed = not task.starved and task.may_commit(settlement, task.opened)
         if not is_committed:
             settlement = without_commit(settlement)
-            accepted = accepted[:0]
+        accepted = settlement.accepted_device_ids
         self._shards.tell(settlement)
         # A buffer opens when the one before it is released.
         opened, task.opened = task.opened, time

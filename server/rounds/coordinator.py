@@ -164,10 +164,9 @@ class RoundLoop:
         """Keys of run.json on the making of the trace: the number of windows of each sampler."""
         return {"samplers": self._samplers.document}
 
-    def remember(self, task: int, accepted_device_ids: UInt64Array) -> None:
-        """Takes up a round of a task that was committed before a resumption, with its accepted
-        devices [A]; in order."""
-        self.tasks[task].remember(accepted_device_ids)
+    def remember(self, settlement: Settlement) -> None:
+        """Takes up the settlement of a round that was committed before a resumption; in order."""
+        self.tasks[settlement.task].remember(settlement)
 
     def finish(self) -> None:
         """Sends the remaining settlements to the shards; called once, after the last round."""
@@ -282,10 +281,10 @@ class CohortTask(TaskRounds):
         self.shared: Policies = replace(policies, each=of_time)
         self.filter = filter_of(self.scenario)
 
-    def remember(self, accepted_device_ids: UInt64Array) -> None:
-        super().remember(accepted_device_ids)
+    def remember(self, settlement: Settlement) -> None:
+        super().remember(settlement)
         if self.filter is not None:
-            self.filter.add(accepted_device_ids)
+            self.filter.add(settlement.accepted_device_ids)
 
     def ready_time(self, record: RoundRecord) -> float:
         """Returns the time at which the round after an attempt may start, seconds since start. An
@@ -394,11 +393,10 @@ class Coordinator(RoundLoop):
         # The end of the run and the budget decide before any shard is informed, because a refused
         # round ends as an abandoned one.
         is_late = task.is_late(reporting.closed)
-        if reporting.is_committed and (
-            is_late or not task.may_commit(reporting.accepted_device_ids)
-        ):
+        if reporting.is_committed and (is_late or not task.may_commit(reporting.settlement, time)):
             reporting = withheld(reporting)
         settlements = self._settle(task, selected, reporting)
+        accepted = reporting.settlement.accepted_device_ids
         record = RoundRecord(
             round_index=task.round_index,
             opened=task.opened,
@@ -406,13 +404,13 @@ class Coordinator(RoundLoop):
             closed=reporting.closed,
             selected=int(selected.device_ids.size),
             reported=reporting.reported,
-            accepted=int(reporting.accepted_device_ids.size),
+            accepted=int(accepted.size),
             is_committed=reporting.is_committed,
             eligible_estimate=task.census.eligible,
         )
         if record.is_committed and task.filter is not None:
-            task.filter.add(reporting.accepted_device_ids)
-        return ClosedRound(record, reporting.accepted_device_ids, settlements, task.place)
+            task.filter.add(accepted)
+        return ClosedRound(record, accepted, settlements, task.place)
 
     def _settle(
         self, task: CohortTask, selected: Selected, reporting: Reporting

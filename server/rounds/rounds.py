@@ -163,8 +163,6 @@ class Reporting:
     """Time at which the round closed, seconds since start."""
     reported: int
     """Number of devices that reported, late ones included."""
-    accepted_device_ids: UInt64Array
-    """[A], sorted; empty for an abandoned round."""
     settlement: Settlement
     """Message to the shards."""
     busy_until: Float64Array
@@ -307,7 +305,6 @@ def resolve_reporting(
         is_committed=closing.is_committed,
         closed=closing.time,
         reported=int(np.count_nonzero(reports)),
-        accepted_device_ids=selected.device_ids[outcomes == Outcome.ACCEPTED],
         settlement=settlement,
         busy_until=free,
         attempted=attempted,
@@ -323,7 +320,6 @@ def withheld(reporting: Reporting) -> Reporting:
     return replace(
         reporting,
         is_committed=False,
-        accepted_device_ids=np.empty(0, np.uint64),
         settlement=without_commit(reporting.settlement),
     )
 

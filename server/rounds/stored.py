@@ -35,7 +35,7 @@ from fedray.wire.protocols import Shard
 from .closing import Closing
 from .coordinator import ClosedRound, RoundLoop, Settled, WindowOver
 from .pace import UploadPace
-from .rounds import RoundRules, Selected, draw_fates, resolve_reporting
+from .rounds import RoundRules, Selected, draw_fates, resolve_reporting, without_commit
 from .schedules import Unresolved, schedule_of
 from .task import Supply, TaskRounds
 
@@ -260,17 +260,25 @@ class StoredCoordinator(RoundLoop):
         first_round = task.round_index
         failures = 0
         while task.round_index < first_round + count:
+            # Rounds on the server are drawn one after the other.
+            opened = (window + 1) * self._uploads.seconds
+            started = max(opened, task.records[-1].closed if task.records else 0.0)
             eligible = self._schedule.eligible(task.round_index)
+            # An upload is complete before its window ends, so no age is negative.
+            is_kept = started - stored.report_times[eligible] <= self._uploads.keep_seconds
+            expired, eligible = int(np.count_nonzero(~is_kept)), eligible[is_kept]
             least = self._schedule.least_eligible()
             if eligible.size < least:
+                kept = f", and {expired} have expired" if expired else ""
+                longer = "rounds.uploads.keep_days" if expired else "rounds.uploads.window_hours"
                 self._starve(
                     f"upload window {window} stored {stored.device_ids.size} uploads, so that "
-                    f"{eligible.size} are eligible in round {task.round_index}, fewer than "
-                    f"rounds.report_goal={least}; lower it, or raise rounds.uploads.window_hours "
+                    f"{eligible.size} are eligible in round {task.round_index}{kept}, fewer than "
+                    f"rounds.report_goal={least}; lower it, or raise {longer} "
                     f"or population.devices={self._scenario.population.devices}"
                 )
                 return
-            closed = self._draw_round(stored, window, eligible)
+            closed = self._draw_round(stored, eligible, opened, started)
             # A failed attempt keeps its number, so the next draw of this round differs.
             task.note(closed.record)
             yield closed
@@ -294,8 +302,11 @@ class StoredCoordinator(RoundLoop):
             raise Starved(reason)
         self._task.starved = reason
 
-    def _draw_round(self, stored: Stored, window: int, eligible: Int64Array) -> ClosedRound:
-        """Makes one attempt at a round from the eligible uploads, after the previous round."""
+    def _draw_round(
+        self, stored: Stored, eligible: Int64Array, opened: float, started: float
+    ) -> ClosedRound:
+        """Makes one attempt at a round from the eligible uploads. `opened` is the end of their
+        window, and `started` the time of the draw, seconds since start."""
         task = self._task
         drawn = self._schedule.draw(eligible, self._attempt)
         device_ids = stored.device_ids[drawn]
@@ -303,13 +314,11 @@ class StoredCoordinator(RoundLoop):
         is_unresolved = self._unresolved.among(device_ids, self._attempt)
         unresolved = int(np.count_nonzero(is_unresolved))
         is_committed = unresolved <= most_unresolved(drawn.size)
-        accepted = device_ids[~is_unresolved] if is_committed else np.empty(0, np.uint64)
-        is_committed = is_committed and task.may_commit(accepted)
         kept = Outcome.ACCEPTED if is_committed else Outcome.ABANDONED
         outcomes = np.where(is_unresolved, Outcome.FAILED, kept).astype(np.uint8)
-        opened = (window + 1) * self._uploads.seconds
-        # Rounds on the server are drawn one after the other.
-        started = max(opened, task.records[-1].closed if task.records else 0.0)
+        settlement = self._settlement_of_round(stored, drawn, outcomes)
+        if is_committed and not task.may_commit(settlement, started):
+            is_committed, settlement = False, without_commit(settlement)
         record = RoundRecord(
             round_index=task.round_index,
             opened=opened,
@@ -321,10 +330,9 @@ class StoredCoordinator(RoundLoop):
             is_committed=is_committed,
             eligible_estimate=eligible.size,
         )
-        settlement = self._settlement_of_round(stored, drawn, outcomes)
         self._shards.tell(settlement)
         self._attempt += 1
-        return ClosedRound(record, accepted if is_committed else accepted[:0], (settlement,))
+        return ClosedRound(record, settlement.accepted_device_ids, (settlement,))
 
     def _settlement_of_round(
         self, stored: Stored, drawn: Int64Array, outcomes: UInt8Array

@@ -1,16 +1,17 @@
 """Rounds of one federated task: the attempts so far, its privacy budget, and the cause of a
 shortage of devices."""
 
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.arrays import UInt64Array
 from fedray.base.rounding import simulated_time
 from fedray.scenario.several_tasks import TaskScenario
-from fedray.wire.messages import Census, RoundRecord, Window
+from fedray.wire.messages import Census, RoundRecord, Settlement, Window
+from fedray.wire.protocols import ReleaseGuard
 from .budget import Budget
 from .records import records_array, records_of
 
@@ -47,8 +48,9 @@ class TaskRounds:
     round_index: the round that is being formed.
     opened: time at which selection for it began, seconds since start.
     census: census of the present window, by the task's own rules.
-    stopped: reason why the budget ended the rounds; empty otherwise.
+    stopped: why the budget or the guard ended the rounds, as run.json records it; empty otherwise.
     starved: reason why the simulated days did not suffice; empty otherwise.
+    guard: guard of the releases, or None.
     """
 
     def __init__(self, task: TaskScenario) -> None:
@@ -61,6 +63,9 @@ class TaskRounds:
         self._since_commit = Census(0, 0, 0, 0)
         self._window_end = 0.0
         self._budget = Budget.of(task.scenario)
+        self.guard: ReleaseGuard | None = None
+        self._starts: Sequence[float] = ()
+        """Starts of the rounds that were committed before a resumption."""
 
     @property
     def is_over(self) -> bool:
@@ -72,7 +77,7 @@ class TaskRounds:
     def ended(self) -> str:
         """End of the rounds, as run.json records it."""
         if self.stopped:
-            return f"stopped: {self.stopped}"
+            return self.stopped
         return f"starved: {self.starved}" if self.starved else "completed"
 
     @property
@@ -105,18 +110,27 @@ class TaskRounds:
             # If rounds starve, the cause is sought from the last committed one on.
             self._since_commit = Census(0, 0, 0, 0)
 
-    def may_commit(self, accepted_device_ids: UInt64Array) -> bool:
-        """Whether the budget permits the next round with these accepted devices [A]. If not, the
-        task has `stopped`."""
+    def may_commit(self, settlement: Settlement, started: float) -> bool:
+        """Whether budget and guard permit the next round. If not, the task has `stopped`.
+
+        Args:
+            settlement: settlement of the round if it is committed.
+            started: start of the round, seconds since start.
+        """
         if self._budget is not None:
-            self.stopped = self._budget.refusal(accepted_device_ids)
+            reason = self._budget.refusal(settlement.accepted_device_ids)
+            self.stopped = f"stopped: {reason}" if reason else ""
+        if not self.stopped and self.guard is not None:
+            reason = self.guard.refusal(settlement, started)
+            self.stopped = f"refused: {reason}" if reason else ""
         return not self.stopped
 
-    def remember(self, accepted_device_ids: UInt64Array) -> None:
-        """Takes up a round that was committed before a resumption, with its accepted devices [A];
-        in order."""
+    def remember(self, settlement: Settlement) -> None:
+        """Takes up the settlement of a round that was committed before a resumption; in order."""
         if self._budget is not None:
-            self._budget.add(accepted_device_ids)
+            self._budget.add(settlement.accepted_device_ids)
+        if self.guard is not None:
+            self.guard.add(settlement, self._starts[settlement.round_index])
 
     def is_late(self, time: float) -> bool:
         """Whether a time, seconds since start, is after the simulated days."""
@@ -163,6 +177,7 @@ class TaskRounds:
         self.census, self._since_commit = (Census(*row) for row in state["census"].tolist())
         self.stopped, self.starved = (str(each) for each in state["ended"])
         self.records = records_of(state["records"])
+        self._starts = [each.started for each in self.records if each.is_committed]
 
     @property
     def _last_commit(self) -> RoundRecord | None:

@@ -26,7 +26,7 @@ from fedray.wire.owners import OwnersOfDevices, owners_on
 HERE = Placement(1, "in-process")
 OCTOBER = datetime.date(2026, 10, 1)
 LEAST, DELTA, EPSILON = 64, 1e-8, 0.8
-CENTRAL, DISTRIBUTED = {"kind": "central"}, {"kind": "distributed", "least_devices": LEAST}
+SERVER, DEVICES = {"kind": "server"}, {"kind": "devices", "least_devices": LEAST}
 
 
 def asking(*trust: Any, question: Any = None, delta: float = DELTA, **more: Any) -> Scenario:
@@ -83,7 +83,7 @@ def together(trace: Trace) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> Trace:
-    value = asking(CENTRAL, DISTRIBUTED)
+    value = asking(SERVER, DEVICES)
     return simulate(value, HERE, tmp_path_factory.mktemp("persons") / "t")
 
 
@@ -98,14 +98,14 @@ def test_a_person_spends_the_sum_of_epsilons_or_the_squares_of_rho(trace: Trace)
     answers = max(sum(each) for each in shapes)
     squares = max(sum(devices**2 for devices in each) for each in shapes)
     assert answers > 3
-    for trust in ("central", "distributed"):
+    for trust in ("server", "devices"):
         device, person = (rows_of(audit, unit, trust) for unit in ("device", "person"))
         k = device["enforced"].windows
         counts = {"window": 3, "observed": answers, "enforced": 3 * k}
         assert {basis: each.windows for basis, each in person.items()} == counts
         assert {each.delta for each in person.values()} == {each.delta for each in device.values()}
         assert [each.may_rest_on for each in person.values()] == [True, False, True]
-        if trust == "central":
+        if trust == "server":
             epsilons = {basis: count * EPSILON for basis, count in counts.items()}
             found = {basis: each.epsilon for basis, each in person.items()}
             assert found == pytest.approx(epsilons, rel=1e-9)
@@ -118,7 +118,7 @@ def test_a_person_spends_the_sum_of_epsilons_or_the_squares_of_rho(trace: Trace)
 
 def test_verdict_table_and_statement_have_the_epsilon_of_a_person(trace: Trace) -> None:
     audit = audit_trace(trace)
-    person = rows_of(audit, "person", "central")["enforced"]
+    person = rows_of(audit, "person", "server")["enforced"]
     said = f"For a person with up to 3 devices it is {person.epsilon:.4f} at delta"
     assert said in audit.verdict
     assert "not known" not in audit.verdict
@@ -140,7 +140,7 @@ def test_a_persons_model_and_answers_compose(tmp_path: Path) -> None:
     import fedray
 
     trace = fedray.run_scenario(
-        asking(CENTRAL, DISTRIBUTED, **MODEL),  # pyright: ignore[reportArgumentType]
+        asking(SERVER, DEVICES, **MODEL),  # pyright: ignore[reportArgumentType]
         HERE,
         tmp_path / "t",
     )
@@ -148,7 +148,7 @@ def test_a_persons_model_and_answers_compose(tmp_path: Path) -> None:
     audit = audit_trace(trace)
     of_model = audit.mechanisms[0].person
     assert of_model is not None
-    for trust in ("central", "distributed"):
+    for trust in ("server", "devices"):
         rows = rows_of(audit, "person", trust)
         for name in ("observed", "enforced"):
             own, both = rows[name], rows[f"{name}, with the model"]
@@ -170,9 +170,9 @@ def test_a_persons_model_and_answers_compose(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trust", "delta", "question"),
     [
-        (CENTRAL, 0.0, None),
-        (DISTRIBUTED, DELTA, None),
-        (CENTRAL, DELTA, {"kind": "open_histogram", "most_keys": 2}),
+        (SERVER, 0.0, None),
+        (DEVICES, DELTA, None),
+        (SERVER, DELTA, {"kind": "open_histogram", "most_keys": 2}),
     ],
     ids=["laplace", "gaussian", "threshold"],
 )
@@ -197,7 +197,7 @@ def test_a_ledger_of_persons_charges_each_what_its_devices_spent(
     assert window.epsilon <= held.epsilon * (1 + 1e-9)
     most = max(sum(each) for each in shapes)
     squares = max(sum(devices**2 for devices in each) for each in shapes)
-    if trust is CENTRAL:
+    if trust is SERVER:
         assert window.recorded == pytest.approx((EPSILON * most) ** 2 / 2, rel=1e-9)
     else:
         one = rho_of(rows_of(audit, "device", trust["kind"])["window"].event)
@@ -211,8 +211,8 @@ def test_a_vocabulary_counts_for_all_devices_of_a_person(tmp_path: Path) -> None
     owners = {"owners": {"mean_devices": 1.3, "most_devices": 3}}
     _, trace = paid(tmp_path, population=owners)
     audit = audit_trace(trace)
-    person = rows_of(audit, "person", "central")
-    device = rows_of(audit, "device", "central")
+    person = rows_of(audit, "person", "server")
+    device = rows_of(audit, "device", "server")
     of_one = device["vocabulary"].epsilon / 2
     assert person["vocabulary"].epsilon == pytest.approx(6 * of_one)
     factor = 1 + math.exp(of_one) + math.exp(2 * of_one)

@@ -351,8 +351,8 @@ def test_a_device_knows_its_draws_and_the_operator_of_an_enclave_does_not(tmp_pa
 def test_a_question_and_a_model_have_a_trust_each(tmp_path: Path) -> None:
     each = drawn(0, tmp_path)
     tables = asking(each)
-    shared = {"kind": "distributed", "least_devices": 2}
-    tables["analytics"] |= {"trust": [shared, {"kind": "central"}]}
+    shared = {"kind": "devices", "least_devices": 2}
+    tables["analytics"] |= {"trust": [shared, {"kind": "server"}]}
     audit = trained(each.run(**tables, privacy={"trust": {"kind": "enclave"}}), each)
     assert audit.observers is not None
     (first, second), size = audit.released, len(OBSERVERS)

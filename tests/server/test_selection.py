@@ -108,7 +108,7 @@ def test_a_round_closes_with_the_goal_and_later_reports_are_late() -> None:
     assert reporting.is_committed
     assert reporting.closed == 130.0
     assert outcomes(reporting) == ["ACCEPTED", "ACCEPTED", "ACCEPTED", "LATE"]
-    assert reporting.accepted_device_ids.tolist() == [0, 1, 2]
+    assert reporting.settlement.accepted_device_ids.tolist() == [0, 1, 2]
     assert reporting.settlement.open_times.tolist() == [1130, 1110, 1120, 0]
     assert reporting.busy_until.tolist() == [130, 110, 120, 140]
     assert reporting.reported == 4
@@ -128,7 +128,7 @@ def test_an_abandoned_round_accepts_nobody_but_its_timers_stand() -> None:
     assert reporting.closed == 100.0
     assert outcomes(reporting) == ["ABANDONED", "ABANDONED", "LATE"]
     assert reporting.settlement.open_times.tolist() == [1030, 1010, 0]
-    assert reporting.accepted_device_ids.size == 0
+    assert reporting.settlement.accepted_device_ids.size == 0
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from fedray.scenario import Scenario
 from fedray.server.rounds.budget import Budget
 from fedray.server.rounds.coordinator import Coordinator
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Settlement
 
 HERE = Placement(1, "in-process")
 OVERRIDES = (
@@ -212,7 +213,10 @@ def test_a_run_that_was_interrupted_ends_at_the_same_round(
 
 def test_a_coordinator_without_a_budget_keeps_no_patterns(small) -> None:
     coordinator = Coordinator(small(*OVERRIDES), [])
-    coordinator.remember(0, np.zeros(3, np.uint64))
+    none = np.zeros(3)
+    ids, times = none.astype(np.uint64), none.astype(np.uint32)
+    codes = none.astype(np.uint8)
+    coordinator.remember(Settlement(0, 0, ids, none, none, codes, times, none > 0, times))
     assert coordinator.tasks[0]._budget is None
 
 

@@ -99,7 +99,7 @@ def print_audit(
         print_pieces([*short_audit_text(audit), WHOLE], audit.of)
     if not has_evidence and any(len(e.evidence) < e.broken_by for e in audit.findings):
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
-    if audit.needs_noise:
+    if audit.needs_noise and claim is not None:
         command = shlex.join(["fedray", "calibrate", str(audit.path), "--claim", str(claim)])
         print_line("", f"{command} finds the noise that the claim needs")
     if is_verified:

@@ -6,6 +6,7 @@ Args:
     columns (A,B): columns of the file of tables by their headings, in this order
     delta (D): delta of epsilon; default: that of the run, else 1e-10
     delimiter (C): character between columns of CSV, or tab; default: a comma
+    ensure (TOML): claim that the rules must ensure before anything starts, and every release
     figures (DIR): folder for every figure, and its data as CSV
     is_fixed_order: rounds of a device are exactly min-sep apart, as in passes in one order
     log: CSV, JSON Lines or Parquet file, or a directory of them
