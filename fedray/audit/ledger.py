@@ -110,9 +110,8 @@ class Ledger(Result):
             InputError: the ledger exists, or a value is out of range.
         """
         given: Any = {"epsilon": epsilon, "delta": delta, "period": period, "unit": unit}
-        budget = Budget(
-            format=3, **given, observer=observer, ensured=ensure and ensure.to_document()
-        )  # pyright: ignore[reportArgumentType]
+        ensured = None if ensure is None else ensure.to_document()
+        budget = Budget(format=3, **given, **{"observer": observer, "ensured": ensured})
         place = local_path(path)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -172,7 +171,7 @@ class Ledger(Result):
     @property
     def ensured(self) -> IfAny[str | None]:
         """Digest of the claim that every run must ensure; absent without one."""
-        return self.budget.ensured and self.budget.ensured["digest"]
+        return None if self.budget.ensured is None else str(self.budget.ensured["digest"])
 
     @property
     def unit(self) -> InJson[str]:

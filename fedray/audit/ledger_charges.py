@@ -295,7 +295,8 @@ def answer_parts(scenario: Scenario, most_devices: int) -> Iterator[AnswerPart]:
     def summed(of_window: Callable[[Int64Array], Any]) -> Any:
         def amounts_of(inside: Patterns) -> Float64Array:
             persons, devices = joint_answers(inside)
-            return np.bincount(persons, of_window(devices), inside.counts.size)
+            weights = np.asarray(of_window(devices), np.float64)
+            return np.bincount(persons, weights, inside.counts.size).astype(np.float64)
 
         return amounts_of, float(of_window(most)[0])
 

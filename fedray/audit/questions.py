@@ -247,7 +247,7 @@ def privacy_of_vocabulary(
             basis = f"vocabulary and model, {each.name}"
             rows.append((basis, each.event, each.delta, each.may_rest_on, each.reason))
         head = (cost.trust, cost.mechanism, theorem)
-        found += [AnswerPrivacy(*head, basis, windows, *row, unit) for basis, *row in rows]
+        found += [AnswerPrivacy(*head, basis, windows, *row, unit=unit) for basis, *row in rows]
     return tuple(_below_1(each) for each in found)
 
 

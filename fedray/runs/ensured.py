@@ -14,7 +14,7 @@ from fedray.audit.check import check_participation
 from fedray.audit.claims import Claim
 from fedray.audit.findings import ROUNDED, Verdict
 from fedray.audit.guarantees import Guarantee, Limits, enforced_limits
-from fedray.audit.noise import ServerNoise, permitted_noise, released
+from fedray.audit.noise import ServerNoise, most_changed, permitted_noise, released
 from fedray.audit.participation import read_patterns
 from fedray.audit.questions import vocabulary_cost
 from fedray.audit.rules import Rule, rules_of
@@ -278,12 +278,12 @@ def _events(claim: Claim, scenario: Scenario, permitted: MinSep) -> Iterator[Eve
     if is_model:
         strategy = privacy.needed_strategy()
         own = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
-        noise = permitted_noise(own, scenario)
+        noise = permitted_noise(own, scenario, strategy)
         guarantees.append(sampled_in_any_run(scenario, strategy, noise, claim.delta, permitted))
         limit = privacy.largest_sensitivity
         # A filter keeps every device within its budget, whatever the rules.
         if limit is not None and privacy.at_limit == "exclude" and own.count_noise is None:
-            yield released(own, limit)
+            yield released(own, limit, most_changed(own, [permitted]))
     for each in guarantees:
         if each is not None and each.event is not None:
             yield each.event
