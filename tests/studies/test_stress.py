@@ -573,7 +573,7 @@ def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
     groups = {each.label: each for each in result.comparison.groups}
     assert {*groups} == {
         *("blt-estimated-6-k2", "blt-estimated-4-k3", "blt-true-3-k4"),
-        *("blt-100", "blt-100-true-3-k4", "tree", "none"),
+        *("blt-100 (made for MaxLoss)", "blt-100-true-3-k4", "tree", "none"),
     }, "each says the b and k that it is made for, and a finished one none"
     basis = result.comparison.basis
     for name, group in groups.items():
