@@ -236,7 +236,8 @@ class Stressed:
         found: dict[str, tuple[Strategy, Purpose | None]] = {}
         reasons: dict[str, str] = {}
         for mechanism in self.mechanisms:
-            name, given = mechanism.name, mechanism.given
+            # A name is that of a file and of a run, and may be a path.
+            name, given = mechanism.name.strip("/").replace("/", "-"), mechanism.given
             purpose = Purpose(mechanism.objective, str(PREFIX))
             tried: dict[str, MechanismRequest | None] = {
                 f"{name}-{which}-{limits.min_sep}-k{limits.max_participations}": (
