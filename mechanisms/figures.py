@@ -87,6 +87,9 @@ class Figures(DrawnResult):
     """Matrix A of the errors."""
     objective: Annotated[Objective, Key("loss")] = "rms"
     """Loss by which the mechanism is compared: "rms" or "max"."""
+    name: NotInJson[str] = ""
+    """Name in tables and legends, such as the stem of its file; empty if it is that by which it
+    was given."""
     purpose: NotInJson[Purpose | None] = None
     """Loss and workload that the mechanism was made for; None if it was made for none, or if that
     is unknown."""

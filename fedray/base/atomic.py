@@ -177,6 +177,15 @@ def write_whole(
         replace_file(file, content)
 
 
+def make_directory(directory: Path, what: str) -> None:
+    """Makes a directory and its parents, unless it is there. Raises InputError about `what`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = error.strerror or error
+        raise InputError(f"{what} cannot be made a directory ({problem}); name another") from None
+
+
 @contextlib.contextmanager
 def _refused(what: str, error: type[FedrayError]) -> Iterator[None]:
     """Turns an OSError within the context into an `error` about `what`."""

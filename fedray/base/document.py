@@ -55,7 +55,7 @@ NotInJson = Annotated[T, Keys("")]
 InPlace = Annotated[T, _IN_PLACE]
 """Type of a field whose own keys are keys of the document; for a mapping they are `FIELD.KEY`."""
 IfAny = Annotated[T | None, _IF_ANY, _IN_JSON]
-"""Type of a key that is left out if its value is None."""
+"""Type of a key that is left out if its value is None or an empty text."""
 
 
 class Document:
@@ -125,9 +125,14 @@ def _object(value: Any, sources: tuple[Source, ...]) -> dict[str, Any]:
         found = source.value_in(value)
         if not source.key:
             document |= json_of(found)
-        elif found is not None or not source.is_optional:
+        elif not source.is_optional or not _is_empty(found):
             document[source.key] = _selected(found, source.only) if source.only else json_of(found)
     return document
+
+
+def _is_empty(value: Any) -> bool:
+    # An array has no truth value.
+    return value is None or (isinstance(value, str) and not value)
 
 
 def _selected(value: Any, only: str) -> Any:

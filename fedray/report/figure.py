@@ -47,6 +47,8 @@ DRAWN_PARTS = 1000
 GREY, RED = "#8a8f94", "#c4362c"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
 """Opacity of areas; on pages they have an outline too, because they hardly differ from paper."""
+LETTER = 0.022
+"""Width of a letter of a tick, as a share of the narrowest plot."""
 LEGEND_CHARACTERS = 38
 """Largest number of characters in a line of the legend, so that it fits a telephone's screen."""
 
@@ -229,6 +231,13 @@ class Figure:
     """Lines and zones across the figure."""
     subject: Subject = UNKNOWN
     """Subject of all points; a series of another one says so in its name."""
+    ends: tuple[str, str] = ("from", "to")
+    """Names of the ends of ranges, as columns of the CSV."""
+
+    @property
+    def caption(self) -> str:
+        """The title and the subject."""
+        return ", ".join(filter(None, (self.title, str(self.subject))))
 
     @property
     def caption(self) -> str:
@@ -289,13 +298,16 @@ class Figure:
 
     @property
     def ticks(self) -> list[float]:
-        """The x of the points, each an eighth of the axis, as its number needs, beyond the last."""
+        """The x of the points, each as far beyond the last as both numbers need."""
         scale = np.log if self.x.is_log else np.asarray
         points = np.unique([x for each in self.series for x in each.x])
         ends = scale([*points, *(each.at for each in self.marks if each.axis == "x")])
         found: list[float] = []
         for each in points.tolist():
-            if not found or scale(each) - scale(found[-1]) >= np.ptp(ends) / 8:
+            letters = len(self.x.text(each))
+            letters += len(self.x.text(found[-1])) if found else 0
+            room = (letters / 2 + 1) * LETTER * np.ptp(ends)
+            if not found or scale(each) - scale(found[-1]) >= room:
                 found.append(each)
         return found
 

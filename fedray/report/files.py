@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedray.base.arrays import Float64Array
-from fedray.base.atomic import write_whole
+from fedray.base.atomic import make_directory, write_whole
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.storage import local_path
@@ -28,7 +28,7 @@ from fedray.report.figure import (
     legend_lines,
     look,
 )
-from fedray.report.table import with_greek
+from fedray.report.table import latex_caption, with_greek
 
 STYLES = {"paper": (3.25, 2.3, 8.0), "wide": (6.75, 3.2, 9.0), "slides": (10.0, 5.5, 18.0)}
 """Width and height in inches and size of text in points, by style: a column of a paper, its whole
@@ -51,7 +51,8 @@ OPTIONAL_COLUMNS = {"name", "until", "low", "high", "of"}
 def write_figures(
     result: DrawnResult, directory: str | Path, style: str = "wide,svg"
 ) -> list[Path]:
-    """Writes every figure of a result's page in each format, and its data as NAME.csv.
+    """Writes every figure of a result's page in each format, and its data as NAME.csv. A figure
+    that LaTeX can include (pdf, png) also has NAME.tex, a float with its caption.
 
     Args:
         result: a trace, an audit, a trained run, or a result of a study.
@@ -68,18 +69,14 @@ def write_figures(
     """
     kind, formats = parsed_style(style)
     place = local_path(directory)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = error.strerror or error
-        raise InputError(
-            f"figures {str(directory)!r} cannot be made a directory ({problem}); name another"
-        ) from None
+    make_directory(place, f"figures {str(directory)!r}")
     written = []
     for figure in result.figures():
         canvas = drawn_figure(figure.drawn(), kind)
         contents = {each: saved(canvas, each) for each in formats}
         contents["csv"] = figure_csv(figure).encode()
+        if {"pdf", "png"} & {*formats}:
+            contents["tex"] = figure_tex(figure, kind).encode()
         for suffix, content in contents.items():
             path = place / f"{figure.name}.{suffix}"
             write_whole(path, content, f"figure {str(path)!r}", InputError)
@@ -101,6 +98,24 @@ def parsed_style(style: str) -> tuple[str, list[str]]:
     return kinds[0] if kinds else "wide", [each for each in words if each in FORMATS] or ["svg"]
 
 
+def figure_tex(figure: Figure, style: str) -> str:
+    """Returns a float of LaTeX, which includes the figure's file, with its caption. Its label is
+    fig:NAME.
+
+    Args:
+        figure: the figure.
+        style: one of STYLES; a wide figure stands across both columns.
+    """
+    kind = "figure" if style == "paper" else "figure*"
+    caption = latex_caption(f"{figure.caption}. {figure.note}")
+    return (
+        f"\\begin{{{kind}}}\n\\centering\n"
+        f"\\includegraphics[width=\\linewidth]{{{figure.name}}}\n"
+        f"\\caption{{{caption}}}\\label{{fig:{figure.name}}}\n"
+        f"\\end{{{kind}}}\n"
+    )
+
+
 def figure_csv(figure: Figure) -> str:
     """Returns a figure's data as CSV, unrounded.
 
@@ -110,7 +125,8 @@ def figure_csv(figure: Figure) -> str:
     """
     until = {"until": f"{figure.x.title}, until"}
     headings = {"series": "series", "name": "name", "x": figure.x.title, **until}
-    headings |= {"y": figure.y.title, "low": "from", "high": "to", "of": "of"}
+    low, high = figure.ends
+    headings |= {"y": figure.y.title, "low": low, "high": high, "of": "of"}
     rows = list(_point_rows(figure))
     if figure.subject and rows:
         # Once, because a figure may have a million points.
@@ -224,6 +240,9 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
     _scale(axes.xaxis, axes.set_xscale, figure.x, [each.x for each in drawn])
     if figure.x.at_points:
         axes.set_xticks(figure.ticks)
+        # A point whose number has no room has a tick of its own all the same.
+        points = [x for each in drawn for x in each.x if float(x) not in figure.ticks]
+        axes.set_xticks(sorted({*points}), minor=True, labels=[""] * len({*points}))
     if not any(each.kind == "rows" for each in drawn):
         _scale(axes.yaxis, axes.set_yscale, figure.y, [each.y for each in drawn])
     if any(each.kind == "bars" for each in figure.series):
@@ -328,7 +347,11 @@ def _scale(drawn: Any, set_scale: Any, axis: Axis, values: list[Float64Array]) -
         from matplotlib.ticker import LogLocator, NullLocator
 
         set_scale("log")
-        drawn.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+        # Parts of decades only if these are few: every number has to fit.
+        positive = together[together > 0]
+        decades = np.log10(positive.max() / positive.min()) if positive.size else 0.0
+        subs = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+        drawn.set_major_locator(LogLocator(subs=subs, numticks=8))
         drawn.set_minor_locator(NullLocator())
     # No number of the axis may stand between two whole ones.
     elif np.array_equal(together, np.round(together)):
@@ -339,7 +362,8 @@ def _scale(drawn: Any, set_scale: Any, axis: Axis, values: list[Float64Array]) -
 def _tick(value: float, _: Any = None) -> str:
     if value and not 1e-4 <= abs(value) < 1e6:
         digits, _, power = f"{value:.6e}".partition("e")
-        return rf"${float(digits):g}\times 10^{{{int(power)}}}$"
+        factor = "" if float(digits) == 1.0 else rf"{float(digits):g}\times "
+        return rf"${factor}10^{{{int(power)}}}$"
     return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")
 
 

@@ -23,7 +23,7 @@ def mechanism_page(found: Mechanisms | Figures) -> str:
         f"{setting.max_participations:,} participations{order}. A mechanism releases C X + Z; the "
         "noise of its rounds is C^-1 Z, and that of their sums B Z."
     )
-    title = "Mechanisms" if len(several.by_name) > 1 else next(iter(several.by_name))
+    title = "Mechanisms" if len(several.by_name) > 1 else first.name or first.strategy.kind
     tables = [*mechanism_tables(several)]
     figures, results = mechanism_figures(several), several.to_json()
     return render_study(title, note, figures, tables, results, verdict=several.headline)
@@ -35,7 +35,8 @@ def mechanism_figures(found: Mechanisms | Figures) -> list[Figure]:
     figures: list[Figure] = [_noise(several)]
     rounds = several.first.participation.rounds
     columns, inverses = [], []
-    for name, each in several.by_name.items():
+    for given, each in several.by_name.items():
+        name = each.name or given
         strategy, kind = each.strategy, each.strategy.kind
         if isinstance(strategy, ToeplitzStrategy):
             column, inverse = strategy.first_column(rounds), strategy.inverse_first_column(rounds)
@@ -71,7 +72,7 @@ def _noise(several: Mechanisms) -> Figure:
     """Returns the standard deviation of the noise of each row of the workload, at equal privacy."""
     first = several.first
     setting, rows = first.participation, first.workload.rows
-    strategies = {name: each.strategy for name, each in several.by_name.items()}
+    strategies = {each.name or name: each.strategy for name, each in several.by_name.items()}
     if not any(isinstance(each, Identity) for each in strategies.values()):
         strategies["independent noise"] = Identity()
     rounds, series = np.arange(1.0, setting.rounds + 1), []

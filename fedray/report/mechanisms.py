@@ -1,6 +1,7 @@
 """Tables of mechanisms at one setting."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from fedray.base.rounding import counted, down, fine, given, in_words, needed_noise, significant, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
@@ -11,9 +12,11 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
 from fedray.report.subject import Subject
 from fedray.report.table import Table
+from fedray.report.works import of_kind
 
 MOST_SHOWN = 8
 """Largest number of values of a list that are shown."""
+UNITS = "errors at clip norm 1 and losses at mu = 1"
 AT_BOUND = "The largest theta is the bound of the search, exp(-1e-13): its buffer forgets nothing."
 """Note on a BLT whose search ended at its bound."""
 
@@ -42,19 +45,30 @@ def _mark(figures: Figures, form: str) -> str:
 
 
 def figures_subject(figures: Figures) -> Subject:
-    """Returns the subject of a mechanism's figures: the rounds and the limits of a participant."""
+    """Returns the subject of a mechanism's figures: the rounds and the limits of a participant,
+    and the loss by which it is compared."""
     n, b, k = (
         figures.participation.rounds,
         figures.participation.min_sep,
         figures.participation.max_participations,
     )
     limits = f"{counted(n, 'round')} with min-sep {b:,}, at most {counted(k, 'participation')}"
-    return Subject(f"{limits}{_order(figures.participation)}")
+    return Subject(
+        f"{limits}{_order(figures.participation)}",
+        loss="" if figures.is_for_another else LOSS_NAMES[figures.objective],
+    )
 
 
 def mechanism_subject(several: Mechanisms) -> Subject:
     """Returns the subject of several mechanisms at one setting."""
-    return figures_subject(several.first)
+    first = several.first
+    return replace(figures_subject(first), loss=LOSS_NAMES[first.objective])
+
+
+def _at(participation: MinSep) -> str:
+    """Returns n, b and k of a title."""
+    n, b, k = (participation.rounds, participation.min_sep, participation.max_participations)
+    return f"n = {n:,}, b = {b:,}, k = {k:,}"
 
 
 def mechanisms_verdict(several: Mechanisms) -> str:
@@ -62,7 +76,8 @@ def mechanisms_verdict(several: Mechanisms) -> str:
     if len(several.by_name) == 1:
         return figures_verdict(several.first)
     objective = several.first.objective
-    ordered = sorted(several.by_name.items(), key=lambda pair: pair[1].loss.of(objective))
+    shown = ((each.name or name, each) for name, each in several.by_name.items())
+    ordered = sorted(shown, key=lambda pair: pair[1].loss.of(objective))
     (best, figures), *others = ordered
     least = figures.loss.of(objective)
     value = f"{LOSS_NAMES[objective]} {significant(least)}{_mark(figures, ', {}')}"
@@ -101,7 +116,8 @@ def figures_tables(figures: Figures) -> list[Table]:
         other = ", another than here" if figures.is_for_another else ""
         facts.append(("made for", f"{figures.made_for}{other}"))
     facts += [(name, in_words(each, MOST_SHOWN)) for name, each in figures.parameters().items()]
-    return [Table.facts("", facts, AT_BOUND if figures.is_at_bound else "")]
+    title = f"Mechanism {figures.name or figures.strategy.kind}, {_at(setting)}, {UNITS}"
+    return [Table.facts(title, facts, AT_BOUND if figures.is_at_bound else "")]
 
 
 def mechanism_tables(several: Mechanisms) -> list[Table]:
@@ -158,9 +174,9 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
     """
     first = next(iter(mechanisms.values()))
     workload = first.workload
-    title = "Mechanisms" if workload.is_prefix else f"Mechanisms, errors of {workload.rows}"
+    title = f"Mechanisms, {_at(first.participation)}, losses of {workload.rows} at mu = 1"
     cells: dict[str, Callable[[tuple[str, Figures]], str]] = {
-        "mechanism": lambda row: row[0],
+        "mechanism": lambda row: row[1].name or row[0],
         **(
             {"made for": lambda row: row[1].made_for or "-"}
             if any(each.is_for_another for each in mechanisms.values())
@@ -192,4 +208,5 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
         condition = f"A sampled epsilon holds {first.condition}."
-    return Table.of(title, mechanisms.items(), cells, condition, method=notes).varied()
+    kinds = (of_kind(each.name or name, each.strategy.kind) for name, each in mechanisms.items())
+    return Table.of(title, mechanisms.items(), cells, condition, *kinds, method=notes).varied()

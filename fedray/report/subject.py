@@ -2,8 +2,10 @@
 keeps its population, condition and sample wherever it is copied."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Self
+
+from fedray.base.document import IfAny
 
 AS_WRITTEN = "as written"
 """Condition of runs of a scenario as its file says."""
@@ -18,17 +20,27 @@ class Subject:
     condition: str = ""
     """Condition of the runs: AS_WRITTEN, or "if population.devices=640000"."""
     runs: str = ""
-    """Number of runs or trainings behind a figure: "5 runs"."""
+    """Number of runs or trainings behind a figure: "5 runs", with their seeds if they are known."""
     unit: str = ""
     """Unit that privacy protects: "device" or "person"."""
     estimand: str = ""
     """Meaning of the figures: "exact", "upper bounds", "estimates"."""
     sample: str = ""
     """Sample behind the figures: "2,481 of 2,481 examples of 50 devices"."""
+    setting: IfAny[str] = ""
+    """Settings that all figures share: "400 rounds, 200 reports a round, timer 24 h"."""
+    loss: IfAny[str] = ""
+    """Loss for which mechanisms were made, and by which they are compared: "RmsLoss"."""
 
     def __str__(self) -> str:
         """The facets in a phrase; empty without any."""
-        words = {"population": "of ", "runs": "in ", "unit": "per ", "sample": "on "}
+        words = {
+            "population": "of ",
+            "runs": "in ",
+            "unit": "per ",
+            "loss": "for ",
+            "sample": "on ",
+        }
         facets = {each: getattr(self, each) for each in FACETS}
         return ", ".join(f"{words.get(key, '')}{text}" for key, text in facets.items() if text)
 
@@ -48,7 +60,7 @@ class Subject:
 
 UNKNOWN = Subject()
 """Subject of a figure that no result has taken in."""
-FACETS = tuple(each.name for each in fields(Subject))
+FACETS = ("population", "condition", "setting", "runs", "unit", "estimand", "loss", "sample")
 """Names of the facets, in the order of a caption."""
 
 

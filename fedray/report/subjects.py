@@ -1,5 +1,7 @@
 """Subjects of the results of the core, for their captions."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,24 @@ def scenario_subject(scenario: Scenario, *overrides: str, runs: str = "one run")
     return Subject(f"{scenario.name} ({devices})", condition_of(overrides), runs)
 
 
+def setting_of(scenarios: Iterable[Scenario]) -> str:
+    """Returns the rounds, report goal, timer and pace of simulated scenarios, as far as all have
+    the same, in a phrase."""
+    (first, *others) = map(_settings_of, scenarios)
+    return ", ".join(each for each in first if all(each in own for own in others))
+
+
+def _settings_of(scenario: Scenario) -> list[str]:
+    rounds, pace = scenario.rounds, scenario.rounds.min_minutes_between
+    timer = scenario.participation.timer_hours
+    return [
+        counted(rounds.count, "round"),
+        f"{counted(rounds.report_goal, 'report')} a round",
+        f"timer {timer:g} h" if timer else "no timer",
+        "no pace" if pace is None else f"{pace:g} minutes between rounds",
+    ]
+
+
 def trace_subject(trace: OpenedTrace) -> Subject:
     """Returns the subject of figures of one trace: of its whole population, or of the devices that
     a log names."""
@@ -35,6 +55,14 @@ def trace_subject(trace: OpenedTrace) -> Subject:
         return _of_tables(trace.scenario, "one run")
     assert isinstance(trace, ImportedTrace), "there are two kinds of traces"
     return Subject(f"log {Path(trace.run['log']).name}", runs="one run")
+
+
+def opened_trace_subject(trace: OpenedTrace) -> Subject:
+    """Returns the subject of a trace with its digest, as comparisons of its trainings have it."""
+    of = replace(trace_subject(trace), runs="")
+    if not isinstance(trace, Trace):
+        return of
+    return replace(of, population=f"{of.population}, trace {trace.digest[:12]}")
 
 
 def trained_subject(trained: TrainedRun) -> Subject:

@@ -16,18 +16,20 @@ NARROW, MEDIUM, PROSE, WHOLE = 36, 64, 100, 24
 """Numbers of characters: a row that fits a telephone's screen, a row that need not fill a page, a
 cell that is prose, and one that no terminal wraps."""
 _NUMBER = re.compile(
-    r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)(?P<unit> ?%| h| days?)?"
+    r"(† )?(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)(?P<unit> ?%| h| days?)?"
     r"|-|none( \(k = 1\))?|"
 )
 _GREEK = re.compile(r"\b(epsilon|delta|rho|mu|sigma)\b", re.IGNORECASE)
 _SYMBOL = re.compile(r"\b[bknz]\b")
 _VALUE = re.compile(r"\$(\\?\w+)\$ (\d+(?:\.\d+)?)(?:e([-+]\d+))?(?!\w|[,.]? ?\d)")
-_SPECIAL = re.compile(r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[█±]|(?<=[\da-f]{20})(?=[\da-f])")
+_SPECIAL = re.compile(
+    r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[█±†]|(?<=[\da-f]{20})(?=[\da-f])"
+)
 # A raw ± would bring a bitmap font into the paper.
 _LATEX = {
     **{"": r"\allowbreak{}", "<=": r"$\leq$", ">=": r"$\geq$", "\\": r"$\backslash$", "[": "{[}"},
     **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "█": r"\rule{.4em}{1.5ex}"},
-    "±": r"$\pm$",
+    **{"±": r"$\pm$", "†": r"$\dagger$"},
     **{each: f"${each}$" for each in "-+<>|"},
     **{each: f"\\{each}" for each in "&%#_{}$"},
 }
@@ -39,6 +41,7 @@ _PROSE, _PROSE_POINTS = "p{14em}", 140
 FORMS = ("csv", "tex", "md")
 """Forms of files of tables."""
 IN_ALL_ROWS, COLUMNS, NOT_PUBLISHED = "In all rows:", "Columns:", "Not for publication:"
+CONDITIONS = "Conditions:"
 _Item = TypeVar("_Item")
 
 
@@ -68,6 +71,9 @@ class Table:
     `subject`. Cells of a row say in these words what only it has."""
     shared: tuple[str, ...] = ()
     """Headings of columns that are a note, because their cells are equal."""
+    legend: tuple[tuple[str, str], ...] = ()
+    """Headings and marks of cells, such as "<=", each with its meaning. The table explains the ones
+    that it has."""
 
     @classmethod
     def of(
@@ -80,6 +86,7 @@ class Table:
         details: tuple[str, ...] = (),
         method: Iterable[str] = (),
         subject: Subject | Callable[[_Item], Subject] = UNKNOWN,
+        legend: Iterable[tuple[str, str]] = (),
     ) -> Self:
         """Makes a table with a row for each item.
 
@@ -92,12 +99,14 @@ class Table:
             details: headings of columns that only pages have room for.
             method: notes that only pages have room for.
             subject: subject of the figures, or a function that returns it for an item.
+            legend: headings and marks of cells, each with its meaning.
         """
         items = tuple(items)
         rows = tuple(tuple(cell(item) for cell in cells.values()) for item in items)
         kept = tuple(note for note in notes if note)
         said = tuple(note for note in method if note)
         table = cls(title, tuple(cells), rows, kept, tuple(row_styles), details, said)
+        table = replace(table, legend=tuple(legend))
         if isinstance(subject, Subject):
             return replace(table, subject=subject)
         of_rows = tuple(map(subject, items))
@@ -131,6 +140,28 @@ class Table:
     def caption(self) -> str:
         """The title and the subject."""
         return ", ".join(filter(None, (self.title, str(self.subject))))
+
+    @property
+    def explained(self) -> tuple[tuple[str, str], ...]:
+        """Entries of the legend for the columns and marks that the table has."""
+        cells = (cell for row in self.rows for cell in row)
+        used = {word for text in (*self.columns, *cells) for word in text.split()}
+        return tuple(
+            each
+            for each in self.legend
+            if each[0] in self.columns or (each[0] in used and not each[0][0].isalnum())
+        )
+
+    @property
+    def legend_text(self) -> str:
+        """The explanation of the columns and marks in a sentence; empty without any."""
+        said = "; ".join(f"{name}, {meaning}" for name, meaning in self.explained)
+        return f"{COLUMNS} {said}." if said else ""
+
+    @property
+    def paragraphs(self) -> tuple[str, ...]:
+        """The notes and the legend, which stand beside the table wherever it is shown."""
+        return tuple(filter(None, (*self.notes, self.legend_text)))
 
     def under(self, whole: Subject) -> Self:
         """Returns the table with the facets of `whole` where its subject has none, and its rows do
@@ -247,7 +278,9 @@ class Table:
             lines += list(chain.from_iterable(grids))[1:]
         else:
             lines += cells._fact_lines(width)
-        return printable_lines("\n".join([*lines, *(fill(note, width) for note in self.notes)]))
+        return printable_lines(
+            "\n".join([*lines, *(fill(each, width) for each in self.paragraphs)])
+        )
 
     def _widths(self) -> list[int]:
         cells = (self.columns, *self.rows)
@@ -320,7 +353,8 @@ class Table:
         """Returns the table as a file of one of FORMS, with units in the headings. CSV has every
         column, and LaTeX (a float for booktabs, its label tab:NAME) and Markdown those that a
         terminal shows."""
-        table = (self if form == "csv" else self.brief())._with_units()
+        table = self if form == "csv" else self.brief()
+        legend, table = table.legend_text, table._with_units()
         lines = [table.columns, *table.rows] if table.has_heading else list(table.rows)
         if form == "csv":
             out = io.StringIO()
@@ -333,7 +367,8 @@ class Table:
             rows = [table.columns, rule, *table.rows]
             cells = ((printable(cell).replace("|", r"\|") for cell in row) for row in rows)
             said = f"{printable(table.caption)}\n\n" if table.caption else ""
-            return said + "".join(f"| {' | '.join(row)} |\n" for row in cells)
+            below = f"\n{printable(legend)}\n" if legend else ""
+            return said + "".join(f"| {' | '.join(row)} |\n" for row in cells) + below
         sides = ["r" if kind == "number" else "l" for kind in table.kinds]
         columns = [[row[place] for row in table.rows] for place in range(len(sides))]
         heads = [_head_lines(*each) for each in zip(table.columns, columns, strict=True)]
@@ -346,11 +381,13 @@ class Table:
         if len(ends) + 1 == len(set(first)) <= len(first) / 2:
             for place in ends:
                 rows.insert(place - len(first), r"\midrule")
-        below = [each for each in table.notes if each.startswith((COLUMNS, NOT_PUBLISHED))]
-        notes = (" ".join(each.split()) for each in table.notes if each not in ("", *below))
+        below = [each for each in table.notes if each.startswith(NOT_PUBLISHED)]
+        above = [each for each in table.notes if each.startswith((IN_ALL_ROWS, CONDITIONS))]
+        notes = (" ".join(e.split()) for e in table.notes if e not in ("", *below, *above))
         said = [f"% {_in_symbols(each)}" for each in notes]
-        caption = [table.caption, *(each for each in table.notes if each.startswith(IN_ALL_ROWS))]
-        text = _VALUE.sub(_equation, _in_symbols(". ".join(filter(None, caption))))
+        caption = [table.caption, *above]
+        below += [legend] if legend else []
+        text = latex_caption(". ".join(filter(None, caption)))
         # Prose has lines.
         lengths = [max(map(len, column), default=0) for column in columns]
         shape = [_PROSE if n > NARROW else side for n, side in zip(lengths, sides, strict=True)]
@@ -435,6 +472,11 @@ def with_greek(text: str) -> str:
     return letters.replace(r"\epsilon", r"\varepsilon")
 
 
+def latex_caption(text: str) -> str:
+    """Returns a caption of LaTeX: symbols and values such as "epsilon 4" are formulas."""
+    return _VALUE.sub(_equation, _in_symbols(text))
+
+
 def _equation(found: re.Match[str]) -> str:
     """Returns a symbol and its value as a formula of TeX."""
     power = rf" \times 10^{{{int(found[3])}}}" if found[3] else ""
@@ -465,9 +507,11 @@ def _latex_head(side: str, head: Sequence[str]) -> str:
 
 
 def _plain(cell: str) -> str:
-    """Returns a cell as programs read it: a number without commas, nothing for an unknown one."""
+    """Returns a cell as programs read it: a number without commas or a dagger, nothing for an
+    unknown one."""
     if cell == "-":
         return ""
+    cell = cell.removeprefix("† ")
     return cell.replace(",", "") if _NUMBER.fullmatch(cell) else cell
 
 

@@ -15,6 +15,7 @@ from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy, recorded_purpose, write_strategy
 from fedray.mechanisms.loss import Objective, Purpose, check_objective
+from fedray.mechanisms.named import PARAMETERS
 from fedray.mechanisms.optimize.amplified import Amplification, AmplifiedBands, best_bands
 from fedray.mechanisms.optimize.design import (
     FOLLOWING_KINDS,
@@ -201,11 +202,9 @@ def evaluate_mechanisms(
             )
         matrix = read_workload(workload, participation.rounds)
         # All are read before any is evaluated, so that a wrong name costs no time.
-        strategies = {
-            str(each): _strategy(each, participation, matrix, objective=objective) for each in given
-        }
+        strategies = [_strategy(each, participation, matrix, objective=objective) for each in given]
         found = {}
-        for name, strategy in strategies.items():
+        for file, name, strategy in zip(given, shown_names(given), strategies, strict=True):
             used = {"sampling": sampling, "workload": matrix}
             setting = strategy, participation
             try:
@@ -213,10 +212,10 @@ def evaluate_mechanisms(
                     figures = calibrated_figures(*setting, delta, epsilon=epsilon, rho=rho, **used)
                 else:
                     figures = mechanism_figures(*setting, noise_multiplier, delta, **used)
-                purpose = purpose_of(name, objective, matrix)
-                found[name] = replace(figures, objective=objective, purpose=purpose)
+                purpose = purpose_of(file, objective, matrix)
+                found[str(file)] = replace(figures, objective=objective, purpose=purpose, name=name)
             except InputError as error:
-                raise InputError(f"mechanism {name!r}: {error}") from None
+                raise InputError(f"mechanism {str(file)!r}: {error}") from None
         return found
 
 
@@ -255,6 +254,15 @@ def mechanism_over(
                 f"{n:,}; make a longer one"
             )
         return found
+
+
+def shown_names(given: Sequence[str | Path]) -> list[str]:
+    """Returns the names of mechanisms in tables and legends: of files, their stems. If two have the
+    same stem, or one that is the name of a kind, all are named as given."""
+    files = [Path(each).stem for each in given if Path(each).suffix]
+    names = [Path(each).stem if Path(each).suffix else str(each) for each in given]
+    is_clear = len({*names}) == len(names) and not {*files} & {*KINDS, *PARAMETERS}
+    return names if is_clear else list(map(str, given))
 
 
 def purpose_of(

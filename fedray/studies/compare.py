@@ -339,18 +339,19 @@ class Comparison(DrawnResult):
             return "diverged" if found.count else "no common seed"
         scale, _ = shown_unit(metric)
         which = (" worse", " better")[metric.sign * found.mean > 0]
-        unit = next(units) + which * (not found.is_from_zero)
+        is_open = not found.is_from_zero
+        unit, lead = next(units) + which * is_open, "which is " * is_open
         mean = scale * abs(found.mean)
         half = scale * (found.high - found.low) / 2
         few = "; 2 seeds are too few to tell" if found.is_of_too_few else ""
         if few or not half > 0:
-            return f"{mean:.{1 if scale > 1 else 4}f}{unit}{few}"
+            return f"{lead}{mean:.{1 if scale > 1 else 4}f}{unit}{few}"
         # One digit of the interval is as far as the difference is known.
         decimals = max(1, -math.floor(math.log10(half)))
         ends = sorted(math.copysign(scale, found.mean) * end for end in (found.low, found.high))
         if math.isclose(ends[1] - mean, half, rel_tol=1e-9):
-            return f"{mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
-        return f"{mean:.{decimals}f} [{ends[0]:.{decimals}f}, {ends[1]:.{decimals}f}]{unit}"
+            return f"{lead}{mean:.{decimals}f} ± {half:.{decimals}f}{unit}"
+        return f"{lead}{mean:.{decimals}f} [{ends[0]:.{decimals}f}, {ends[1]:.{decimals}f}]{unit}"
 
     @property
     def warnings(self) -> InJson[tuple[str, ...]]:

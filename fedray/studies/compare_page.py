@@ -14,7 +14,7 @@ from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
 from fedray.report.subject import Subject, condition_of
 from fedray.report.subjects import trained_subject
-from fedray.report.table import COLUMNS, Table
+from fedray.report.table import Table
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group, shown_unit
 from fedray.studies.paired import MeanInterval, difference_text, interval_text
 from fedray.studies.reach import NOTE, Reach, ReachedRun
@@ -125,17 +125,16 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
     subject = _subjects(comparison)
     of_means = "of a mean, half of its own 95 % interval (Student's, over seeds)"
     of_pair = f"of a difference, half of {comparison.simultaneous(metric.name)}"
-    note = f"{COLUMNS} behind ±, {of_means}; {of_pair}." if is_sample else ""
     at = f" at {comparison.privacy}" if comparison.privacy else ""
     at += " or without noise" if at and len(comparison.ranked) < len(comparison.groups) else ""
     return Table.of(
         f"{metric.title.capitalize()}{metric.in_unit}{at}: {metric.better} is better",
         comparison.groups,
         cells,
-        note,
         method=(PAIRED,) if metric == comparison.metric else (),
         details=("pairs",),
         subject=lambda group: replace(subject(group), sample=group.sample),
+        legend=[("±", f"{of_means}; {of_pair}")],
     ).varied()
 
 

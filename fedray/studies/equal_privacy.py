@@ -115,8 +115,10 @@ def compare_mechanisms(
             seeded = cells[name].with_overrides(f"training.seed={seed}")
             wanted[name, seed] = seeded, directory / "runs" / f"{name}-{seed}"
     if missing := sum(not path.exists() for _, path in wanted.values()):
+        half = max(1, own.training.cohort_sample // 2)
+        less = f"Fewer seeds, fewer mechanisms or training.cohort_sample={half} take less."
         again = f"If they are cut off, the same out continues them: {os.path.relpath(directory)}"
-        on_progress(Announcement(f"{trainings_ahead(cells, missing)} {again}"))
+        on_progress(Announcement(f"{trainings_ahead(cells, missing)} {less} {again}"))
     runs = train_many(opened, wanted, placement, on_progress)
     labels = [_label(name, purposes.get(name), loss) for name in named]
     found = comparison_of([*runs.values()], opened, limits.delta, labels)

@@ -29,7 +29,7 @@ from fedray.report.files import STYLES, drawn_figure, saved, write_figures
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.subject import Subject
 from fedray.report.table import Table
-from fedray.report.works import works, works_named
+from fedray.report.works import FEDRAY, works, works_named
 from fedray.studies.stress.judged import StressRow
 from fedray.studies.stress.result import StressResult
 
@@ -138,11 +138,11 @@ def test_pairs_of_a_stress_test_are_named_once_and_bounds_are_named() -> None:
         for pair in ("100 to 90", "400 to 300", "400 to 440", "1,000 to 2,001"):
             assert texts.count(pair) == 1
         assert "banded (upper bound)" in texts
-    assert figure.y.title == "Cost in RmsLoss (%)"
+    assert figure.y.title == "Cost at equal epsilon (%)"
     assert max(figure.series[-1].y) == pytest.approx(7.3)
     (table,) = stressed().tables()
     column = table.columns.index("cost at equal epsilon")
-    assert [row[column] for row in table.rows if row[0] == "banded"] == ["<= +7.3 %"]
+    assert [row[column] for row in table.rows if row[0] == "banded"] == ["† <= +7.3 %"]
 
 
 def test_a_pdf_has_its_fonts_as_truetype_and_the_same_bytes_again(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_formats_and_styles_are_words_in_any_order(tmp_path: Path) -> None:
     names = [each.name for each in stressed().figures()]
     written = write_figures(stressed(), tmp_path / "a", "pdf,paper,png")
     assert [each.name for each in written] == [
-        f"{name}.{suffix}" for name in names for suffix in ("pdf", "png", "csv")
+        f"{name}.{suffix}" for name in names for suffix in ("pdf", "png", "csv", "tex")
     ]
     assert (tmp_path / "a" / "stress-epsilon.png").read_bytes()[:4] == b"\x89PNG"
     for wrong in ("poster", "paper,wide", "paper,eps", ""):
@@ -314,6 +314,7 @@ def latex_cells(text: str) -> list[list[str]]:
         r"\bottomrule",
     ]
     commands = {"textbackslash": "\\", "backslash": "\\", "textasciitilde": "~", "leq": "<="}
+    commands["dagger"] = "†"
     commands |= {"textasciicircum": "^", "varepsilon": "epsilon"}
     rows = []
     for line in lines[1:-1]:
@@ -532,7 +533,7 @@ def test_commands_write_what_they_print_and_refuse_what_they_cannot_write(
     fedray_command, tmp_path: Path
 ) -> None:
     setting = ("--rounds", "60", "--min-sep", "20", "--max-participations", "3")
-    file = tmp_path / "mechanism.csv"
+    file = tmp_path / "new" / "mechanism.csv"
     code, out, _ = fedray_command("mechanism", "tree", "identity", *setting, "--table", str(file))
     assert code == 0
     assert str(file) in out
@@ -540,7 +541,7 @@ def test_commands_write_what_they_print_and_refuse_what_they_cannot_write(
     assert any("tree" in row for row in rows)
     for arguments, said in (
         (("--table", str(tmp_path / "x.doc")), "must be NAME.csv"),
-        (("--table", str(tmp_path / "no" / "x.csv")), "in a directory that exists"),
+        (("--table", str(file / "x.csv")), "of --table cannot be made a directory"),
         (("--table", str(file), "--json"), "does not go with `--json`"),
         (("--columns", "epsilon"), "--columns='epsilon' chooses columns of a file of tables"),
         (
@@ -687,6 +688,66 @@ def test_runs_are_said_once_by_the_subject(tmp_path: Path) -> None:
     assert file.read_text().partition("\n")[0] == "t, target epsilon 4, of p, in 1 run"
 
 
+def test_fedray_is_cited_as_its_citation_file_says() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    for key in ("version", "title"):
+        (value,) = re.findall(rf'^{key}: "?(.*?)"?$', citation, re.M)
+        assert f"  {key} = {{{value}}}" in FEDRAY
+    (date,) = re.findall(r"^date-released: (\d+)", citation, re.M)
+    assert f"year = {{{date}}}" in FEDRAY
+
+
+def test_a_caption_of_a_mechanism_names_it_its_setting_and_its_units(
+    fedray_command, tmp_path: Path
+) -> None:
+    made = tmp_path / "mine.json"
+    assert fedray_command("optimize", "blt", *SETTING, "--out", str(made))[0] == 0
+    for given, name in (((str(made),), "Mechanism mine"), ((str(made), "tree"), "Mechanisms")):
+        file, page = tmp_path / "t.tex", tmp_path / "page.html"
+        written = ("--table", str(file), "--page", str(page))
+        assert fedray_command("mechanism", *given, *SETTING, *written)[0] == 0
+        (caption,) = [line for line in file.read_text().splitlines() if "caption" in line]
+        assert caption.startswith(rf"\caption{{{name}, $n$ = 60, $b$ = 20, $k$ = 3, ")
+        assert "at mu = 1" in caption.replace(r"$\mu$", "mu")
+        assert "for RmsLoss" in caption
+        assert f"<h2>{name}, n = 60, b = 20, k = 3, " in page.read_text()
+
+
+def test_a_figure_for_latex_has_a_float_with_its_caption(tmp_path: Path) -> None:
+    write_figures(stressed(), tmp_path, "paper,pdf")
+    text = (tmp_path / "stress-epsilon.tex").read_text()
+    assert r"\includegraphics[width=\linewidth]{stress-epsilon}" in text
+    assert r"\caption{Epsilon" in text.replace(r"$\varepsilon$", "Epsilon").replace(
+        r"$\epsilon$", "Epsilon"
+    )
+    assert "for RmsLoss" in text
+    assert r"\label{fig:stress-epsilon}" in text
+
+
+def test_a_coefficient_over_many_decades_has_a_tick_for_each_of_a_few() -> None:
+    x = np.arange(1.0, 40.0)
+    line = Series("s", "line", x, 10.0 ** (-x / 3))
+    figure = Figure("f", "", "", Axis("x"), Axis("y", is_log=True), (line,))
+    canvas = drawn_figure(figure, "paper")
+    assert overlaps(canvas) == []
+    low, high = canvas.axes[0].get_ylim()
+    shown = [each for each in canvas.axes[0].get_yticks() if low <= each <= high]
+    assert 3 <= len(shown) <= 8
+
+
+def test_near_points_of_an_axis_have_their_numbers_and_every_point_a_tick() -> None:
+    """Two digits need less room than five."""
+    x = np.array([29.0, 32.0, 48.0, 72.0])
+    axis = Axis("x", is_log=True, at_points=True)
+    figure = Figure("f", "", "", axis, Axis("y"), (Series("s", "points", x, x),))
+    assert figure.ticks == [*x]
+    assert overlaps(drawn_figure(figure, "paper")) == []
+    near = np.array([29.0, 29.5, 48.0])
+    figure = Figure("f", "", "", axis, Axis("y"), (Series("s", "points", near, near),))
+    axes = drawn_figure(figure, "paper").axes[0]
+    assert {*axes.get_xticks(), *axes.get_xticks(minor=True)} == {*near}
+
+
 def test_references_of_a_folder_get_what_they_lack_and_keep_what_they_have(
     fedray_command, tmp_path: Path
 ) -> None:
@@ -702,7 +763,11 @@ def test_references_of_a_folder_get_what_they_lack_and_keep_what_they_have(
         "kairouz2021practical",
         "honaker2015efficient",
         "mcmahan2024hassle",
+        "fedray",
     ]
+    (cited,) = [each for each in file.read_text().splitlines() if "Mechanisms: " in each]
+    tree = r"tree \cite{honaker2015efficient,kairouz2021practical}"
+    assert cited == rf"% Mechanisms: {tree}; blt \cite{{mcmahan2024hassle}}"
     # There is nothing more to add, so the file stays as it is.
     assert str(references) not in fedray_command(*given)[1]
     assert references.read_text() == text

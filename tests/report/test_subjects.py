@@ -3,9 +3,10 @@ under one caption without a column that tells them apart."""
 
 import csv
 import io
-from dataclasses import replace
+from dataclasses import fields, replace
 
-from fedray.report.subject import AS_WRITTEN, UNKNOWN, Subject, shared_subject
+from fedray.base.document import json_of
+from fedray.report.subject import AS_WRITTEN, FACETS, UNKNOWN, Subject, shared_subject
 from fedray.report.table import Table
 
 BASE = Subject("paced (160,000 devices)", AS_WRITTEN, "5 runs")
@@ -69,6 +70,15 @@ def test_result_fills_in_what_a_table_does_not_say_and_nothing_in_which_its_rows
     assert own.under(whole).subject == replace(whole, runs="one run")
     mixed = table_of((1, BASE), (2, LARGER))
     assert mixed.under(whole).subject == replace(whole, condition="")
+
+
+def test_a_caption_has_every_facet_and_json_only_the_known_settings():
+    assert {*FACETS} == {each.name for each in fields(Subject)}
+    whole = replace(BASE, setting="400 rounds", loss="RmsLoss", sample="50 devices")
+    said = "as written, 400 rounds, in 5 runs, for RmsLoss, on 50 devices"
+    assert str(whole) == f"of paced (160,000 devices), {said}"
+    assert "setting" not in json_of(BASE)
+    assert json_of(whole)["loss"] == "RmsLoss"
 
 
 def test_shared_subject_keeps_the_equal_facets():

@@ -195,7 +195,7 @@ def test_a_loss_of_one_seed_tells_apart_what_the_accuracy_does_not(
     ]
     answer = fedray.compare_runs(made).answer
     assert answer.startswith(
-        f"blt cannot be told apart from {other} (1.0 ± 13.9 points of accuracy worse)"
+        f"blt cannot be told apart from {other} (which is 1.0 ± 13.9 points of accuracy worse)"
     )
     assert ("but by loss" in answer) == (says is not None)
     assert says is None or f"), but by loss {says}" in answer
@@ -209,7 +209,7 @@ def test_several_seeds_are_judged_by_their_paired_differences(
     # Tree has the smaller mean, of other seeds: pairs decide what can be told apart.
     found = fedray.compare_runs(runs)
     assert found.answer.startswith("blt cannot be told apart from tree (")
-    assert "(11.0 points of accuracy better; 2 seeds are too few to tell)" in found.answer
+    assert "(which is 11.0 points of accuracy better; 2 seeds are too few to tell)" in found.answer
     assert numbers_in(found.answer) == [11.0, 2, 0.57, 0.27, *numbers_in(OF)]
     more = [
         trained_of("tree-1", trace, {"accuracy": 0.61}, "training.seed=1", TREE),
@@ -315,7 +315,7 @@ def test_intervals_of_shares_stay_among_shares(trace, trained_of, numbers_in) ->
     assert found.deciding(blt) == difference
     mean = found.mean(blt, "accuracy")
     assert (mean.low, mean.high) == (0.0, 1.0)
-    assert "blt (20.0 [-100.0, 100.0] points of accuracy worse)" in found.answer
+    assert "blt (which is 20.0 [-100.0, 100.0] points of accuracy worse)" in found.answer
     rows = {row[0]: row[1:] for row in found.tables()[0].rows}
     assert rows["blt"][0] == "0.4167 [0.0000, 1.0000]"
     assert rows["blt"][-1] == "-0.2000 [-1.0000, +1.0000]"
@@ -670,7 +670,9 @@ def test_the_command_prints_tables_or_json_and_writes_page_and_figures(
     }
     code, out, _ = fedray_command("compare", *paths)
     assert code == 0
-    assert out.startswith("blt cannot be told apart from tree (11.0 points of accuracy better;")
+    assert out.startswith(
+        "blt cannot be told apart from tree (which is 11.0 points of accuracy better;"
+    )
     assert "+0.1100, too few to tell" in out
     assert not any(path in out for path in paths)
     assert "Epsilon is not known: " in out

@@ -15,13 +15,16 @@ import fedray
 from fedray.audit.guarantees import fitting
 from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError
+from fedray.commands.frame.output import print_pieces
 from fedray.mechanisms import BLT
+from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.named import PARAMETERS
 from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
 from fedray.mechanisms.participation import MinSep
-from fedray.report.files import drawn_figure
+from fedray.report.files import drawn_figure, figure_csv
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
+from fedray.report.works import works_named
 from fedray.scenario import Scenario
 from fedray.studies.simulated import Truth
 from fedray.studies.stress import judged as judging
@@ -31,7 +34,7 @@ from fedray.studies.stress.outcome import MOST_EXCEEDING, Outcome, share
 from fedray.studies.stress.result import StressResult
 from fedray.studies.stress.run import stress
 
-FIGURES = ["stress-epsilon", "stress-noise-factor", "stress-regret"]
+FIGURES = ["stress-epsilon", "stress-noise-factor", "stress-cost-at-equal-epsilon"]
 HERE = fedray.Placement(1, "in-process")
 DELTA = 1e-10
 
@@ -260,7 +263,7 @@ def test_regret_is_the_loss_over_the_least_of_the_kind(objective) -> None:
         assert row.excess == pytest.approx(row.error / (right.noise_multiplier * error) - 1, 1e-6)
     assert row_of(result, "tree").regret == 0.0
     heading = {"rms": "RMS error", "max": "max error"}[objective]
-    assert f"{heading} at that z" in result.tables()[0].columns
+    assert f"{heading} at z for epsilon 6" in result.tables()[0].columns
 
 
 def test_without_an_error_of_the_estimate_exactly_the_target_is_spent() -> None:
@@ -317,7 +320,7 @@ def test_what_cannot_run_is_a_row_with_its_reason(
     monkeypatch.setattr(judging, "MOST_MATRIX_ROUNDS", 70)
     names = [str(short), "banded", "tree"]
     result = stress(trace, rounds=71, estimated=[20], mechanisms=names)
-    assert "is more than this banded strategy has (30)" in row_of(result, str(short)).note
+    assert "is more than this banded strategy has (30)" in row_of(result, "short").note
     assert "banded matrix of 71 rounds takes hours" in row_of(result, "banded").note
     assert row_of(result, "banded").epsilon is None
     assert row_of(result, "tree").epsilon is not None
@@ -437,8 +440,8 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
         "participation.timer_hours=12",
     ]
     assert [each["of"]["runs"] for each in (*document["conditions"], document["robust"])] == [
-        *(2 * [f"{SEEDS} runs"]),
-        f"{2 * SEEDS} runs",
+        *(2 * [f"{SEEDS} runs (seeds 3 to {2 + SEEDS})"]),
+        f"{2 * SEEDS} runs (seeds 3 to {2 + SEEDS})",
     ]
     before, after = result.verdict.split(" Robust over all 2 conditions: ")
     assert before == f"As written: {result.conditions[0].answer}"
@@ -553,12 +556,15 @@ def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
         "participation={timer_hours=0, round_separation=3}",
     )
     trace = fedray.simulate(small(*keys), HERE, tmp_path / "trace")
+    said: list[str] = []
     result = stress(
         trace,
-        estimated=[6],
+        estimated=[6, 4],
         mechanisms=["blt", "tree", "blt-100"],
         epsilon=4.0,
         train=True,
+        overrides=["training.cohort_sample=10"],
+        on_progress=said.append,
         seeds=2,
         out=tmp_path / "out",
         placement=HERE,
@@ -566,8 +572,8 @@ def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
     assert result.comparison is not None
     groups = {each.label: each for each in result.comparison.groups}
     assert {*groups} == {
-        *("blt-estimated-6-k2", "blt-true-3-k4", "blt-100", "blt-100-true-3-k4"),
-        *("tree", "none"),
+        *("blt-estimated-6-k2", "blt-estimated-4-k3", "blt-true-3-k4"),
+        *("blt-100 (made for MaxLoss)", "blt-100-true-3-k4", "tree", "none"),
     }, "each says the b and k that it is made for, and a finished one none"
     basis = result.comparison.basis
     for name, group in groups.items():
@@ -577,6 +583,11 @@ def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
     assert result.comparison.answer in result.verdict
     assert json.loads(json.dumps(result.to_json()))["comparison"]["groups"]
     assert [each.name for each in result.figures()][:3] == FIGURES
+    (ahead,) = (each for each in said if "of CPU time" in each)
+    assert "training.cohort_sample=5 take less" in ahead
+    rows, trained = result.tables()
+    assert rows.subject.population == trained.subject.population
+    assert "trace " in rows.subject.population
     with pytest.raises(InputError, match="does not apply to a trace"):
         stress(trace, estimated=[6], seeds=2)
 
@@ -761,7 +772,7 @@ def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
     assert table.notes[1].startswith(observed)
     assert rf"\footnotesize {observed}" in table.rendered("tex")
     assert numbers_in(table.notes[0]) == [40, 15, 3, 18, 2]  # rounds, estimate, truth
-    shown = {"z", "RMS error at that z", "cost at equal epsilon"}
+    shown = {"z", "z for epsilon 6", "cost at equal epsilon"}
     assert {*shown, "observed epsilon"} <= {*table.columns} - {*table.details}
     # The audit of the last row, at the noise of its cell, spends the target.
     cells = dict(zip(table.columns, table.rows[-1], strict=True))
@@ -770,8 +781,8 @@ def test_a_trace_has_the_enforced_epsilon_of_its_audit_beside_the_observed_one(
     assert audited.enforced.epsilon == pytest.approx(6.0, rel=1e-3)
     assert audited.enforced.epsilon <= 6.0
     error = row.rms_error * needed / row.noise_multiplier
-    assert float(cells["RMS error at that z"]) == pytest.approx(error, rel=1e-4)
-    (simulated,) = StressResult("mine", 4.0, DELTA, (), simulated_rows((8, 9))).tables()
+    assert float(cells["RMS error at z for epsilon 6"]) == pytest.approx(error, rel=1e-4)
+    (simulated,) = StressResult("mine", 6.0, DELTA, (), simulated_rows((8, 9))).tables()
     assert shown <= {*simulated.columns} - {*simulated.details}, "the same columns"
 
 
@@ -843,7 +854,7 @@ def test_estimates_of_one_truth_are_on_the_axis_and_the_truth_is_a_line() -> Non
         assert plotly_figure(figure)["layout"]["xaxis"]["ticktext"] == ["15", "20"]
         assert [*figure.series[0].x] == [15.0, 20.0]
         assert [mark.at for mark in figure.marks if mark.axis == "x"] == [12.0]
-        assert len(figure.y.title) < 25
+        assert len(figure.y.title) <= 25
 
 
 def test_the_published_pairs_name_their_paper_and_their_costs_are_rounded_once(
@@ -960,9 +971,10 @@ def test_a_changed_scenario_is_said_with_its_keys_and_only_bounds_are_marked_as_
     result = StressResult("small", 4.0, DELTA, estimates, rows, scenario=run, overrides=keys)
     (table,) = result.tables()
     condition = "if population.devices=2000 and rounds.count=30"
-    assert table.caption.endswith(f", of small (2,000 devices), {condition}, in 4 runs")
-    setting = "2,000 devices, 30 rounds of 60 reports, timer 24 h"
-    assert f"Seeds 0 to 3; {setting}." in table.notes
+    setting = "30 rounds, 60 reports a round, timer 24 h, no pace"
+    of = f"of small (2,000 devices), {condition}, {setting}, in 4 runs (seeds 0 to 3), for RmsLoss"
+    assert table.caption.endswith(f", {of}")
+    assert result.to_json()["setting"] == f"2,000 devices, {setting}"
     assert result.to_json()["overrides"] == [*keys]
     assert "devices = 2000" in result.page(), "the whole scenario is folded"
     (figure, *_) = result.figures()
@@ -1237,11 +1249,19 @@ def test_populations_of_conditions_stand_in_their_own_captions_and_no_row_of_ano
         "small", 4.0, DELTA, (MinSep(40, 8, 5),), rows, scenario=small_run(), shared_rows=rows
     )
     first, second, by_condition, robust = result.tables()
-    assert first.caption.endswith(", of small (3,000 devices), as written, in 4 runs")
+    setting = "40 rounds, 60 reports a round, timer 24 h, no pace"
+    runs = "runs (seeds 0 to 3)"
     if_larger = "if population.devices=5000"
-    assert second.caption.endswith(f", of small (5,000 devices), {if_larger}, in 4 runs")
-    assert robust.caption.endswith(", of small, robust over all 2 conditions, in 8 runs")
-    assert by_condition.caption.endswith(", of small, in 4 runs of each condition")
+    for table, of in (
+        (first, f"small (3,000 devices), as written, {setting}, in 4 {runs}"),
+        (second, f"small (5,000 devices), {if_larger}, {setting}, in 4 {runs}"),
+        (robust, f"small, robust over all 2 conditions, {setting}, in 8 {runs}"),
+        (by_condition, f"small, {setting}, in 4 {runs} of each condition"),
+    ):
+        assert table.caption.endswith(f", of {of}, for RmsLoss")
+    listed = "Conditions: as written; if population.devices=5000"
+    assert f"{listed}." in robust.notes
+    assert f". {listed}.}}" in robust.rendered("tex"), "in the caption"
     (row, _, over_all) = by_condition.rows
     assert row[:4] == ("as written", "8", "5", "8, 5")
     assert row[-2:] == ("8", "8: 3.9000")
@@ -1276,3 +1296,157 @@ def test_two_seeds_that_do_not_tell_are_said_to_be_too_few(trace_of, trained_of)
             "t", 4.0, DELTA, (), (judged_row("tree"),), fedray.compare_runs(runs, trace)
         )
         assert ("2 seeds are too few to tell" in found.verdict) == (seeds == 2)
+
+
+def conditions_of(spent, **figures) -> StressResult:
+    """Four runs of a tree as written, and four in 12 hours, each made for b of `spent`: (epsilon as written, epsilon in 12 hours)."""
+    rows = tuple(
+        replace(
+            row,
+            what_if=what_if,
+            epsilon=spent[row.estimated_min_sep][place],
+            noise_factor=spent[row.estimated_min_sep][place] / 4.0,
+            **figures,
+        )
+        for place, what_if in enumerate((None, "participation.timer_hours=12"))
+        for row in simulated_rows(tuple(spent), 8)
+    )
+    estimates = tuple(MinSep(40, b, -(-40 // b)) for b in spent)
+    return StressResult(
+        "small", 4.0, DELTA, estimates, rows, scenario=small_run(), shared_rows=rows
+    )
+
+
+def test_the_loss_is_in_every_caption() -> None:
+    rows = simulated_rows((8,), 8)
+    captions = {}
+    for loss in ("rms", "max"):
+        own = tuple(replace(row, loss=loss, max_error=2.0) for row in rows)
+        result = StressResult("small", 4.0, DELTA, (MinSep(40, 8, 5),), own, loss=loss)
+        (table,) = result.tables()
+        captions[loss] = {table.caption, *(str(each.subject) for each in result.figures())}
+        settings = stress(rounds=40, estimated=[8], actual=[6], mechanisms=["tree"], loss=loss)
+        captions[loss] |= {each.caption for each in settings.tables()}
+        captions[loss] |= {str(each.subject) for each in settings.figures()}
+    assert all(each.endswith("for RmsLoss") for each in captions["rms"])
+    assert all(each.endswith("for MaxLoss") for each in captions["max"])
+
+
+def test_every_table_explains_its_own_columns_and_marks_and_no_others() -> None:
+    result = conditions_of({8: (3.9, 6.0), 7: (3.8, 3.9)})
+    for table in result.tables():
+        for form in ("tex", "md"):
+            assert "Columns: " in table.rendered(form), table.title
+        for name, _ in table.explained:
+            texts = [*table.columns, *(cell for row in table.rows for cell in row)]
+            assert any(name == text or name in text.split() for text in texts), name
+    base = result.tables()[0]
+    chosen = base.chosen(["mechanism", "epsilon"])
+    assert [name for name, _ in chosen.explained] == ["epsilon", "*"]
+    (said,) = (each for each in chosen.rendered("tex").splitlines() if "Columns: " in each)
+    assert "extra error" not in said
+    assert result.page().count("Columns: ") == len(result.tables())
+
+
+def test_a_terminal_explains_a_column_once(capsys) -> None:
+    result = conditions_of({8: (3.9, 6.0), 7: (3.8, 3.9)})
+    print_pieces(result.tables())
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("runs above 4, runs that spend more than the target") == 1
+
+
+def test_the_robust_table_has_the_worst_condition_and_no_median_over_a_mixture() -> None:
+    """Made for 8, most runs keep the target, but those in 12 hours never do."""
+    result = conditions_of({8: (3.9, 6.0), 7: (3.8, 3.9)})
+    *_, robust = result.tables()
+    of_8 = dict(zip(robust.columns, robust.rows[1], strict=True))
+    assert of_8["estimate b, k"] == "8, 5"
+    assert of_8["runs above 4"] == "4 of 8"
+    assert of_8["epsilon"] == "6.0000"
+    assert of_8["z for epsilon 4"] == "3.0000", "2 times 6 / 4"
+    assert of_8["extra error at z"] == "-"
+    assert of_8["cost at equal epsilon"] == "† 0.0 %"
+    said = "In all rows: worst condition if participation.timer_hours=12."
+    assert said in robust.notes
+    by_condition = result.tables()[-2]
+    row = dict(zip(by_condition.columns, by_condition.rows[-1], strict=True))
+    of_7 = dict(zip(robust.columns, robust.rows[0], strict=True))
+    assert row["RMS error"] == of_7["RMS error"], "the same quantity in both tables"
+
+
+def test_an_estimate_that_fails_in_one_of_many_conditions_does_not_hold() -> None:
+    """One condition of 21 is less than 5 % of the runs."""
+    rows = tuple(
+        replace(row, what_if=what_if, epsilon=spent, noise_factor=spent / 4.0)
+        for row in simulated_rows((8,), 8)
+        for place in range(21)
+        for what_if in [f"population.devices={place}" if place else None]
+        for spent in [6.0 if place == 20 else 3.9]
+    )
+    result = StressResult("small", 4.0, DELTA, (MinSep(40, 8, 5),), rows, shared_rows=rows)
+    assert result.robust is not None
+    answer = result.robust.answer
+    assert answer.startswith("No given estimate keeps epsilon 4 in every condition: the nearest, ")
+    assert "needs 1.50 times the noise if population.devices=20 (95 % quantile)" in answer
+
+
+def test_the_verdicts_percentage_is_in_the_printed_table_under_its_name() -> None:
+    result = conditions_of({8: (3.9, 3.9), 7: (3.0, 3.0)}, regret=0.1)
+    (found, *_) = (each for each in result.conditions[0].outcomes if each.estimated_min_sep == 8)
+    more = share(found.mean_excess)
+    assert (
+        f"by {more.removeprefix('+')} (extra error at its z, mean over the runs)" in result.verdict
+    )
+    (table, *_) = result.tables()
+    shown = table.brief()
+    row = dict(zip(shown.columns, shown.rows[1], strict=True))
+    assert row["extra error at z"] == more != row["cost at equal epsilon"] == "+10.0 %"
+    (figure,) = (each for each in result.figures() if each.name == FIGURES[2])
+    assert figure.y.title == "Cost at equal epsilon (%), median"
+    said = dict(table.explained)["cost at equal epsilon"]
+    assert said.endswith("median over the runs")
+    header = next(csv.reader(figure_csv(figure).splitlines()))
+    assert {"5 % quantile", "95 % quantile"} <= {*header}
+
+
+def test_a_robust_design_of_runs_that_are_shorter_than_the_timer_says_so() -> None:
+    made = {"min_sep": 40, "estimated_min_sep": 40, "estimated_participations": 1}
+    rows = tuple(
+        replace(row, what_if=what_if, max_participations=1, days=days, **made)
+        for row in simulated_rows((8,), 8)
+        for what_if, days in ((None, 0.5), ("participation.timer_hours=6", 0.5))
+    )
+    result = StressResult(
+        "small", 4.0, DELTA, (MinSep(40, 40, 1),), rows, scenario=small_run(), shared_rows=rows
+    )
+    assert result.robust is not None
+    said = "As written: This rests on 40 rounds in 12 h, less than the timer of 24 h"
+    assert said in result.robust.answer
+    assert "timer of 6 h" not in result.robust.answer
+
+
+def test_a_file_is_named_by_its_stem_with_its_kind_and_paper(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    write_strategy(optimize_mechanism(MechanismRequest("blt", MinSep(40, 8, 5))), file)
+    result = stress(rounds=40, estimated=[8], actual=[6], mechanisms=[str(file), "tree"])
+    (table,) = result.tables()
+    assert [row[0] for row in table.rows] == ["mine", "tree"]
+    assert "mine is of the kind blt (McMahan, Xu, Zhang 2024)." in table.notes
+    assert [each.name for each in result.figures()[0].series] == ["mine", "tree"]
+    assert "mcmahan2024hassle" in works_named([table])
+
+
+def test_one_noise_multiplier_has_one_rounding() -> None:
+    result = stress(rounds=40, estimated=[8], actual=[8], mechanisms=["tree", "blt"])
+    (table,) = result.tables()
+    for row in table.rows:
+        cells = dict(zip(table.columns, row, strict=True))
+        assert cells["z"] == cells["z for epsilon 6"]
+
+
+def test_overrides_of_a_trace_are_of_its_trainings(trace: fedray.Trace) -> None:
+    given = {"estimated": [6], "mechanisms": ["tree"]}
+    with pytest.raises(InputError, match="applies to a scenario, or to trainings on a trace"):
+        stress(trace, overrides=["training.cohort_sample=4"], **given)
+    with pytest.raises(InputError, match=r"must set a key of \[training\] or \[data\]"):
+        stress(trace, overrides=["rounds.count=4"], train=True, **given)

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from fedray.base.atomic import write_output
+from fedray.base.atomic import make_directory, write_output
 from fedray.base.errors import InputError
 from fedray.base.escaped import printable
 from fedray.base.rounding import given as shown
@@ -67,15 +67,16 @@ def run_command(function: Callable[..., Any], given: dict[str, Any]) -> None:
         from fedray.report.files import parsed_style
 
         parsed_style(style)
-    if path is not None and (path.suffix[1:] not in FORMS or not path.parent.is_dir()):
-        rule = "must be NAME.csv, NAME.tex or NAME.md in a directory that exists"
-        raise InputError.of("table_file", str(path), rule)
+    if path is not None and path.suffix[1:] not in FORMS:
+        raise InputError.of("table_file", str(path), "must be NAME.csv, NAME.tex or NAME.md")
     if columns and path is None:
         rule = "chooses columns of a file of tables, which is not written"
         raise InputError.of("columns", columns, rule, "give --table FILE")
     if path is not None and given.get("as_json"):
         rule = "does not go with `as_json=True`"
         raise InputError.of("table_file", str(path), rule, "leave one out")
+    if path is not None:
+        make_directory(path.parent, f"{str(path.parent)!r} of --table")
     settings = {
         word: shown(value) if isinstance(value, float) else str(value)
         for name, word in SETTINGS.items()
@@ -111,8 +112,10 @@ def _write_tables(path: Path, columns: str, settings: dict[str, str]) -> InputEr
     for number, table in enumerate(chosen):
         file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
         written.append(_with_settings(table, settings))
-        content = written[-1].rendered(path.suffix[1:], file.stem).encode()
-        write_output(file, content, f"table {str(file)!r}")
+        content = written[-1].rendered(path.suffix[1:], file.stem)
+        if path.suffix == ".tex":
+            content = f"{_cited(written[-1])}{content}"
+        write_output(file, content.encode(), f"table {str(file)!r}")
         print_files({"table": str(file.absolute())})
     if path.suffix == ".tex":
         _add_references(path.with_name(REFERENCES), written)
@@ -166,9 +169,19 @@ def _with_settings(table: Table, settings: dict[str, str]) -> Table:
     return replace(table, title=", ".join(filter(None, (table.title, *more))))
 
 
+def _cited(table: Table) -> str:
+    """Returns a comment of LaTeX with the key that cites each kind of mechanism; empty without
+    any."""
+    from fedray.report.works import keys_of_kinds
+
+    keys = keys_of_kinds([table])
+    said = "; ".join(f"{kind} \\cite{{{key}}}" for kind, key in keys.items())
+    return f"% Mechanisms: {said}\n" if said else ""
+
+
 def _add_references(file: Path, tables: list[Table]) -> None:
-    """Adds the works that tables name to a file of BibTeX, whose content stays."""
-    from fedray.report.works import works_named
+    """Adds the works that tables name, and fedray, to a file of BibTeX, whose content stays."""
+    from fedray.report.works import FEDRAY, works_named
 
     try:
         before = file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -176,7 +189,7 @@ def _add_references(file: Path, tables: list[Table]) -> None:
         raise InputError(
             f"{str(file)!r} cannot be read ({error}); move it, or name another folder"
         ) from None
-    entries = works_named(tables)
+    entries = {**works_named(tables), "fedray": FEDRAY}
     missing = [entry for key, entry in entries.items() if f"{{{key}," not in before]
     if missing:
         parts = [before.rstrip("\n"), *(each.rstrip("\n") for each in missing)]
@@ -203,13 +216,18 @@ def print_pieces(pieces: Iterable[Piece], of: Subject = UNKNOWN) -> None:
     subjects = [each.subject for each in pieces if isinstance(each, Table)]
     shared = shared_subject(subjects) if len(subjects) > 1 else UNKNOWN
     is_said = not shared
+    explained: set[tuple[str, str]] = set()
     for each in pieces:
         if isinstance(each, Table):
             if not is_said:
                 typer.echo(Paragraph("", f"Tables {shared}:").wrapped(width))
                 is_said = True
             TABLES.get([]).append(each)
-            typer.echo(f"{each.brief().beyond(shared).text(width)}\n")
+            table = each.brief().beyond(shared)
+            # A terminal shows all tables together, and so each explanation once.
+            new = tuple(entry for entry in table.legend if entry not in explained)
+            explained.update(table.explained)
+            typer.echo(f"{replace(table, legend=new).text(width)}\n")
         elif isinstance(each, Paragraph):
             typer.echo(each.wrapped(width))
         else:

@@ -59,7 +59,8 @@ def stress(
         loss (max|rms): loss that kinds are made for, and of errors and regrets
         seeds (S): runs of a scenario, by default 20; or trainings with --train, by default 3
         what_if (KEY=VALUE): key of the scenario to change, with as many runs; repeatable
-        train: train on a trace at equal epsilon, with mechanisms for the estimate and the truth
+        train: train on a trace at equal epsilon, with mechanisms for each estimate and the truth;
+            --set changes training.KEY and data.KEY
         out (DIR): directory of the trained runs; default: a new one under runs/
     """
     from fedray.report.table import Paragraph
@@ -73,8 +74,7 @@ def stress(
             remedy = f"give --set rounds.count={rounds}"
             raise InputError.of("rounds", rounds, "does not apply to a scenario", remedy)
         subject = subject.with_overrides(*overrides or ())
-    elif overrides:
-        raise InputError.of("overrides", overrides[0], "applies to a scenario", "give one")
+    of_trainings = () if isinstance(subject, Scenario) else overrides or ()
     with progress_line("stressing") as show, contextlib.redirect_stdout(sys.stderr):
         result = stressed(
             subject,
@@ -88,12 +88,14 @@ def stress(
             seeds=seeds,
             what_ifs=what_if or (),
             train=train,
+            overrides=of_trainings,
             out=out,
             placement=placement_of(place) if place else None,
             trust_code=trust_code,
             on_progress=show,
         )
-    result = replace(result, overrides=tuple(overrides) if overrides else None)
+    if isinstance(subject, Scenario) and overrides:
+        result = replace(result, overrides=tuple(overrides))
     trained = result.comparison
     for warning in (*result.warnings, *(() if trained is None else trained.warnings)):
         print_line(f"fedray: warning: {warning}", err=True)

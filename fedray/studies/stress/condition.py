@@ -28,6 +28,7 @@ from fedray.studies.stress.outcome import (
     true_limits,
 )
 
+_SHORT = "This rests on"
 ALONE = "No device took part twice, which is no evidence for a longer run."
 
 
@@ -51,6 +52,8 @@ class Condition(Document):
     """The estimate that a plan makes, if it makes one."""
     scenario: NotInJson[Scenario | None] = None
     """Scenario of its runs; None for all conditions together, or if it is unknown."""
+    parts: NotInJson[tuple["Condition", ...]] = ()
+    """The conditions, if this is all of them together; empty for one."""
 
     @cached_property
     def outcomes(self) -> InJson[list[Outcome]]:
@@ -61,16 +64,16 @@ class Condition(Document):
     @cached_property
     def recommended(self) -> InJson[list[Outcome]]:
         """The estimate to design for, of each mechanism: of those with which at most 5 % of the
-        runs exceed the target, the one of least `mean_excess`; if all are riskier, the one with
-        which the fewest runs do; of equal ones the smallest. Observed runs support no min-sep above
-        all that occurred, and do not show that no device of another run takes part more often: k is
-        the most that may happen at that min-sep. Enforced ones support the least b and the largest
-        k of a run."""
+        runs of each condition exceed the target, the one of least `mean_excess`; if all are
+        riskier, the one with which the fewest runs do; of equal ones the smallest. Observed runs
+        support no min-sep above all that occurred, and do not show that no device of another run
+        takes part more often: k is the most that may happen at that min-sep. Enforced ones support
+        the least b and the largest k of a run."""
 
         def cost(outcome: Outcome) -> tuple[float, float, int]:
             # Equal excesses may differ by rounding.
             excess = round(outcome.mean_excess or 0.0, 9)
-            return risk(outcome), excess, outcome.estimated_min_sep
+            return self.risk(outcome), excess, outcome.estimated_min_sep
 
         true = [row for row in self.rows if row.min_sep is not None]
         enforced = [row for row in true if row.is_enforced]
@@ -89,6 +92,28 @@ class Condition(Document):
         ]
         return [min(each, key=cost) for each in grouped(comparable, lambda each: each.mechanism)]
 
+    def outcomes_in(self, outcome: Outcome) -> "list[tuple[Condition, Outcome]]":
+        """Returns the outcome of the same mechanism and estimate in each condition whose runs
+        commit their rounds; in one condition, the outcome itself."""
+        if not self.parts:
+            return [(self, outcome)]
+        return [
+            (part, each)
+            for part in self.parts
+            for each in part.outcomes
+            if (each.mechanism, estimate_of(each)) == (outcome.mechanism, estimate_of(outcome))
+        ]
+
+    def worst(self, outcome: Outcome) -> "tuple[Condition, Outcome]":
+        """Returns the condition in which a mechanism made for an estimate spends most, and its
+        outcome there. Runs of several conditions have no common median."""
+        return max(self.outcomes_in(outcome), key=lambda pair: pair[1].epsilons[1])
+
+    def risk(self, outcome: Outcome) -> float:
+        """Returns the largest share of runs of a condition beyond the target, 0 if so few are
+        acceptable."""
+        return max(risk(each) for _, each in self.outcomes_in(outcome))
+
     @property
     def starved(self) -> InJson[int]:
         """Number of runs that starved, which do not count."""
@@ -102,7 +127,7 @@ class Condition(Document):
     @property
     def best(self) -> Outcome | None:
         """The recommended mechanism and estimate of least risk and error; None without any."""
-        return min(self.recommended, key=lambda each: (risk(each), each.error), default=None)
+        return min(self.recommended, key=lambda e: (self.risk(e), e.error), default=None)
 
     def is_given(self, outcome: Outcome | StressRow) -> bool:
         """Whether the estimate of an outcome was given, and is not only a candidate."""
@@ -126,7 +151,7 @@ class Condition(Document):
         """Returns the given estimates that keep the target, whatever the mechanism; if none does,
         the noise that the nearest needs."""
         groups = grouped(filter(self.is_given, self.outcomes), estimate_of)
-        kept = [own for own in groups if not any(map(risk, own))]
+        kept = [own for own in groups if not any(map(self.risk, own))]
         target = given(self.epsilon)
         if not groups:
             return ""
@@ -137,17 +162,25 @@ class Condition(Document):
             runs = "all runs" if is_sure else "at least 95 % of the runs"
             names = " and ".join(self._design(own[0]) for own in kept)
             return f"Epsilon {target} holds in {runs} with {names}{but}."
-        nearest = min(groups, key=lambda own: max(each.noise_factors[2] for each in own))
-        short = [each for each in nearest if risk(each)]
+        nearest = min(groups, key=lambda own: max(map(self._most_noise, own)))
+        short = [each for each in nearest if self.risk(each)]
         bound = "" if all(each.is_exact for each in short) else "at most "
-        factors = span([each.noise_factors[2] for each in short], lambda each: up(each, 2))
-        well = "".join(f"; {each.mechanism} keeps it" for each in nearest if not risk(each))
+        factors = span(list(map(self._most_noise, short)), lambda each: up(each, 2))
+        well = "".join(f"; {each.mechanism} keeps it" for each in nearest if not self.risk(each))
         every = " with every mechanism" if well else ""
+        found = (part for each in short for part, own in self.outcomes_in(each) if risk(own))
+        failing = " and ".join(dict.fromkeys(part.of.condition for part in found))
+        inside = f" {failing}" if self.parts else ""
         return (
-            f"No given estimate keeps epsilon {target}{every}: the "
-            f"nearest, {self._design(nearest[0])}, needs {bound}{factors} times the noise "
+            f"No given estimate keeps epsilon {target}{every}"
+            f"{' in every condition' if self.parts else ''}: the nearest, "
+            f"{self._design(nearest[0])}, needs {bound}{factors} times the noise{inside} "
             f"(95 % quantile{well})."
         )
+
+    def _most_noise(self, outcome: Outcome) -> float:
+        """Returns the largest noise factor of a condition that all but 5 % of its runs need."""
+        return max(each.noise_factors[2] for _, each in self.outcomes_in(outcome))
 
     def _design(self, outcome: Outcome) -> str:
         n, b, k = estimate_of(outcome)
@@ -159,11 +192,15 @@ class Condition(Document):
         """Returns the extra error and the runs beyond the target; without an error if those are
         many, because it is less noise that they have."""
         target, count = given(self.epsilon), beyond(outcome)
-        if risk(outcome) > 0:
-            most = f"{'' if outcome.is_exact else 'at most '}{up(outcome.epsilons[2])}"
-            return f"exceeds epsilon {target} in {count} runs (95 % quantile {most})"
+        if self.risk(outcome) > 0:
+            part, worst = max(self.outcomes_in(outcome), key=lambda pair: pair[1].epsilons[2])
+            most = f"{'' if worst.is_exact else 'at most '}{up(worst.epsilons[2])}"
+            where = f" {part.of.condition}" if self.parts else ""
+            return f"exceeds epsilon {target} in {count} runs (95 % quantile {most}{where})"
         more = share(outcome.mean_excess).removeprefix("+")
         said = f"its error exceeds that of the best of the kind for each run by {more}"
+        if more != "0.0 %":
+            said += " (extra error at its z, mean over the runs)"
         return f"{said}, and {count} runs exceed epsilon {target}"
 
     def _truths(self) -> list[str]:
@@ -189,6 +226,8 @@ class Condition(Document):
         the timer, or have fewer participations than their rounds have room for; empty if it is
         not, or a cap ensures k."""
         n, b, k = estimate_of(best)
+        if self.parts:
+            return self._short_parts(best)
         if self.scenario is None or self.scenario.participation.max_participations is not None:
             return ""
         hours = [24.0 * days for days in known(self.runs, "days")]
@@ -196,7 +235,7 @@ class Condition(Document):
         if hours and max(hours) < timer:
             length = span(hours, lambda each: down(each, 0 if each >= 10 else 1))
             return (
-                f"This rests on {n:,} rounds in {length} h, less than the {name} of {timer:g} h: "
+                f"{_SHORT} {n:,} rounds in {length} h, less than the {name} of {timer:g} h: "
                 "devices come back in a run that takes longer, so set its pace "
                 "(rounds.min_minutes_between)."
             )
@@ -206,6 +245,18 @@ class Condition(Document):
                 f"times of the simulated rounds; participation.max_participations={k} secures it."
             )
         return ""
+
+    def _short_parts(self, best: Outcome) -> str:
+        """Returns the conditions whose runs are shorter than the timer, as `_rests_on` does."""
+        said: dict[str, list[str]] = {}
+        for part in self.parts:
+            sentence = part._rests_on(best)
+            if sentence.startswith(_SHORT):
+                said.setdefault(sentence, []).append(part.of.condition)
+        return " ".join(
+            f"{', '.join(names)[0].upper()}{', '.join(names)[1:]}: {sentence}"
+            for sentence, names in said.items()
+        )
 
     @property
     def _binding(self) -> str:

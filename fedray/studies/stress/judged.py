@@ -55,7 +55,7 @@ class StressRow(Document):
     """
 
     mechanism: str
-    """Kind or file, as it was named."""
+    """Kind, or file by its stem."""
     rounds: int
     """n of the estimate, for which the mechanism is made."""
     estimated_min_sep: int
@@ -119,6 +119,11 @@ class StressRow(Document):
         return self.max_loss if self.loss == "max" else self.rms_loss
 
     @property
+    def exceeds(self) -> bool:
+        """Whether the chosen noise spends more than the target."""
+        return self.noise_factor is not None and self.noise_factor > 1.0
+
+    @property
     def excess(self) -> InJson[float | None]:
         """`error` over that of the best candidate with its noise for the target, minus 1; below 0
         if the run spends more than the target."""
@@ -152,12 +157,14 @@ class Judged:
     """Loss and workload that a file or a name was made for; None if unknown."""
 
     @classmethod
-    def named(cls, name: str, objective: Objective = "rms") -> "Judged":
-        """Returns the mechanism of a kind, made for a loss, a file or a name. Raises InputError."""
+    def named(cls, given: str, objective: Objective = "rms", name: str = "") -> "Judged":
+        """Returns the mechanism of a kind, made for a loss, a file or a name, with another name in
+        tables. Raises InputError."""
+        name = name or given
         for kind in KINDS:
-            if name == kind and name not in PARAMETERS and not Path(name).is_file():
+            if given == kind and given not in PARAMETERS and not Path(given).is_file():
                 return cls(name, kind, objective)
-        return cls(name, mechanism_over(Path(name), 1), objective, purpose_of(name, objective))
+        return cls(name, mechanism_over(Path(given), 1), objective, purpose_of(given, objective))
 
     @property
     def made_for(self) -> str | None:
@@ -220,26 +227,48 @@ class Stressed:
             found += self._with_regrets(mechanism, rows)
         return found
 
-    def strategies(self, estimate: MinSep) -> dict[str, Strategy]:
-        """Returns the mechanisms that can run, made for the estimate and for the truth, by name;
-        those that are the same for both once."""
+    def strategies(self) -> tuple[dict[str, tuple[Strategy, Purpose | None]], dict[str, str]]:
+        """Returns the mechanisms that can run, made for each estimate and for the truth, with their
+        purposes, by name; equal ones once. Also the reason for each that cannot run. A name has the
+        b and k that a mechanism is made for, unless it is finished or the same for all."""
         true = self.truth.binding
         assert true is not None
-        found: dict[str, Strategy] = {}
+        found: dict[str, tuple[Strategy, Purpose | None]] = {}
+        reasons: dict[str, str] = {}
         for mechanism in self.mechanisms:
-            name = Path(mechanism.name).stem
-            with suppress(ValueError, ArithmeticError):
-                planned = self._planned(mechanism, estimate)
-                planned.check_rounds(true.rounds)
-                request = mechanism.request_for(true)
-                best = planned if request is None else self._made(request)
-                same = {name: planned}
-                found |= (
-                    same
-                    if best == planned
-                    else {f"{name}-estimated": planned, f"{name}-true": best}
+            # A name is that of a file and of a run, and may be a path.
+            name, given = mechanism.name.strip("/").replace("/", "-"), mechanism.given
+            purpose = Purpose(mechanism.objective, str(PREFIX))
+            tried: dict[str, MechanismRequest | None] = {
+                f"{name}-{which}-{limits.min_sep}-k{limits.max_participations}": (
+                    mechanism.request_for(limits)
                 )
-        return found
+                for which, several in (("estimated", self.estimates), ("true", (true,)))
+                for limits in several
+                if which == "true" or not isinstance(given, Strategy)
+            }
+            if isinstance(given, Strategy):
+                tried = {name: None, **tried}
+            own: dict[str, tuple[Strategy, Purpose | None]] = {}
+            failed: dict[str, str] = {}
+            for label, request in tried.items():
+                try:
+                    if request is not None:
+                        strategy = self._made(request)
+                    else:
+                        assert isinstance(given, Strategy), "a kind has a request for every limits"
+                        strategy = given
+                    strategy.check_rounds(true.rounds)
+                except (ValueError, ArithmeticError) as error:
+                    failed[label] = " ".join(str(error).split())
+                    continue
+                if strategy not in [known for known, _ in own.values()]:
+                    own[label] = strategy, mechanism.purpose if request is None else purpose
+            if len(own) == 1 and not failed:
+                own = dict(zip([name], own.values(), strict=True))
+            found |= own
+            reasons |= failed
+        return found, reasons
 
     def _row(self, mechanism: Judged, estimate: MinSep) -> StressRow:
         """Returns the row of a mechanism made for an estimate, without a regret."""

@@ -22,7 +22,7 @@ class Outcome(Document):
     """A mechanism made for one estimate, over simulated runs."""
 
     mechanism: str
-    """Kind or file, as it was named."""
+    """Kind, or file by its stem."""
     rounds: int
     """n of the estimate."""
     estimated_min_sep: int

@@ -1,5 +1,6 @@
 """Stress tests as tables, figures and a page."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,8 @@ from fedray.mechanisms.loss import LOSS_NAMES
 from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_log
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
-from fedray.report.table import COLUMNS, NOT_PUBLISHED, Table
+from fedray.report.table import CONDITIONS, NOT_PUBLISHED, Table
+from fedray.report.works import of_kind
 from fedray.studies.stress.condition import ALONE, Condition, unjudged
 from fedray.studies.stress.judged import StressRow
 from fedray.studies.stress.outcome import (
@@ -23,7 +25,6 @@ from fedray.studies.stress.outcome import (
     estimate_of,
     grouped,
     known,
-    risk,
     share,
     span,
 )
@@ -31,10 +32,8 @@ from fedray.studies.stress.result import StressResult
 
 MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
-EXTRA = (
-    "Extra error: error over the least of a mechanism of the same kind with the least z for it; "
-    "unknown if the target is exceeded."
-)
+FILES = {"epsilon": "epsilon", "noise_factor": "noise-factor", "regret": "cost-at-equal-epsilon"}
+"""Name of a figure's files, by the field that it shows."""
 ERRORS = {"rms": "RMS error", "max": "max error"}
 """Heading of the error, by the loss."""
 
@@ -57,7 +56,8 @@ def stress_subject(result: StressResult) -> Subject:
     """Returns the subject of a stress test: its one condition, or all together; the trace or
     settings by name."""
     if not result.conditions:
-        return Subject(result.subject or "given settings")
+        of = result.trace or Subject(result.subject or "given settings")
+        return replace(of, loss=LOSS_NAMES[result.loss])
     return (result.robust or result.conditions[0]).of
 
 
@@ -69,10 +69,14 @@ def stress_tables(result: StressResult) -> list[Table]:
     if not result.conditions:
         return [_rows_table(result), *trained]
     base, *others = result.conditions
-    own = [_outcome_table(result, base, _legend(result, base))]
+    own = [_outcome_table(result, base, _recommended_note(base))]
     own += [_outcome_table(result, each, (each.answer,)) for each in others]
     if result.robust is not None:
-        own += [_conditions_table(result, result.robust), _outcome_table(result, result.robust)]
+        said = "; ".join(each.of.condition for each in result.conditions)
+        own += [
+            _conditions_table(result, result.robust),
+            _outcome_table(result, result.robust, (f"{CONDITIONS} {said}.",)),
+        ]
     return [*own, *trained]
 
 
@@ -85,14 +89,42 @@ def _title(result: StressResult, rows: Iterable[StressRow]) -> str:
     return f"Cost of each estimate, with the least noise for {target} under it{source}"
 
 
-def _words(result: StressResult) -> str:
-    """Returns the columns that all tables have, explained."""
-    target = given(result.epsilon)
+def _legend(
+    result: StressResult, runs: str = "", condition: str = "", all_runs: str = ""
+) -> tuple[tuple[str, str], ...]:
+    """Returns the meaning of the columns and marks of all tables.
+
+    Args:
+        result: the stress test.
+        runs: statistic over the runs of a condition; empty without runs.
+        condition: condition of figures of the worst one; empty for one condition.
+        all_runs: statistic over the runs of all conditions.
+    """
+    target, error = given(result.epsilon), ERRORS[result.loss]
+    of_runs = f"{runs}{condition}"
+    of_cost = f"{runs}{', the largest of a condition' if condition else ''}"
     return (
-        f"z, noise multiplier; z for epsilon {target}, the least that keeps it under the truth; "
-        f"{ERRORS[result.loss]} of prefix sums, at clip norm 1; cost at equal epsilon, the "
-        "error at that z over the least of a mechanism of the same kind, minus 1; <=, from an "
-        "upper bound of the sensitivity; -, unknown"
+        (f"runs above {target}", "runs that spend more than the target"),
+        ("z", "noise multiplier, the least for the target under the estimate"),
+        ("epsilon", f"what z spends under the truth{of_runs}"),
+        ("worst condition", "the one in which z spends most"),
+        (f"z for epsilon {target}", f"the least that keeps it under the truth{of_runs}"),
+        (error, "of prefix sums at z and clip norm 1"),
+        (f"{error} at z for epsilon {target}", "of prefix sums at clip norm 1"),
+        (
+            "extra error at z",
+            f"{error} over the least of a mechanism of the same kind with the least z for it, "
+            f"minus 1; unknown if the target is exceeded{all_runs}",
+        ),
+        (
+            "cost at equal epsilon",
+            f"error at z for epsilon {target} over the least of a mechanism of the same kind, "
+            f"minus 1{of_cost}",
+        ),
+        ("†", f"with more noise than z, which exceeds epsilon {target}"),
+        ("<=", "from an upper bound of the sensitivity"),
+        ("-", "unknown"),
+        ("*", "recommended"),
     )
 
 
@@ -106,34 +138,41 @@ def _rows_table(result: StressResult) -> Table:
             f"{'none' if row.max_participations == 1 else format(row.min_sep or 0, ',')}, "
             f"{row.max_participations or '-'}"
         ),
-        "z": lambda row: "-" if row.noise_multiplier is None else up(row.noise_multiplier),
+        "z": lambda row: significant(row.noise_multiplier),
         "epsilon": lambda row: _bounded(row, row.epsilon, 4),
         "observed epsilon": lambda row: _bounded(row, row.observed_epsilon, 4),
         needed: lambda row: _at_needed(row, row.noise_multiplier),
-        f"{ERRORS[result.loss]} at that z": lambda row: _at_needed(row, row.error),
+        f"{ERRORS[result.loss]} at z for epsilon {given(result.epsilon)}": lambda row: _at_needed(
+            row, row.error
+        ),
         "MaxLoss": lambda row: significant(row.max_loss),
         "RmsLoss": lambda row: significant(row.rms_loss),
         "max error": lambda row: significant(row.max_error),
         "RMS error": lambda row: significant(row.rms_error),
-        "extra error": lambda row: share(row.excess if (row.noise_factor or 0.0) <= 1.0 else None),
-        "cost at equal epsilon": lambda row: _cost(row, row.regret),
+        "extra error at z": lambda row: share(None if row.exceeds else row.excess),
+        "cost at equal epsilon": lambda row: _cost(row, row.regret, row.exceeds),
     }
     if not any(row.is_enforced for row in result.rows):
         del cells["observed epsilon"]
-    notes = (_rests_on(result.rows), f"{COLUMNS} {_words(result)}.")
+    notes = (_rests_on(result.rows),)
     reasons = {f"{row.mechanism}: {row.note}.": None for row in result.rows if row.note}
-    reasons = (*_made_for_others(result.rows), *reasons)
-    details = ("MaxLoss", "RmsLoss", "max error", "RMS error", "extra error")
-    told = {"details": details, "method": (EXTRA, "Losses are errors at mu = 1.")}
+    reasons = (*_of_files(result.rows), *reasons)
+    details = ("MaxLoss", "RmsLoss", "max error", "RMS error", "extra error at z")
+    told = {"details": details, "method": ("Losses are errors at mu = 1.",)}
+    told["legend"] = _legend(result)
     title = _title(result, result.rows)
     table = Table.of(title, result.rows, cells, *notes, *reasons, **told)
     return table.varied("rounds", "estimate b, k", "truth b, k")
 
 
-def _made_for_others(rows: Iterable[StressRow]) -> list[str]:
-    """Returns a note for each mechanism that was made for another loss or workload."""
-    found = {f"{row.mechanism} was made for {row.made_for}.": row.made_for for row in rows}
-    return [note for note, made_for in found.items() if made_for]
+def _of_files(rows: Iterable[StressRow]) -> list[str]:
+    """Returns the kind of each mechanism with a name of its own, and a note if it was made for
+    another loss or workload."""
+    found: dict[str, None] = {}
+    for row in rows:
+        made_for = f"{row.mechanism} was made for {row.made_for}." if row.made_for else ""
+        found |= dict.fromkeys((of_kind(row.mechanism, row.kind), made_for))
+    return [note for note in found if note]
 
 
 def _rests_on(rows: Sequence[StressRow]) -> str:
@@ -163,17 +202,20 @@ def _bounded(row: StressRow | Outcome, value: float | None, decimals: int) -> st
 
 
 def _at_needed(row: StressRow | Outcome, value: float | None) -> str:
-    """Returns a figure in proportion to the noise, at the noise that keeps the target."""
+    """Returns a figure in proportion to the noise, at the noise that keeps the target: of runs the
+    median."""
     factor = row.noise_factors[1] if isinstance(row, Outcome) else row.noise_factor
     found = None if factor is None or value is None else factor * value
     return f"{'<= ' if row.is_exact is False else ''}{significant(found)}"
 
 
-def _cost(row: StressRow | Outcome, value: float | None) -> str:
+def _cost(row: StressRow | Outcome, value: float | None, is_beyond: bool) -> str:
+    """Returns a cost at equal epsilon, marked if that takes more noise than was chosen."""
+    mark = "† " if is_beyond and value is not None else ""
     if row.is_exact is False and value is not None:
         # A bound stays one only if it is rounded up.
-        return f"<= {float(up(100.0 * value, 1)):+.1f} %"
-    return share(value)
+        return f"{mark}<= {float(up(100.0 * value, 1)):+.1f} %"
+    return f"{mark}{share(value)}"
 
 
 def _shown(condition: Condition) -> list[Outcome]:
@@ -185,16 +227,10 @@ def _shown(condition: Condition) -> list[Outcome]:
     )
 
 
-def _legend(result: StressResult, base: Condition) -> tuple[str, ...]:
-    """Returns the notes that stand below the first table for all."""
+def _recommended_note(base: Condition) -> tuple[str, ...]:
+    """Returns the note on recommendations, which stands below the first table."""
     runs = max((each.runs for each in _shown(base)), default=0)
-    seeds = sorted({row.seed for row in base.rows if row.seed is not None})
-    which = f"Seeds {seeds[0]} to {seeds[-1]}" if seeds[1:] else f"Seed {seeds[0]}"
     return (
-        f"{which}{f'; {result.setting}' if result.setting else ''}.",
-        f"{COLUMNS} runs above {given(result.epsilon)}, runs that spend more than the target; "
-        f"{_words(result)}; *, recommended. Epsilons and needed noise are medians over the runs, "
-        "costs means.",
         "* recommended: the least extra error of the estimates with which at most 5 % of the runs "
         "exceed the target; never one above the least min-sep that the rules enforced, nor above "
         f"that of every run. If no run of {runs:,} exceeds it, the chance is below "
@@ -210,21 +246,39 @@ def _outcome_table(
     condition."""
     best, shown = condition.recommended, _shown(condition)
     target, error = given(result.epsilon), ERRORS[result.loss]
+    at_needed = f"{error} at z for epsilon {target}"
+    is_robust = bool(condition.parts)
+
+    def worst(each: Outcome) -> Outcome:
+        return condition.worst(each)[1]
+
+    def cost(each: Outcome, value: Callable[[Outcome], float | None]) -> str:
+        """The largest cost of a condition."""
+        of_parts = [own for _, own in condition.outcomes_in(each)]
+        largest = max(of_parts, key=lambda own: -math.inf if (v := value(own)) is None else v)
+        found = None if any(value(own) is None for own in of_parts) else value(largest)
+        return _cost(largest, found, is_beyond=condition.risk(each) > 0)
+
     cells: dict[str, Callable[[Outcome], str]] = {
         "estimate b, k": lambda each: _pair(*estimate_of(each)),
         "mechanism": lambda each: f"{each.mechanism}{' *' if each in best else ''}",
         f"runs above {target}": beyond,
-        "z": lambda each: up(each.noise_multiplier),
-        "epsilon": lambda each: _bounded(each, each.epsilons[1], 4),
-        "epsilon 95 %": lambda each: _bounded(each, each.epsilons[2], 4),
-        "observed epsilon": lambda each: _bounded(each, each.observed_epsilon, 4),
-        f"z for epsilon {target}": lambda each: _at_needed(each, each.noise_multiplier),
-        f"{error} at that z": lambda each: _at_needed(each, each.error),
+        "z": lambda each: significant(each.noise_multiplier),
+        "epsilon": lambda each: _bounded(worst(each), worst(each).epsilons[1], 4),
+        "worst condition": lambda each: condition.worst(each)[0].of.condition,
+        "epsilon 95 %": lambda each: _bounded(worst(each), worst(each).epsilons[2], 4),
+        "observed epsilon": lambda each: _bounded(worst(each), worst(each).observed_epsilon, 4),
         error: lambda each: significant(each.error),
-        "extra error": lambda each: share(None if risk(each) else each.mean_excess),
-        "cost at equal epsilon": lambda each: _cost(each, each.mean_regret),
-        "cost 95 %": lambda each: _cost(each, each.regrets[2] if each.regrets else None),
+        "extra error at z": lambda each: share(None if condition.risk(each) else each.mean_excess),
+        f"z for epsilon {target}": lambda each: _at_needed(worst(each), each.noise_multiplier),
+        at_needed: lambda each: _at_needed(worst(each), worst(each).error),
+        "cost at equal epsilon": lambda each: cost(
+            each, lambda own: own.regrets[1] if own.regrets else None
+        ),
+        "cost 95 %": lambda each: cost(each, lambda own: own.regrets[2] if own.regrets else None),
     }
+    if not is_robust:
+        del cells["worst condition"]
     # The title says which truth it is, and a terminal has no room for observed epsilons.
     is_enforced = {row.is_enforced for row in condition.rows} <= {True, None}
     rests_on = _rests_on(condition.rows)
@@ -234,7 +288,7 @@ def _outcome_table(
     notes = (
         "" if is_enforced else rests_on,
         *legend,
-        *_made_for_others(condition.rows),
+        *_of_files(condition.rows),
         f"{counted(condition.starved, 'run')} starved, and do not count."
         if condition.starved
         else "",
@@ -245,10 +299,17 @@ def _outcome_table(
         shown,
         cells,
         *notes,
-        details=("epsilon 95 %", "observed epsilon", error, "extra error", "cost 95 %"),
-        method=(rests_on if is_enforced else "", EXTRA, "95 %: the 0.95 quantile over the runs."),
+        details=("epsilon 95 %", "observed epsilon", at_needed, "cost 95 %"),
+        method=(rests_on if is_enforced else "", "95 %: the 0.95 quantile over the runs."),
         subject=condition.of,
+        legend=_legend(
+            result,
+            ", median over the runs",
+            " of the worst condition" if is_robust else "",
+            f"; mean over the runs{' of all conditions' if is_robust else ''}",
+        ),
     )
+    table = table.varied("worst condition") if is_robust else table
     # A mechanism that cannot run in every truth is a row too.
     with_figures = {(each.mechanism, estimate_of(each)) for each in shown}
     wanted = {estimate_of(row): None for row in condition.rows if condition.is_given(row)}
@@ -275,7 +336,7 @@ def _conditions_table(result: StressResult, robust: Condition) -> Table:
         "true k": partial(_true, "max_participations"),
         "design for b, k": of_best(lambda best: _pair(*estimate_of(best))),
         "best as": of_best(lambda best: best.mechanism),
-        "z": of_best(lambda best: up(best.noise_multiplier)),
+        "z": of_best(lambda best: significant(best.noise_multiplier)),
         ERRORS[result.loss]: of_best(lambda best: significant(best.error)),
         f"runs above {target}": of_best(beyond),
         f"given b that keep {target}": _keeping,
@@ -285,13 +346,21 @@ def _conditions_table(result: StressResult, robust: Condition) -> Table:
         f"Design for epsilon {target} at delta {given(result.delta)}, by condition",
         [*result.conditions, robust],
         cells,
-        f"{COLUMNS} true, what the rules enforce in the runs, or what was observed if they enforce "
-        "nothing; z, the least for the target under the design's b and k; "
-        f"{ERRORS[result.loss]} of prefix sums with it, at clip norm 1; given b that keep the "
-        "target, with every mechanism or with those that stand behind it.",
         details=("true k", f"runs above {target}", "largest epsilon with given b"),
         method=("Largest epsilon: of a mechanism, the 0.95 quantile over the runs.",),
-        subject=lambda each: replace(each.of, population=result.population, runs=""),
+        subject=lambda each: replace(
+            each.of, population=result.population, runs="", setting=robust.of.setting
+        ),
+        legend=(
+            ("true b", "what the rules enforce in the runs, or what was observed without rules"),
+            ("z", "noise multiplier, the least for the target under the design's b and k"),
+            (ERRORS[result.loss], "of prefix sums at z and clip norm 1"),
+            (
+                f"given b that keep {target}",
+                "with every mechanism, or with the mechanisms that stand behind b",
+            ),
+            ("-", "unknown"),
+        ),
     )
     runs = f"{result.conditions[0].of.runs} of each condition"
     return replace(table, subject=replace(table.subject, runs=runs))
@@ -310,7 +379,7 @@ def _keeping(condition: Condition) -> str:
     """Returns the given min-seps with which the target is kept, and with which mechanisms."""
     said = []
     for own in _of_given(condition):
-        safe = [each.mechanism for each in own if not risk(each)]
+        safe = [each.mechanism for each in own if not condition.risk(each)]
         only = "" if len(safe) == len(own) else f" ({', '.join(safe)})"
         said += [f"{own[0].estimated_min_sep:,}{only}"] if safe else []
     return ", ".join(said) or "none"
@@ -318,7 +387,13 @@ def _keeping(condition: Condition) -> str:
 
 def _largest(condition: Condition) -> str:
     """Returns each given min-sep with the largest epsilon that it spends."""
-    worst = [max(own, key=lambda each: each.epsilons[2]) for own in _of_given(condition)]
+    worst = [
+        max(
+            (found for each in own for _, found in condition.outcomes_in(each)),
+            key=lambda each: each.epsilons[2],
+        )
+        for own in _of_given(condition)
+    ]
     said = (f"{e.estimated_min_sep:,}: {_bounded(e, e.epsilons[2], 4)}" for e in worst)
     return "; ".join(said) or "-"
 
@@ -328,8 +403,8 @@ def stress_figures(result: StressResult) -> list[Figure]:
     of simulated runs, over the estimate; then trained models."""
     figures = (
         ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
-        ("noise_factor", f"Noise factor, to keep epsilon {given(result.epsilon)}", 1.0),
-        ("regret", f"Cost in {LOSS_NAMES[result.loss]} (%), at equal epsilon", 0.0),
+        ("noise_factor", f"z for epsilon {given(result.epsilon)} over z", 1.0),
+        ("regret", "Cost at equal epsilon (%)", 0.0),
     )
     trained = [] if result.comparison is None else result.comparison.figures()
     of: Sequence[Condition | None] = result.conditions or [None]
@@ -380,15 +455,26 @@ def _figure(
     note = "Each point is a mechanism made for the estimate, with the noise for the target."
     if condition is not None:
         note = "Medians over the simulated runs; bars from the 5 % to the 95 % quantile."
+    if key == "regret":
+        note += (
+            f" The cost is the {ERRORS[result.loss]} at equal epsilon over the least of a "
+            "mechanism of the same kind, minus 1."
+        )
+    elif key == "noise_factor":
+        note += (
+            " z is the noise multiplier that was chosen; above 1 it spends more than the target."
+        )
+    statistic = "" if condition is None else ", median"
     what_if = None if condition is None else condition.what_if
-    figure_name = f"stress-{key.replace('_', '-')}"
+    figure_name = f"stress-{FILES[key]}"
     return Figure(
         f"{figure_name}-{file_name(f'if {what_if}')}" if what_if else figure_name,
         title,
         note,
         Axis(x_title, needs_log(each.x for each in series), False, None, is_single or is_one_truth),
-        Axis(title.partition(",")[0], starts_at_zero=False),
+        Axis(f"{title.partition(',')[0]}{statistic}", starts_at_zero=False),
         tuple(series),
         tuple(marks),
         *([] if condition is None else [condition.of]),
+        ends=("5 % quantile", "95 % quantile"),
     )

@@ -1,7 +1,8 @@
 """The result of a stress test: its rows, the answer under each condition and over all of them,
 and the verdict in sentences."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -10,10 +11,10 @@ import pyarrow as pa
 from fedray.base.document import IfAny, InJson, NotInJson, json_of
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted
-from fedray.mechanisms.loss import Objective
+from fedray.mechanisms.loss import LOSS_NAMES, Objective
 from fedray.mechanisms.participation import MinSep
-from fedray.report.subject import Subject, condition_of
-from fedray.report.subjects import scenario_subject
+from fedray.report.subject import Subject, condition_of, shared_subject
+from fedray.report.subjects import scenario_subject, setting_of
 from fedray.scenario import Scenario
 from fedray.studies.compare import Comparison
 from fedray.studies.stress.condition import Condition, unjudged, worst_case
@@ -57,6 +58,8 @@ class StressResult(DrawnResult):
     """Keys of the scenario that the command set, "table.key=value"; absent without any."""
     loss: Objective = "rms"
     """Loss for which mechanisms are made, and of errors and costs: "rms" or "max"."""
+    trace: NotInJson[Subject | None] = None
+    """Subject of the trace; None for another subject."""
     shared_rows: NotInJson[tuple[StressRow, ...]] = ()
     """Rows of the estimates that are judged under all conditions; empty with one condition."""
 
@@ -65,12 +68,10 @@ class StressResult(DrawnResult):
 
     @property
     def setting(self) -> InJson[str]:
-        """Size and timer of the simulated scenario; empty for another subject."""
+        """Size, rounds, timer and pace of the simulated scenario; empty for another subject."""
         if (own := self.scenario) is None:
             return ""
-        size = f"{own.population.devices:,} devices, {counted(own.rounds.count, 'round')}"
-        timer = f"timer {own.participation.timer_hours:g} h"
-        return f"{size} of {own.rounds.report_goal:,} reports, {timer}"
+        return f"{counted(own.population.devices, 'device')}, {setting_of([own])}"
 
     def to_arrow(self) -> pa.Table:
         """The rows, with a column per key."""
@@ -85,12 +86,12 @@ class StressResult(DrawnResult):
 
     def _condition(self, what_if: str | None) -> Condition:
         rows = tuple(row for row in self.rows if row.what_if == what_if)
-        count = counted(len({row.seed for row in rows}), "run")
         keys = [*(self.overrides or ()), *filter(None, [what_if])]
-        of, own = Subject(self.subject, condition_of(keys), count), self.scenario
+        of, own = Subject(self.subject, condition_of(keys)), self.scenario
         if own is not None:
             own = own if what_if is None else own.with_overrides(what_if)
-            of = scenario_subject(own, *keys, runs=count)
+            of = replace(scenario_subject(own, *keys), setting=setting_of([own]))
+        of = replace(of, runs=_runs(rows), loss=LOSS_NAMES[self.loss])
         judged = self.epsilon, self.estimates, self.planned
         return Condition(of, what_if, rows, *judged, scenario=own)
 
@@ -99,10 +100,26 @@ class StressResult(DrawnResult):
         """All runs of all conditions together; absent with one condition."""
         if len(self.conditions) < 2:
             return None
-        count = counted(sum(len(each.runs) for each in self.conditions), "run")
-        condition = f"robust over all {len(self.conditions)} conditions"
-        of = Subject(self.population, condition, count)
-        return Condition(of, None, self.shared_rows, self.epsilon, self.estimates, self.planned)
+        shared = self.shared_rows
+        of = replace(
+            shared_subject(each.of for each in self.conditions),
+            population=self.population,
+            condition=f"robust over all {len(self.conditions)} conditions",
+            setting=self._shared_setting,
+            runs=_runs([row for each in self.conditions for row in each.rows]),
+        )
+        parts = tuple(
+            replace(each, rows=tuple(row for row in shared if row.what_if == each.what_if))
+            for each in self.conditions
+        )
+        judged = self.epsilon, self.estimates, self.planned
+        return Condition(of, None, shared, *judged, parts=parts)
+
+    @property
+    def _shared_setting(self) -> str:
+        """Settings that all conditions have."""
+        known = [each.scenario for each in self.conditions if each.scenario is not None]
+        return setting_of(known) if known else ""
 
     @property
     def population(self) -> str:
@@ -134,3 +151,11 @@ class StressResult(DrawnResult):
         if seeds != FEW_SEEDS or not any(map(comparison.may_be_chance, doubtful)):
             return comparison.answer
         return f"{comparison.answer} {seeds} seeds are too few to tell; give 5 or more."
+
+
+def _runs(rows: Sequence[StressRow]) -> str:
+    """Returns the number of runs of rows, and their seeds."""
+    seeds = sorted({row.seed for row in rows if row.seed is not None})
+    runs = counted(len({(row.seed, row.what_if) for row in rows}), "run")
+    named = f"seeds {seeds[0]} to {seeds[-1]}" if seeds[1:] else f"seed {seeds[0]}"
+    return f"{runs} ({named})"

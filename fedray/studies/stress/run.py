@@ -3,11 +3,12 @@ simulated runs of a scenario."""
 
 import math
 import tempfile
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +17,16 @@ from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import InputError, Starved
 from fedray.base.kept import cache_folder
 from fedray.base.parsing import parse_toml
+from fedray.base.part_done import Announcement
 from fedray.base.regular_file import read_input
 from fedray.mechanisms.accounting.limits import check_delta
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.loss import Objective, check_objective
 from fedray.mechanisms.optimize.design import MechanismRequest
 from fedray.mechanisms.participation import MinSep, most_of_device
-from fedray.mechanisms.strategy import Strategy
+from fedray.report.subject import Subject
+from fedray.report.subjects import opened_trace_subject, setting_of
+from fedray.runs.design import shown_names
 from fedray.runs.learning import scenario_of
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
@@ -66,6 +70,7 @@ def stress(
     seeds: int | None = None,
     what_ifs: Sequence[str] = (),
     train: bool = False,
+    overrides: Sequence[str] = (),
     out: str | Path | None = None,
     placement: Placement | None = None,
     trust_code: bool = False,
@@ -94,7 +99,8 @@ def stress(
         what_ifs: overrides of the scenario, "table.key=value", each a condition with the same
             number of runs.
         train: whether models are trained on the trace at equal epsilon, with every mechanism made
-            for the first estimate and for the truth, and without noise.
+            for each estimate and for the truth, and without noise.
+        overrides: keys of the trainings to change, "training.key=value" or "data.key=value".
         out: directory of the trainings, which an interrupted one continues; default: a new one.
         placement: cluster for runs and mechanisms; default: a local one for a scenario, else this
             process.
@@ -112,7 +118,10 @@ def stress(
     if not mechanisms or len(set(mechanisms)) < len(mechanisms):
         raise InputError.of("mechanisms", ",".join(mechanisms), "must name each once")
     check_objective(loss)
-    judged = tuple(Judged.named(each, loss) for each in mechanisms)
+    judged = tuple(
+        Judged.named(given, loss, name)
+        for given, name in zip(mechanisms, shown_names(mechanisms), strict=True)
+    )
     opened = opened_subject(subject)
     scenario = scenario_of(opened) if isinstance(opened, Trace) else opened
     if isinstance(scenario, Scenario):
@@ -133,7 +142,14 @@ def stress(
     estimate = numbers, estimated_participations
     settings = {"actual": actual, "actual_participations": actual_participations}
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
-    trainings = {"train": train, "out": out, "trust_code": trust_code}
+    trainings = {"train": train, "overrides": overrides, "out": out, "trust_code": trust_code}
+    if overrides and not train:
+        rule = "applies to a scenario, or to trainings on a trace"
+        raise InputError.of("overrides", overrides[0], rule, "give `train=True`")
+    for each in overrides:
+        if not each.startswith(("training.", "data.")):
+            rule = "must set a key of [training] or [data], because the trace has the others"
+            raise InputError.of("overrides", each, rule)
     if isinstance(opened, Scenario):
         _refuse("a scenario", rounds=rounds, **settings, **trainings)
         bases = {None: opened, **{each: opened.with_overrides(each) for each in what_ifs}}
@@ -159,12 +175,13 @@ def stress(
         comparison = _trained(
             opened,
             cases.jobs[0],
-            cases.estimates[0],
-            seeds,
-            out,
-            placement,
-            on_progress,
-            trust_code,
+            loss=loss,
+            overrides=overrides,
+            seeds=3 if seeds is None else seeds,
+            out=out,
+            placement=placement,
+            on_progress=on_progress,
+            trust_code=trust_code,
         )
     warnings = tuple(cache.warnings)
     own = opened if isinstance(opened, Scenario) else None
@@ -178,6 +195,7 @@ def stress(
         own,
         shared_rows=shared_rows,
         loss=loss,
+        trace=_subject_of(opened, scenario),
     )
 
 
@@ -301,45 +319,31 @@ def _cases_of_settings(
 def _trained(
     trace: Trace | ImportedTrace,
     job: Stressed,
-    estimate: MinSep,
-    seeds: int | None,
-    out: str | Path | None,
-    placement: Placement | None,
+    *,
+    overrides: Sequence[str],
+    loss: Objective,
     on_progress: Listener,
-    trust_code: bool,
+    **where: Any,
 ) -> Comparison:
-    """Trains with each mechanism that can run, made for the estimate and for the truth."""
-    strategies = job.strategies(estimate)
+    """Trains with each mechanism that can run, made for each estimate and for the truth."""
+    strategies, reasons = job.strategies()
+    for name, reason in reasons.items():
+        on_progress(Announcement(f"{name} is not trained: {reason}"))
     with tempfile.TemporaryDirectory(prefix="fedray-stress-") as folder:
         files = []
-        for name, strategy in strategies.items():
-            files.append(str(Path(folder) / f"{_label(name, strategies, job, estimate)}.json"))
-            write_strategy(strategy, files[-1])
+        for name, (strategy, purpose) in strategies.items():
+            files.append(str(Path(folder) / f"{name}.json"))
+            write_strategy(strategy, files[-1], purpose)
         return compare_mechanisms(
             trace,
             [*files, "none"],
-            out,
             epsilon=job.epsilon,
             delta=job.delta,
-            seeds=3 if seeds is None else seeds,
-            placement=placement,
+            loss=loss,
+            scenario=scenario_of(trace).with_overrides(*overrides),
             on_progress=on_progress,
-            trust_code=trust_code,
+            **where,
         )
-
-
-def _label(name: str, names: Container[str], job: Stressed, estimate: MinSep) -> str:
-    """Returns the name of a mechanism with the b and k that it is made for; without them if it is
-    finished, or the same for both."""
-    stem, _, which = name.rpartition("-")
-    if f"{stem}-estimated" not in names or f"{stem}-true" not in names:
-        return name
-    finished = [each.name for each in job.mechanisms if isinstance(each.given, Strategy)]
-    if which == "estimated" and stem in [Path(each).stem for each in finished]:
-        return stem
-    limits = estimate if which == "estimated" else job.truth.binding
-    assert limits is not None, "a trace without a truth was refused"
-    return f"{name}-{limits.min_sep}-k{limits.max_participations}"
 
 
 def opened_subject(
@@ -359,6 +363,17 @@ def opened_subject(
     if is_sweep:
         raise InputError(f"{name!r} is a sweep of parameters; run `fedray sweep {name}`")
     return Scenario.from_toml(find_scenario(subject))
+
+
+def _subject_of(
+    opened: Trace | ImportedTrace | Scenario | None, scenario: Scenario | ImportedTrace | None
+) -> Subject | None:
+    """Returns the subject of a trace, with the setting of its scenario; None for another
+    subject."""
+    if not isinstance(opened, Trace | ImportedTrace):
+        return None
+    setting = setting_of([scenario]) if isinstance(scenario, Scenario) else ""
+    return replace(opened_trace_subject(opened), setting=setting)
 
 
 def _refuse(subject: str, **unused: object) -> None:
