@@ -183,6 +183,8 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         *_would_not_do(plan),
         estimates if is_failed else ACCURACY,
         relaxed if plan.stated_max_days is not None else "",
+        # A person's column leaves no room on a terminal.
+        details=("device updates",) if people > 1 else (),
         subject=lambda each: Subject(
             condition=_remedy_words(plan, each),
             runs=_remedy_runs(plan, near, each),
@@ -524,7 +526,8 @@ def plan_tables(plan: Plan) -> list[Table]:
 def _answer(plan: Plan, near: Candidate) -> Table:
     """The plan, or else the nearest miss."""
     days, people, minutes = _days(near), plan.devices_of_person, near.median_gap_minutes
-    of_person = {f"of a person with {people} devices": or_dash(up, plan.epsilon_of_person)}
+    person = f"epsilon of a person with {people} devices"
+    of_person = {person: or_dash(up, plan.epsilon_of_person)}
     of_person = of_person if people > 1 else {}
     between = "-" if minutes is None else f"{minutes:.0f}, at most {near.longest_gap_minutes:,.0f}"
     cells = {

@@ -296,7 +296,7 @@ def test_a_target_that_a_person_misses_is_not_shown_as_met(small) -> None:
     assert f"of a device, {epsilon} of a person: met only for a device" in page
     answer, remedies, *_ = plan.tables()
     assert (
-        dict(zip(answer.columns, answer.rows[0], strict=True))["of a person with 2 devices"]
+        dict(zip(answer.columns, answer.rows[0], strict=True))["epsilon of a person with 2 devices"]
         == epsilon
     )
     assert remedies.title == "What would do for a person"
