@@ -211,12 +211,17 @@ def _labels(figure: Figure) -> list[dict[str, Any]]:
 def _free_side(
     point: Float64Array, half: Float64Array, taken: Sequence[tuple[Float64Array, Float64Array]]
 ) -> str | None:
-    """Returns the first side of a point with room for a name; None without one."""
-    for side, direction in _SIDES.items():
-        middle = point + direction * (half + MARKER / 2)
-        is_inside = (abs(middle - PLOT / 2) + half <= PLOT / 2 + ROOM).all()
-        if is_inside and not any((abs(middle - at) < half + o).all() for at, o in taken):
-            return side
+    """Returns the first side of a point with room for a name, if there is one that is no other
+    point's neighbour; None without room."""
+    others = [each for each in taken if (abs(each[0] - point) >= MARKER).any()]
+    # Close to another point a name might be taken for that of the other.
+    for more in (MARKER / 2, 0.0):
+        for side, direction in _SIDES.items():
+            middle = point + direction * (half + MARKER / 2)
+            is_inside = (abs(middle - PLOT / 2) + half <= PLOT / 2 + ROOM).all()
+            is_free = not any((abs(middle - at) < half + o + more).all() for at, o in others)
+            if is_inside and is_free:
+                return side
     return None
 
 

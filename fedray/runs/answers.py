@@ -85,7 +85,8 @@ class Answers(DrawnResult):
     of different models."""
     remedy: str
     """Bounds of the question, such as "most_keys=8", with which bounding would change the answer of
-    the first trust model no more than its noise does; empty if that is so already."""
+    the first trust model no more than its noise does; empty if that is so already, or if the
+    scenario refuses such bounds."""
     privacy: tuple[AnswerPrivacy, ...]
     """Privacy of a window, observed and enforced, for every trust model."""
     top: NotInJson[int] = 12
@@ -332,20 +333,26 @@ class _Asked:
             while few + 1 < enough:
                 middle = (few + enough) // 2
                 is_enough = self._is_enough(middle, keys, windows)
-                few, enough = (few, middle) if is_enough else (middle, enough)
+                # With refused noise fewer keys must do.
+                few, enough = (middle, enough) if is_enough is False else (few, middle)
+            if not self._is_enough(enough, keys, windows):
+                return ""
             bounds["most_keys"] = enough
         return " and ".join(f"{key}={value:g}" for key, value in bounds.items())
 
-    def _is_enough(self, most_keys: int, keys: Int64Array, windows: range) -> bool:
+    def _is_enough(self, most_keys: int, keys: Int64Array, windows: range) -> bool | None:
         """Returns whether bounding to a number of keys changes the sums over windows at `keys`, in
-        any order, no more than noise does."""
-        question = self._analytics.question.model_copy(update={"most_keys": most_keys})
+        any order, no more than noise does; None if the scenario refuses it, as its noise is then
+        too large for a sampler."""
+        rounds, population = self._scenario.rounds, self._scenario.population
+        override = f"analytics.question.most_keys={most_keys}"
         try:
-            plan = question.plan(self._analytics.trust[0], self._analytics.budget)
-        # The noise is too large for a sampler, so fewer keys must do.
+            analytics = self._scenario.with_overrides(override).analytics
+            assert analytics is not None
+            plan = analytics.plans(rounds.least_accepted, population.devices)[0]
         except InputError:
-            return True
-        change, variance = np.zeros(keys.size), 0.0
+            return None
+        question, change, variance = analytics.question, np.zeros(keys.size), 0.0
         for window in windows:
             items = self._came(window)
             truth = question.truth(items, self._generator(window))

@@ -183,8 +183,10 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         *_would_not_do(plan),
         estimates if is_failed else ACCURACY,
         relaxed if plan.stated_max_days is not None else "",
+        # A person's column leaves no room on a terminal.
+        details=("device updates",) if people > 1 else (),
         subject=lambda each: Subject(
-            condition=_remedy_words(plan, each),
+            condition=_remedy_words(plan, each) if is_failed else "",
             runs=_remedy_runs(plan, near, each),
             unit="" if people > 1 else "device",
         ),
@@ -205,7 +207,7 @@ def _steps_table(plan: Plan) -> Table | None:
     if own is None or made is None or last is None or own.epsilon is None:
         return None
     rows = [
-        (f"your settings, with {_mechanism_words(plan)}", own),
+        (f"your settings, mechanism {_mechanism_words(plan)}", own),
         ("mechanism: a BLT made for them", made),
     ]
     settings = {
@@ -235,8 +237,9 @@ def _mechanism_words(plan: Plan) -> str:
     """Kind or name of the user's own mechanism, and whether the scenario states it."""
     privacy = plan.scenario.privacy
     name = privacy.mechanism.kind if privacy.strategy is None else name_of(privacy.strategy)
-    is_stated = "mechanism" in privacy.model_fields_set
-    return f"{name}, {'privacy.mechanism of the scenario' if is_stated else 'the default'}"
+    # An override states all keys, so the value decides.
+    is_default = privacy.mechanism == type(privacy).model_fields["mechanism"].default
+    return f"{name}, {'the default' if is_default else 'as privacy.mechanism says'}"
 
 
 def _remedy_runs(plan: Plan, near: Candidate, remedy: Remedy) -> str:
@@ -524,7 +527,8 @@ def plan_tables(plan: Plan) -> list[Table]:
 def _answer(plan: Plan, near: Candidate) -> Table:
     """The plan, or else the nearest miss."""
     days, people, minutes = _days(near), plan.devices_of_person, near.median_gap_minutes
-    of_person = {f"of a person with {people} devices": or_dash(up, plan.epsilon_of_person)}
+    person = f"epsilon of a person with {people} devices"
+    of_person = {person: or_dash(up, plan.epsilon_of_person)}
     of_person = of_person if people > 1 else {}
     between = "-" if minutes is None else f"{minutes:.0f}, at most {near.longest_gap_minutes:,.0f}"
     cells = {
@@ -575,9 +579,8 @@ def _what_ifs_table(plan: Plan) -> Table:
         f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
         "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
         f"by its exact sensitivity unless it says <=; only the plan's rules are a guarantee.{once}",
-        "k: most participations of a device in the run. Epsilon is of the worst device. If fewer "
-        "devices ignore the timer, fewer compete for each round, so one of them may come more "
-        "often, and epsilon be larger.",
+        "k: most participations of a device in the run. Epsilon is that of the worst device."
+        + CROWDED * _is_less_with_more(plan),
         "Noise multiplier: in place of the plan's, with a BLT for the row's min-sep less the "
         "plan's margin and rules made of it. rounds.count: in place of the plan's, with its rules.",
         *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.note),
@@ -585,6 +588,19 @@ def _what_ifs_table(plan: Plan) -> Table:
             condition=each.name, runs=_runs_at(1, scale_of(goal, plan.scale)), unit="device"
         ),
     )
+
+
+CROWDED = (
+    " If fewer devices ignore the timer, fewer compete for the places of a round, so one of them "
+    "may come more often, and its epsilon be larger."
+)
+
+
+def _is_less_with_more(plan: Plan) -> bool:
+    """Whether epsilon is smaller though more devices ignore the timer."""
+    of = {each.name: each.epsilon or 0.0 for each in plan.what_ifs}
+    names = [name for name in of if name.startswith("1 %")]
+    return any(of[name] > of.get(f"5 %{name[3:]}", math.inf) for name in names)
 
 
 def _would_do(plan: Plan, row: WhatIf) -> str:
@@ -636,6 +652,7 @@ def _candidates_table(plan: Plan) -> Table:
         "Candidates",
         rows,
         cells,
+        "" if plan.own is None else f"Own: the scenario's settings, with {_mechanism_words(plan)}.",
         *_why_nearest(plan),
         *_folded(plan),
         *(f"Goal {each.report_goal:,} cannot be sustained: {each.note}." for each in least),
@@ -736,9 +753,7 @@ def _least_goal(row: PlannedTimer) -> str:
 
 def _verdict(plan: Plan, candidate: Candidate) -> str:
     if candidate is plan.own:
-        privacy = plan.scenario.privacy
-        default = "" if "mechanism" in privacy.model_fields_set else "default "
-        return f"own, {default}{privacy.mechanism.kind}: {_outcome(candidate)}"
+        return f"own, {plan.scenario.privacy.mechanism.kind}: {_outcome(candidate)}"
     # The best candidate meets the target as well, so it is asked for first.
     if candidate == plan.best:
         return "plan"

@@ -19,7 +19,7 @@ from fedray.audit.persons import Persons, audited_person, joined_by_owner
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, TraceCorrupt
-from fedray.base.rounding import up
+from fedray.base.rounding import given, up
 from fedray.imports import importer
 from fedray.imports.importer import import_log
 from fedray.mechanisms.participation import MinSep
@@ -429,3 +429,19 @@ def test_a_claim_that_is_looser_than_the_rules_has_its_own_figure_for_persons(
     assert of_person.rho > enforced.rho
     assert row["sensitivity"] == up(3 * of_device.sensitivity.value, 6)
     assert row["publishable"] == "yes"
+
+
+@pytest.mark.parametrize("times", [1.5, 40.0])
+def test_noise_that_a_person_needs_is_not_called_more_than_needed(
+    small, trace_of, times: float
+) -> None:
+    """A target of 1.5 times the epsilon of a device is missed by a person; one of 40 times is met, and can be spent."""
+    rules = "participation.round_separation=4", "participation.timer_hours=0"
+    own = small(*OWNED, *rules, "privacy.noise_multiplier=7", "privacy.mechanism={kind='tree'}")
+    patterns, owners = [[0, 4, 8], [1, 5], [2, 6], [3, 7]], [0, 0, 1, 1]
+    epsilon = audit_trace(trace_of(patterns, 9, own, owners)).basis.guarantee.epsilon
+    scenario = own.with_overrides(f"privacy.wanted_epsilon={times * epsilon}")
+    verdict = audit_trace(trace_of(patterns, 9, scenario, owners)).verdict
+    meets = f"The epsilon of a device meets the target epsilon {given(times * epsilon)}, and "
+    assert meets + ("that of a person misses it." if times < 3 else "spends") in verdict
+    assert ("fedray calibrate" in verdict) == (times > 3)

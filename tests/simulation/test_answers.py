@@ -37,7 +37,7 @@ from fedray.runs.simulation import resume, simulate
 from fedray.runs.window_answers import Row, TrustAnswer, WindowAnswer, pooled
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.scenario.analytics import needed_by_question
+from fedray.scenario.analytics import Analytics, needed_by_question
 from fedray.scenario.data import ParquetData
 from fedray.trace.reader import Trace
 from fedray.wire.messages import RunProgress
@@ -354,6 +354,26 @@ def test_the_headline_names_the_least_key_that_bounds_less_than_noise(
     wide = answer(trace, scenario=asking({**question, "most_keys": 64}, MANY))
     assert (wide.remedy, "after bounding" in wide.headline) == ("", False)
     assert re.search(r"largest word0 [\d.,]+ \([\d.,]+ to [\d.,]+\)", wide.headline)
+
+
+def test_a_bound_that_the_scenario_refuses_is_no_remedy(trace: Trace, monkeypatch) -> None:
+    """A refused bound is none that is enough: a larger one is not proposed, and a needed one neither."""
+    asked = asking({"kind": "histogram", "size": 64}, MANY)
+    found = answer(trace, scenario=asked).remedy
+    needed = int(found.removeprefix("most_keys="))
+    plans = Analytics.plans
+    for most, remedy in ((needed, found), (needed - 1, "")):
+
+        def refused(self: Analytics, *devices: int, most: int = most) -> tuple:
+            if getattr(self.question, "most_keys", 0) > most:
+                raise InputError("its noise is too large")
+            return plans(self, *devices)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Analytics, "plans", refused)
+            again = answer(trace, scenario=asked)
+        assert again.remedy == remedy
+        assert ("would change it no more" in again.headline) == bool(remedy)
 
 
 def test_a_range_that_clips_is_loosened_to_what_devices_hold(trace: Trace) -> None:

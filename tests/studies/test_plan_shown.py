@@ -182,7 +182,11 @@ def test_what_ifs_show_how_often_the_worst_device_came(small) -> None:
     (table,) = [each for each in plan.tables() if each.title == "What if"]
     place = table.columns.index("k")
     assert [row[place] for row in table.rows] == ["300", "150"]
-    assert "fewer compete for each round, so one of them may come more often" in table.notes[1]
+    said = "fewer compete for the places of a round, so one of them may come more often"
+    assert said in table.notes[1]
+    plan = replace(plan, what_ifs=(rows[0], replace(rows[1], epsilon=46.0)))
+    (table,) = [each for each in plan.tables() if each.title == "What if"]
+    assert said not in " ".join(table.notes)
 
 
 def test_a_search_of_equal_runs_has_one_subject(small) -> None:
@@ -296,7 +300,7 @@ def test_a_target_that_a_person_misses_is_not_shown_as_met(small) -> None:
     assert f"of a device, {epsilon} of a person: met only for a device" in page
     answer, remedies, *_ = plan.tables()
     assert (
-        dict(zip(answer.columns, answer.rows[0], strict=True))["of a person with 2 devices"]
+        dict(zip(answer.columns, answer.rows[0], strict=True))["epsilon of a person with 2 devices"]
         == epsilon
     )
     assert remedies.title == "What would do for a person"
@@ -336,14 +340,14 @@ def test_steps_from_own_settings_name_the_mechanism_as_a_step(small) -> None:
     plan = replace(plan, own=own, made=candidate(1000, 7.0, 12.0), scenario=scenario)
     (table,) = [each for each in plan.tables() if each.title.startswith("From your settings")]
     assert [(row[0], row[2]) for row in table.rows] == [
-        ("your settings, with tree, privacy.mechanism of the scenario", up(16.0)),
+        ("your settings, mechanism tree, as privacy.mechanism says", up(16.0)),
         ("mechanism: a BLT made for them", up(7.0)),
         ("then timer 24 h: the nearest miss", up(5.0)),
     ]
     assert f"{up(7.0)} with a BLT made for them" in plan.headline
     default = replace(plan, scenario=Scenario.from_tables(without_mechanism(small)))
     (table,) = [each for each in default.tables() if each.title.startswith("From your settings")]
-    assert table.rows[0][0] == "your settings, with blt, the default"
+    assert table.rows[0][0] == "your settings, mechanism blt, the default"
 
 
 def without_mechanism(small) -> dict[str, Any]:
