@@ -418,8 +418,8 @@ OF_LOGS: tuple[Row[ImportedTrace], ...] = (
 def assumptions_of(
     scenario: Scenario | None, log: ImportedTrace | None, trust: AnyTrust | None = None
 ) -> tuple[Assumption, ...]:
-    """Returns the assumptions of an audit, each a sentence with its source; those common to all
-    audits come first.
+    """Returns the assumptions of an audit, each a sentence with its source; those that define a
+    term come first.
 
     Args:
         scenario: scenario of a simulated run; None for a log.
@@ -427,11 +427,13 @@ def assumptions_of(
         trust: trust that a claim about a log states; None for a trusted server.
     """
     if log is not None:
-        of_trust = (each for row in OF_TRUST for each in row.of(trust or ServerTrust()))
-        return (*of_trust, *(each for row in OF_LOGS for each in row.of(log)))
-    assert scenario is not None
-    of_trust = (each for row in OF_TRUST for each in row.of(scenario.privacy.trust))
-    return (*of_trust, *(each for row in OF_RUNS for each in row.of(scenario)))
+        found = [each for row in OF_LOGS for each in row.of(log)]
+    else:
+        assert scenario is not None
+        found = [each for row in OF_RUNS for each in row.of(scenario)]
+        trust = scenario.privacy.trust
+    found += [each for row in OF_TRUST for each in row.of(trust or ServerTrust())]
+    return tuple(sorted(found, key=lambda each: not each.kind))
 
 
 def assumptions_of_import(log: ImportedTrace) -> tuple[Assumption, ...]:

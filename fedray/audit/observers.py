@@ -124,7 +124,7 @@ class Part(NamedTuple):
     def devices(self) -> int:
         """f, the devices of the sum with the least noise; 0 if devices add none."""
         sums = (each for each in _within(self.event) if isinstance(each, DiscreteGaussianSum))
-        return max((each.devices for each in sums), default=0)
+        return min((each.devices for each in sums), default=0)
 
     @property
     def is_sampled(self) -> bool:
@@ -215,7 +215,10 @@ class Releases:
 
     @property
     def of_devices(self) -> tuple[Part, ...]:
-        """Releases whose noise the devices of a sum share."""
+        """Releases whose noise the devices of a sum share; empty if nothing protects from the
+        operator anyway."""
+        if any(each.trust == "server" for each in self.parts):
+            return ()
         return tuple(each for each in self.parts if each.trust == "devices" and each.devices)
 
     def epsilon_against(self, observer: str, malicious: float = 0.0) -> float | None:
@@ -224,7 +227,7 @@ class Releases:
         if self.is_silent:
             raise NotProtected(self.rests_on)
         found = [each.against(observer, malicious) for each in self.parts]
-        if self.epsilon is None or None in found:
+        if self.epsilon is None or any(each is None for each in found):
             return None
         if all(new is each.event for new, each in zip(found, self.parts, strict=True)):
             return self.epsilon
@@ -259,7 +262,8 @@ class Releases:
         if name == MODELS:
             return contents
         if name == DEVICE:
-            return f"{contents}, and its own updates, draws and noise"
+            has_noise = any(each.trust in ("devices", "local") for each in self.parts)
+            return f"{contents}, and its own {'updates and noise' if has_noise else 'updates'}"
         sent = "; ".join(dict.fromkeys(each.sent for each in self.parts))
         if name == OPERATOR:
             return sent

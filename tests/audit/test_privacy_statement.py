@@ -10,6 +10,7 @@ from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
 from fedray.audit.basis import weak_text
 from fedray.audit.claims import Claim
+from fedray.audit.observers import OBSERVERS
 from fedray.audit.privacy_statement import UNSEEN, Line, Statement, privacy_statement
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
@@ -40,6 +41,7 @@ CHECKLIST = [
     "Best attack",
     "What the figures are a statement about",
     "The other guarantees",
+    *(f"Private from {each}" for each in OBSERVERS),
     "Tuning",
     "Evaluation data",
     "Not covered, and assumed",

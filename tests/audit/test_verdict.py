@@ -70,7 +70,8 @@ def test_the_first_screen_has_the_verdict_then_the_guarantees_then_what_was_left
         screen = lines[:FIRST_SCREEN]
         assert all(len(line) <= WIDTH for line in screen)
         (title,) = [at for at, line in enumerate(screen) if line.startswith("Guarantees of ")]
-        assert "per device" in " ".join(screen[title : title + 2])
+        # Beside another table the subject of both stands above them.
+        assert "per device" in " ".join(screen[: title + 2])
         assert "figures are" in out
         at = [next(i for i, e in enumerate(screen) if e.startswith(f"  {n}  ")) for n in names]
         assert at == sorted(at)

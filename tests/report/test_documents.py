@@ -25,7 +25,7 @@ from fedray.audit.several_tasks import audit_tasks
 from fedray.cli import app
 from fedray.commands.audit import audit_run_of_tasks
 from fedray.commands.run import print_run_of_tasks
-from fedray.encoding.tables import DiscreteGaussian, SecAgg
+from fedray.encoding.tables import DevicesTrust, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.loss import Purpose
 from fedray.mechanisms.registry import Identity
@@ -165,7 +165,7 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"answers": [told.to_json()]}
     least = {"devices": 9, "noise_multiplier": 1.5}
     noise = {"least_noise": {"round": 0, **least}, "least_permitted_noise": least}
-    for table in (SecAgg(), DiscreteGaussian(parameters=10)):
+    for table in (SecAgg(), DevicesTrust(parameters=10)):
         yield {"encoding": {**table.model_dump(), **noise}}
 
 

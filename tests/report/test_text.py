@@ -130,7 +130,7 @@ def test_the_observed_sensitivity_is_shown_even_if_a_device_repeats_a_round(trac
 def test_every_table_has_rows_of_one_length(trace_of) -> None:
     audit = audit_trace(trace_of([[0, 2, 4], [1, 3]], 5), 4.0, mechanism=Tree())
     tables = [each for each in audit_text(audit) if isinstance(each, Table)]
-    assert len(tables) == 3
+    assert len(tables) == 4
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
 
 
