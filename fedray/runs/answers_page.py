@@ -470,16 +470,21 @@ def _answer_figures(found: Answers) -> list[Figure]:
         answers = [whole.answers[place]] if is_held else [w.answers[place] for w in found.windows]
         # An interval of bounded contributions would be read as one of what devices hold.
         has_interval = not any(each.is_mostly_bounded for each in answers)
-        ends = {name: _column(own, name) for name in ("low", "high")} if has_interval else {}
-        y = ROW_HEIGHT / 2 - step * place - np.arange(len(labels))
+        low, high = (_column(own, name) if has_interval else None for name in ("low", "high"))
         series.append(
-            Series(f"estimate, {trust}", "rows", _column(own, "estimate"), y, labels=labels, **ends)
+            Series(
+                f"estimate, {trust}",
+                "rows",
+                _column(own, "estimate"),
+                _places(len(labels), ROW_HEIGHT / 2 - step * place),
+                labels=labels,
+                low=low,
+                high=high,
+            )
         )
-    y = -np.arange(len(labels)) - ROW_HEIGHT / 2
     exact = _column(rows[0], "of_came")
-    series.append(
-        Series(f"exact, {names['of_came']}", "rows", exact, y.astype(np.float64), labels=labels)
-    )
+    y = _places(len(labels), -ROW_HEIGHT / 2)
+    series.append(Series(f"exact, {names['of_came']}", "rows", exact, y, labels=labels))
     withheld = any(each.low is None for each in series[:-1])
     note = (
         f"{'The largest rows' if is_held else 'Windows'}, under each trust model, with "
@@ -504,6 +509,11 @@ def _answer_figures(found: Answers) -> list[Figure]:
 
 def _column(rows: Sequence[Row | None], name: str) -> Float64Array:
     return np.array([getattr(row, name, math.nan) for row in rows], np.float64)
+
+
+def _places(rows: int, above: float) -> Float64Array:
+    """Returns the y of a number of rows, moved up by a part of a row."""
+    return (above - np.arange(rows)).astype(np.float64)
 
 
 def _coverage_figure(found: Answers) -> Figure:
