@@ -455,7 +455,8 @@ def _person_with_answers(audit: Audit, evidence: str) -> tuple[str, str]:
         unknown = [each for each in audit.answers or () if each.unit == "person" and not each.event]
         return f"not known: {unknown[0].reason if unknown else UNSEEN}", evidence
     return (
-        f"{assumed} {audit.basis.stated.name}: epsilon {answers_text(rows)}",
+        f"{assumed} {audit.basis.stated.name}, of all that was released: epsilon "
+        f"{answers_text(rows)}",
         f"{evidence}; {GROUP_THEOREM}",
     )
 

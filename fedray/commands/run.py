@@ -211,7 +211,8 @@ def print_run(trace: Any, as_json: bool) -> None:
         print_line(f"trace   {trace.path}")
     report, problem = None, ""
     try:
-        report = str(write_own_page(audit.page(), trace.path / REPORT_FILE))
+        beside = {} if answers is None else {"The answers to the question": "answer.html"}
+        report = str(write_own_page(audit.page(), trace.path / REPORT_FILE, beside=beside))
     except InputError as error:
         problem = _without_page(trace.path, error)
     if as_json:
@@ -274,7 +275,9 @@ def _pages_of_tasks(found: Any, audit: Any) -> Iterator[tuple[str, str]]:
     from fedray.trace.schema import REPORT_FILE
 
     for name, each in audit.audits.items():
-        yield name, str(write_own_page(each.page(), each.path / REPORT_FILE))
+        asks = each.answers is not None and (each.path / "answer.html").exists()
+        beside = {"The answers to the question": "answer.html"} if asks else {}
+        yield name, str(write_own_page(each.page(), each.path / REPORT_FILE, beside=beside))
     yield "", str(write_own_page(audit.page(), found.path / REPORT_FILE))
 
 

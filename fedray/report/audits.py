@@ -38,7 +38,7 @@ from fedray.base.rounding import (
 )
 from fedray.mechanisms.accounting.events import ApproximateDP, Event
 from fedray.mechanisms.accounting.pld import parts_of
-from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.accounting.zcdp import failure_of, rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.subject import Subject
 from fedray.report.table import Table
@@ -61,6 +61,11 @@ CLASSES_NOTE = (
     "Eligible at once is the mean of the first week, whatever timers say, as estimated from a "
     "sample. Min-sep is the least between two participations of one device of the class."
 )
+NOT_OF_A_TRACE = (
+    "it would hold only if no device's answers depended on what was released before, which a trace "
+    "cannot show"
+)
+"""Reason why no guarantee may rest on the observed windows."""
 LEDGER_NOTE = (
     "Recorded: of the unit that spent most. Spent at most: for each run what its rules enforce, or "
     "what is recorded if they enforce nothing; only the former is publishable. Epsilon is that of "
@@ -123,7 +128,7 @@ def answers_table(answers: Sequence[AnswerPrivacy], is_instead: bool = False) ->
     noises = "; ".join(f"{trust}: {mechanism}" for trust, mechanism in kinds)
     shown = {published(each) for each in answers}
     reasons = {
-        OBSERVED_CANNOT_BE_RESTED_ON if "observed" in each.basis and each.event else each.reason
+        NOT_OF_A_TRACE if "observed" in each.basis and each.event else each.reason
         for each in answers
         if published(each) == "no"
     }
@@ -139,6 +144,12 @@ def answers_table(answers: Sequence[AnswerPrivacy], is_instead: bool = False) ->
         f"A part only: {parts} were released too." if "a part only" in shown else "",
         *(f"No: {each}." for each in sorted(reasons)),
     ]
+    of_window = [e.event for e in answers if e.event and (e.unit, e.basis) == ("device", "window")]
+    if any(failure_of(each) > 0 and not _is_stated(each) for each in of_window):
+        notes.append(
+            "A window may spend less than the epsilon asked for: a threshold is a whole number and "
+            "leaves some of delta, with which epsilon is lower."
+        )
     if is_instead:
         notes.append("Instead of the run's question: asking both is not accounted for.")
     units = "a device, and a person with several, spend" if has_persons else "a device spends"

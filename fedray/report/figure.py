@@ -93,7 +93,8 @@ class Series:
     """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap if
     the next x is later; `bars` counts the whole numbers from x to until - 1; `points` are separate,
     `stars` are points that stand out, and `misses` red stars. `rows` are points at y = 0, -1, ..,
-    whose labels stand on the y axis and whose ranges lie along x."""
+    or beside that if several series share the rows, whose labels stand on the y axis and whose
+    ranges lie along x."""
     x: Float64Array
     """Horizontal positions of the points, [m]."""
     y: Float64Array

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,7 +209,7 @@ def held_out_metrics(trained: TrainedRun) -> list[Figure]:
 
     If the data states the best value that any model can have, it is drawn as a line.
     """
-    line = MetricLine("", trained.metrics)
+    line = MetricLine("", trained.metrics, start=trained.document["start"])
     optimum = trained.document.get("optimum", {})
     answer = metric_of_answer(trained.task_metrics)
     metrics = sorted(trained.task_metrics, key=lambda metric: metric != answer)
@@ -229,6 +229,19 @@ class MetricLine:
     others: Sequence[Mapping[str, NDArray]] = ()
     """Columns of further runs with the same rounds, such as runs with other seeds. The line is then
     the mean of all runs, with a band from the smallest to the largest value."""
+    start: Mapping[str, float | None] = field(default_factory=dict)
+    """Metrics before the training, by name; empty if they are unknown or differ between runs."""
+
+
+def _with_start(
+    x: Float64Array, values: Float64Array, start: float | None
+) -> tuple[Float64Array, Float64Array]:
+    """Returns rounds [m] and values [.., m] with the value before training, at 0 rounds, if that is
+    known."""
+    if start is None:
+        return x, values
+    before = np.full((*values.shape[:-1], 1), start)
+    return np.insert(x, 0, 0.0), np.concatenate([before, values], axis=-1)
 
 
 def metric_curve(
@@ -271,6 +284,7 @@ def _metric_series(metric: Metric, line: MetricLine) -> Series:
     # After round t, which counts from 0, the model was trained on t + 1 rounds.
     x = line.columns["round"][is_known] + 1.0
     values = values[:, is_known].astype(np.float64)
+    x, values = _with_start(x, values, line.start.get(metric.name))
     ends = {"low": values.min(axis=0), "high": values.max(axis=0)} if line.others else {}
     more = {"mechanism": line.mechanism, **ends}
     return Series(line.name or metric.title, "line", x, values.mean(axis=0), **more)

@@ -133,6 +133,8 @@ def figure_csv(figure: Figure) -> str:
         rows[0]["of"] = str(figure.subject)
     # A column that no row has is left out; if only some rows have it, the others are empty.
     used = set(headings) - OPTIONAL_COLUMNS | {key for row in rows for key in row}
+    if {each.kind for each in figure.series} == {"rows"}:
+        used -= {"y"}
     columns = [key for key in headings if key in used]
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
@@ -143,7 +145,8 @@ def figure_csv(figure: Figure) -> str:
 def _point_rows(figure: Figure) -> Iterator[dict[str, str]]:
     data = [each for each in figure.series if not each.is_reference]
     for each in data:
-        keys = ("x", "until", "y", "low", "high")
+        # The y of rows is a place in the plot.
+        keys = ("x", "until", "low", "high") + (("y",) if each.kind != "rows" else ())
         known = {key: found for key in keys if (found := getattr(each, key)) is not None}
         for point in range(each.x.size):
             row = {key: _plain(values[point]) for key, values in known.items()}
@@ -382,10 +385,11 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         color = color if series.kind == "stars" else RED
         axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
     elif series.kind == "rows":
-        axes.plot(series.x, series.y, "s", color=color)
+        # Small, because several series may share a row.
+        axes.plot(series.x, series.y, ".", color=color, label=label)
         if series.low is not None and series.high is not None:
             axes.hlines(series.y, series.low, series.high, color=color)
-        axes.set_yticks(series.y, [_math(fill(each, 24)) for each in series.labels])
+        axes.set_yticks(np.round(series.y), [_math(fill(each, 24)) for each in series.labels])
         axes.set_ylim(0.5 - series.y.size, 0.5)
     elif series.kind == "points":
         style = {"color": color, "fillstyle": "none" if place < len(_MARKERS) else "full"}

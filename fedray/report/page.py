@@ -5,7 +5,7 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -71,10 +71,23 @@ def write_page(content: str, out: str | Path, title: str = "") -> Path:
     return path
 
 
-def write_own_page(content: str, file: Path, title: str = "") -> Path:
+def write_own_page(
+    content: str, file: Path, title: str = "", beside: Mapping[str, str] | None = None
+) -> Path:
     """Writes the HTML of a page under a name that no user gave, such as report.html of a trace: a
-    link that a stranger put there is replaced, and not followed. Otherwise as `write_report`."""
+    link that a stranger put there is replaced, and not followed. Otherwise as `write_report`.
+
+    Args:
+        content: the page.
+        file: path of the file.
+        title: heading in place of the page's own.
+        beside: pages in the same directory to link to: file by the text of the link.
+    """
     path = file.absolute()
+    pairs = (beside or {}).items()
+    links = [f'<a href="{escape(name)}">{escape(text)}</a>' for text, name in pairs]
+    if links:
+        content = content.replace("</h1>", f'</h1>\n<p class="soft">{" ".join(links)}</p>', 1)
     write_whole(path, _titled(content, title), f"report {str(file)!r}", InputError)
     return path
 

@@ -108,7 +108,8 @@ def _lines(figure: Figure) -> dict[Mark, int]:
 
 def _of_rows(figure: Figure) -> int:
     """Returns the pixels to add for more rows than a plot holds."""
-    return sum(24 * max(0, each.x.size - 8) for each in figure.series if each.kind == "rows")
+    rows = (each.x.size for each in figure.series if each.kind == "rows")
+    return 24 * max(0, max(rows, default=0) - 8)
 
 
 def _bands(series: Series, place: int) -> list[dict[str, Any]]:
@@ -268,7 +269,7 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     marks = [each.at for each in figure.marks if each.axis == which]
     if rows and which == "y":
         texts = [" <br>".join(map(html_text, wrap(each, LABEL))) for each in rows[0].labels]
-        drawn |= {"tickvals": _numbers(rows[0].y), "ticktext": texts}
+        drawn |= {"tickvals": _numbers(np.round(rows[0].y)), "ticktext": texts}
         # The line at zero would hide the interval of the first row.
         drawn |= {"range": [0.5 - len(texts), 0.5], "zeroline": False}
     elif axis.is_log:

@@ -36,6 +36,7 @@ from fedray.runs.window_answers import (
     TrustAnswer,
     WindowAnswer,
     answer_of_rows,
+    interval_kind,
     pooled,
     root_mean_square,
 )
@@ -79,6 +80,8 @@ class Answers(DrawnResult):
     """Whether this question is asked instead of the run's."""
     windows: tuple[WindowAnswer, ...]
     """The windows in order."""
+    devices: int
+    """Devices that answered in any of the windows."""
     pooled: WindowAnswer | None
     """All windows together: sums of an additive question, or the mean of means weighted by the
     devices that came. None for one window, quantiles, distinct and an evaluation, whose rounds are
@@ -104,13 +107,53 @@ class Answers(DrawnResult):
         kind = self.analytics.question.kind
         return f"<Answers to {kind}: {len(self.windows)} windows, trust {kinds}>"
 
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Bounds of the question on what a device contributes, by key."""
+        question = self.analytics.question.model_dump()
+        return {key: question[key] for key in ("most_keys", "low", "high") if key in question}
+
+    @property
+    def column_names(self) -> dict[str, str]:
+        """Headings of the figures of a row, by the fields of `Row`."""
+        is_held = self.analytics.question.kind in BY_KEY
+        of_all, of_came = ("hold it", "hold it and came") if is_held else ("all devices", "came")
+        confidence = f"{100 * self.whole.answers[0].confidence:g} %"
+        return {
+            "of_all": of_all,
+            "of_came": of_came,
+            "bounded": "after bounding",
+            "estimate": "estimate",
+            "low": f"{confidence} low",
+            "high": f"{confidence} high",
+        }
+
     def to_arrow(self) -> pa.Table:
-        """Every row of every answer that the document has, with its window, trust model, and the
-        epsilon and delta of a device and window."""
+        """Every row of every answer that the document has, of each window and of all together, with
+        the headings of the tables: its window and hours, trust model, figures and kind of interval;
+        the devices that came and the population, added up over windows; and the bounds, epsilon and
+        delta of a device and window."""
         spent = {"epsilon": self.analytics.epsilon, "delta": self.analytics.delta}
+        kind = self.analytics.question.kind
+        together = [] if self.pooled is None else [self.pooled]
         rows = [
-            {"window": window.window, "trust": each.trust, **row._asdict(), **spent}
-            for window in self.windows
+            {
+                "window": f"the {window.pooling} of {window.windows} windows"
+                if window.pooling
+                else str(window.window),
+                "start hours": window.start_hours,
+                "end hours": window.end_hours,
+                "trust": each.trust,
+                "row": row.label,
+                **{head: getattr(row, name) for name, head in self.column_names.items()},
+                "standard error": row.standard_error,
+                "interval": interval_kind(kind, window, each),
+                "answers": window.came,
+                "population": window.devices,
+                **self.bounds,
+                **spent,
+            }
+            for window in (*self.windows, *together)
             for each in window.answers
             for row in each.rows
         ]
@@ -258,6 +301,7 @@ def answers_of(
         asked.analytics,
         is_instead,
         windows,
+        audit.devices,
         together,
         asking.remedy(together or windows[-1]),
         privacy,

@@ -1,7 +1,7 @@
 """Tables, figure and page of the answers to a question."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,8 +9,10 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.audit import Audit
+from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import TasksAudit
-from fedray.base.rounding import counted
+from fedray.base.arrays import Float64Array
+from fedray.base.rounding import counted, up
 from fedray.report.audits import answers_table
 from fedray.report.figure import Axis, Figure, Series
 from fedray.report.page import render_study, write_own_page
@@ -18,12 +20,28 @@ from fedray.report.subject import Subject
 from fedray.report.subjects import trace_subject
 from fedray.report.table import Table
 from fedray.runs.answers import BY_KEY, KNOWN_HERE, Answers, answers_of
-from fedray.runs.window_answers import Row, TrustAnswer, WindowAnswer
+from fedray.runs.coverage import HABITS
+from fedray.runs.window_answers import (
+    ADDITIVE,
+    ALL,
+    JOINT,
+    Row,
+    TrustAnswer,
+    WindowAnswer,
+    interval_kind,
+)
+from fedray.trace.schema import REPORT_FILE
 
 NAMED = 3
 """Rows of an answer that the headline names."""
+SHARE = "share of answers"
+"""Heading of the estimate over the number of answers."""
+ROW_HEIGHT = 0.6
+"""Part of the height of a figure's row over which the trust models are spread."""
 POOLED = {
-    "sum": "a device counts once in each window in which it came; intervals are of a normal law.",
+    "sum": "a device counts once in each window in which it came, so figures are numbers of "
+    "answers. A device-window is one device of the population in one window. Intervals are of a "
+    "normal law.",
     "mean": "windows are weighted by the devices that came; intervals are of a normal law.",
 }
 """Meaning of the answer of several windows together, by `WindowAnswer.pooling`."""
@@ -36,7 +54,8 @@ def written_answers(audit: Audit) -> Answers:
     answers and their page to its directory."""
     answers = answers_of(audit, trust_code=True)
     answers.write()
-    write_own_page(answers.page(), audit.path / "answer.html")
+    beside = {"The report of the run": REPORT_FILE}
+    write_own_page(answers.page(), audit.path / "answer.html", beside=beside)
     return answers
 
 
@@ -82,7 +101,7 @@ def answers_subject(found: Answers) -> Subject:
 def answers_headline(found: Answers) -> str:
     """Returns the answer of all windows together, or else of the last one, by the first trust
     model; its errors, the largest first; the bound that hides most of it; and who had come."""
-    whole, everybody = found.whole, found.whole.coverage[0]
+    whole = found.whole
     first, has_rows = whole.answers[0], _has_rows(found)
     shown = [f"{row.label + ' ' if has_rows else ''}{_stated(row, first)}" for row in first.rows]
     rows = f"{counted(first.released, 'row')}, largest " if has_rows else ""
@@ -104,14 +123,67 @@ def answers_headline(found: Answers) -> str:
         f"Error {', '.join(listed)}{over}." if listed else "",
         _on_bounding(found) if first.is_mostly_bounded else "",
     ]
-    least = min(whole.coverage[1:], key=lambda each: each.share, default=None)
-    fewest = (
-        "" if least is None else f"; fewest of {least.by} {least.label}: {_percent(least.share)}"
-    )
-    came, devices = (round(each / whole.windows) for each in (everybody.came, everybody.devices))
-    share = f"{_percent(everybody.share)}{', mean of windows' if whole.windows > 1 else ''}"
-    said.append(f"{came:,} of {counted(devices, 'device')} ({share}) came{fewest}.")
+    bounds = " and ".join(f"{key} {value:g}" for key, value in found.bounds.items())
+    asked = found.analytics
+    said += [
+        f"Asked at epsilon {asked.epsilon:g}, delta {asked.delta:g} per device and window"
+        f"{', with ' if bounds else ''}{bounds}.",
+        _on_coverage(found),
+        _on_least_group(whole),
+        _on_repeated_windows(found),
+    ]
     return " ".join(filter(None, said))
+
+
+def _on_coverage(found: Answers) -> str:
+    """Returns who answered, with the denominator of the answers."""
+    whole, everybody = found.whole, found.whole.coverage[0]
+    came, devices = (round(each / whole.windows) for each in (everybody.came, everybody.devices))
+    share = _percent(everybody.share)
+    if whole.windows == 1:
+        return f"{came:,} of {counted(devices, 'device')} ({share}) came."
+    return (
+        f"{everybody.came:,} answers of {counted(found.devices, 'device')} in {whole.windows} "
+        f"windows; in a window {came:,} of {counted(devices, 'device')} ({share}) came on average."
+    )
+
+
+def _on_least_group(whole: WindowAnswer) -> str:
+    """Returns the group of which fewest came; empty if chance explains it. Devices that are never
+    eligible are no such group: none of them comes."""
+    everybody, *groups = whole.coverage
+    named = [each for each in groups if each.by != "use"]
+    least = min(named, key=lambda each: each.share, default=everybody)
+    deviation = math.sqrt(everybody.share * (1 - everybody.share) * whole.windows / least.devices)
+    if everybody.share - least.share <= 3 * deviation:
+        return ""
+    of = f"{least.by} {least.label}"
+    if (least.by, least.label) == ("habit", HABITS[0]):
+        of = f"the quarter that is least often eligible ({of})"
+    return f"Fewest came of {of}: {_percent(least.share)}."
+
+
+def _on_repeated_windows(found: Answers) -> str:
+    """Returns what the windows cost together and what one costs, if devices hold the same in all;
+    else empty."""
+    own = [each for each in found.privacy if each.unit == "device"]
+    one, all_of = ([e for e in own if e.basis == basis] for basis in ("window", "enforced"))
+    windows = {each.windows for each in all_of}
+    is_same = found.analytics.values.kind != "evaluation"
+    if not is_same or len(found.windows) < 2 or windows <= {1, None}:
+        return ""
+
+    def epsilons(rows: list[AnswerPrivacy]) -> str:
+        known = [f"{up(each.epsilon)} ({each.trust})" for each in rows if each.epsilon is not None]
+        return ", ".join(known)
+
+    start, end = found.windows[0].start_hours, found.windows[-1].end_hours
+    together, of_one = epsilons(all_of), epsilons(one)
+    return (
+        f"A device holds the same in every window here, so the {len(found.windows)} windows ask "
+        f"the same thing, at epsilon {together} together. One window of {end - start:g} hours "
+        f"would cost {of_one}: {counted(found.devices, 'device')} came in these hours."
+    )
 
 
 def _stated(row: Row, answer: TrustAnswer) -> str:
@@ -198,31 +270,46 @@ def _trust_cell(found: Answers) -> dict[str, Callable[[_Shown], str]]:
 
 
 def _figure_cells(found: Answers) -> dict[str, Callable[[_Shown], str]]:
-    """Returns the cells of a row: exact, after bounding, and estimated."""
+    """Returns the cells of a row: exact, after bounding, and estimated, with its interval and the
+    share of the devices that came."""
 
     def cell(name: str) -> Callable[[_Shown], str]:
         return lambda each: _number(getattr(each.row, name, None))
 
-    is_held = found.analytics.question.kind in BY_KEY
-    of_all, of_came = ("hold it", "hold it and came") if is_held else ("all devices", "came")
-    confidence = f"{100 * found.whole.answers[0].confidence:g} %"
+    def share(each: _Shown) -> str:
+        return "-" if each.row is None else _percent(each.row.estimate / each.window.came)
+
+    names, is_held = found.column_names, found.analytics.question.kind in BY_KEY
+    if found.pooled and found.pooled.pooling == "sum":
+        names = {**names, "of_all": f"{names['of_all']} (device-windows)"}
     return {
-        of_all: cell("of_all"),
-        of_came: cell("of_came"),
-        "after bounding": cell("bounded"),
-        "estimate": cell("estimate"),
-        f"{confidence} low": cell("low"),
-        f"{confidence} high": cell("high"),
+        **{head: cell(name) for name, head in names.items()},
+        **({SHARE: share} if is_held else {}),
+        "interval": lambda each: interval_kind(
+            found.analytics.question.kind, each.window, each.answer
+        ),
     }
 
 
 def _notes(found: Answers) -> list[str]:
     """Returns the meaning of the columns of `_figure_cells`."""
-    of_all, of_came, *_ = _figure_cells(found)
+    names, kind = found.column_names, found.analytics.question.kind
+    shown = [each for window in (*found.windows, found.whole) for each in window.answers]
     said = [
-        f"{of_all.capitalize()}, {of_came}: exact, as only a simulation knows. After bounding: of "
-        "what devices that came contribute within the bounds, which the estimate and its interval "
-        "are of."
+        f"{names['of_all'].capitalize()}, {names['of_came']}: exact, as only a simulation knows. "
+        "After bounding: of what devices that came contribute within the bounds, which the "
+        "estimate and its interval are of.",
+        "Share of answers: the estimate over the answers, "
+        f"{found.whole.came:,} of {counted(found.devices, 'device')}."
+        if kind in BY_KEY
+        else "",
+        "Each row: an interval holds with its probability for one row. All rows: for all at once."
+        if kind in JOINT
+        else "",
+        "After bounding only: bounding moves the answer more than noise does, so such an interval "
+        "says little about what devices hold."
+        if any(each.is_mostly_bounded for each in shown)
+        else "",
     ]
     if found.pooled:
         said.append(
@@ -244,76 +331,99 @@ def _rows_table(found: Answers) -> Table:
         **_trust_cell(found),
         **_figure_cells(found),
     }
-    return Table.of(
+    table = Table.of(
         f"Answers to the question {found.analytics.question.kind}, the largest rows",
         rows,
         cells,
         *_notes(found),
         subject=lambda each: each.subject,
     )
+    return table.varied("interval")
 
 
 def _windows_table(found: Answers) -> Table:
     """A line for each window and trust model, and for all windows together: of the largest row, if
     there are several."""
     title = f"Answers to the question {found.analytics.question.kind}"
-    label, notes = None, _notes(found)
-    if _has_rows(found):
+    label, notes, has_rows = None, _notes(found), _has_rows(found)
+    if has_rows:
         label, notes = next(iter(found.whole.answers[0].labels), ""), []
         title = f"{title}, the row {label} by window"
+    figures = {
+        head: cell
+        for head, cell in _figure_cells(found).items()
+        # The first table has it, and a narrow terminal no room for it.
+        if not (has_rows and head == SHARE)
+    }
     cells = {
         "window": lambda each: _window(each.window),
         **_trust_cell(found),
-        **_figure_cells(found),
+        **figures,
     }
-    return Table.of(
-        title, _by_window(found, label), cells, *notes, subject=lambda each: each.subject
-    )
+    rows = _by_window(found, label)
+    table = Table.of(title, rows, cells, *notes, subject=lambda each: each.subject)
+    return table.varied("interval")
 
 
 def _errors_table(found: Answers) -> Table:
     claims = {"exact": "", "bound": "<= ", "estimate": "about "}
+    # A closed domain releases every row.
+    is_open = found.analytics.question.kind in BY_KEY[1:]
     of_several = {
         "rows": lambda each: f"{each.answer.released:,}",
-        "share of all": lambda each: _percent(each.answer.share),
+        **({"share of all": lambda each: _percent(each.answer.share)} if is_open else {}),
         "inside": lambda each: _percent(each.answer.inside),
     }
     cells = {
         "window": lambda each: _window(each.window),
         **_trust_cell(found),
         **(of_several if _has_rows(found) else {}),
-        "noise": lambda each: _number(each.answer.error),
+        "by noise": lambda each: _number(each.answer.error),
         "noise as stated": lambda each: (
             "-"
             if math.isnan(each.answer.stated_error)
             else f"{claims[each.answer.error_claim]}{_number(each.answer.stated_error)}"
         ),
-        "bounding": lambda each: _number(each.answer.bounding),
-        "absent devices": lambda each: _number(each.answer.coverage),
+        "by bounding": lambda each: _number(each.answer.bounding),
+        "by absent devices": lambda each: _number(each.answer.coverage),
         "mechanism": lambda each: each.answer.mechanism,
     }
-    several = (
-        "Root mean squares over rows. Share of all: exact answers of all devices at the released "
-        "rows, over those at all. Inside: rows whose interval holds the answer after bounding. "
-        if _has_rows(found)
-        else ""
-    )
-    note = (
-        f"{several}Noise: distance of the estimate from the answer after bounding; as stated: the "
-        "mechanism's own standard error, <= a bound, about an estimate. Bounding: change of the "
-        "exact answer of the devices that came. Absent devices: exact answer of the devices that "
-        "came, at the number of all devices, minus that of all devices. No interval contains the "
-        "last two, and only a simulation knows them."
-    )
+    notes = [
+        f"Errors have the unit of the answer{', root mean squares over rows' * _has_rows(found)}. "
+        "By noise: the estimate less the answer after bounding; as stated: the mechanism's own "
+        "standard error.",
+        "By bounding: the change of the exact answer of the devices that came. By absent devices: "
+        "that exact answer, scaled to all devices, less the exact answer of all. Only a simulation "
+        "knows both, and no interval contains them.",
+        _on_inside(found) if _has_rows(found) else "",
+        "Share of all: of all that devices hold, the part at the released rows." if is_open else "",
+    ]
     table = Table.of(
         "Errors of the answers",
         _by_window(found),
         cells,
+        *notes,
         details=("mechanism",),
-        method=[note],
+        method=["<= stands before a stated bound, about before an estimate."],
         subject=lambda each: each.subject,
     )
     return table.varied()
+
+
+def _on_inside(found: Answers) -> str:
+    """Returns the meaning of the column "inside", and how far it strays by chance."""
+    from scipy.stats import binom
+
+    first = found.whole.answers[0]
+    meaning = "Inside: rows whose interval holds the answer after bounding"
+    rows, kind = first.released, found.analytics.question.kind
+    if not rows or interval_kind(kind, found.whole, first).startswith(ALL):
+        return f"{meaning}."
+    least = float(binom.ppf(1e-3, rows, first.confidence)) / rows
+    return (
+        f"{meaning}. Of {counted(rows, 'row')} at {100 * first.confidence:g} %, chance leaves "
+        f"{_percent(least)} or more inside in 999 of 1,000 tables."
+    )
 
 
 def _coverage_table(found: Answers) -> Table:
@@ -335,7 +445,78 @@ def _coverage_table(found: Answers) -> Table:
 
 
 def answers_figures(found: Answers) -> list[Figure]:
-    """The share of each group of devices that had come by the end of a window."""
+    """The largest rows, or windows, with intervals per trust model; and the share of each group of
+    devices that had come by the end of a window."""
+    return [*_answer_figures(found), _coverage_figure(found)]
+
+
+def _answer_figures(found: Answers) -> list[Figure]:
+    """Returns the figure of the answers, as a list; empty without a row."""
+    names, whole, is_held = found.column_names, found.whole, _has_rows(found)
+    trusts, first = _trusts(found), whole.answers[0]
+    if is_held:
+        labels = first.labels[: found.top]
+        by_label = [{row.label: row for row in each.rows} for each in whole.answers]
+        rows = [[each.get(label) for label in labels] for each in by_label]
+    else:
+        labels = tuple(_hours(each) for each in found.windows)
+        windows = [[e.rows[0] if e.rows else None for e in w.answers] for w in found.windows]
+        rows = [list(each) for each in zip(*windows, strict=True)]
+    if not any(row is not None for each in rows for row in each):
+        return []
+    step = ROW_HEIGHT / len(trusts)
+    series = []
+    for place, (trust, own) in enumerate(zip(trusts, rows, strict=True)):
+        answers = [whole.answers[place]] if is_held else [w.answers[place] for w in found.windows]
+        # An interval of bounded contributions would be read as one of what devices hold.
+        has_interval = not any(each.is_mostly_bounded for each in answers)
+        low, high = (_column(own, name) if has_interval else None for name in ("low", "high"))
+        series.append(
+            Series(
+                f"estimate, {trust}",
+                "rows",
+                _column(own, "estimate"),
+                _places(len(labels), ROW_HEIGHT / 2 - step * place),
+                labels=labels,
+                low=low,
+                high=high,
+            )
+        )
+    exact = _column(rows[0], "of_came")
+    y = _places(len(labels), -ROW_HEIGHT / 2)
+    series.append(Series(f"exact, {names['of_came']}", "rows", exact, y, labels=labels))
+    withheld = any(each.low is None for each in series[:-1])
+    note = (
+        f"{'The largest rows' if is_held else 'Windows'}, under each trust model, with "
+        f"{100 * first.confidence:g} % intervals, which a point hides if they are narrower. Only a "
+        "simulation knows the exact answer."
+    )
+    if withheld:
+        note += " An estimate without an interval is moved by bounding more than by noise."
+    unit = "Answers that hold it" if found.analytics.question.kind in BY_KEY else "Answer"
+    return [
+        Figure(
+            "answers",
+            f"Answers to the question {found.analytics.question.kind}",
+            note,
+            Axis(unit, starts_at_zero=found.analytics.question.kind in ADDITIVE),
+            Axis("Row" if is_held else "Window", starts_at_zero=False),
+            tuple(series),
+            subject=Subject(sample=_window(whole) if is_held else ""),
+        )
+    ]
+
+
+def _column(rows: Sequence[Row | None], name: str) -> Float64Array:
+    return np.array([getattr(row, name, math.nan) for row in rows], np.float64)
+
+
+def _places(rows: int, above: float) -> Float64Array:
+    """Returns the y of a number of rows, moved up by a part of a row."""
+    return (above - np.arange(rows)).astype(np.float64)
+
+
+def _coverage_figure(found: Answers) -> Figure:
     whole = found.whole
     shares = np.array([100 * each.share for each in whole.coverage], np.float64)
     labels = tuple(f"{each.by} {each.label}" for each in whole.coverage[1:])
@@ -346,7 +527,7 @@ def answers_figures(found: Answers) -> list[Figure]:
         -np.arange(shares.size, dtype=np.float64),
         labels=("all", *labels),
     )
-    figure = Figure(
+    return Figure(
         "coverage",
         "Who had come",
         HABIT + (f" Means of the {whole.windows} windows." if whole.windows > 1 else ""),
@@ -355,7 +536,6 @@ def answers_figures(found: Answers) -> list[Figure]:
         (coverage,),
         subject=Subject(estimand="exact", sample=_window(whole)),
     )
-    return [figure]
 
 
 def _window(window: WindowAnswer) -> str:

@@ -21,6 +21,12 @@ multiplied by the number of all devices over the number that came. Answers of se
 added."""
 
 
+JOINT = ("quantiles", "prefix_tree")
+"""Questions whose intervals of a window hold for all rows at once."""
+EACH, ALL = "each row", "all rows"
+"""Kinds of intervals: pointwise, which hold for one row each, and joint."""
+
+
 class Row(NamedTuple):
     """One row of a private answer beside the exact ones."""
 
@@ -128,6 +134,19 @@ class WindowAnswer(Document):
     def came(self) -> InJson[int]:
         """Number of them that answered."""
         return self.coverage[0].came
+
+
+def interval_kind(question: str, window: WindowAnswer, answer: TrustAnswer) -> str:
+    """Returns for what the intervals of an answer hold: for each row or for all rows at once, and
+    only after bounding if that moves the answer more than noise does.
+
+    Args:
+        question: kind of the question.
+        window: window of the answer, or several together.
+        answer: answer under one trust model.
+    """
+    kind = ALL if question in JOINT and not window.pooling else EACH
+    return f"{kind}{', after bounding only' if answer.is_mostly_bounded else ''}"
 
 
 def answer_of_rows(

@@ -309,7 +309,8 @@ def test_a_statement_with_a_private_vocabulary_includes_what_it_cost(tmp_path: P
     # A person spends on both too, by group privacy, and not what the model shows by itself.
     (of_person,) = audit.basis.of_person
     (line,) = (each for each in statement.lines if each.what == "A person instead of a device")
-    assert f"epsilon {up(of_person.epsilon or 0)} at delta" in line.says
+    said = f"of all that was released: epsilon {up(of_person.epsilon or 0)} at delta"
+    assert said in line.says
 
 
 def test_no_target_is_met_on_a_trace_by_the_model_only(tmp_path: Path, fedray_command) -> None:

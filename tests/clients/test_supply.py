@@ -77,3 +77,12 @@ def test_the_command_says_before_a_run_how_many_are_eligible(small, capsys) -> N
     assert capsys.readouterr().err.endswith(
         "a round selects 260; that many are never there at once\n"
     )
+
+
+def test_uploads_of_a_window_need_not_be_there_at_once(small, capsys) -> None:
+    uploads = "{window_hours=6.0, windows=2, schedule={kind='all'}}"
+    stored = ("rounds.mode=upload-then-train", "rounds.count=2", f"rounds.uploads={uploads}")
+    say_supply(small("population.reach=0.02", *stored))
+    said = capsys.readouterr().err
+    assert "a window of 6 hours stores the uploads of all that come in it" in said
+    assert "at once\n" not in said

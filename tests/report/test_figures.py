@@ -125,6 +125,17 @@ def test_round_durations_add_up_to_the_run(trained) -> None:
     assert (series.x[1:] == series.until[:-1]).all()
 
 
+def test_a_metric_begins_before_the_training(trained, trained_audit) -> None:
+    """So that a model that was evaluated once has a line, and not a point without a scale."""
+    assert trained.trained is not None
+    start = trained.trained.document["start"]
+    (figure,) = [each for each in trained_audit.figures() if each.name == "loss"]
+    (series,) = figure.series
+    evaluated = trained.trained.metrics["evaluation_loss"]
+    assert (series.x[0], series.y[0]) == (0.0, start["loss"])
+    assert series.x.size == 1 + np.count_nonzero(~np.isnan(evaluated))
+
+
 def test_what_devices_got_is_shown_in_200_steps_and_never_below_the_truth(
     trained, trained_audit
 ) -> None:

@@ -31,6 +31,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.questions.added_noise import DiscreteGaussian
 from fedray.mechanisms.questions.registry import AnyQuestion
 from fedray.report.audits import answers_table, guarantees_table
+from fedray.report.files import drawn_figure, figure_csv
 from fedray.runs.answers import Answers, answer
 from fedray.runs.coverage import CoverageGroup
 from fedray.runs.simulation import resume, simulate
@@ -283,10 +284,27 @@ def test_who_came_and_holds_a_word_is_counted_before_bounding_as_device_after_de
         assert {row.label: row.of_came for row in by.rows} == {
             values.label(key): count for key, count in together.items()
         }
-    rows, windows, *_, coverage, _ = found.tables()
+    rows, windows, errors, coverage, _ = found.tables()
     largest = pooled.answers[0].rows[0]
     cells = [f"{largest.of_all:,.0f}", f"{largest.of_came:,.0f}", f"{largest.bounded:,.0f}"]
-    assert rows.columns[:5] == ("row", "trust", "hold it", "hold it and came", "after bounding")
+    held = "hold it (device-windows)"
+    assert rows.columns[:5] == ("row", "trust", held, "hold it and came", "after bounding")
+    share = rows.rows[0][rows.columns.index("share of answers")]
+    assert share == f"{100 * largest.estimate / pooled.came:.1f} %"
+    # Every interval is that of bounded contributions, as the headline withholds it.
+    assert rows.shared == ("interval",)
+    assert "In all rows: interval each row, after bounding only." in rows.notes
+    assert any(note.startswith("After bounding only: ") for note in rows.notes)
+    said = f"{pooled.came:,} answers of {found.devices:,} devices in 3 windows"
+    assert said in found.headline
+    came = {device for window in range(3) for device in came_in(trace, window)}
+    assert found.devices == len(came)
+    assert (
+        "Asked at epsilon 2, delta 1e-06 per device and window, with most_keys 1." in found.headline
+    )
+    assert "share of all" not in errors.columns
+    least = int(binom.ppf(1e-3, 64, 0.95)) / 64
+    assert any(f"chance leaves {100 * least:.1f} % or more inside" in each for each in errors.notes)
     assert list(rows.rows[0][:5]) == [largest.label, "server", *cells]
     # Every trust model has its rows, and each window a line.
     assert [row[1] for row in rows.rows] == [kind for kind in KINDS for _ in range(12)]
@@ -468,7 +486,8 @@ def test_every_question_is_answered_under_every_trust_model_that_has_a_theorem(
             assert each.rows or question["kind"] in ("open_histogram", "prefix_tree")
     assert found.tables()
     assert "<html" in found.page()
-    assert [figure.name for figure in found.figures()] == ["coverage"]
+    has_rows = any(each.rows for each in found.whole.answers)
+    assert [figure.name for figure in found.figures()] == ["answers"] * has_rows + ["coverage"]
     if question["kind"] in ("quantiles", "distinct"):
         assert found.headline.startswith("By server, hours 16 to 24, the last of 3 windows: ")
     else:
@@ -654,14 +673,88 @@ def test_the_headline_names_the_error_that_dominates_and_who_came_least(answers:
     assert [name for name, _ in said] == ["devices", "noise", "bounding"]
     assert [float(each) for _, each in said] == pytest.approx(sorted(errors)[::-1], rel=1e-3)
     least = min(window.coverage[1:], key=lambda each: each.share)
-    assert f"fewest of {least.by} {least.label}: {100 * least.share:.1f} %" in answers.headline
+    # None of the devices comes that are never eligible, which says nothing of the others.
+    assert (least.by, least.share) == ("use", 0.0)
+    least = min((e for e in window.coverage[1:] if e.by != "use"), key=lambda each: each.share)
+    assert least.label == "0 to 25 %"
+    said = f"least often eligible (habit 0 to 25 %): {100 * least.share:.1f} %."
+    assert f"Fewest came of the quarter that is {said}" in answers.headline
     rows = answers.to_arrow().to_pylist()
-    assert len(rows) == len(answers.windows) * len(TRUSTS)
+    # Those of all windows together too.
+    assert len(rows) == (len(answers.windows) + 1) * len(TRUSTS)
     assert {row["epsilon"] for row in rows} == {2.0}
     (row,) = first.rows
     assert f": {row.estimate:.4g} ({row.low:.4g} to {row.high:.4g})." in answers.headline
-    (shares,) = answers.figures()[0].series
+    (shares,) = answers.figures()[1].series
     assert shares.x.tolist() == [100 * each.share for each in window.coverage]
+
+
+def test_the_figure_has_the_largest_rows_with_intervals_under_each_trust_model(
+    trace: Trace,
+) -> None:
+    wide = asking({"kind": "histogram", "size": 64, "most_keys": 64}, MANY)
+    found = answer(trace, scenario=wide)
+    assert found.pooled is not None
+    figure = found.figures()[0]
+    assert (figure.name, str(figure.subject)) == (
+        "answers",
+        "of scenario (3,000 devices), in one run, per device, on the sum of 3 windows",
+    )
+    *estimates, exact = figure.series
+    labels = found.pooled.answers[0].labels[:12]
+    assert [each.name for each in estimates] == ["estimate, central", "estimate, distributed"]
+    for series, of in zip(estimates, found.pooled.answers, strict=True):
+        rows = {row.label: row for row in of.rows}
+        assert series.labels == labels
+        assert series.x.tolist() == [rows[label].estimate for label in labels]
+        assert series.low is not None
+        assert series.low.tolist() == [rows[label].low for label in labels]
+        # Trust models share a row of the plot, beside each other.
+        assert np.round(series.y).tolist() == [-float(place) for place in range(12)]
+    assert len({float(each.y[0]) for each in figure.series}) == 3
+    assert exact.x.tolist() == [row.of_came for row in found.pooled.answers[0].rows[:12]]
+    lines = figure_csv(figure).splitlines()
+    assert lines[0] == "series,name,x,from,to,of".replace("x", "Answers that hold it")
+    assert "Group" not in figure_csv(found.figures()[1]).splitlines()[0]
+    assert len(drawn_figure(figure).axes[0].get_yticks()) == 12
+    # As in the headline, no interval that says little about what devices hold.
+    bounded = answer(trace, scenario=asking({"kind": "histogram", "size": 64}, MANY))
+    assert all(each.low is None for each in bounded.figures()[0].series)
+    assert "moved by bounding more than by noise" in bounded.figures()[0].note
+
+
+def test_windows_that_ask_the_same_say_what_one_would_cost(trace: Trace, answers: Answers) -> None:
+    """Only figures that are computed: the enforced epsilon of three windows, and that of one."""
+    one, most = (
+        [f"{up(e.epsilon or 0)} ({e.trust})" for e in answers.privacy if e.basis == basis]
+        for basis in ("window", "enforced")
+    )
+    said = f"the 3 windows ask the same thing, at epsilon {', '.join(most)} together."
+    assert answers.headline.count("A device holds the same in every window here") == 1
+    assert said in answers.headline
+    last = f"One window of 24 hours would cost {', '.join(one)}: {answers.devices:,} devices came"
+    assert last in answers.headline
+    assert [e for e in one if e not in most]
+
+
+def test_joint_intervals_are_told_from_those_of_each_row(trace: Trace) -> None:
+    tree = {"kind": "prefix_tree", "branching": 8, "levels": 2, "most_keys": 64}
+    found = answer(trace, scenario=asking(tree, MANY))
+    _, windows, *_ = found.tables()
+    kinds = [row[windows.columns.index("interval")] for row in windows.rows]
+    assert kinds == ["all rows"] * 6 + ["each row"] * 2
+    rows = found.to_arrow().to_pylist()
+    assert {each["interval"] for each in rows if each["window"] == "0"} == {"all rows"}
+
+
+def test_a_threshold_that_leaves_some_of_delta_is_said(trace: Trace) -> None:
+    found = answer(trace, scenario=asking({"kind": "open_histogram", "most_keys": 64}, WORDS))
+    window = found.privacy[0]
+    assert (window.basis, "Gaussian" in window.mechanism) == ("window", True)
+    assert 1.9 < (window.epsilon or 0) < 2.0
+    assert any("a threshold is a whole number" in note for note in found.tables()[-1].notes)
+    closed = answer(trace, scenario=asking({"kind": "histogram", "size": 64}, WORDS))
+    assert not any("whole number" in note for note in closed.tables()[-1].notes)
 
 
 def test_the_words_found_are_a_vocabulary_with_its_cost(trace: Trace, tmp_path: Path) -> None:
@@ -859,6 +952,9 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     assert code == 0, err
     assert "Answers to the question mean" in text
     assert text.count("Privacy of the answers") == 1
+    assert "never there at once" not in err
+    assert '<a href="report.html">' in (out / "answer.html").read_text()
+    assert '<a href="answer.html">' in (out / "report.html").read_text()
     written = json.loads((out / "answer.json").read_text())
     code, text, err = fedray_command("answer", str(out), "--json", "--page", str(tmp_path / "p"))
     assert code == 0, err
@@ -887,8 +983,23 @@ def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path
     )
     assert len(re.findall(r"^  word\d+ ", lines[1], re.MULTILINE)) == 2
     table = pyarrow.csv.read_csv(tmp_path / "rows.csv")
-    assert {"window", "trust", "label", "estimate", "low", "high"} <= set(table.column_names)
-    assert table.num_rows > 10
+    # Under the headings of the tables, and with the setting.
+    figures = {"row", "hold it", "hold it and came", "after bounding", "estimate", "95 % low"}
+    setting = {
+        "window",
+        "start hours",
+        "end hours",
+        "answers",
+        "population",
+        "most_keys",
+        "epsilon",
+    }
+    assert {"trust", "95 % high", "interval", *figures, *setting} <= set(table.column_names)
+    written_rows = table.to_pylist()
+    pooled_rows = [each for each in written_rows if each["window"] == "the sum of 3 windows"]
+    assert len(pooled_rows) > 2
+    assert {each["end hours"] for each in written_rows} == {8, 16, 24}
+    assert {each["most_keys"] for each in written_rows} == {2}
     code, _, err = fedray_command("answer", str(out), "--top", "0")
     assert (code, "--top=0 must be at least 1" in err) == (2, True)
     # The record is that of the run's own question.

@@ -47,8 +47,15 @@ def say_supply(scenario: Any) -> None:
     supply = eligible_at_once(first)
     target = sum(task.rounds.wanted_at_once for task in tasks)
     # Tasks compete for the same devices, so their demands add up.
+    uploads = first.rounds.uploads
     if len(tasks) > 1:
         demand = f"{len(tasks)} tasks together want {target:,} at once"
+    elif uploads is not None:
+        # Whoever comes within a window uploads, so that none must wait for others.
+        demand = (
+            f"a window of {uploads.window_hours:g} hours stores the uploads of all that come in "
+            f"it, and a round needs {target:,}"
+        )
     elif first.rounds.buffer is None:
         demand = f"a round selects {target:,}"
     else:
@@ -57,7 +64,7 @@ def say_supply(scenario: Any) -> None:
         f"supply  {supply.mean:,} of {first.population.devices:,} devices are eligible at once, "
         f"{supply.least:,} to {supply.most:,} over the first week, if no timer runs; {demand}"
     )
-    if supply.most < target:
+    if supply.most < target and (uploads is None or len(tasks) > 1):
         line += "; that many are never there at once"
     print_line(line, err=True)
     for each in filter(None, map(why_tight, tasks)):
