@@ -39,7 +39,7 @@ KINDS = {
     "integer-toeplitz": 1,
 }
 """Place of the colour and dash of each kind of mechanism, the same in every figure. Only
-those of Toeplitz coefficients share one."""
+Toeplitz kinds share one."""
 MOST_MARKED = 20
 """Points of a line up to which they are marked."""
 DRAWN_PARTS = 1000
