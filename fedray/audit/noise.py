@@ -6,7 +6,7 @@ one with the noise of fewer plus independent noise, so the round with the fewest
 privacy loss of every round (post-processing). The fewest devices of a trace bound the observed
 figures; only the fewest that the rules permit bound the enforced and claimed ones.
 
-With b coefficients of C, a store opens in each round a sum of that round's updates and those of the
+With b coefficients of C, a store opens in each round a sum of the updates of that round and of the
 b - 1 rounds before, which has only that round's noise. So a device changes more sums than it has
 rounds (`changed_rounds`), on which the cost of adding up discrete noise depends.
 """
@@ -31,7 +31,6 @@ from fedray.mechanisms.accounting.calibration import (
     noise_multiplier_for,
 )
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian
-from fedray.mechanisms.accounting.limits import MOST_NOISE_MULTIPLIER
 from fedray.mechanisms.accounting.zcdp import rho_of, rho_of_sums
 from fedray.mechanisms.integer_toeplitz import IntegerToeplitz
 from fedray.mechanisms.participation import MinSep
@@ -256,15 +255,19 @@ def least_multiplier(
     most = epsilon if rho is None else rho
     assert most is not None
 
-    def figure(z: float) -> float:
+    def proven(z: float) -> Noise | None:
         try:
-            noise = noise_at(z)
-        except ValueError:  # nothing is proven for so little noise
+            return noise_at(z)
+        except ValueError:  # nothing is proven for so little noise of devices
+            return None
+
+    def figure(z: float) -> float:
+        if (noise := proven(z)) is None:
             return 2.0 * most
         event = released(noise, sensitivity, changed_by(noise))
         return rho_of(event) if epsilon is None else epsilon_of(event, delta).epsilon
 
-    if isinstance(noise_at(MOST_NOISE_MULTIPLIER), ServerNoise):
+    if isinstance(proven(1.0), ServerNoise):
         return noise_multiplier_for(sensitivity, delta, epsilon=epsilon, rho=rho)
     return least_noise_multiplier(figure, most, target="rho" if epsilon is None else "epsilon")
 

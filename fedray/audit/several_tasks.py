@@ -236,7 +236,7 @@ class _Spending:
         used: MechanismAudit = audit.mechanisms[0]
         assert used.noise is not None
         self._noise, self._strategy = used.noise, used.strategy
-        # The most of any device, so that what a device spent grows with its sensitivity.
+        # The most of any device, so that spending grows with sensitivity.
         self._changed = int(changed_rounds(used.noise, audit.patterns).max())
         self._trace = run.traces[name]
         # One table of the mechanism serves all parts of its trace.

@@ -39,7 +39,7 @@ KINDS = {
     "integer-toeplitz": 1,
 }
 """Place of the colour and dash of each kind of mechanism, the same in every figure. Only
-those of Toeplitz coefficients share one."""
+Toeplitz kinds share one."""
 MOST_MARKED = 20
 """Points of a line up to which they are marked."""
 DRAWN_PARTS = 1000
@@ -234,11 +234,6 @@ class Figure:
     """Subject of all points; a series of another one says so in its name."""
     ends: tuple[str, str] = ("from", "to")
     """Names of the ends of ranges, as columns of the CSV."""
-
-    @property
-    def caption(self) -> str:
-        """The title and the subject."""
-        return ", ".join(filter(None, (self.title, str(self.subject))))
 
     @property
     def caption(self) -> str:

@@ -30,6 +30,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "mechanisms": (
         *("blt", "toeplitz", "band-fhu", "bisr", "identity", "banded", "dense", "matrix"),
+        "integer-toeplitz",
         *("tree", "tree-full", "optimize", "buffers", "bands", "is_fixed_order", "workload"),
     ),
     "sensitivity": ("Sensitivity", "PatternSensitivities", "MinSep", "theorem", "worst_pattern"),
@@ -48,7 +49,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         *("frontier", "sampling", "rho", "epsilon"),
     ),
     "ledger": ("budget", "reserve", "charge", "cancel", "statement", "person"),
-    "encodings": ("fixed_point", "secagg", "discrete_gaussian"),
+    "encodings": ("fixed_point", "secagg", "devices", "local", "coefficient_bits"),
     "training": (
         *("fedavg", "fedprox", "fedsgd", "sgd", "adagrad", "adam", "yogi", "cosine"),
         *("per_layer", "adaptive", "mean", "clipped"),

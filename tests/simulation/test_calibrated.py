@@ -223,7 +223,7 @@ def test_a_target_that_is_spent_has_no_command_that_spends_it(small, tmp_path) -
         ("target_epsilon=8.0, target_rho=1.0", "target_epsilon=8 with target_rho"),
         ("target_epsilon=8.0, noise_multiplier=1.0", "target_epsilon=8 with noise_multiplier"),
         ("target_rho=8.0, stop_at={rho=1.0}", "target_rho=8 with stop_at"),
-        ("target_rho=8.0, mechanism='none'", "the server adds no noise"),
+        ("target_rho=8.0, mechanism='none'", "the run adds no noise"),
         ("target_epsilon=0.0", "target_epsilon"),
     ],
 )

@@ -1,0 +1,41 @@
+"""Studies that count the noise of a server refuse a scenario whose devices add it."""
+
+from typing import Any
+
+import pytest
+
+from fedray.base.errors import InputError
+from fedray.studies.plan import PlanTarget, make_plan
+from fedray.studies.stress.run import stress
+from fedray.studies.sweep.run import run_sweep
+from fedray.studies.sweep.sweep import MechanismSpec, Sweep
+
+TRUSTS = {
+    "devices": "{kind='toeplitz', coefficients=[1.0, 0.5]}",
+    "local": "{kind='identity'}",
+}
+
+
+@pytest.mark.parametrize("kind", TRUSTS)
+def test_studies_of_mechanisms_refuse_noise_of_devices(small, kind: str) -> None:
+    scenario = small(
+        f"privacy.mechanism={TRUSTS[kind]}",
+        f"privacy.trust={{kind='{kind}', parameters=1000}}",
+        "training.enabled=false",
+    )
+    sweep = Sweep(
+        name="goals",
+        scenario="small.toml",
+        vary={"rounds.report_goal": (50, 100)},
+        mechanisms=(MechanismSpec(kind="identity"),),
+        x="rounds.report_goal",
+    )
+    calls: list[Any] = [
+        lambda: make_plan(scenario, PlanTarget(5.0, 1e-10, 0.01), [24.0]),
+        lambda: stress(scenario),
+        lambda: run_sweep(sweep, scenario),
+    ]
+    for call in calls:
+        with pytest.raises(InputError, match=rf"privacy\.trust\.kind='{kind}'") as caught:
+            call()
+        assert "\n" not in str(caught.value)
