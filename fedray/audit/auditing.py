@@ -104,7 +104,7 @@ def audit_trace(
     judged = claim
     if claim is None and not mechanism and noise_multiplier is delta is None:
         claim = _ensured(opened, None if scenario is None else trained)
-        # A run that ended early keeps what it ensures for more rounds.
+        # A claim about more rounds also holds for a run that ended early.
         judged = claim and claim.of_rounds(opened.committed_rounds)
     subject = _Subject(opened, of_run, scenario or of_run, judged, patterns, names)
     try:
@@ -477,7 +477,7 @@ def _judged(
         return expired, None
     scenario = subject.scenario
     if _releases_more(scenario) or not mechanisms:
-        # Its rho and epsilon are those of the answers, and were ensured before the run.
+        # A claimed rho or epsilon covers the answers too, and was ensured before the run.
         return (*expired, *check_participation(subject.claim, subject.checked)), None
     # A claim names one mechanism, and no other is audited then.
     (mechanism,) = mechanisms

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from fedray.audit.auditing import audit_trace
 from fedray.audit.check import check_participation
-from fedray.audit.claims import Claim
+from fedray.audit.claims import Claim, read_claim
 from fedray.audit.findings import Verdict
 from fedray.audit.ledger import Ledger
 from fedray.audit.participation import read_patterns
@@ -29,7 +29,7 @@ from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runs.release_guard import ClaimGuard
 from fedray.runs.simulation import simulate, simulate_checked
 from fedray.runtime.placement import Placement
-from fedray.scenario import Scenario
+from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.uploads import Uploads
 from fedray.server.policies.policy import Attempt
 from fedray.server.policies.round_separation import RoundSeparation
@@ -62,7 +62,8 @@ def spent_at(mu: float, delta: float) -> float:
 
     def delta_of(epsilon: float) -> float:
         shift = epsilon / mu
-        return norm.cdf(mu / 2 - shift) - math.exp(epsilon) * norm.cdf(-mu / 2 - shift)
+        below, above = norm.cdf(mu / 2 - shift), norm.cdf(-mu / 2 - shift)
+        return float(below - math.exp(epsilon) * above)
 
     low, high = 0.0, 700.0
     for _ in range(200):
@@ -74,7 +75,9 @@ def spent_at(mu: float, delta: float) -> float:
 def norm_of(kind: Any, rounds: int, pattern: tuple[int, ...]) -> float:
     """Norm of the sum of columns of C."""
     coefficients = getattr(kind, "coefficients", (1.0,))
-    C = sum(c * np.eye(rounds, k=-shift) for shift, c in enumerate(coefficients))
+    C = np.zeros((rounds, rounds))
+    for shift, coefficient in enumerate(coefficients):
+        C += coefficient * np.eye(rounds, k=-shift)
     return float(np.linalg.norm(C[:, list(pattern)].sum(axis=1)))
 
 
@@ -229,23 +232,21 @@ class Stored(NamedTuple):
 
     def patterns(self) -> Iterator[tuple[tuple[int, ...], tuple[float, ...]]]:
         draws = self.drawn_at
-        moments = (0.0, 0.999)
-        for uploaded in itertools.product((None, *moments), repeat=self.windows):
-            days = [w + each for w, each in enumerate(uploaded) if each is not None]
+        for uploaded in itertools.product((None, 0.0, 0.999), repeat=self.windows):
+            times = {w: w + each for w, each in enumerate(uploaded) if each is not None}
+            days = [*times.values()]
             if len(days) > (self.cap or self.windows):
                 continue
             if any(b - a < self.wait for a, b in itertools.pairwise(days)):
                 continue
-            rounds = [
-                index for index, (window, _) in enumerate(draws) if uploaded[window] is not None
-            ]
+            rounds = [index for index, (window, _) in enumerate(draws) if window in times]
             for size in range(1, len(rounds) + 1):
                 for pattern in itertools.combinations(rounds, size):
                     pairs = itertools.pairwise(pattern)
                     if all(
                         draws[a][0] != draws[b][0] or (b - a) % self.groups == 0 for a, b in pairs
                     ):
-                        yield pattern, tuple(draws[t][0] + uploaded[draws[t][0]] for t in pattern)
+                        yield pattern, tuple(times[draws[t][0]] for t in pattern)
 
 
 def drawn_claim(rng: np.random.Generator, world: Any, worst: Worst, z: float) -> dict[str, Any]:
@@ -551,6 +552,40 @@ def test_trainings_on_a_trace_ensure_a_claim_by_the_recorded_times(
     assert not Path(out).exists()
 
 
+TRAINED = ("training.enabled=true", "training.cohort_sample=20", "training.evaluate_every=3")
+
+
+@pytest.mark.slow
+def test_a_training_records_its_claim_and_a_live_one_stops_before_the_refused_round(
+    small, tmp_path: Path, monkeypatch, fedray_command
+) -> None:
+    scenario = small(*CROWD, *APART, *TRAINED)
+    (tmp_path / "claim.toml").write_text(
+        'mechanism = "tree"\nnoise_multiplier = 3.0\nmin_sep = 4\nepsilon = 30.0\ndelta = 1e-8\n'
+    )
+    claim = read_claim(tmp_path / "claim.toml")
+    monkeypatch.setattr(RoundSeparation, "remembers_round", forgets)
+    trace = run_scenario(scenario, HERE, tmp_path / "t", ensure=claim)
+    assert trace.run["ended"].startswith(f"refused: round {trace.committed_rounds}")
+    assert trace.trained is not None
+    assert trace.trained.document["rounds"] == trace.committed_rounds
+    ensure = ("--ensure", str(tmp_path / "claim.toml"), "--place", "backend=in-process")
+    out = str(tmp_path / "m")
+    code, _, err = fedray_command(
+        "--quiet", "train", str(trace.path), "--set", "training.seed=3", *ensure, "--out", out
+    )
+    assert code == 0, err
+    found = json.loads((tmp_path / "m" / "training.json").read_text())
+    assert found["ensured"] == claim.to_document()
+    code, shown, _ = fedray_command("--quiet", "audit", out, "--json")
+    assert (code, json.loads(shown)["claim_holds"]) == (0, True)
+    code, _, err = fedray_command(
+        "--quiet", "train", str(trace.path), "--set", "privacy.noise_multiplier=1.0", *ensure
+    )
+    assert code == 2
+    assert "noise_multiplier=3 is not ensured; the scenario has 1" in err
+
+
 def test_a_ledger_with_a_claim_takes_only_runs_under_it(
     small, tmp_path: Path, fedray_command
 ) -> None:
@@ -660,3 +695,54 @@ def test_the_age_of_uploads_is_known_before_the_run(small, tmp_path: Path) -> No
         problems = unensured(claim, scenario, worst_participation(scenario))
         assert bool(problems) is not starts
     assert ages_of(trace).max() <= last
+
+
+ASK = {
+    "seed": 5,
+    "population": {"devices": 3000},
+    "participation": {"timer_hours": 20.0, "timer_resets_on": "upload"},
+    "rounds": {
+        "mode": "upload-then-train",
+        "count": 3,
+        "report_goal": 500,
+        "uploads": {"window_hours": 24.0, "windows": 3, "schedule": {"kind": "all"}},
+    },
+    "analytics": {
+        "question": {"kind": "histogram", "size": 16, "most_keys": 2},
+        "values": {"kind": "words", "words": 16},
+        "trust": [{"kind": "central"}],
+        "epsilon": 1.0,
+        "delta": 1e-8,
+    },
+    "training": {"enabled": False},
+}
+
+
+def test_answers_to_a_question_ensure_a_claim(tmp_path: Path, fedray_command) -> None:
+    """Three windows of epsilon 1; mechanism and noise are those of a model, and none is trained."""
+    scenario, folder = Scenario.from_tables(ASK), str(tmp_path / "t")
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    claim = tmp_path / "claim.toml"
+    text = 'mechanism = "tree"\nnoise_multiplier = 3.0\nrounds = 3\nmax_participations = 3\n'
+    run = ("--quiet", "run", str(tmp_path / "s.toml"), "--place", "backend=in-process")
+    run = (*run, "--out", folder, "--ensure", str(claim))
+    for epsilon, expected in ((1.5, 2), (3.1, 0)):
+        claim.write_text(f"{text}epsilon = {epsilon}\ndelta = 3.1e-8\n")
+        code, _, err = fedray_command(*run)
+        assert code == expected, err
+        assert ("claim: epsilon=1.5 is not ensured; the rules ensure " in err) == (code == 2)
+    audit = audit_trace(Path(folder))
+    assert [each.statement for each in audit.findings] == ["rounds", "max_participations"]
+    assert audit.claim_holds
+    answer = ("--quiet", "answer", folder, "--json", "--ensure", str(claim))
+    assert fedray_command(*answer)[0] == 0
+    code, out, err = fedray_command(*answer, "--set", "analytics.epsilon=2.0")
+    assert (code, out) == (2, "")
+    assert err.startswith("fedray: claim: epsilon=3.1 is not ensured; the rules ensure ")
+
+
+def test_a_claim_is_about_one_task(small, tmp_path: Path) -> None:
+    several = SeveralTasks.from_tables({**small().to_tables(), "tasks": {"a": {}, "b": {}}})
+    with pytest.raises(InputError, match="the scenario has several tasks"):
+        run_scenario(several, HERE, tmp_path / "t", ensure=claim_of(rounds=12))
+    assert not list(tmp_path.iterdir())

@@ -12,13 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from fedray.audit.findings import Finding, Verdict, verdict_of
-from fedray.audit.statements.statement import (
-    MOST_EVIDENCE,
-    Breaches,
-    Statement,
-    Subject,
-    in_parts,
-)
+from fedray.audit.participation import CHUNK
+from fedray.audit.statements.statement import MOST_EVIDENCE, Breaches, Statement, Subject
 from fedray.audit.waits import Times, times_of
 from fedray.base.arrays import Int64Array
 from fedray.base.errors import InputError
@@ -26,6 +21,8 @@ from fedray.base.rounding import counted
 from fedray.base.table import Positive, Table
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
+
+__all__ = ["MostPerPeriodStatement", "Period"]
 
 
 class Period(Table):
@@ -62,12 +59,10 @@ class MostPerPeriodStatement(Statement):
         for times in parts:
             counts = _counts_within(times, _seconds(claimed, subject))
             most = max(most, int(counts.max(initial=1)))
-            beyond = np.flatnonzero(counts > claimed.participations)
-            # The largest count first, so that the first row of a device is its worst.
-            beyond = beyond[np.argsort(-counts[beyond], kind="stable")]
-            _, first = np.unique(times.device_ids[beyond], return_index=True)
-            broken += first.size
-            for place in beyond[np.sort(first)][:MOST_EVIDENCE].tolist():
+            places = _fullest(times, counts, claimed)
+            broken += places.size
+            order = np.argsort(-counts[places], kind="stable")[:MOST_EVIDENCE]
+            for place in places[order].tolist():
                 rounds = times.rounds[place : place + counts[place]]
                 pattern = tuple(np.sort(rounds).tolist())
                 worst.append((int(counts[place]), int(times.device_ids[place]), pattern))
@@ -93,7 +88,9 @@ class MostPerPeriodStatement(Statement):
     def breaches(self, claimed: Period, subject: Subject) -> Iterator[Breaches]:
         for times in times_of(subject.trace, subject.patterns) or ():
             counts = _counts_within(times, _seconds(claimed, subject))
-            for chosen in in_parts(counts > claimed.participations):
+            places = _fullest(times, counts, claimed)
+            for start in range(0, places.size, CHUNK):
+                chosen = places[start : start + CHUNK]
                 last = times.rounds[chosen + counts[chosen] - 1]
                 rounds = np.column_stack([times.rounds[chosen], last])
                 yield Breaches(times.device_ids[chosen], rounds, counts[chosen])
@@ -109,6 +106,16 @@ def _seconds(claimed: Period, subject: Subject) -> float:
     return 3600.0 * claimed.hours + step
 
 
+def _fullest(times: Times, counts: Int64Array, claimed: Period) -> Int64Array:
+    """Returns the place of the first participation in the fullest period of each device that breaks
+    the claim, in order of device."""
+    beyond = np.flatnonzero(counts > claimed.participations)
+    # The largest count first, so that the first row of a device is its fullest period.
+    beyond = beyond[np.argsort(-counts[beyond], kind="stable")]
+    _, first = np.unique(times.device_ids[beyond], return_index=True)
+    return beyond[first]
+
+
 def _counts_within(times: Times, seconds: float) -> Int64Array:
     """Returns, for each participation, the number of its device's from it on that less than
     `seconds` lie between [A]."""
@@ -118,7 +125,7 @@ def _counts_within(times: Times, seconds: float) -> Int64Array:
         rows = rows[rows + ahead < size]
         is_within = times.device_ids[rows] == times.device_ids[rows + ahead]
         is_within &= times.seconds[rows + ahead] - times.seconds[rows] < seconds
-        # Where the next participation is too late, all later ones are.
+        # If the next participation is too late, so are all later ones.
         rows = rows[is_within]
         if not rows.size:
             break
