@@ -83,9 +83,9 @@ def audit_trace(
             own.
         delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
         mechanism: strategy, or several that are audited side by side, in place of the run's own.
-        claim: published claim, with a mechanism, noise multiplier and delta of its own. A run that
-            had to ensure a claim is checked against that one, with its own noise, if neither
-            a claim nor any of the three arguments above is given.
+        claim: published claim, with a mechanism, noise multiplier and delta of its own. Default:
+            that which the run had to ensure, if any, with the run's own noise, unless one of the
+            three arguments above is given.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
             place of the run's own.
@@ -98,24 +98,27 @@ def audit_trace(
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
+    ensured = None
+    if claim is None and not mechanism and noise_multiplier is delta is None:
+        ensured = _ensured(opened if scenario is None else trained)
+        delta = None if ensured is None else ensured.delta
     used = _used(opened, scenario or of_run, claim, mechanism, noise_multiplier, delta)
     patterns = _patterns_of(opened, scenario or of_run)
     names = DeviceNames(opened, show_devices)
-    judged = claim
-    if claim is None and not mechanism and noise_multiplier is delta is None:
-        claim = _ensured(opened, None if scenario is None else trained)
-        # A claim about more rounds also holds for a run that ended early.
-        judged = claim and claim.of_rounds(opened.committed_rounds)
+    # A claim about more rounds also holds for a run that ended early.
+    judged = claim if ensured is None else ensured.of_rounds(opened.committed_rounds)
     subject = _Subject(opened, of_run, scenario or of_run, judged, patterns, names)
     try:
         enforced, claimed = _limits(subject)
         audited, exclusions = _audited(subject, used, enforced, claimed)
         findings, corrected = _judged(subject, enforced, audited)
-        if claim is not None:
-            stated = {"rounds": claim.rounds}
+        if ensured is not None:
+            stated = {"rounds": ensured.rounds}
             findings = tuple(
                 replace(each, claimed=stated.get(each.statement, each.claimed)) for each in findings
             )
+            # Figures of a model are at the claim's delta, those of answers at their own.
+            claim = None if _releases_more(subject.scenario) else ensured
     except ValueError as error:  # cases without a guarantee
         raise InputError.caused_by(error) from None
     # A claim cannot supply figures for a run without noise.
@@ -217,14 +220,13 @@ class _Used:
         )
 
 
-def _ensured(trace: Trace | ImportedTrace, trained: TrainedRun | None) -> Claim | None:
-    """Returns the claim that a run, or a training of its own, had to ensure; None without one."""
-    place, document = trace.path, trace.run
-    if trained is not None:
-        place, document = trained.path, trained.document
+def _ensured(run: Trace | ImportedTrace | TrainedRun | None) -> Claim | None:
+    """Returns the claim that a run or a training had to ensure; None without one."""
+    if run is None:
+        return None
+    document = run.document if isinstance(run, TrainedRun) else run.run
     kept = document.get("ensured")
-    # A matrix is with the trace.
-    return None if kept is None else claim_of_document(kept, str(place), trace.path)
+    return None if kept is None else claim_of_document(kept, str(run.path), run.path)
 
 
 def _scenario_of(trace: Trace) -> Scenario:

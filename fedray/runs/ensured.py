@@ -22,7 +22,7 @@ from fedray.audit.questions import vocabulary_cost
 from fedray.audit.rules import Rule, rules_of
 from fedray.audit.sampled import sampled_in_any_run
 from fedray.audit.so_far import bound_under
-from fedray.audit.statements.most_per_period import Period
+from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.statements.noise import check_noise
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError
@@ -126,7 +126,7 @@ def unensured(claim: Claim, scenario: Scenario, permitted: MinSep) -> list[str]:
             continue
         is_ensured, ensured = getattr(rules, key)(claimed)
         if not is_ensured:
-            shown = claimed.text if isinstance(claimed, Period) else claimed
+            shown = claimed.text if isinstance(claimed, MostPerPeriod) else claimed
             problems.append(_problem(key, shown, f"the rules ensure {ensured}"))
     return problems
 
@@ -141,8 +141,8 @@ ENSURED = (
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules of a run. A method for each statement of a claim takes the claimed value; it returns
-    whether the rules ensure it, and the figure that they do, in words."""
+    """The rules of a run. The method of a statement takes the claimed value, and returns whether
+    the rules ensure it, and the figure that they do ensure, in words."""
 
     claim: Claim
     """The claim."""
@@ -180,7 +180,7 @@ class _Rules:
         hours = max([0.0, *waits]) / 3600.0
         return self._is_once or hours >= claimed, down(hours)
 
-    def most_per_period(self, claimed: Period) -> tuple[bool, str]:
+    def most_per_period(self, claimed: MostPerPeriod) -> tuple[bool, str]:
         most = self._most_within(3600.0 * claimed.hours)
         found = claimed.model_copy(update={"participations": most})
         return most <= claimed.participations, found.text

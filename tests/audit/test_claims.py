@@ -15,7 +15,7 @@ from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import STATEMENTS, Claim, read_claim
 from fedray.audit.evidence import write_evidence
 from fedray.audit.findings import Finding, Verdict
-from fedray.audit.statements.most_per_period import Period
+from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.verdict import AuditVerdict
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
@@ -32,7 +32,7 @@ PATTERNS = [[0, 7, 15], [1, 9], [2], [3, 4, 5, 6], [8, 10, 11, 12, 13, 14, 16]]
 HONEST = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nrounds = 17\nmin_sep = 1\nmax_participations = 7\n'
 BROKEN = {
     **{"rounds": 12, "min_sep": 2, "max_participations": 3, "timer_hours": 0.1},
-    "most_per_period": Period(participations=2, hours=0.1),
+    "most_per_period": MostPerPeriod(participations=2, hours=0.1),
     "frontier": [[2, 3], [1, 4]],
 }
 """A value of each statement that PATTERNS break. Add one for a new statement. Stored uploads have a

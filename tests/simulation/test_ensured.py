@@ -357,7 +357,7 @@ def planted(scenario: Scenario, claim: Claim, folder: Path) -> Trace:
 
 
 def is_within(trace: Trace, claim: Claim, rounds: int) -> bool:
-    """Whether the first rounds of a trace keep a claim, device by device."""
+    """Whether the first rounds of a trace keep a claim, device by device, if epsilon is left out."""
     rows = trace.columns(0)
     starts = trace.rounds["started"][trace.rounds["state"] == 0]
     chosen = (rows["outcome"] == 0) & (rows["round"] < rounds)
@@ -379,10 +379,11 @@ def is_within(trace: Trace, claim: Claim, rounds: int) -> bool:
             or not any(len(each) <= k and gap >= b for b, k in pairs)
         ):
             return False
-        for place, index in enumerate(indices if period else ()):
+        times = [check_in if trace.is_buffered else starts[index] for index, check_in, _ in each]
+        for place, begin in enumerate(times if period else ()):
             assert period is not None
-            later = indices[place + period.participations :]
-            if any(starts[t] - starts[index] < 3600 * period.hours for t in later):
+            later = times[place + period.participations :]
+            if any(time - begin < 3600 * period.hours for time in later):
                 return False
     return rounds <= (claim.rounds or 999)
 
@@ -395,6 +396,31 @@ OUTSIDE = {
     "most_per_period": {"most_per_period": {"participations": 2, "hours": 0.6}},
     "frontier": {"frontier": [[4, 4], [2, 2]]},
 }
+
+
+BUFFERED = (
+    *CROWD,
+    "rounds.mode=buffered",
+    "rounds.over_selection=1.3",
+    "rounds.buffer={concurrency=600, max_staleness=4}",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["min_sep", "timer_hours", "most_per_period"])
+def test_the_first_buffer_outside_the_claim_is_not_released(
+    small, tmp_path: Path, key: str
+) -> None:
+    """Devices of a buffer start at times of their own."""
+    stated = {**OUTSIDE[key], **({"min_sep": 6} if key == "min_sep" else {})}
+    claim, scenario = claim_of(**stated), small(*BUFFERED)
+    everything = simulate(scenario, HERE, tmp_path / "all")
+    last = everything.committed_rounds
+    kept = next(n for n in range(1, last + 1) if not is_within(everything, claim, n)) - 1
+    assert 0 < kept < last
+    trace = planted(scenario, claim, tmp_path / "t")
+    assert trace.committed_rounds == kept
+    assert audit_trace(trace).claim_holds
 
 
 @pytest.mark.slow
@@ -414,6 +440,8 @@ def test_the_first_release_outside_the_claim_is_not_made_and_earlier_ones_stand(
     assert (trace.rounds["state"][-1], trace.rounds["accepted"][-1]) == (1, 0)
     audit = audit_trace(trace)
     assert {each.verdict for each in audit.findings} == {Verdict.HOLDS}
+    # The figures are at the claim's delta, not at the scenario's.
+    assert (audit.mechanisms[0].enforced.delta, small().privacy.delta) == (1e-8, 1e-10)
     found = check_participation(claim, Subject(free, read_patterns(free), str))
     assert [each.verdict for each in found] == [Verdict.BROKEN]
 
@@ -586,6 +614,16 @@ def test_a_training_records_its_claim_and_a_live_one_stops_before_the_refused_ro
     assert "noise_multiplier=3 is not ensured; the scenario has 1" in err
 
 
+def test_a_run_that_released_nothing_leaves_no_reservation(small, tmp_path: Path) -> None:
+    tree = ("privacy.mechanism={kind='tree'}", "privacy.noise_multiplier=30.0")
+    ledger = Ledger.create(tmp_path / "l", 9.0, 1e-6, "quarter")
+    refused = reserved(ledger.path, small(*tree), date(2026, 10, 1), HERE)
+    with pytest.raises(Refused), refused as begun:
+        begun()
+        raise Refused("refused: round 0 is outside the claim; nothing was released")
+    assert not Ledger.open(ledger.path).reservations
+
+
 def test_a_ledger_with_a_claim_takes_only_runs_under_it(
     small, tmp_path: Path, fedray_command
 ) -> None:
@@ -662,7 +700,11 @@ def test_an_expired_upload_is_never_drawn(
     # A server that forgets to expire them.
     monkeypatch.setattr(Uploads, "keep_seconds", math.inf)
     forgets = simulate(keeps, HERE, tmp_path / "forgets")
-    (finding,) = audit_trace(forgets).findings
+    audit = audit_trace(forgets)
+    (finding,) = audit.findings
+    assert audit.verdict.startswith("The claim does not hold: keep days is 0.")
+    assert audit.page().tables
+    assert audit.to_json_in_full()["claim_holds"] is False
     assert (finding.statement, finding.verdict) == ("keep_days", Verdict.BROKEN)
     assert finding.found == pytest.approx(ages_of(forgets).max())
     rows = forgets.columns(0)
@@ -734,6 +776,9 @@ def test_answers_to_a_question_ensure_a_claim(tmp_path: Path, fedray_command) ->
     audit = audit_trace(Path(folder))
     assert [each.statement for each in audit.findings] == ["rounds", "max_participations"]
     assert audit.claim_holds
+    assert audit.verdict.startswith("The claim holds.")
+    assert audit.page().tables
+    assert audit.to_json_in_full()["claim_holds"] is True
     answer = ("--quiet", "answer", folder, "--json", "--ensure", str(claim))
     assert fedray_command(*answer)[0] == 0
     code, out, err = fedray_command(*answer, "--set", "analytics.epsilon=2.0")

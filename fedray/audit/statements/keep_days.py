@@ -20,13 +20,11 @@ class KeepDaysStatement(Statement):
     key = "keep_days"
 
     def check(self, claimed: float, subject: Subject) -> Finding:
-        trace, unchecked = subject.trace, "a log does not say when contributions were uploaded"
+        trace = subject.trace
         if isinstance(trace, ImportedTrace):
+            text = "a log does not say when contributions were uploaded"
             return Finding(
-                statement=self.key,
-                verdict=Verdict.UNCHECKED,
-                claimed=claimed,
-                explanation=unchecked,
+                statement=self.key, verdict=Verdict.UNCHECKED, claimed=claimed, explanation=text
             )
         oldest, broken, worst = 0.0, 0, list[tuple[float, int, int]]()
         for days, device_ids, rounds in _draws(trace):

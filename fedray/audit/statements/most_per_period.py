@@ -22,10 +22,8 @@ from fedray.base.table import Positive, Table
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
-__all__ = ["MostPerPeriodStatement", "Period"]
 
-
-class Period(Table):
+class MostPerPeriod(Table):
     """Largest number of participations of a device within a number of hours."""
 
     refusal: ClassVar[type[InputError]] = InputError
@@ -46,7 +44,7 @@ class MostPerPeriodStatement(Statement):
 
     key = "most_per_period"
 
-    def check(self, claimed: Period, subject: Subject) -> Finding:
+    def check(self, claimed: MostPerPeriod, subject: Subject) -> Finding:
         parts = times_of(subject.trace, subject.patterns)
         if parts is None:
             return Finding(
@@ -85,7 +83,7 @@ class MostPerPeriodStatement(Statement):
             ),
         )
 
-    def breaches(self, claimed: Period, subject: Subject) -> Iterator[Breaches]:
+    def breaches(self, claimed: MostPerPeriod, subject: Subject) -> Iterator[Breaches]:
         for times in times_of(subject.trace, subject.patterns) or ():
             counts = _counts_within(times, _seconds(claimed, subject))
             places = _fullest(times, counts, claimed)
@@ -95,18 +93,18 @@ class MostPerPeriodStatement(Statement):
                 rounds = np.column_stack([times.rounds[chosen], last])
                 yield Breaches(times.device_ids[chosen], rounds, counts[chosen])
 
-    def words(self, claimed: Period, rounds: int, trace: Trace | ImportedTrace) -> str:
+    def words(self, claimed: MostPerPeriod, rounds: int, trace: Trace | ImportedTrace) -> str:
         # It limits no number of rounds over all.
         return ""
 
 
-def _seconds(claimed: Period, subject: Subject) -> float:
+def _seconds(claimed: MostPerPeriod, subject: Subject) -> float:
     # Rounded times of a log may be a step closer than the true ones.
     step = subject.trace.time_step if isinstance(subject.trace, ImportedTrace) else 0.0
     return 3600.0 * claimed.hours + step
 
 
-def _fullest(times: Times, counts: Int64Array, claimed: Period) -> Int64Array:
+def _fullest(times: Times, counts: Int64Array, claimed: MostPerPeriod) -> Int64Array:
     """Returns the place of the first participation in the fullest period of each device that breaks
     the claim, in order of device."""
     beyond = np.flatnonzero(counts > claimed.participations)
@@ -117,8 +115,8 @@ def _fullest(times: Times, counts: Int64Array, claimed: Period) -> Int64Array:
 
 
 def _counts_within(times: Times, seconds: float) -> Int64Array:
-    """Returns, for each participation, the number of its device's from it on that less than
-    `seconds` lie between [A]."""
+    """Returns the number of participations of the same device in the period that begins with each
+    participation [A]; one that is `seconds` later is outside."""
     size = times.seconds.size
     counts, rows = np.ones(size, np.int64), np.arange(size)
     for ahead in range(1, size):
