@@ -2,7 +2,8 @@
 participation, the mechanisms audited, the claim judged, and figures withdrawn that the trace, the
 log or the noise does not support."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fedray.audit.check import check_claim, check_participation
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim, claim_of_document
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
-from fedray.audit.findings import PRIVACY_STATEMENTS, Finding, Verdict, broken_noise
+from fedray.audit.findings import PRIVACY_STATEMENTS, ROUNDED, Finding, Verdict, broken_noise
 from fedray.audit.guarantees import (
     REPEATED,
     Guarantee,
@@ -44,10 +45,14 @@ from fedray.audit.questions import (
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.audit.so_far import bound_under
 from fedray.audit.statements.keep_days import KeepDaysStatement
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import EventRefused
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
@@ -479,8 +484,9 @@ def _judged(
         return expired, None
     scenario = subject.scenario
     if _releases_more(scenario) or not mechanisms:
-        # A claimed rho or epsilon covers the answers too, and was ensured before the run.
-        return (*expired, *check_participation(subject.claim, subject.checked)), None
+        participation = check_participation(subject.claim, subject.checked)
+        spent = () if scenario is None else _spent_on_all(subject.claim, scenario, enforced)
+        return (*expired, *participation, *spent), None
     # A claim names one mechanism, and no other is audited then.
     (mechanism,) = mechanisms
     noise, permitted = mechanism.noise, mechanism.permitted
@@ -503,6 +509,29 @@ def _judged(
         ],
     )
     return (*findings, *expired), corrected
+
+
+def _spent_on_all(claim: Claim, scenario: Scenario, enforced: Limits) -> Iterator[Finding]:
+    """Yields the findings on a claimed rho and epsilon of a run that released more than a model."""
+    event = bound_under(scenario, enforced).event
+    for key, privacy_of in (
+        ("rho", rho_of),
+        ("epsilon", lambda event: epsilon_of(event, claim.delta).epsilon),
+    ):
+        if (claimed := getattr(claim, key)) is None:
+            continue
+        found = None
+        # Not every figure has a theorem.
+        with contextlib.suppress(EventRefused):
+            found = None if event is None else privacy_of(event)
+        is_proven = found is not None and found <= claimed * (1 + ROUNDED[key])
+        yield Finding(
+            statement=key,
+            verdict=Verdict.HOLDS if is_proven else Verdict.UNPROVEN,
+            claimed=claimed,
+            found=found,
+            explanation="it follows from the rules, for all that the run released",
+        )
 
 
 def _expired(subject: _Subject) -> tuple[Finding, ...]:
