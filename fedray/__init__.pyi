@@ -17,6 +17,7 @@ from fedray.audit.released import ReleasedEvent as ReleasedEvent
 from fedray.audit.released import read_events as read_events
 from fedray.audit.several_tasks import TasksAudit as TasksAudit
 from fedray.audit.several_tasks import audit_tasks as audit_tasks
+from fedray.audit.statements.most_per_period import MostPerPeriod as MostPerPeriod
 from fedray.base.errors import FedrayError as FedrayError
 from fedray.base.errors import InputError as InputError
 from fedray.base.errors import MissingExtra as MissingExtra

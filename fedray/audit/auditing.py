@@ -2,7 +2,8 @@
 participation, the mechanisms audited, the claim judged, and figures withdrawn that the trace, the
 log or the noise does not support."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fedray.audit.check import check_claim, check_participation
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim, claim_of_document
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
-from fedray.audit.findings import PRIVACY_STATEMENTS, Finding, Verdict, broken_noise
+from fedray.audit.findings import PRIVACY_STATEMENTS, ROUNDED, Finding, Verdict, broken_noise
 from fedray.audit.guarantees import (
     REPEATED,
     Guarantee,
@@ -51,11 +52,15 @@ from fedray.audit.questions import (
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.audit.so_far import bound_under
 from fedray.audit.statements.keep_days import KeepDaysStatement
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
 from fedray.encoding.tables import DeviceNoiseTable
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import EventRefused
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
@@ -92,9 +97,9 @@ def audit_trace(
             own.
         delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
         mechanism: strategy, or several that are audited side by side, in place of the run's own.
-        claim: published claim, with a mechanism, noise multiplier and delta of its own. A run that
-            had to ensure a claim is checked against that one, with its own noise, if neither
-            a claim nor any of the three arguments above is given.
+        claim: published claim, with a mechanism, noise multiplier and delta of its own. Default:
+            that which the run had to ensure, if any, with the run's own noise, unless one of the
+            three arguments above is given.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
             place of the run's own.
@@ -112,24 +117,27 @@ def audit_trace(
     if claim is not None:
         own = _as_added(claim.mechanism, scenario or of_run)
         claim = claim.model_copy(update={"mechanism": own})
+    ensured = None
+    if claim is None and not mechanism and noise_multiplier is delta is None:
+        ensured = _ensured(opened if scenario is None else trained)
+        delta = None if ensured is None else ensured.delta
     used = _used(opened, scenario or of_run, claim, given, noise_multiplier, delta)
     patterns = _patterns_of(opened, scenario or of_run)
     names = DeviceNames(opened, show_devices)
-    judged = claim
-    if claim is None and not mechanism and noise_multiplier is delta is None:
-        claim = _ensured(opened, None if scenario is None else trained)
-        # A run that ended early keeps what it ensures for more rounds.
-        judged = claim and claim.of_rounds(opened.committed_rounds)
+    # A claim about more rounds also holds for a run that ended early.
+    judged = claim if ensured is None else ensured.of_rounds(opened.committed_rounds)
     subject = _Subject(opened, of_run, scenario or of_run, judged, patterns, names)
     try:
         enforced, claimed = _limits(subject)
         audited, exclusions = _audited(subject, used, enforced, claimed)
         findings, corrected = _judged(subject, enforced, audited)
-        if claim is not None:
-            stated = {"rounds": claim.rounds}
+        if ensured is not None:
+            stated = {"rounds": ensured.rounds}
             findings = tuple(
                 replace(each, claimed=stated.get(each.statement, each.claimed)) for each in findings
             )
+            # Figures of a model are at the claim's delta, those of answers at their own.
+            claim = None if _releases_more(subject.scenario) else ensured
     except ValueError as error:  # cases without a guarantee
         raise InputError.caused_by(error) from None
     # A claim cannot supply figures for a run without noise.
@@ -237,14 +245,13 @@ class _Used:
         )
 
 
-def _ensured(trace: Trace | ImportedTrace, trained: TrainedRun | None) -> Claim | None:
-    """Returns the claim that a run, or a training of its own, had to ensure; None without one."""
-    place, document = trace.path, trace.run
-    if trained is not None:
-        place, document = trained.path, trained.document
+def _ensured(run: Trace | ImportedTrace | TrainedRun | None) -> Claim | None:
+    """Returns the claim that a run or a training had to ensure; None without one."""
+    if run is None:
+        return None
+    document = run.document if isinstance(run, TrainedRun) else run.run
     kept = document.get("ensured")
-    # A matrix is with the trace.
-    return None if kept is None else claim_of_document(kept, str(place), trace.path)
+    return None if kept is None else claim_of_document(kept, str(run.path), run.path)
 
 
 def _scenario_of(trace: Trace) -> Scenario:
@@ -520,8 +527,9 @@ def _judged(
         return expired, None
     scenario = subject.scenario
     if _releases_more(scenario) or not mechanisms:
-        # Its rho and epsilon are those of the answers, and were ensured before the run.
-        return (*expired, *check_participation(subject.claim, subject.checked)), None
+        participation = check_participation(subject.claim, subject.checked)
+        spent = () if scenario is None else _spent_on_all(subject.claim, scenario, enforced)
+        return (*expired, *participation, *spent), None
     # A claim names one mechanism, and no other is audited then.
     (mechanism,) = mechanisms
     of_trace, permitted = mechanism.observed.event, mechanism.permitted
@@ -545,6 +553,29 @@ def _judged(
         ],
     )
     return (*findings, *expired), corrected
+
+
+def _spent_on_all(claim: Claim, scenario: Scenario, enforced: Limits) -> Iterator[Finding]:
+    """Yields the findings on a claimed rho and epsilon of a run that released more than a model."""
+    event = bound_under(scenario, enforced).event
+    for key, privacy_of in (
+        ("rho", rho_of),
+        ("epsilon", lambda event: epsilon_of(event, claim.delta).epsilon),
+    ):
+        if (claimed := getattr(claim, key)) is None:
+            continue
+        found = None
+        # Not every figure has a theorem.
+        with contextlib.suppress(EventRefused):
+            found = None if event is None else privacy_of(event)
+        is_proven = found is not None and found <= claimed * (1 + ROUNDED[key])
+        yield Finding(
+            statement=key,
+            verdict=Verdict.HOLDS if is_proven else Verdict.UNPROVEN,
+            claimed=claimed,
+            found=found,
+            explanation="it follows from the rules, for all that the run released",
+        )
 
 
 def _expired(subject: _Subject) -> tuple[Finding, ...]:

@@ -29,7 +29,7 @@ from fedray.audit.statements.frontier import FrontierStatement
 from fedray.audit.statements.keep_days import KeepDaysStatement
 from fedray.audit.statements.max_participations import MaxParticipationsStatement
 from fedray.audit.statements.min_sep import MinSepStatement
-from fedray.audit.statements.most_per_period import MostPerPeriodStatement, Period
+from fedray.audit.statements.most_per_period import MostPerPeriod, MostPerPeriodStatement
 from fedray.audit.statements.rounds import RoundsStatement
 from fedray.audit.statements.statement import Statement
 from fedray.audit.statements.timer_hours import TimerStatement
@@ -73,7 +73,7 @@ class Claim(Table):
     """Largest number of rounds of one device."""
     timer_hours: Annotated[float, Field(ge=0)] | None = None
     """Hours between a device's accepted report and the check-in of its next participation."""
-    most_per_period: Period | None = None
+    most_per_period: MostPerPeriod | None = None
     """Table: largest number of participations of a device within some hours."""
     keep_days: Positive | None = None
     """Largest age of a stored upload, days since it was complete, when a round draws it."""

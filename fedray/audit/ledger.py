@@ -171,7 +171,8 @@ class Ledger(Result):
     @property
     def ensured(self) -> IfAny[str | None]:
         """Digest of the claim that every run must ensure; absent without one."""
-        return None if self.budget.ensured is None else str(self.budget.ensured["digest"])
+        own = self.budget.ensured
+        return None if own is None else str(own["digest"])
 
     @property
     def unit(self) -> InJson[str]:

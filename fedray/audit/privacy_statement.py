@@ -282,13 +282,14 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     source = "given to the audit"
     if scenario is not None and mechanism.is_own:
         source = "the scenario that was run"
-    # With a claim the audit computes with the claimed figures, whatever was run.
-    if audit.claim is not None:
-        checked = "compared with the scenario below" if scenario is not None else UNSEEN
-        source = f"the claim; {checked}"
     noise = mechanism.noise_multiplier
     # `privacy_statement` has refused audits without noise.
     assert noise is not None
+    # With a published claim the audit computes with the claimed figures, whatever was run; the
+    # claim that a run had to ensure may state less noise.
+    if audit.claim is not None and audit.claim.noise_multiplier == noise:
+        checked = "compared with the scenario below" if scenario is not None else UNSEEN
+        source = f"the claim; {checked}"
     noise_source = source
     # An audit may compute with other noise than the run added.
     ran = scenario.privacy.noise_multiplier if scenario is not None else noise

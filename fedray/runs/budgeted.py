@@ -14,7 +14,7 @@ from fedray.audit.ledger_lines import Promise
 from fedray.audit.noise import ServerNoise, most_changed, permitted_noise, released
 from fedray.audit.observers import against_operator, noise_against_operator
 from fedray.audit.questions import charged_plan, vocabulary_cost
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, Refused
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.calibrated import worst_participation
@@ -45,8 +45,8 @@ def reserved(
 
     The worst cases of models and questions add up. For a person with m devices, rho is at most m^2
     that of a device (Bun and Steinke 2016, Proposition 1.9), and epsilon of answers m times that of
-    a device. A run that is refused for a mistake in its arguments has released nothing, so its
-    reservation is cancelled.
+    a device. A run that is refused for a mistake in its arguments, or at its first release, has
+    released nothing, so its reservation is cancelled.
 
     Args:
         ledger: directory of the ledger.
@@ -92,8 +92,9 @@ def reserved(
     found = opened.reserve(scenario.digest, promises, day, days, noise, vocabularies, claim)
     try:
         yield lambda: begun.append(None)
-    except InputError:
-        if not begun:
+    except (InputError, Refused) as error:
+        # A run whose first release was refused has released nothing either.
+        if isinstance(error, Refused) or not begun:
             found.cancel(len(found.entries))
         raise
 

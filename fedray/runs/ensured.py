@@ -1,32 +1,34 @@
 """Claims that a run must ensure: before it starts, its rules must ensure every statement.
 
-What the rules ensure holds for every run that the scenario permits, whichever devices take part and
-whenever the rounds start. Where only the recorded times of rounds decide, it is the worst that the
-rules permit: a timer alone keeps no two rounds apart, since rounds may be as rare as the timer is
-long. The releases of the run are checked one by one beside that (fedray/runs/release_guard.py).
+An ensured figure holds for every run that the scenario permits, whichever devices take part and
+whenever the rounds start. If only the recorded times of rounds decide, it is the worst case under
+the rules: a timer keeps no two rounds apart, since rounds may be as rare as the timer is long, and
+a run may end early. Every release of the run is checked as well (fedray/runs/release_guard.py).
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fedray.audit.check import check_participation
 from fedray.audit.claims import Claim
 from fedray.audit.findings import ROUNDED, Verdict
-from fedray.audit.guarantees import Guarantee, Limits, enforced_limits
+from fedray.audit.guarantees import Limits, enforced_limits, shown_pairs
 from fedray.audit.noise import ServerNoise, most_changed, permitted_noise, released
 from fedray.audit.participation import read_patterns
 from fedray.audit.questions import vocabulary_cost
 from fedray.audit.rules import Rule, rules_of
 from fedray.audit.sampled import sampled_in_any_run
 from fedray.audit.so_far import bound_under
-from fedray.audit.statements.most_per_period import Period
+from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.statements.noise import check_noise
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError
 from fedray.base.rounding import down, fine, given, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.events import Event
+from fedray.mechanisms.accounting.events import Event, EventRefused
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.runs.preflight import Preflight
@@ -35,9 +37,6 @@ from fedray.scenario import Scenario, SeveralTasks
 from fedray.server.rounds.stored import MOST_FAILURES
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-
-Permitted = Callable[[Claim, Scenario, MinSep], tuple[bool, str]]
-"""Returns whether a statement is ensured, and the figure that the rules ensure, in words."""
 
 
 def guard_of(claim: Claim, checked: Preflight[Any]) -> ClaimGuard:
@@ -106,10 +105,9 @@ def unensured(claim: Claim, scenario: Scenario, permitted: MinSep) -> list[str]:
         scenario: the scenario, with its noise.
         permitted: participation that its rules permit.
     """
-    problems = []
-    releases_model = scenario.training.enabled or scenario.analytics is None
-    if releases_model:
-        noise = check_noise(claim.mechanism, claim.noise_multiplier, scenario.privacy)
+    rules, problems = _Rules(claim, scenario, permitted), list[str]()
+    # Mechanism and noise are about a model.
+    if scenario.training.enabled or scenario.analytics is None:
         problems += [
             _problem(
                 each.statement,
@@ -119,98 +117,149 @@ def unensured(claim: Claim, scenario: Scenario, permitted: MinSep) -> list[str]:
                 if each.found == each.claimed
                 else f"the scenario has {each.found_text}",
             )
-            for each in noise
+            for each in check_noise(claim.mechanism, claim.noise_multiplier, scenario.privacy)
             if each.verdict is not Verdict.HOLDS
         ]
-    for key, ensures in PERMITTED.items():
-        if (value := getattr(claim, key)) is not None:
-            is_ensured, ensured = ensures(claim, scenario, permitted)
-            shown = value.text if isinstance(value, Period) else value
-            if not is_ensured:
-                problems.append(_problem(key, shown, f"the rules ensure {ensured}"))
+    for key in ENSURED:
+        claimed = getattr(claim, key)
+        if claimed is None:
+            continue
+        is_ensured, ensured = getattr(rules, key)(claimed)
+        if not is_ensured:
+            shown = claimed.text if isinstance(claimed, MostPerPeriod) else claimed
+            problems.append(_problem(key, shown, f"the rules ensure {ensured}"))
     return problems
 
 
-def _rounds(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    del scenario
-    assert claim.rounds is not None
-    return permitted.rounds <= claim.rounds, f"{permitted.rounds:,}"
+ENSURED = (
+    *("rounds", "min_sep", "max_participations", "timer_hours", "most_per_period", "keep_days"),
+    *("frontier", "sampling", "rho", "epsilon"),
+)
+"""Statements about participation and privacy, in the order in which they are listed; a method of
+`_Rules` for each."""
 
 
-def _min_sep(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    del scenario
-    assert claim.min_sep is not None
-    # A single participation obeys any separation.
-    is_once = permitted.max_participations == 1
-    return is_once or permitted.min_sep >= claim.min_sep, f"{permitted.min_sep:,}"
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules of a run. The method of a statement takes the claimed value, and returns whether
+    the rules ensure it, and the figure that they do ensure, in words."""
 
+    claim: Claim
+    """The claim."""
+    scenario: Scenario
+    """Scenario, with its noise."""
+    permitted: MinSep
+    """Participation that the rules permit."""
 
-def _max_participations(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    del scenario
-    assert claim.max_participations is not None
-    k = permitted.max_participations
-    return k <= claim.max_participations, f"{k:,}"
+    def rounds(self, claimed: int) -> tuple[bool, str]:
+        n = self.permitted.rounds
+        return n <= claimed, f"{n:,}"
 
+    def min_sep(self, claimed: int) -> tuple[bool, str]:
+        b = self.permitted.min_sep
+        return self._is_once or b >= claimed, f"{b:,}"
 
-def _frontier(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    assert claim.frontier is not None
-    b, k = permitted.min_sep, permitted.max_participations
-    # A device may use its limits to the full, so a single pair must hold for them.
-    is_ensured = any((b >= least or k == 1) and k <= most for least, most in claim.frontier)
-    del scenario
-    return is_ensured, f"[[{b}, {k}]]"
+    def max_participations(self, claimed: int) -> tuple[bool, str]:
+        k = self.permitted.max_participations
+        return k <= claimed, f"{k:,}"
 
+    def frontier(self, claimed: Sequence[tuple[int, int]]) -> tuple[bool, str]:
+        b, k = self.permitted.min_sep, self.permitted.max_participations
+        # A device may use its limits to the full, so one pair must hold for them.
+        is_ensured = any((b >= least or self._is_once) and k <= most for least, most in claimed)
+        return is_ensured, shown_pairs([(b, k)])
 
-def _timer_hours(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    assert claim.timer_hours is not None
-    rounds = scenario.rounds
-    longest = math.inf
-    if rounds.buffer is None and rounds.uploads is None:
-        longest = 60.0 * rounds.report_timeout_minutes
-    # A rule that starts before the report is shorter from the report on, by the longest report.
-    waits = [
-        each.seconds - (0.0 if each.is_from_report else longest) for each in _kept_rules(scenario)
-    ]
-    hours = max([0.0, *waits]) / 3600.0
-    is_once = permitted.max_participations == 1
-    return is_once or hours >= claim.timer_hours, down(hours)
+    def timer_hours(self, claimed: float) -> tuple[bool, str]:
+        rounds, longest = self.scenario.rounds, math.inf
+        if rounds.buffer is None and rounds.uploads is None:
+            longest = 60.0 * rounds.report_timeout_minutes
+        # A rule that starts before the report is shorter from the report on, by the longest one.
+        waits = [
+            each.seconds - (0.0 if each.is_from_report else longest) for each in self._kept_rules
+        ]
+        hours = max([0.0, *waits]) / 3600.0
+        return self._is_once or hours >= claimed, down(hours)
 
+    def most_per_period(self, claimed: MostPerPeriod) -> tuple[bool, str]:
+        most = self._most_within(3600.0 * claimed.hours)
+        found = claimed.model_copy(update={"participations": most})
+        return most <= claimed.participations, found.text
 
-def _most_per_period(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    assert claim.most_per_period is not None
-    period = claim.most_per_period
-    most = _most_within(scenario, permitted, 3600.0 * period.hours)
-    ensured = period.model_copy(update={"participations": most})
-    return most <= period.participations, ensured.text
+    def keep_days(self, claimed: float) -> tuple[bool, str]:
+        days = _oldest_upload(self.scenario) / 86_400.0
+        return days <= claimed, up(days)
 
+    def sampling(self, claimed: object) -> tuple[bool, str]:
+        del claimed
+        return False, "no sampling before a run, since it is tested on a trace; leave it out"
 
-def _most_within(scenario: Scenario, permitted: MinSep, seconds: float) -> int:
-    """Returns the largest number of participations of a device with less than `seconds` between the
-    first and the last."""
-    rounds, most = scenario.rounds, permitted.max_participations
-    apart = max((each.seconds for each in _kept_rules(scenario)), default=0.0)
-    uploads = rounds.uploads
-    if uploads is None:
-        # The pace keeps rounds that select together apart, and a separation keeps a device's rounds
-        # apart by several times that.
-        if rounds.buffer is None:
-            pace = 60.0 * (rounds.min_minutes_between or 0.0)
-            apart = max(apart, permitted.min_sep * pace)
-        return min(most, math.ceil(seconds / apart)) if apart else most
-    # The first upload may come at the end of its window, and the last at the start of its own.
-    windows = min(uploads.windows, math.ceil(seconds / uploads.seconds) + 1)
-    if apart:
-        windows = min(windows, math.ceil(seconds / apart))
-    # An upload counts in every round that draws it.
-    of_window = max(uploads.rounds_of_windows(rounds.count))
-    return min(most, windows * most_of_device(of_window, uploads.groups))
+    def rho(self, claimed: float) -> tuple[bool, str]:
+        found = self._spent(rho_of)
+        return found <= claimed * (1 + ROUNDED["rho"]), fine(found)
 
+    def epsilon(self, claimed: float) -> tuple[bool, str]:
+        delta = self.claim.delta
+        found = self._spent(lambda event: epsilon_of(event, delta).epsilon)
+        ensured = f"{up(found)} at delta {given(delta)}"
+        return found <= claimed * (1 + ROUNDED["epsilon"]), ensured
 
-def _keep_days(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    del permitted
-    assert claim.keep_days is not None
-    days = _oldest_upload(scenario) / 86_400.0
-    return days <= claim.keep_days, f"{up(days)}"
+    @property
+    def _is_once(self) -> bool:
+        # A single participation obeys any separation and any wait.
+        return self.permitted.max_participations == 1
+
+    @property
+    def _kept_rules(self) -> list[Rule]:
+        return [each for each in rules_of(self.scenario.participation) if not each.unkept]
+
+    def _most_within(self, seconds: float) -> int:
+        """Returns the largest number of participations of a device with less than `seconds` between
+        the first and the last."""
+        rounds, most = self.scenario.rounds, self.permitted.max_participations
+        apart = max((each.seconds for each in self._kept_rules), default=0.0)
+        uploads = rounds.uploads
+        if uploads is None:
+            # The pace keeps rounds that select together apart, and a separation keeps a device's
+            # rounds apart by several times that.
+            if rounds.buffer is None:
+                pace = 60.0 * (rounds.min_minutes_between or 0.0)
+                apart = max(apart, self.permitted.min_sep * pace)
+            return min(most, math.ceil(seconds / apart)) if apart else most
+        # The first upload may come at the end of its window, and the last at the start of its own.
+        windows = min(uploads.windows, math.ceil(seconds / uploads.seconds) + 1)
+        if apart:
+            windows = min(windows, math.ceil(seconds / apart))
+        # An upload counts in every round that draws it.
+        of_window = max(uploads.rounds_of_windows(rounds.count))
+        return min(most, windows * most_of_device(of_window, uploads.groups))
+
+    def _spent(self, privacy_of: Callable[[Event], float]) -> float:
+        """Returns the smallest figure that follows from the rules; infinity without one."""
+        found = [math.inf]
+        for event in self._events():
+            # Not every figure has a theorem.
+            with contextlib.suppress(EventRefused):
+                found.append(privacy_of(event))
+        return min(found)
+
+    def _events(self) -> Iterator[Event]:
+        """Yields the release of the run under each of the rules on which a guarantee may rest."""
+        scenario, privacy = self.scenario, self.scenario.privacy
+        if privacy.strategy is None and scenario.analytics is None:
+            return
+        found = [bound_under(scenario, Limits(self.permitted, "the rules of the scenario"))]
+        # The others are about a model only.
+        if scenario.analytics is None and vocabulary_cost(scenario) is None:
+            strategy = privacy.needed_strategy()
+            own = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
+            noise = permitted_noise(own, scenario, strategy)
+            drawn = sampled_in_any_run(scenario, strategy, noise, self.claim.delta, self.permitted)
+            found += [] if drawn is None else [drawn]
+            limit = privacy.largest_sensitivity
+            # A filter keeps every device within its budget, whatever the rules.
+            if limit is not None and privacy.at_limit == "exclude" and own.count_noise is None:
+                yield released(own, limit, most_changed(own, [permitted]))
+        yield from (each.event for each in found if each.event is not None)
 
 
 def _oldest_upload(scenario: Scenario) -> float:
@@ -229,76 +278,3 @@ def _oldest_upload(scenario: Scenario) -> float:
         # The last attempt draws before it is closed.
         oldest = max(oldest, closed - 60.0 * uploads.round_minutes - begins)
     return min(oldest, uploads.keep_seconds)
-
-
-def _kept_rules(scenario: Scenario) -> list[Rule]:
-    return [each for each in rules_of(scenario.participation) if not each.unkept]
-
-
-def _sampling(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    del claim, scenario, permitted
-    return False, "no sampling before a run, which only a trace is tested for; leave it out"
-
-
-def _rho(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    found = _spent(rho_of, claim, scenario, permitted)
-    assert claim.rho is not None
-    return found <= claim.rho * (1 + ROUNDED["rho"]), fine(found)
-
-
-def _epsilon(claim: Claim, scenario: Scenario, permitted: MinSep) -> tuple[bool, str]:
-    found = _spent(lambda event: epsilon_of(event, claim.delta).epsilon, claim, scenario, permitted)
-    assert claim.epsilon is not None
-    ensured = f"{up(found)} at delta {given(claim.delta)}"
-    return found <= claim.epsilon * (1 + ROUNDED["epsilon"]), ensured
-
-
-def _spent(
-    privacy_of: Callable[[Event], float], claim: Claim, scenario: Scenario, permitted: MinSep
-) -> float:
-    """Returns the smallest figure that follows from the rules; infinity without one."""
-    found = [math.inf]
-    for event in _events(claim, scenario, permitted):
-        try:
-            found.append(privacy_of(event))
-        except InputError:  # no theorem for this figure
-            continue
-    return min(found)
-
-
-def _events(claim: Claim, scenario: Scenario, permitted: MinSep) -> Iterator[Event]:
-    """Yields the releases of a run under each of the rules on which a guarantee may rest."""
-    privacy = scenario.privacy
-    if privacy.strategy is None and scenario.analytics is None:
-        return
-    limits = Limits(permitted, "the rules of the scenario")
-    guarantees: list[Guarantee | None] = [bound_under(scenario, limits)]
-    # The others are about a model only.
-    is_model = scenario.analytics is None and vocabulary_cost(scenario) is None
-    if is_model:
-        strategy = privacy.needed_strategy()
-        own = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
-        noise = permitted_noise(own, scenario, strategy)
-        guarantees.append(sampled_in_any_run(scenario, strategy, noise, claim.delta, permitted))
-        limit = privacy.largest_sensitivity
-        # A filter keeps every device within its budget, whatever the rules.
-        if limit is not None and privacy.at_limit == "exclude" and own.count_noise is None:
-            yield released(own, limit, most_changed(own, [permitted]))
-    for each in guarantees:
-        if each is not None and each.event is not None:
-            yield each.event
-
-
-PERMITTED: dict[str, Permitted] = {
-    "rounds": _rounds,
-    "min_sep": _min_sep,
-    "max_participations": _max_participations,
-    "timer_hours": _timer_hours,
-    "most_per_period": _most_per_period,
-    "keep_days": _keep_days,
-    "frontier": _frontier,
-    "sampling": _sampling,
-    "rho": _rho,
-    "epsilon": _epsilon,
-}
-"""Function of each statement of a claim, in the order in which they are listed."""

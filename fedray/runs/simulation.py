@@ -542,8 +542,8 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
 
 
 def _commits_before(journal: Journal, shards: Sequence[ShardWorker]) -> Iterator[Settlement]:
-    """Sends the settlements of a journal to the shards, and yields those of committed rounds, in
-    order."""
+    """Sends the settlements of a journal to the shards, and yields the settlements of committed
+    rounds, in order."""
     pending: list[Pending[None]] = []
     for batch in journal.batches():
         # While the shards apply a batch, the next one is read.

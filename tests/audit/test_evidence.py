@@ -8,11 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.audit.auditing import audit_trace
+from fedray.audit.check import check_participation
 from fedray.audit.claims import Claim, read_claim
 from fedray.audit.evidence import write_evidence
 from fedray.audit.findings import Verdict
 from fedray.audit.participation import read_patterns
 from fedray.audit.statements import statement
+from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError
 from fedray.imports.importer import import_log
 from fedray.mechanisms.participation import MinSep
@@ -46,7 +48,10 @@ def test_every_breach_of_random_patterns_has_one_row(
     n, b, k, hours = 40, 4, 5, 0.2
     patterns = [np.flatnonzero(rng.random(n) < share).tolist() for share in rng.random(60) * 0.4]
     trace = trace_of(patterns, n)
-    claim = claim_of(rounds=35, min_sep=b, max_participations=k, timer_hours=hours)
+    period = {"participations": 3, "hours": 0.15}
+    claim = claim_of(
+        rounds=35, min_sep=b, max_participations=k, timer_hours=hours, most_per_period=period
+    )
     audit = audit_trace(trace, claim=claim)
     pairs = [
         (str(device), first, last)
@@ -54,7 +59,7 @@ def test_every_breach_of_random_patterns_has_one_row(
         for first, last in zip(pattern, pattern[1:], strict=False)
     ]
     none = (None, None)
-    expected = [("rounds", None, 35, 39, *none, 40, 35)]
+    expected: list[tuple] = [("rounds", None, 35, 39, *none, 40, 35)]
     expected += [
         ("min_sep", *each, *none, each[2] - each[1], b) for each in pairs if each[2] - each[1] < b
     ]
@@ -70,6 +75,13 @@ def test_every_breach_of_random_patterns_has_one_row(
         for *pair, wait in waits
         if wait < 3600 * hours
     ]
+    for device, each in enumerate(patterns):
+        # Less than 540 s between the starts of rounds are at most five rounds.
+        within = [[t for t in each if begin <= t <= begin + 5] for begin in each]
+        fullest = max(within, key=len, default=[])
+        if len(fullest) > 3:
+            row = ("most_per_period", str(device), fullest[0], fullest[-1], *none, len(fullest))
+            expected.append((*row, None))
     for name in ("e.csv", "e.parquet", "e.pq"):
         assert write_evidence(audit, tmp_path / name) == len(expected)
         assert rows_of(tmp_path / name) == expected
@@ -105,6 +117,25 @@ def test_a_timer_of_a_log_is_held_against_its_times(tmp_path: Path) -> None:
     audit = audit_trace(trace, claim=claim_of(timer_hours=24.0))
     write_evidence(audit, tmp_path / "e.csv", show_devices=True)
     assert rows_of(tmp_path / "e.csv") == [("timer_hours", "a", 0, 1, 0, 1, 6.0, 24.0)]
+
+
+def test_a_period_of_a_log_is_counted_by_first_times_that_may_be_a_step_closer(
+    tmp_path: Path,
+) -> None:
+    """Three participations from midnight to noon, of which whole hours are recorded."""
+    hours = ("00", "06", "12")
+    rows = "".join(f"a,{r},2025-01-01T{hour}\n" for r, hour in enumerate(hours))
+    (tmp_path / "log.csv").write_text("d,r,t\n" + rows)
+    log = ("d", "r", 3, tmp_path / "t")
+    trace = import_log(tmp_path / "log.csv", *log, time_column="t", time_format="%Y-%m-%dT%H")
+    step = trace.time_step / 3600
+    for length, most in ((6.0 - step, 1), (6.1, 2), (12.0 - step, 2), (12.1, 3)):
+        period = {"participations": 1, "hours": length}
+        (finding,) = check_participation(
+            claim_of(most_per_period=period), Subject(trace, read_patterns(trace), str)
+        )
+        assert finding.found == f"{most} within {length:g} h"
+        assert finding.verdict is (Verdict.BROKEN if most > 1 else Verdict.HOLDS)
 
 
 def test_a_wait_of_a_log_begins_at_the_last_row_of_a_contribution(tmp_path: Path) -> None:

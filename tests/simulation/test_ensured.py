@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from fedray.audit.auditing import audit_trace
 from fedray.audit.check import check_participation
-from fedray.audit.claims import Claim
+from fedray.audit.claims import Claim, read_claim
 from fedray.audit.findings import Verdict
 from fedray.audit.ledger import Ledger
 from fedray.audit.participation import read_patterns
@@ -29,7 +29,7 @@ from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runs.release_guard import ClaimGuard
 from fedray.runs.simulation import simulate, simulate_checked
 from fedray.runtime.placement import Placement
-from fedray.scenario import Scenario
+from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.uploads import Uploads
 from fedray.server.policies.policy import Attempt
 from fedray.server.policies.round_separation import RoundSeparation
@@ -62,7 +62,8 @@ def spent_at(mu: float, delta: float) -> float:
 
     def delta_of(epsilon: float) -> float:
         shift = epsilon / mu
-        return norm.cdf(mu / 2 - shift) - math.exp(epsilon) * norm.cdf(-mu / 2 - shift)
+        below, above = norm.cdf(mu / 2 - shift), norm.cdf(-mu / 2 - shift)
+        return float(below - math.exp(epsilon) * above)
 
     low, high = 0.0, 700.0
     for _ in range(200):
@@ -74,7 +75,9 @@ def spent_at(mu: float, delta: float) -> float:
 def norm_of(kind: Any, rounds: int, pattern: tuple[int, ...]) -> float:
     """Norm of the sum of columns of C."""
     coefficients = getattr(kind, "coefficients", (1.0,))
-    C = sum(c * np.eye(rounds, k=-shift) for shift, c in enumerate(coefficients))
+    C = np.zeros((rounds, rounds))
+    for shift, coefficient in enumerate(coefficients):
+        C += coefficient * np.eye(rounds, k=-shift)
     return float(np.linalg.norm(C[:, list(pattern)].sum(axis=1)))
 
 
@@ -229,23 +232,21 @@ class Stored(NamedTuple):
 
     def patterns(self) -> Iterator[tuple[tuple[int, ...], tuple[float, ...]]]:
         draws = self.drawn_at
-        moments = (0.0, 0.999)
-        for uploaded in itertools.product((None, *moments), repeat=self.windows):
-            days = [w + each for w, each in enumerate(uploaded) if each is not None]
+        for uploaded in itertools.product((None, 0.0, 0.999), repeat=self.windows):
+            times = {w: w + each for w, each in enumerate(uploaded) if each is not None}
+            days = [*times.values()]
             if len(days) > (self.cap or self.windows):
                 continue
             if any(b - a < self.wait for a, b in itertools.pairwise(days)):
                 continue
-            rounds = [
-                index for index, (window, _) in enumerate(draws) if uploaded[window] is not None
-            ]
+            rounds = [index for index, (window, _) in enumerate(draws) if window in times]
             for size in range(1, len(rounds) + 1):
                 for pattern in itertools.combinations(rounds, size):
                     pairs = itertools.pairwise(pattern)
                     if all(
                         draws[a][0] != draws[b][0] or (b - a) % self.groups == 0 for a, b in pairs
                     ):
-                        yield pattern, tuple(draws[t][0] + uploaded[draws[t][0]] for t in pattern)
+                        yield pattern, tuple(times[draws[t][0]] for t in pattern)
 
 
 def drawn_claim(rng: np.random.Generator, world: Any, worst: Worst, z: float) -> dict[str, Any]:
@@ -356,7 +357,7 @@ def planted(scenario: Scenario, claim: Claim, folder: Path) -> Trace:
 
 
 def is_within(trace: Trace, claim: Claim, rounds: int) -> bool:
-    """Whether the first rounds of a trace keep a claim, device by device."""
+    """Whether the first rounds of a trace keep a claim, device by device, if epsilon is left out."""
     rows = trace.columns(0)
     starts = trace.rounds["started"][trace.rounds["state"] == 0]
     chosen = (rows["outcome"] == 0) & (rows["round"] < rounds)
@@ -378,10 +379,11 @@ def is_within(trace: Trace, claim: Claim, rounds: int) -> bool:
             or not any(len(each) <= k and gap >= b for b, k in pairs)
         ):
             return False
-        for place, index in enumerate(indices if period else ()):
+        times = [check_in if trace.is_buffered else starts[index] for index, check_in, _ in each]
+        for place, begin in enumerate(times if period else ()):
             assert period is not None
-            later = indices[place + period.participations :]
-            if any(starts[t] - starts[index] < 3600 * period.hours for t in later):
+            later = times[place + period.participations :]
+            if any(time - begin < 3600 * period.hours for time in later):
                 return False
     return rounds <= (claim.rounds or 999)
 
@@ -394,6 +396,31 @@ OUTSIDE = {
     "most_per_period": {"most_per_period": {"participations": 2, "hours": 0.6}},
     "frontier": {"frontier": [[4, 4], [2, 2]]},
 }
+
+
+BUFFERED = (
+    *CROWD,
+    "rounds.mode=buffered",
+    "rounds.over_selection=1.3",
+    "rounds.buffer={concurrency=600, max_staleness=4}",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["min_sep", "timer_hours", "most_per_period"])
+def test_the_first_buffer_outside_the_claim_is_not_released(
+    small, tmp_path: Path, key: str
+) -> None:
+    """Devices of a buffer start at times of their own."""
+    stated = {**OUTSIDE[key], **({"min_sep": 6} if key == "min_sep" else {})}
+    claim, scenario = claim_of(**stated), small(*BUFFERED)
+    everything = simulate(scenario, HERE, tmp_path / "all")
+    last = everything.committed_rounds
+    kept = next(n for n in range(1, last + 1) if not is_within(everything, claim, n)) - 1
+    assert 0 < kept < last
+    trace = planted(scenario, claim, tmp_path / "t")
+    assert trace.committed_rounds == kept
+    assert audit_trace(trace).claim_holds
 
 
 @pytest.mark.slow
@@ -413,6 +440,8 @@ def test_the_first_release_outside_the_claim_is_not_made_and_earlier_ones_stand(
     assert (trace.rounds["state"][-1], trace.rounds["accepted"][-1]) == (1, 0)
     audit = audit_trace(trace)
     assert {each.verdict for each in audit.findings} == {Verdict.HOLDS}
+    # The figures are at the claim's delta, not at the scenario's.
+    assert (audit.mechanisms[0].enforced.delta, small().privacy.delta) == (1e-8, 1e-10)
     found = check_participation(claim, Subject(free, read_patterns(free), str))
     assert [each.verdict for each in found] == [Verdict.BROKEN]
 
@@ -551,6 +580,50 @@ def test_trainings_on_a_trace_ensure_a_claim_by_the_recorded_times(
     assert not Path(out).exists()
 
 
+TRAINED = ("training.enabled=true", "training.cohort_sample=20", "training.evaluate_every=3")
+
+
+@pytest.mark.slow
+def test_a_training_records_its_claim_and_a_live_one_stops_before_the_refused_round(
+    small, tmp_path: Path, monkeypatch, fedray_command
+) -> None:
+    scenario = small(*CROWD, *APART, *TRAINED)
+    (tmp_path / "claim.toml").write_text(
+        'mechanism = "tree"\nnoise_multiplier = 3.0\nmin_sep = 4\nepsilon = 30.0\ndelta = 1e-8\n'
+    )
+    claim = read_claim(tmp_path / "claim.toml")
+    monkeypatch.setattr(RoundSeparation, "remembers_round", forgets)
+    trace = run_scenario(scenario, HERE, tmp_path / "t", ensure=claim)
+    assert trace.run["ended"].startswith(f"refused: round {trace.committed_rounds}")
+    assert trace.trained is not None
+    assert trace.trained.document["rounds"] == trace.committed_rounds
+    ensure = ("--ensure", str(tmp_path / "claim.toml"), "--place", "backend=in-process")
+    out = str(tmp_path / "m")
+    code, _, err = fedray_command(
+        "--quiet", "train", str(trace.path), "--set", "training.seed=3", *ensure, "--out", out
+    )
+    assert code == 0, err
+    found = json.loads((tmp_path / "m" / "training.json").read_text())
+    assert found["ensured"] == claim.to_document()
+    code, shown, _ = fedray_command("--quiet", "audit", out, "--json")
+    assert (code, json.loads(shown)["claim_holds"]) == (0, True)
+    code, _, err = fedray_command(
+        "--quiet", "train", str(trace.path), "--set", "privacy.noise_multiplier=1.0", *ensure
+    )
+    assert code == 2
+    assert "noise_multiplier=3 is not ensured; the scenario has 1" in err
+
+
+def test_a_run_that_released_nothing_leaves_no_reservation(small, tmp_path: Path) -> None:
+    tree = ("privacy.mechanism={kind='tree'}", "privacy.noise_multiplier=30.0")
+    ledger = Ledger.create(tmp_path / "l", 9.0, 1e-6, "quarter")
+    refused = reserved(ledger.path, small(*tree), date(2026, 10, 1), HERE)
+    with pytest.raises(Refused), refused as begun:
+        begun()
+        raise Refused("refused: round 0 is outside the claim; nothing was released")
+    assert not Ledger.open(ledger.path).reservations
+
+
 def test_a_ledger_with_a_claim_takes_only_runs_under_it(
     small, tmp_path: Path, fedray_command
 ) -> None:
@@ -627,7 +700,11 @@ def test_an_expired_upload_is_never_drawn(
     # A server that forgets to expire them.
     monkeypatch.setattr(Uploads, "keep_seconds", math.inf)
     forgets = simulate(keeps, HERE, tmp_path / "forgets")
-    (finding,) = audit_trace(forgets).findings
+    audit = audit_trace(forgets)
+    (finding,) = audit.findings
+    assert audit.verdict.startswith("The claim does not hold: keep days is 0.")
+    assert "keep days" in audit.page()
+    assert audit.to_json_in_full()["claim_holds"] is False
     assert (finding.statement, finding.verdict) == ("keep_days", Verdict.BROKEN)
     assert finding.found == pytest.approx(ages_of(forgets).max())
     rows = forgets.columns(0)
@@ -660,3 +737,62 @@ def test_the_age_of_uploads_is_known_before_the_run(small, tmp_path: Path) -> No
         problems = unensured(claim, scenario, worst_participation(scenario))
         assert bool(problems) is not starts
     assert ages_of(trace).max() <= last
+
+
+ASK = {
+    "seed": 5,
+    "population": {"devices": 3000},
+    "participation": {"timer_hours": 20.0, "timer_resets_on": "upload"},
+    "rounds": {
+        "mode": "upload-then-train",
+        "count": 3,
+        "report_goal": 500,
+        "uploads": {"window_hours": 24.0, "windows": 3, "schedule": {"kind": "all"}},
+    },
+    "analytics": {
+        "question": {"kind": "histogram", "size": 16, "most_keys": 2},
+        "values": {"kind": "words", "words": 16},
+        "trust": [{"kind": "central"}],
+        "epsilon": 1.0,
+        "delta": 1e-8,
+    },
+    "training": {"enabled": False},
+}
+
+
+def test_answers_to_a_question_ensure_a_claim(tmp_path: Path, fedray_command) -> None:
+    """Three windows of epsilon 1; mechanism and noise are those of a model, and none is trained."""
+    scenario, folder = Scenario.from_tables(ASK), str(tmp_path / "t")
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    claim = tmp_path / "claim.toml"
+    text = 'mechanism = "tree"\nnoise_multiplier = 3.0\nrounds = 3\nmax_participations = 3\n'
+    run = ("--quiet", "run", str(tmp_path / "s.toml"), "--place", "backend=in-process")
+    run = (*run, "--out", folder, "--ensure", str(claim))
+    for epsilon, expected in ((1.5, 2), (3.1, 0)):
+        claim.write_text(f"{text}epsilon = {epsilon}\ndelta = 3.1e-8\n")
+        code, _, err = fedray_command(*run)
+        assert code == expected, err
+        assert ("claim: epsilon=1.5 is not ensured; the rules ensure " in err) == (code == 2)
+    audit = audit_trace(Path(folder))
+    assert [each.statement for each in audit.findings] == [
+        "rounds",
+        "max_participations",
+        "epsilon",
+    ]
+    assert audit.findings[-1].found == pytest.approx(3.0, rel=1e-4)
+    assert audit.claim_holds
+    assert audit.verdict.startswith("The claim holds.")
+    assert "The claim holds." in audit.page()
+    assert audit.to_json_in_full()["claim_holds"] is True
+    answer = ("--quiet", "answer", folder, "--json", "--ensure", str(claim))
+    assert fedray_command(*answer)[0] == 0
+    code, out, err = fedray_command(*answer, "--set", "analytics.epsilon=2.0")
+    assert (code, out) == (2, "")
+    assert err.startswith("fedray: claim: epsilon=3.1 is not ensured; the rules ensure ")
+
+
+def test_a_claim_is_about_one_task(small, tmp_path: Path) -> None:
+    several = SeveralTasks.from_tables({**small().to_tables(), "tasks": {"a": {}, "b": {}}})
+    with pytest.raises(InputError, match="the scenario has several tasks"):
+        run_scenario(several, HERE, tmp_path / "t", ensure=claim_of(rounds=12))
+    assert not list(tmp_path.iterdir())

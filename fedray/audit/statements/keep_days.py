@@ -5,14 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedray.audit.findings import Finding, Verdict, verdict_of
-from fedray.audit.statements.statement import (
-    MOST_EVIDENCE,
-    Breaches,
-    Statement,
-    Subject,
-    in_parts,
-)
-from fedray.base.arrays import Float64Array, UInt32Array, UInt64Array
+from fedray.audit.participation import CHUNK
+from fedray.audit.statements.statement import MOST_EVIDENCE, Breaches, Statement, Subject
+from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.rounding import counted, up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -25,23 +20,18 @@ class KeepDaysStatement(Statement):
     key = "keep_days"
 
     def check(self, claimed: float, subject: Subject) -> Finding:
-        trace, unchecked = subject.trace, "a log does not say when contributions were uploaded"
+        trace = subject.trace
         if isinstance(trace, ImportedTrace):
+            text = "a log does not say when contributions were uploaded"
             return Finding(
-                statement=self.key,
-                verdict=Verdict.UNCHECKED,
-                claimed=claimed,
-                explanation=unchecked,
+                statement=self.key, verdict=Verdict.UNCHECKED, claimed=claimed, explanation=text
             )
         oldest, broken, worst = 0.0, 0, list[tuple[float, int, int]]()
         for days, device_ids, rounds in _draws(trace):
             oldest = max(oldest, float(days.max(initial=0.0)))
-            beyond = np.flatnonzero(days > claimed)
-            # The oldest draw first, so that the first row of a device is its worst.
-            beyond = beyond[np.argsort(-days[beyond], kind="stable")]
-            _, first = np.unique(device_ids[beyond], return_index=True)
-            broken += first.size
-            for place in beyond[np.sort(first)][:MOST_EVIDENCE]:
+            places = _oldest(days, device_ids, claimed)
+            broken += places.size
+            for place in places[np.argsort(-days[places], kind="stable")][:MOST_EVIDENCE]:
                 worst.append((float(days[place]), int(device_ids[place]), int(rounds[place])))
         worst.sort(key=lambda each: (-each[0], each[1]))
         text = "no round drew an older upload"
@@ -66,12 +56,24 @@ class KeepDaysStatement(Statement):
     def breaches(self, claimed: float, subject: Subject) -> Iterator[Breaches]:
         if isinstance(subject.trace, Trace):
             for days, device_ids, rounds in _draws(subject.trace):
-                for chosen in in_parts(days > claimed):
+                places = _oldest(days, device_ids, claimed)
+                for start in range(0, places.size, CHUNK):
+                    chosen = places[start : start + CHUNK]
                     pairs = np.column_stack([rounds[chosen], rounds[chosen]])
                     yield Breaches(device_ids[chosen], pairs, days[chosen])
 
     def words(self, claimed: float, rounds: int, trace: Trace | ImportedTrace) -> str:
         return ""
+
+
+def _oldest(days: Float64Array, device_ids: UInt64Array, claimed: float) -> Int64Array:
+    """Returns the place of the oldest upload of each device that breaks the claim, in order of
+    device."""
+    beyond = np.flatnonzero(days > claimed)
+    # The oldest first, so that the first row of a device is its oldest.
+    beyond = beyond[np.argsort(-days[beyond], kind="stable")]
+    _, first = np.unique(device_ids[beyond], return_index=True)
+    return beyond[first]
 
 
 def _draws(trace: Trace) -> Iterator[tuple[Float64Array, UInt64Array, UInt32Array]]:

@@ -12,13 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from fedray.audit.findings import Finding, Verdict, verdict_of
-from fedray.audit.statements.statement import (
-    MOST_EVIDENCE,
-    Breaches,
-    Statement,
-    Subject,
-    in_parts,
-)
+from fedray.audit.participation import CHUNK
+from fedray.audit.statements.statement import MOST_EVIDENCE, Breaches, Statement, Subject
 from fedray.audit.waits import Times, times_of
 from fedray.base.arrays import Int64Array
 from fedray.base.errors import InputError
@@ -28,7 +23,7 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 
-class Period(Table):
+class MostPerPeriod(Table):
     """Largest number of participations of a device within a number of hours."""
 
     refusal: ClassVar[type[InputError]] = InputError
@@ -49,7 +44,7 @@ class MostPerPeriodStatement(Statement):
 
     key = "most_per_period"
 
-    def check(self, claimed: Period, subject: Subject) -> Finding:
+    def check(self, claimed: MostPerPeriod, subject: Subject) -> Finding:
         parts = times_of(subject.trace, subject.patterns)
         if parts is None:
             return Finding(
@@ -62,12 +57,10 @@ class MostPerPeriodStatement(Statement):
         for times in parts:
             counts = _counts_within(times, _seconds(claimed, subject))
             most = max(most, int(counts.max(initial=1)))
-            beyond = np.flatnonzero(counts > claimed.participations)
-            # The largest count first, so that the first row of a device is its worst.
-            beyond = beyond[np.argsort(-counts[beyond], kind="stable")]
-            _, first = np.unique(times.device_ids[beyond], return_index=True)
-            broken += first.size
-            for place in beyond[np.sort(first)][:MOST_EVIDENCE].tolist():
+            places = _fullest(times, counts, claimed)
+            broken += places.size
+            order = np.argsort(-counts[places], kind="stable")[:MOST_EVIDENCE]
+            for place in places[order].tolist():
                 rounds = times.rounds[place : place + counts[place]]
                 pattern = tuple(np.sort(rounds).tolist())
                 worst.append((int(counts[place]), int(times.device_ids[place]), pattern))
@@ -90,35 +83,47 @@ class MostPerPeriodStatement(Statement):
             ),
         )
 
-    def breaches(self, claimed: Period, subject: Subject) -> Iterator[Breaches]:
+    def breaches(self, claimed: MostPerPeriod, subject: Subject) -> Iterator[Breaches]:
         for times in times_of(subject.trace, subject.patterns) or ():
             counts = _counts_within(times, _seconds(claimed, subject))
-            for chosen in in_parts(counts > claimed.participations):
+            places = _fullest(times, counts, claimed)
+            for start in range(0, places.size, CHUNK):
+                chosen = places[start : start + CHUNK]
                 last = times.rounds[chosen + counts[chosen] - 1]
                 rounds = np.column_stack([times.rounds[chosen], last])
                 yield Breaches(times.device_ids[chosen], rounds, counts[chosen])
 
-    def words(self, claimed: Period, rounds: int, trace: Trace | ImportedTrace) -> str:
+    def words(self, claimed: MostPerPeriod, rounds: int, trace: Trace | ImportedTrace) -> str:
         # It limits no number of rounds over all.
         return ""
 
 
-def _seconds(claimed: Period, subject: Subject) -> float:
+def _seconds(claimed: MostPerPeriod, subject: Subject) -> float:
     # Rounded times of a log may be a step closer than the true ones.
     step = subject.trace.time_step if isinstance(subject.trace, ImportedTrace) else 0.0
     return 3600.0 * claimed.hours + step
 
 
+def _fullest(times: Times, counts: Int64Array, claimed: MostPerPeriod) -> Int64Array:
+    """Returns the place of the first participation in the fullest period of each device that breaks
+    the claim, in order of device."""
+    beyond = np.flatnonzero(counts > claimed.participations)
+    # The largest count first, so that the first row of a device is its fullest period.
+    beyond = beyond[np.argsort(-counts[beyond], kind="stable")]
+    _, first = np.unique(times.device_ids[beyond], return_index=True)
+    return beyond[first]
+
+
 def _counts_within(times: Times, seconds: float) -> Int64Array:
-    """Returns, for each participation, the number of its device's from it on that less than
-    `seconds` lie between [A]."""
+    """Returns the number of participations of the same device in the period that begins with each
+    participation [A]; one that is `seconds` later is outside."""
     size = times.seconds.size
     counts, rows = np.ones(size, np.int64), np.arange(size)
     for ahead in range(1, size):
         rows = rows[rows + ahead < size]
         is_within = times.device_ids[rows] == times.device_ids[rows + ahead]
         is_within &= times.seconds[rows + ahead] - times.seconds[rows] < seconds
-        # Where the next participation is too late, all later ones are.
+        # If the next participation is too late, so are all later ones.
         rows = rows[is_within]
         if not rows.size:
             break
