@@ -181,6 +181,10 @@ class AggregatorLost(RunFailed):
     """The aggregator died or stopped answering."""
 
 
+class StoreLost(AggregatorLost):
+    """The store of the devices' sums died or stopped answering."""
+
+
 class TrainerLost(RunFailed):
     """A trainer died or stopped answering."""
 

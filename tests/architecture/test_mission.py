@@ -48,7 +48,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         *("frontier", "sampling", "rho", "epsilon"),
     ),
     "ledger": ("budget", "reserve", "charge", "cancel", "statement", "person"),
-    "encodings": ("fixed_point", "secagg", "discrete_gaussian"),
+    "encodings": ("fixed_point", "secagg", "devices", "local", "SumStore"),
     "training": (
         *("fedavg", "fedprox", "fedsgd", "sgd", "adagrad", "adam", "yogi", "cosine"),
         *("per_layer", "adaptive", "mean", "clipped"),

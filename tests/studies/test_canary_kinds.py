@@ -42,7 +42,7 @@ TREE = "privacy.mechanism={kind='tree', restarts=[4, 8]}"
 IDENTITY = "privacy.mechanism={kind='identity'}"
 KINDS = {
     "secagg": ("privacy.encoding={kind='secagg', scale=4096}",),
-    "discrete_gaussian": (
+    "devices": (
         IDENTITY,
         "privacy.trust={kind='devices', scale=4096, parameters=10}",
     ),
@@ -85,7 +85,7 @@ def setting(small) -> Callable[[str, int], Scenario]:
 
 
 def check(scenario: Scenario, recorded: Recorded | None = None, **planted) -> CanaryResult:
-    adds_noise = scenario.privacy.encoding.adds_noise
+    adds_noise = scenario.privacy.sent.adds_noise
     coordinates = COORDINATES_OF_DEVICES_NOISE if adds_noise else COORDINATES
     staleness = STALENESS if scenario.rounds.buffer is not None else ()
     told = recorded or Recorded(PATTERN, ROUNDS, staleness)
@@ -114,7 +114,7 @@ def test_nothing_is_called_wrong(setting, kind: str) -> None:
 
 def test_expected_figures_are_those_of_the_definitions(setting) -> None:
     root = 3**0.5
-    found = check(setting("discrete_gaussian"))
+    found = check(setting("devices"))
     assert found.claimed_mu == pytest.approx(root)
     assert found.expected_mu == pytest.approx(root / inflation(4096, 256))
     found = check(setting("per_layer_norms"))
@@ -131,7 +131,7 @@ def test_expected_figures_are_those_of_the_definitions(setting) -> None:
 def test_devices_that_drop_out_take_their_noise_along(setting) -> None:
     shares = tuple(0.5 if index == 5 else 1.0 for index in range(ROUNDS))
     recorded = Recorded(PATTERN, ROUNDS, shares=shares)
-    found = check(setting("discrete_gaussian"), recorded)
+    found = check(setting("devices"), recorded)
     assert found.problems == []
     # The audit takes every round for the one with the least noise.
     assert found.claimed_mu == pytest.approx(6**0.5)
@@ -148,7 +148,7 @@ def test_devices_that_drop_out_take_their_noise_along(setting) -> None:
             tables = {"rounds": fewer, "training": sampled}
             super().__init__(scenario.model_copy(update=tables), canaries)
 
-    assert problems_of(setting("discrete_gaussian"), recorded, trainer=Full) != []
+    assert problems_of(setting("devices"), recorded, trainer=Full) != []
 
 
 def no_rotation(patch: pytest.MonkeyPatch) -> dict:
@@ -278,9 +278,9 @@ def growing_with_staleness(patch: pytest.MonkeyPatch) -> dict:
 BUGS: dict[str, tuple[str, Plant]] = {
     "no rotation": ("secagg", no_rotation),
     "modulus too small": ("secagg", modulus_for_one_device),
-    "modulus too small for devices' noise": ("discrete_gaussian", modulus_for_one_device),
-    "discarded noise shares": ("discrete_gaussian", discarded_noise_shares),
-    "half of the devices add no noise": ("discrete_gaussian", half_of_the_variance),
+    "modulus too small for devices' noise": ("devices", modulus_for_one_device),
+    "discarded noise shares": ("devices", discarded_noise_shares),
+    "half of the devices add no noise": ("devices", half_of_the_variance),
     "wrong denominator": ("fixed", estimating(one_device_more)),
     "denominator of who came": ("fixed", estimating(mean_of_who_came)),
     "noise of a fixed denominator": ("clipped", estimating(noise_of_a_fixed_denominator)),
@@ -320,9 +320,7 @@ def test_devices_noise_has_fewer_coordinates_and_is_refused_beyond_reason(
     setting, trace_of
 ) -> None:
     trace = trace_of([[0, 4, 9], [1, 6], [2], [3], [5], [7], [8], [10], [11]], 12)
-    value = setting("discrete_gaussian").with_overrides(
-        "training.cohort_sample=1", "rounds.report_goal=3"
-    )
+    value = setting("devices").with_overrides("training.cohort_sample=1", "rounds.report_goal=3")
     with pytest.raises(InputError, match="coordinates=8192 is too large for .* rounds; "):
         run_canary(value, trace.path, 8192)
     found = run_canary(value, trace.path)
