@@ -15,7 +15,7 @@ from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, RunFailed
 from fedray.clients.canaries import Canaries, CanaryTrainer
-from fedray.encoding import secagg
+from fedray.encoding import device_noise, secagg
 from fedray.encoding.device_noise import DeviceNoiseEncoding
 from fedray.encoding.norms import inflation
 from fedray.runs.simulation import simulate
@@ -24,6 +24,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
 from fedray.server.learning.aggregator import ModelAggregator
 from fedray.server.learning.estimator import ClippedBelow, Fixed, Mean
+from fedray.server.learning.noise import OutputsNoise
 from fedray.studies.canary import CanaryResult, Recorded, check_training, run_canary
 
 SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 3
@@ -44,6 +45,10 @@ KINDS = {
     "secagg": ("privacy.encoding={kind='secagg', scale=4096}",),
     "devices": (
         IDENTITY,
+        "privacy.trust={kind='devices', scale=4096, parameters=10}",
+    ),
+    "devices, correlated": (
+        "privacy.mechanism={kind='toeplitz', coefficients=[1.0, 0.6, 0.35, -0.2]}",
         "privacy.trust={kind='devices', scale=4096, parameters=10}",
     ),
     "adaptive": (TREE, "privacy.clipping={kind='adaptive', count_noise=0.7}"),
@@ -149,6 +154,14 @@ def test_devices_that_drop_out_take_their_noise_along(setting) -> None:
             super().__init__(scenario.model_copy(update=tables), canaries)
 
     assert problems_of(setting("devices"), recorded, trainer=Full) != []
+
+
+@pytest.mark.slow
+def test_correlated_noise_of_devices_is_right_also_where_some_drop_out(setting) -> None:
+    """With the covariance of unequal rounds, C^-1 diag(f) C^-T."""
+    shares = tuple(0.5 if index in (2, 5, 6) else 1.0 for index in range(ROUNDS))
+    recorded = Recorded(PATTERN, ROUNDS, shares=shares)
+    assert check(setting("devices, correlated"), recorded).problems == []
 
 
 def no_rotation(patch: pytest.MonkeyPatch) -> dict:
@@ -267,6 +280,38 @@ def weights_without_a_cap(patch: pytest.MonkeyPatch) -> dict:
     return {"trainer": Trainer}
 
 
+def a_rotation_for_each_round(patch: pytest.MonkeyPatch) -> dict:
+    patch.setattr(DeviceNoiseEncoding, "_signs", secagg.SecAggEncoding._signs)
+    return {}
+
+
+def opened_without_earlier_rounds(patch: pytest.MonkeyPatch) -> dict:
+    opened = DeviceNoiseEncoding.opened
+    patch.setattr(
+        DeviceNoiseEncoding, "opened", lambda self, total, earlier: opened(self, total, [])
+    )
+    return {}
+
+
+def nothing_is_fed_back(patch: pytest.MonkeyPatch) -> dict:
+    patch.setattr(OutputsNoise, "_add_weighted", lambda self, place, weights: None)
+    return {}
+
+
+def noise_without_the_first_coefficient(patch: pytest.MonkeyPatch) -> dict:
+    patch.setattr(
+        device_noise,
+        "_device_variance",
+        lambda table, setting: device_noise.device_variance(
+            setting.noise_multiplier,
+            table.scale,
+            device_noise.padded(setting.dimension),
+            table.sharing(setting.devices),
+        ),
+    )
+    return {}
+
+
 def growing_with_staleness(patch: pytest.MonkeyPatch) -> dict:
     def weights(self, staleness):
         return (1.0 + staleness) ** self.exponent
@@ -281,6 +326,10 @@ BUGS: dict[str, tuple[str, Plant]] = {
     "modulus too small for devices' noise": ("devices", modulus_for_one_device),
     "discarded noise shares": ("devices", discarded_noise_shares),
     "half of the devices add no noise": ("devices", half_of_the_variance),
+    "a rotation for each round": ("devices, correlated", a_rotation_for_each_round),
+    "opened without earlier rounds": ("devices, correlated", opened_without_earlier_rounds),
+    "nothing is fed back": ("devices, correlated", nothing_is_fed_back),
+    "noise without c_0": ("devices, correlated", noise_without_the_first_coefficient),
     "wrong denominator": ("fixed", estimating(one_device_more)),
     "denominator of who came": ("fixed", estimating(mean_of_who_came)),
     "noise of a fixed denominator": ("clipped", estimating(noise_of_a_fixed_denominator)),
