@@ -13,6 +13,7 @@
         │   └── Unsustainable          the rules make that certain (also InputError): exit code 2
         ├── ShardLost                  a population shard died or stopped answering
         ├── AggregatorLost             the aggregator died or stopped answering
+        │   └── StoreLost              the store of devices' sums died or stopped answering
         ├── TrainerLost                a trainer died or stopped answering
         ├── FitFailed                  no value reproduces the observations
         └── OptimizationFailed         no valid mechanism was found (also ArithmeticError)
@@ -182,7 +183,7 @@ class AggregatorLost(RunFailed):
 
 
 class StoreLost(AggregatorLost):
-    """The store of the devices' sums died or stopped answering."""
+    """The store of devices' sums died or stopped answering."""
 
 
 class TrainerLost(RunFailed):

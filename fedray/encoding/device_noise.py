@@ -87,12 +87,13 @@ class DeviceNoiseEncoding(SecAggEncoding):
         # The total of the sample then has its share of the cohort's standard deviation.
         own = self.variance * setting.sampled / setting.devices
         if own > MOST_DEVIATION**2:
+            coarser = math.log2(table.scale * MOST_DEVIATION / math.sqrt(own))
             raise ScenarioError.of(
                 "privacy.trust.scale",
                 table.scale,
                 f"is too fine: the noise of a device deviates by {math.sqrt(own):.3g} steps; "
                 f"the most is {MOST_DEVIATION:,}",
-                "take a smaller scale",
+                f"take a scale of at most {1 << max(0, math.floor(coarser)):,}",
             )
         self.noise = NoiseScale.at_least(own)
         """Variance that a device adds to a coordinate, in squared steps."""

@@ -148,6 +148,7 @@ class ModelAggregator:
 
     def release(self, scale: float = 1.0, noise_share: float = 1.0) -> torch.Tensor:
         """Returns the noised sum [D] of the next round, advances the noise and begins another sum.
+        If devices add the noise, they have scaled it, and neither factor is used.
 
         Args:
             scale: factor on the sum before noise is added; at most 1.

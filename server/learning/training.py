@@ -118,6 +118,8 @@ class TrainingLoop:
     ) -> None:
         self.trainer_kind = trainer_kind
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
+        # Without it, sums of devices would come to the aggregator.
+        assert (store is not None) == scenario.privacy.sent.adds_noise
         self._store = store
         self._loads = loads
         self._versions: dict[int, Kept] = {}

@@ -183,7 +183,7 @@ def test_a_sum_does_not_depend_on_how_devices_are_grouped() -> None:
             {"scale": 100, "devices": 100_000, "z": 0.5},
             ["privacy.trust.scale=100", "below 0.25", "a scale of at least 317"],
         ),
-        ({"scale": 1 << 29, "z": 100.0}, ["scale=536870912", "take a smaller scale"]),
+        ({"scale": 1 << 29, "z": 100.0}, ["scale=536870912", "take a scale of at most 131,072"]),
         ({"modulus_bits": 12}, ["modulus_bits=12", "wrap"]),
     ],
 )
