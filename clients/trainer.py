@@ -99,7 +99,9 @@ class GroupTrainer:
                 "a group of devices needs more memory than its GPU has; set "
                 "training.devices_at_once to a smaller number"
             ) from None
-        return TrainReport.of(order.round_index, groups), self._waiting.finish()
+        total_P, clipped = self._waiting.finish()
+        of_encoding = TrainReport(round_index=order.round_index, clipped_coordinates=clipped)
+        return TrainReport.of(order.round_index, [*groups, of_encoding]), total_P
 
     def _placed(self, parameters: Vector) -> torch.Tensor:
         return torch.tensor(parameters, device=self._device)

@@ -42,6 +42,7 @@ class WaitingUpdates:
         self._round_index = round_index
         self._clip_norm = clip_norm
         self._total_P = devices.like(self._encoding.zero_sum(), devices.native(self._rows))
+        self._clipped = 0
         self._nothing_waits()
 
     def room(self, size: int) -> Tensor:
@@ -68,10 +69,11 @@ class WaitingUpdates:
         """Adds devices that have no update to send."""
         self._encoding.encode_zeros_into(self._total_P, device_ids, self._round_index)
 
-    def finish(self) -> Int64Array:
-        """Returns the encoded sum [P] of all groups since `begin`."""
+    def finish(self) -> tuple[Int64Array, int]:
+        """Returns the encoded sum [P] of all groups since `begin`, and the number of coordinates
+        that encoding clipped."""
         self._flush()
-        return devices.on_host(self._total_P)
+        return devices.on_host(self._total_P), self._clipped
 
     def _flush(self) -> None:
         if not self._filled:
@@ -82,7 +84,7 @@ class WaitingUpdates:
             devices.native(self._rows[: self._filled]),
             devices.library_of(self._factors[0]).concatenate(self._factors),
         )
-        self._encoding.encode_into(self._total_P, updates, self._clip_norm)
+        self._clipped += self._encoding.encode_into(self._total_P, updates, self._clip_norm)
         self._nothing_waits()
 
     def _nothing_waits(self) -> None:

@@ -14,6 +14,7 @@
         ├── Refused                    the first release was outside the claim to ensure
         ├── ShardLost                  a population shard died or stopped answering
         ├── AggregatorLost             the aggregator died or stopped answering
+        │   └── StoreLost              the store of devices' sums died or stopped answering
         ├── TrainerLost                a trainer died or stopped answering
         ├── FitFailed                  no value reproduces the observations
         └── OptimizationFailed         no valid mechanism was found (also ArithmeticError)
@@ -184,6 +185,10 @@ class ShardLost(RunFailed):
 
 class AggregatorLost(RunFailed):
     """The aggregator died or stopped answering."""
+
+
+class StoreLost(AggregatorLost):
+    """The store of devices' sums died or stopped answering."""
 
 
 class TrainerLost(RunFailed):

@@ -36,6 +36,9 @@ class SumSetting:
     """z."""
     seed: int
     """Seed of the training."""
+    coefficients: tuple[int, ...] = (1,)
+    """Whole coefficients c_0, c_1, ... of C; (1,) for the identity, and if the server adds the
+    noise."""
 
 
 class Encoding(Protocol):
@@ -57,8 +60,11 @@ class Encoding(Protocol):
         """Returns the empty sum [P]."""
         ...
 
-    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> int:
         """Adds the encoded updates of a group of devices to the sum `total_P`, in place.
+
+        Returns:
+            Number of coordinates that were clipped, because encoding has less room for them.
 
         Raises:
             ValueError: an update is longer than `clip_norm` despite its factor, for encodings that

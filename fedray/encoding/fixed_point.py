@@ -37,14 +37,15 @@ class FixedPointEncoding:
     def zero_sum(self) -> Int64Array:
         return np.zeros(self._dimension, np.int64)
 
-    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> int:
         if isinstance(total_P, np.ndarray):
             _encode_into(total_P, updates.values, updates.factors, _steps_per_unit(clip_norm))
-            return
+            return 0
         # Loads torch, which only a sum in torch needs.
         from fedray.encoding.tensors import add_steps
 
         add_steps(total_P, updates, _steps_per_unit(clip_norm))
+        return 0
 
     def encode_zeros_into(
         self, total_P: Numbers, device_ids: UInt64Array, round_index: int

@@ -86,13 +86,13 @@ class SecAggEncoding:
     def zero_sum(self) -> Int64Array:
         return np.zeros(self._coordinates, np.int64)
 
-    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> int:
+        signs_P = self._signs(updates.round_index)
         if not isinstance(total_P, np.ndarray):
             # Loads torch, which only a sum in torch needs.
             from fedray.encoding.tensors import RotatedRounding, add_rounded
 
             rounding = RotatedRounding(
-                self.seed,
                 self.scale,
                 self.largest,
                 self.largest_square,
@@ -100,21 +100,23 @@ class SecAggEncoding:
                 self.rounding_key,
                 _MOST_TRIES,
             )
-            too_long = add_rounded(rounding, total_P, updates, clip_norm)
+            updates_P = total_P[: self._coordinates]
+            clipped, too_long = add_rounded(rounding, updates_P, updates, clip_norm, signs_P)
             if too_long is not None:
                 raise self._too_long(too_long, updates.round_index, clip_norm)
-            return
-        signs_P = signs_of(self.seed, updates.round_index, self._coordinates)
+            return clipped
+        clipped = 0
         for device_id, value_D, factor in zip(
             updates.device_ids.tolist(), updates.values, updates.factors.tolist(), strict=True
         ):
             steps_P = np.zeros(self._coordinates, np.int64)
             # With factor 0 the values may be NaN, and the device sends zeros, or noise.
             if factor > 0.0:
-                self._round(
+                clipped += self._round(
                     steps_P, value_D, factor, clip_norm, signs_P, device_id, updates.round_index
                 )
             self._send(total_P, steps_P, device_id, updates.round_index)
+        return clipped
 
     def encode_zeros_into(
         self, total_P: Numbers, device_ids: UInt64Array, round_index: int
@@ -127,17 +129,24 @@ class SecAggEncoding:
         total_P %= self.modulus
 
     def decode(self, total_P: Int64Array, clip_norm: float, round_index: int) -> Float32Array:
-        signs_P = signs_of(self.seed, round_index, self._coordinates)
-        # Two transforms together multiply by P; each end divides by its root.
-        units_per_step = clip_norm / self.scale / math.sqrt(self._coordinates)
-        sum_P = _centred(total_P, self.modulus)
-        walsh_hadamard(sum_P)
-        decoded_P = sum_P * signs_P * units_per_step
-        return decoded_P[: self._setting.dimension].astype(np.float32)
+        return self._unrotated(total_P, clip_norm / self.scale, round_index).astype(np.float32)
 
     def contribution_norm(self, clip_norm: float) -> float:
         """Returns the inflated norm Cinfl."""
         return clip_norm * inflation(self.scale, self._coordinates)
+
+    def _unrotated(self, total_P: Int64Array, unit: float, round_index: int) -> Float64Array:
+        """Returns the sum [D] before its rotation; `unit` is the value of a step."""
+        # Two transforms together multiply by P; each end divides by its root.
+        units_per_step = unit / math.sqrt(self._coordinates)
+        sum_P = _centred(total_P, self.modulus)
+        walsh_hadamard(sum_P)
+        unrotated_P = sum_P * self._signs(round_index) * units_per_step
+        return unrotated_P[: self._setting.dimension]
+
+    def _signs(self, round_index: int) -> Float64Array:
+        """Returns the signs [P] of the round's rotation."""
+        return signs_of(self.seed, round_index, self._coordinates)
 
     def _largest_sum(self) -> int:
         """Returns the largest coordinate of a sum, in steps."""
@@ -161,16 +170,18 @@ class SecAggEncoding:
         signs_P: Float64Array,
         device_id: int,
         round_index: int,
-    ) -> None:
-        """Writes the rotated and rounded steps of an update to `steps_P`."""
+    ) -> int:
+        """Writes the rotated and rounded steps of an update to `steps_P`. Returns the number of
+        clipped coordinates."""
         # The root normalises the transform.
         multiplier = factor * self.scale / clip_norm / math.sqrt(self._coordinates)
         rotated_P = _rotated(value_D, multiplier, signs_P)
         # The rotation spreads an update so evenly that this hardly ever changes a coordinate.
-        np.clip(rotated_P, -self.largest, self.largest, out=rotated_P)
+        clipped = _clip(rotated_P, self.largest)
         most = self.largest_square
         if not _round(rotated_P, steps_P, self.rounding_key, device_id, round_index, most):
             raise self._too_long(device_id, round_index, clip_norm)
+        return clipped
 
     def _too_long(self, device_id: int, round_index: int, clip_norm: float) -> ValueError:
         """Returns the error of an update that is longer than the clip norm."""
@@ -225,6 +236,17 @@ def _rotated(value, multiplier, signs):
         rotated[coordinate] = np.float64(value[coordinate]) * multiplier * signs[coordinate]
     walsh_hadamard(rotated)
     return rotated
+
+
+@njit(cache=True)
+def _clip(rotated, largest):
+    """Clips coordinates in place. Returns the number of those that change."""
+    clipped = 0
+    for coordinate in range(rotated.size):
+        if abs(rotated[coordinate]) > largest:
+            rotated[coordinate] = math.copysign(largest, rotated[coordinate])
+            clipped += 1
+    return clipped
 
 
 @njit(cache=True)

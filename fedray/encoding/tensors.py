@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.base.arrays import Float64Array
 from fedray.base.rng import Key
 from fedray.encoding.encoding import ClippedUpdates
-from fedray.encoding.rotation import signs_of
 from fedray.runtime import devices
 
 _AT_ONCE = 1 << 24
@@ -24,7 +24,6 @@ _LOW_32 = 0xFFFFFFFF
 class RotatedRounding(NamedTuple):
     """Constants of a secure aggregation; `SecAggEncoding` documents each."""
 
-    seed: int
     scale: int
     largest: int
     largest_square: int
@@ -41,11 +40,20 @@ def add_steps(total_P: Tensor, updates: ClippedUpdates, steps_per_unit: float) -
 
 
 def add_rounded(
-    rounding: RotatedRounding, total_P: Tensor, updates: ClippedUpdates, clip_norm: float
-) -> int | None:
-    """Adds rotated and randomly rounded updates; see fedray/encoding/secagg.py. Returns a device
-    whose update is too long, or None."""
-    signs_P = devices.like(signs_of(rounding.seed, updates.round_index, total_P.numel()), total_P)
+    rounding: RotatedRounding,
+    total_P: Tensor,
+    updates: ClippedUpdates,
+    clip_norm: float,
+    signs: Float64Array,
+) -> tuple[int, int | None]:
+    """Adds updates that are rotated with these signs and randomly rounded; see
+    fedray/encoding/secagg.py.
+
+    Returns:
+        Number of clipped coordinates, and a device whose update is too long, or None.
+    """
+    signs_P = devices.like(signs, total_P)
+    clipped = total_P.new_zeros(())
     scales_G = updates.factors * rounding.scale
     for divisor in (clip_norm, total_P.numel() ** 0.5):
         # Torch would multiply by the inverse of a number, which has other last bits.
@@ -55,14 +63,15 @@ def add_rounded(
         padding = (0, total_P.numel() - scaled_GD.shape[1])
         rotated_GP = torch.nn.functional.pad(scaled_GD, padding).mul_(signs_P)
         _walsh_hadamard(rotated_GP)
+        clipped += (rotated_GP.abs() > rounding.largest).sum()
         rotated_GP.clamp_(-rounding.largest, rounding.largest)
         ids_G = devices.like(updates.device_ids[rows].astype(np.int64), total_P)
         steps_GP, is_long = _short(rounding, rotated_GP, ids_G, updates.round_index)
         if is_long.any():
-            return int(updates.device_ids[rows][is_long][0])
+            return 0, int(updates.device_ids[rows][is_long][0])
         total_P += steps_GP.sum(dim=0)
     total_P %= rounding.modulus
-    return None
+    return int(devices.on_host(clipped)), None
 
 
 def _short(

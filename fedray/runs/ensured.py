@@ -258,7 +258,7 @@ class _Rules:
             limit = privacy.largest_sensitivity
             # A filter keeps every device within its budget, whatever the rules.
             if limit is not None and privacy.at_limit == "exclude" and own.count_noise is None:
-                yield released(own, limit, most_changed(own, [permitted]))
+                yield released(own, limit, most_changed(own, [self.permitted]))
         yield from (each.event for each in found if each.event is not None)
 
 

@@ -62,7 +62,12 @@ from fedray.server.learning.training import (
     cohort_places,
     group_size,
 )
-from fedray.server.learning.workers import AggregatorWorker, start_aggregator
+from fedray.server.learning.workers import (
+    AggregatorWorker,
+    StoreWorker,
+    start_aggregator,
+    start_store,
+)
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint, prefixed, under
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
@@ -591,6 +596,7 @@ class _Training:
     _start: _Start
     _trainers: list[TrainerWorker]
     _aggregator: AggregatorWorker
+    _store: StoreWorker | None
     writer: TrainedRunWriter
     _checkpoints: Checkpoints
     _state: dict[str, NDArray]
@@ -634,7 +640,9 @@ class _Training:
                 logging.getLogger("fedray").warning("fedray: warning: %s", told)
             else:
                 logging.getLogger("fedray").info("noise   %s", told)
-        loop = TrainingLoop(scenario, trainers, self._aggregator, _loads_of(scenario), kind)
+        loop = TrainingLoop(
+            scenario, trainers, self._aggregator, _loads_of(scenario), kind, self._store
+        )
         self._loop = loop
         if self._state:
             loop.load(self._state)
@@ -674,11 +682,12 @@ class _Training:
 
     def _follow(self, nodes: Sequence[Node]) -> None:
         """Moves workers off nodes that are being drained, and trains on nodes that have joined."""
-        if self._aggregator.worker.must_move(nodes):
+        if any(each.worker.must_move(nodes) for each in self._servers):
             # So that no round is trained again; if the aggregator is lost, it moves here.
             self._loop.state()
-        if self._aggregator.worker.must_move(nodes):
-            self._loop.restart_aggregator()
+        for each in self._servers:
+            if each.worker.must_move(nodes):
+                self._loop.restart(each)
         # After the aggregator, whose process some may share.
         for each in self._trainers:
             if each.worker.must_move(nodes):
@@ -689,6 +698,10 @@ class _Training:
         for joined in self._reservation.joined(nodes, placement):
             # The loop has the same list.
             self._trainers += start_trainers(self._scenario.for_trainers(), placement, joined)
+
+    @property
+    def _servers(self) -> list[AggregatorWorker | StoreWorker]:
+        return [self._aggregator, *([] if self._store is None else [self._store])]
 
     def _evaluate(self) -> None:
         if self._evaluations is not None:
@@ -724,7 +737,7 @@ class _Training:
         # All evaluations, the last one included, are complete now.
         self._tell()
         whole = TrainReport.of(0, [row.report for row in self._loop.metrics])
-        workers, untrained = [*self._trainers, self._aggregator], self._untrained.result()
+        workers, untrained = [*self._trainers, *self._servers], self._untrained.result()
         start = untrained.metrics.items()
         document = {
             "trace_digest": trace.digest,
@@ -736,7 +749,7 @@ class _Training:
             "aggregator_device": str(model["device"]),
             "trainer_device": self._loop.trainer_kind,
             "devices_at_once": self._loop.devices_at_once,
-            "encoding": _encoding_figures(self._scenario, model["parameters"].size),
+            "encoding": _encoding_figures(self._scenario, model["parameters"].size, whole),
             "mean_norm": whole.mean_norm,
             "update_noise": self._update_noise,
             "noise_warning": self._noise_warning,
@@ -761,15 +774,28 @@ class _Training:
         return round(statistics.median(seconds), 6) if seconds else None
 
 
-def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:
+def _encoding_figures(scenario: Scenario, dimension: int, whole: TrainReport) -> dict[str, Any]:
     """Returns the encoding's figures for a model of D parameters, as training.json records them."""
     table = scenario.privacy.sent
     encoding = encoding_of(table, scenario.sum_setting(dimension))
-    return {
+    figures = {
         "kind": table.kind,
         "bits_per_parameter": encoding.bits_per_parameter,
         "inflation": encoding.contribution_norm(1.0),
     }
+    if not table.adds_noise:
+        return figures
+    from fedray.encoding.device_noise import DeviceNoiseEncoding
+
+    assert isinstance(encoding, DeviceNoiseEncoding)
+    of_devices = {
+        "modulus": encoding.modulus,
+        "coefficients": list(encoding.coefficients),
+        "device_variance": float(encoding.variance),
+        "wrap_probability": encoding.wrap_probability(scenario.rounds.count),
+        "clipped_coordinates": whole.clipped_coordinates,
+    }
+    return {**figures, "noise_of_devices": of_devices}
 
 
 def _train(trace: Trace, start: _Start) -> TrainedRun:
@@ -828,13 +854,17 @@ def _training(start: _Start) -> Iterator[_Training]:
         # The stack closes in reverse order: workers before their cluster.
         aggregator = start_aggregator(scenario.for_aggregator(), placement, reservation)
         stack.callback(aggregator.worker.close)
+        store = start_store(scenario.for_aggregator(), placement, reservation)
+        if store is not None:
+            stack.callback(store.worker.close)
         trainers = start_trainers(scenario.for_trainers(), placement, reservation)
         # The list grows while nodes join.
         stack.callback(lambda: [each.worker.close() for each in trainers])
         # A user's code may fail at once, and held-out data be damaged; other code is tested.
         is_tried = scenario.training_files or isinstance(scenario.data, FormedData)
         first = _rehearsed(trainers[-1]) if is_tried else None
-        yield _Training(start, trainers, aggregator, writer, checkpoints, state, reservation, first)
+        workers = trainers, aggregator, store
+        yield _Training(start, *workers, writer, checkpoints, state, reservation, first)
 
 
 def _estimate(

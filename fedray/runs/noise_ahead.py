@@ -9,6 +9,7 @@ model learns where this is at most LEARNABLE times S is a rule of thumb, not a t
 import math
 
 from fedray.base.rounding import counted
+from fedray.encoding.tables import DeviceNoiseTable
 from fedray.mechanisms.identity import Identity
 from fedray.mechanisms.loss import errors
 from fedray.runs.workloads import workload_of_server
@@ -34,6 +35,10 @@ def noise_ahead(scenario: Scenario, parameters: int) -> float:
     whole = TrainReport(round_index=0, devices=goal, accepted=goal)
     estimator = estimator_of(scenario)
     share = estimator.noise_share(whole) / estimator.divisor(whole)
+    sent = scenario.privacy.sent
+    if isinstance(sent, DeviceNoiseTable):
+        # With local trust each device adds all the noise, so the sum has it `goal` times.
+        share *= math.sqrt(goal / sent.sharing(goal))
     return scenario.update_noise_multiplier * math.sqrt(parameters) * share * error
 
 

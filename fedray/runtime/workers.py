@@ -362,8 +362,8 @@ def _process_of(spec: ActorSpec) -> "_Process":
     ):
         return _Process(spec, spec.name, spec.label, 1)
     if bundle not in reservation.processes:
-        # The host of the shards, the aggregator, and at most all trainers.
-        threads = 2 + reservation.trainers
+        # The host of the shards, the aggregator, the store, and at most all trainers.
+        threads = 3 + reservation.trainers
         reservation.processes[bundle] = _Process(spec, "Workers", f"workers-{bundle}", threads)
     return reservation.processes[bundle]
 

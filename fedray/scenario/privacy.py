@@ -13,7 +13,7 @@ from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.files import strategy_beside
-from fedray.mechanisms.integer_toeplitz import integer_of
+from fedray.mechanisms.integer_toeplitz import IntegerToeplitz, integer_of
 from fedray.mechanisms.registry import BLT, AnyStrategy, Identity
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario.clipping import AnyClipping, FixedClipping, NoClipping
@@ -143,6 +143,12 @@ class Privacy(Table):
         if not isinstance(self.trust, DevicesTrust):
             return self.mechanism
         return integer_of(self.mechanism, self.trust.coefficient_bits, self.trust.coefficients)
+
+    @property
+    def coefficients(self) -> tuple[int, ...]:
+        """Whole coefficients of C if devices add the noise of correlated rounds; else (1,)."""
+        strategy = self.strategy if self.sent.adds_noise else None
+        return strategy.coefficients if isinstance(strategy, IntegerToeplitz) else (1,)
 
     def needed_strategy(self) -> Strategy:
         """Returns the strategy matrix for what has no meaning without noise. Raises InputError."""

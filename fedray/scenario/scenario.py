@@ -126,6 +126,7 @@ class Scenario(Table):
             sampled=self.training.cohort_sample,
             noise_multiplier=self.privacy.noise_multiplier,
             seed=self.training_seed,
+            coefficients=self.privacy.coefficients,
         )
 
     def to_document(self) -> dict[str, Any]:

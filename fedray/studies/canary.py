@@ -319,18 +319,18 @@ def check_training(
     encoding = setup.encoding
     # The ratio is the same for every clip norm.
     inflation = encoding.contribution_norm(1.0)
-    # Noise of devices grows with the root of how many came.
-    came = [setup.devices(share) / setup.goal for share in recorded.shares]
-    shares = np.sqrt(np.array(came or [1.0] * recorded.rounds))
     # The unit of a round is the change that one device may make to its estimate.
-    unit = np.array([encoding.contribution_norm(each.norm) for each in clips]) * shares
+    unit = np.array([encoding.contribution_norm(each.norm) for each in clips])
     unit *= setup.effect
     pattern = np.array(recorded.pattern)
     weights = _reference_weights(scenario, recorded)
     u = np.zeros(recorded.rounds)
     u[pattern] = setup.scales(recorded) * weights
-    u *= setup.longest / (inflation * setup.effect * shares)
-    L = _noise_factor(strategy, recorded.rounds)
+    u *= setup.longest / (inflation * setup.effect)
+    # Noise of devices grows with the root of how many came.
+    came = [setup.devices(share) / setup.goal for share in recorded.shares]
+    shares = np.sqrt(np.array(came or [1.0] * recorded.rounds))
+    L = _noise_factor(strategy, shares)
     W, shift = _whitened(L, released / unit[:, None], u, z)
     delta = scenario.privacy.delta
     # The sum of the releases is `unit` times the whole noise and signal, L W and L shift.
@@ -340,7 +340,7 @@ def check_training(
     measured = _measured(
         W,
         shift,
-        _contribution(setup, recorded, contributions[pattern], weights),
+        _contribution(setup, recorded, contributions[pattern], weights, L),
         setup.has_canary,
         setup.grain() / (z * shares.min()),
     )
@@ -375,9 +375,12 @@ def _seen(what: str, answers: Float64Array, mu: float, has_canary: BoolArray, de
     return Seen(what, mu, gaussian_epsilon(mu, delta), lower)
 
 
-def _noise_factor(strategy: Strategy, rounds: int) -> Float64Array:
-    """L [n, n] with L L' = M M': the released noise is z norm M Z, M the noise map."""
-    M = reference.noise_map(strategy, rounds)
+def _noise_factor(strategy: Strategy, shares: Float64Array) -> Float64Array:
+    """L [n, n] with L L' = M M': the released noise is z norm M Z, M the noise map. The draws Z of
+    round t have the deviation shares[t], other than 1 only if devices add the noise."""
+    M = reference.noise_map(strategy, shares.size)
+    # A tree has further draws, and a server adds it.
+    M[:, : shares.size] *= shares
     return np.linalg.cholesky(M @ M.T).astype(np.float64)
 
 
@@ -473,7 +476,11 @@ def _test_of_rounds(W: Float64Array, shift: Float64Array, has_canary: BoolArray)
 
 
 def _contribution(
-    setup: "_Setup", recorded: Recorded, contributions: Float64Array, weights: Float64Array
+    setup: "_Setup",
+    recorded: Recorded,
+    contributions: Float64Array,
+    weights: Float64Array,
+    L: Float64Array,
 ) -> CanaryTest:
     """Tests the mean contribution of a canary to the sum of a round before the server adds noise.
 
@@ -482,6 +489,7 @@ def _contribution(
         recorded: the recorded participation.
         contributions: mean contributions in the pattern's rounds, in clip norms, [c].
         weights: expected weights of updates, [c].
+        L: factor of the noise covariance, [n, n].
     """
     expected = setup.longest * weights
     variance = (_PRECISION * expected) ** 2
@@ -491,8 +499,8 @@ def _contribution(
         variance += 0.25 / table.scale**2
     if setup.encoding.adds_noise:
         inflated = setup.encoding.contribution_norm(setup.scenario.update_noise_multiplier)
-        # No round has more noise than one to which the whole goal came.
-        variance += inflated**2 / setup.canaries
+        rows = np.linalg.norm(L[list(recorded.pattern)], axis=1)
+        variance += (inflated * rows) ** 2 / setup.canaries
     away = (contributions - expected) / np.sqrt(variance)
     worst = int(np.abs(away).argmax())
     p = min(1.0, 2.0 * away.size * float(stats.norm.sf(abs(away[worst]))))
@@ -595,6 +603,8 @@ class _Setup(NamedTuple):
             return 0.0
         # A rotated coordinate is a signed sum of whole steps, whose parity is the same for all.
         steps = 2.0 / math.sqrt(padded(table.parameters))
+        # Whitening gives W / c_0.
+        steps /= self.scenario.privacy.coefficients[0]
         return steps / table.scale / self.encoding.contribution_norm(1.0)
 
     def demand_fine_steps(self, recorded: Recorded) -> None:
@@ -690,38 +700,50 @@ def _released(
     from fedray.clients.canaries import Canaries
     from fedray.clients.workers import TrainerWorker
     from fedray.runtime.workers import InProcessWorker
+    from fedray.server.learning.store import SumStore
     from fedray.server.learning.training import TrainingLoop
-    from fedray.server.learning.workers import AggregatorWorker
+    from fedray.server.learning.workers import AggregatorWorker, StoreWorker
 
     full, layers = setup.scenario, setup.layer_norms
     first = full.privacy.clipping.clip(full.privacy.clip_norm)
     canaries = Canaries(setup.has_canary, setup.silent, layers, first)
     watched = _Watched(aggregator(full), canaries, setup.encoding)
+    adds_noise = setup.encoding.adds_noise
+    # A recorded round may have fewer devices than the goal, which here is the number of canaries.
+    store = StoreWorker(InProcessWorker(SumStore, full, 1)) if adds_noise else None
     loop = TrainingLoop(
         full,
         [TrainerWorker(InProcessWorker(lambda: trainer(full, canaries)))],
         AggregatorWorker(InProcessWorker(lambda: watched)),
+        store=store,
     )
     # Each canary sends in all layers at once; this is the direction of its update.
     direction = np.array(layers) / math.hypot(*layers)
     rows = np.empty((recorded.rounds, setup.has_canary.size))
     contributions = np.empty(recorded.rounds)
+    clips: list[Clip] = []
     for index in range(recorded.rounds):
         tell(PartDone(f"{index:,} of {recorded.rounds:,} rounds", index, recorded.rounds))
         cohort = _cohort(setup, recorded, index)
-        loop.train(index, cohort)
+        clip = loop.train(index, cohort).clip
+        assert clip is not None
+        clips.append(clip)
         # The server added the mean, so the noised sum is the step times the denominator.
         divisor = setup.denominator or cohort.device_ids.size
         step = watched.step.reshape(len(layers), -1)
         rows[index] = divisor * (direction @ step)
-        sent = watched.sum.reshape(len(layers), -1)[:, setup.has_canary]
-        contributions[index] = (direction @ sent).mean()
-    clips = [metrics.clip for metrics in loop.metrics if metrics.clip is not None]
+        if adds_noise:
+            # No one has a sum without noise.
+            contributions[index] = rows[index, setup.has_canary].mean() / clip.norm
+        else:
+            sent = watched.sum.reshape(len(layers), -1)[:, setup.has_canary]
+            contributions[index] = (direction @ sent).mean()
     return rows, clips, contributions
 
 
 class _Watched:
-    """An aggregator that shows its last step and un-noised sum, and gives canaries their clips."""
+    """An aggregator that shows its last step and, if the server adds the noise, the sum without it;
+    and gives canaries their clips."""
 
     step: Float64Array
     """Change of the parameters in the last round, [D]."""
@@ -746,14 +768,16 @@ class _Watched:
     def commit(
         self, report: TrainReport, last: Int64Array | None = None
     ) -> tuple[Clip, Float32Array]:
-        # The tested aggregator gets every sum by `add`.
-        if last is not None:
-            self.add(last)
-        decoded = self._encoding.decode(self._total, 1.0, report.round_index)
-        self.sum = decoded.astype(np.float64)
-        self._total = self._encoding.zero_sum()
         before = self._before
-        committed = self._seen(*self._aggregator.commit(report))
+        if not self._encoding.adds_noise:
+            # The tested aggregator gets every sum by `add`.
+            if last is not None:
+                self.add(last)
+            decoded = self._encoding.decode(self._total, 1.0, report.round_index)
+            self.sum = decoded.astype(np.float64)
+            self._total = self._encoding.zero_sum()
+            last = None
+        committed = self._seen(*self._aggregator.commit(report, last))
         # With learning rate 1 and no momentum, a step is the estimate itself.
         self.step = self._before - before
         return committed

@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypedDict
+from typing import Any, ClassVar, NotRequired, Self, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ from fedray.base.document import json_of
 from fedray.base.errors import TraceCorrupt, shown
 from fedray.base.regular_file import open_regular_file
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import number_text, up
+from fedray.base.rounding import counted, number_text, up
 from fedray.base.storage import fetched
 from fedray.scenario.clipping import Clip
 from fedray.trace.columns import COLUMNS, Column, arrow_table, schema_of
@@ -129,6 +129,22 @@ _FORMS = {
 }
 
 
+class DeviceNoiseFigures(TypedDict):
+    """The noise of devices and the sums that a store opens, as training.json records them."""
+
+    modulus: int
+    """M: sums are modulo M."""
+    coefficients: list[int]
+    """Whole coefficients of C, without a common divisor; [1] for independent noise."""
+    device_variance: float
+    """Variance of the noise of one device of a whole cohort on a coordinate, in squared steps."""
+    wrap_probability: float
+    """Upper bound on the probability that any coordinate of an opened sum wraps."""
+    clipped_coordinates: int
+    """Number of coordinates of updates that were clipped after the rotation, which is one for the
+    whole run."""
+
+
 class EncodingFigures(TypedDict):
     """The encoding of updates, as training.json records it."""
 
@@ -139,6 +155,8 @@ class EncodingFigures(TypedDict):
     """Number of bits that a device sends per round and parameter."""
     inflation: float
     """Largest norm of an encoded update divided by the clip norm; at least 1."""
+    noise_of_devices: NotRequired[DeviceNoiseFigures]
+    """The noise of devices, if they add it."""
 
 
 class TrainedDocument(TypedDict):
@@ -572,7 +590,18 @@ class TrainedRun(DrawnResult):
         text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
         if encoding["inflation"] > 1.0:
             text += f"; noise for {up(encoding['inflation'], 6)} times the clip norm"
-        return [["encoding", text]]
+        rows = [["encoding", text]]
+        if noise := encoding.get("noise_of_devices"):
+            rows.append(
+                [
+                    "noise of devices",
+                    f"{counted(len(noise['coefficients']), 'coefficient')} of C, modulus "
+                    f"{noise['modulus']:,}; a coordinate wraps with a probability of at most "
+                    f"{noise['wrap_probability']:.2g}; "
+                    f"{counted(noise['clipped_coordinates'], 'coordinate')} clipped",
+                ]
+            )
+        return rows
 
     def _left_out_rows(self) -> list[list[str]]:
         """Returns a row on devices that took part but added nothing to the model, if any."""

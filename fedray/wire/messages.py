@@ -320,6 +320,8 @@ class TrainReport:
     the same in any order."""
     norm_sum: int = 0
     """Sum of the norms of their updates before clipping, in the same steps."""
+    clipped_coordinates: int = 0
+    """Coordinates of updates that the encoding clipped after the rotation."""
 
     @property
     def mean_norm(self) -> float | None:

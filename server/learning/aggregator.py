@@ -7,8 +7,15 @@ contribution of a device, as the encoding states it: the clip norm of the round,
 lengthens updates. z is the noise multiplier of the scenario, less the share of a count of short
 updates; 0 with the mechanism none. `share` is the estimator's: if only a sample of the accepted
 devices trains, noise of the sample's share keeps the signal-to-noise ratio of the full cohort (the
-practice of DP-FTRL studies), and the privacy claimed is that of the full cohort. If devices add the
-noise themselves (the encoding states this too), the server adds none.
+practice of DP-FTRL studies), and the privacy claimed is that of the full cohort.
+
+If devices add the noise (the encoding states this too), the aggregator draws none and sees no sum
+of updates, but W_t of a store (server/learning/store.py) and the number of its devices. The
+recurrence of C^-1, which else makes correlated noise of draws, then makes noised sums of W:
+
+    Y_t = (W_t - c_1 Y_(t-1) - .. - c_(b-1) Y_(t-b+1)) / c_0,   so that Y = X + C^-1 Z.
+
+Y is kept as a sum, in steps and float64. The clip norm and the divisor come after it.
 
 Sums stay on the CPU whatever the device: they come from there, and are decoded once a round.
 """
@@ -18,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.base.errors import CheckpointError
+from fedray.encoding.device_noise import DeviceNoiseEncoding
 from fedray.encoding.factory import encoding_of
 from fedray.runtime.devices import device_of, kind_of_device
 from fedray.scenario import Scenario
@@ -25,6 +33,7 @@ from fedray.scenario.clipping import Clip
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import TrainReport
 from .clip_rule import clip_rule_of
+from .draws import OpenedSums
 from .estimator import estimator_of
 from .noise import NoiseStream, noise_stream
 from .optimizers import optimizer_of
@@ -56,13 +65,20 @@ class ModelAggregator:
         self._encoding = encoding_of(
             self._scenario.privacy.sent, self._scenario.sum_setting(dimension)
         )
-        self._total_P = self._encoding.zero_sum()
+        self._opened: OpenedSums | None = None
+        """Opened sums in place of draws, if devices add the noise."""
+        if isinstance(self._encoding, DeviceNoiseEncoding):
+            self._total_P = self._encoding.zero_opened()
+            self._opened = OpenedSums()
+        else:
+            self._total_P = self._encoding.zero_sum()
         self._noise: NoiseStream = noise_stream(
             self._scenario.privacy.strategy,
             self._scenario.training_seed,
             dimension,
             self._device,
             self._scenario.rounds.count,
+            draws=self._opened,
         )
         self._optimizer = optimizer_of(self._scenario, dimension, self._device)
         self._rule = clip_rule_of(self._scenario)
@@ -70,13 +86,14 @@ class ModelAggregator:
         return self._rule.clip(), self._parameters()
 
     def add(self, total: NDArray[np.int64]) -> None:
-        """Adds a trainer's sum [P] of encoded updates to that of the round."""
+        """Adds a trainer's sum [P] of encoded updates to that of the round; or W [P]."""
         self._encoding.add(self._total_P, total)
 
     def draw_noise(self) -> None:
         """Draws the noise of the next round, which `commit` would do otherwise: while devices
-        train, there is time."""
-        self._noise.draw_ahead()
+        train, there is time. Draws nothing if devices add the noise."""
+        if self._opened is None:
+            self._noise.draw_ahead()
 
     def commit(
         self, report: TrainReport, last: NDArray[np.int64] | None = None
@@ -84,7 +101,8 @@ class ModelAggregator:
         """Ends a round: noise, and the server step.
 
         Args:
-            report: the round's report; rounds come in order.
+            report: the round's report; rounds come in order. If devices add the noise, it only has
+                the round and the numbers of devices.
             last: a sum [P] to add before, as `add` does; None if all were added.
 
         Returns:
@@ -130,12 +148,15 @@ class ModelAggregator:
 
     def release(self, scale: float = 1.0, noise_share: float = 1.0) -> torch.Tensor:
         """Returns the noised sum [D] of the next round, advances the noise and begins another sum.
+        If devices add the noise, they have scaled it, and neither factor is used.
 
         Args:
             scale: factor on the sum before noise is added; at most 1.
             noise_share: fraction of the full noise (z times the contribution norm) to add.
         """
         clip_norm = self._rule.clip().norm
+        if isinstance(self._encoding, DeviceNoiseEncoding):
+            return self._decoded(self._encoding, clip_norm)
         round_index = self._noise.next_round
         # Before the sum is decoded, so that not both need their memory at once.
         noise_D = self._noise.next()
@@ -143,14 +164,18 @@ class ModelAggregator:
         # The sum is decoded by now, and its memory serves the next round.
         self._total_P.fill(0)
         released_D = torch.from_numpy(decoded_D).to(self._device).mul_(scale)
-        # The round's own draws were taken all the same: rows of noise count rounds.
-        if self._encoding.adds_noise:
-            return released_D
         norm = self._encoding.contribution_norm(clip_norm)
         # The theorems are about real numbers. What the rounding of float32 noise reveals is not
         # accounted for (Mironov 2012); the encodings that add integer noise do not have this gap.
         deviation = self._noise_multiplier * norm * noise_share
         return released_D.add_(noise_D, alpha=deviation)
+
+    def _decoded(self, encoding: DeviceNoiseEncoding, clip_norm: float) -> torch.Tensor:
+        """Returns Y of the next round [D], and begins another sum."""
+        assert self._opened is not None
+        self._opened.put(encoding.steps(self._total_P))
+        self._total_P.fill(0)
+        return (self._noise.next() * (clip_norm / encoding.scale)).float()
 
     def state(self) -> dict[str, NDArray]:
         """The whole state as named arrays."""

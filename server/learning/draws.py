@@ -9,11 +9,13 @@ run no two rows share a draw; the numbers depend on the model of GPU.
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.base.arrays import Float64Array
 from fedray.base.rng import Stream, stream_generator, stream_seed
 from fedray.mechanisms.participation import MOST_ROUNDS
 
@@ -24,6 +26,32 @@ VIRTUAL = 64
 _POSITIONS = 1 << 34
 
 
+class Rows(Protocol):
+    """Rows [D] to which a recurrence applies C^-1."""
+
+    dtype: ClassVar[torch.dtype]
+    """Type of the rows and of everything computed from them."""
+
+    def fill(self, out_D: Tensor, round_index: int, level: int = 0) -> None:
+        """Overwrites a row with that of (round, level)."""
+        ...
+
+
+class OpenedSums:
+    """Opened sums of rounds in which devices add the noise: W / c_0 [D], in steps, put here one by
+    one."""
+
+    dtype: ClassVar[torch.dtype] = torch.float64
+
+    def put(self, row_D: Float64Array) -> None:
+        """Sets the row of the next round."""
+        self._row_D = row_D
+
+    def fill(self, out_D: Tensor, round_index: int, level: int = 0) -> None:
+        del round_index, level
+        out_D.copy_(torch.from_numpy(self._row_D))
+
+
 class NormalDraws:
     """Draws of one run for one purpose.
 
@@ -32,6 +60,8 @@ class NormalDraws:
         device: device that draws and adds the noise.
         stream: the purpose.
     """
+
+    dtype: ClassVar[torch.dtype] = torch.float32
 
     def __init__(self, seed: int, device: torch.device, stream: Stream = Stream.NOISE) -> None:
         self._seed = seed

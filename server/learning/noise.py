@@ -7,6 +7,9 @@ class per recurrence of mechanisms/recurrence.py.
     DrawsNoise          Draws: the last draws, one fewer than there are coefficients
     ForestNoise         Forest: one row per height, and the last prefix's noise
 
+The draws Z are standard normals, in float32. If devices add the noise, the opened sums W take their
+place, in float64: the rows are then the noised sums Y = C^-1 W.
+
 A stream is made for a number of rounds and refuses to go beyond it: a row that was not accounted
 for, or was given twice, would break the guarantee. Rows are written in place, so the next call of
 `next` overwrites the result of the last. State is float32 [.., D], and every step reads and writes
@@ -30,7 +33,7 @@ from fedray.base.errors import InputError
 from fedray.base.rng import Stream
 from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
 from fedray.mechanisms.strategy import Strategy
-from .draws import VIRTUAL, NormalDraws
+from .draws import VIRTUAL, NormalDraws, Rows
 
 R = TypeVar("R", bound=Restarting)
 
@@ -42,15 +45,15 @@ class NoiseStream(ABC, Generic[R]):
     def __init__(
         self,
         recurrence: R,
-        draws: NormalDraws,
+        draws: Rows,
         dimension: int,
         device: torch.device,
         rounds: int,
     ) -> None:
         self._recurrence = recurrence
         self._draws, self._rounds = draws, rounds
-        self._out = torch.empty(dimension, device=device)
-        self._state = torch.zeros(self._memory(), dimension, device=device)
+        self._out = torch.empty(dimension, device=device, dtype=draws.dtype)
+        self._state = torch.zeros(self._memory(), dimension, device=device, dtype=draws.dtype)
         self._is_drawn = False
         """Whether `_out` already has the noise of the next round."""
         self.next_round = 0
@@ -224,7 +227,7 @@ class _Ring(NoiseStream[R]):
         lags = np.arange(1, min(place, memory) + 1)
         by_slot[(place - lags) % memory] = weights[: lags.size]
         self._out.addmv_(
-            self._state.T, torch.tensor(by_slot, dtype=torch.float32, device=self._out.device)
+            self._state.T, torch.tensor(by_slot, dtype=self._out.dtype, device=self._out.device)
         )
 
     def _keep(self, place: int, row_D: Tensor) -> None:
@@ -339,13 +342,14 @@ def noise_stream(
     device: torch.device,
     rounds: int,
     stream: Stream = Stream.NOISE,
+    draws: Rows | None = None,
 ) -> NoiseStream:
-    """Returns the noise stream of a strategy for `rounds` rounds, from the draws of one purpose;
-    without a strategy, zeros.
+    """Returns the noise stream of a strategy for `rounds` rounds, from the draws of one purpose, or
+    from `draws`; without a strategy, zeros.
 
     Raises InputError for a strategy of fewer rounds.
     """
-    where = (NormalDraws(seed, device, stream), dimension, device, rounds)
+    where = (draws or NormalDraws(seed, device, stream), dimension, device, rounds)
     if strategy is None:
         return Silence(Independent(), *where)
     strategy.check_rounds(rounds)

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.errors import AggregatorLost, CheckpointError
+from fedray.base.errors import AggregatorLost, CheckpointError, StoreLost
 from fedray.base.rng import Stream, stream_generator
+from fedray.encoding.norms import padded
 from fedray.runtime.workers import ArgumentLost, Pending
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
@@ -31,12 +32,15 @@ from fedray.wire.messages import (
     TrainReport,
 )
 from fedray.wire.protocols import Kept, Trainer
-from .workers import AggregatorWorker
+from .workers import AggregatorWorker, StoreWorker
 
 MOST_PARAMETERS = 3 << 19
 """Largest number of parameters in all models of a group. Beyond 6 MiB, larger groups are no faster
 on a CPU, and smaller ones are shared more evenly among trainers.
 """
+MOST_OPENED = 1 << 25
+"""Largest number of integers in opened sums, unless one has more, that a store keeps for an
+aggregator that is lost: 256 MiB."""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 """Returns the cost of training each device [G], in any unit."""
 
@@ -83,8 +87,10 @@ class TrainingLoop:
 
     A lost aggregator is replaced from its last known state, and the rounds since are trained again.
     That gives the same bits, because training is a function of parameters, round and devices, and
-    noise of the round. In buffered rounds, handles of the last max_staleness + 1 versions of the
-    parameters are kept, since devices train from these.
+    noise of the round. If devices add noise, the store repeats the sums that it has opened since
+    then; a lost store is replaced from its own state of the same round. In buffered rounds, handles
+    of the last max_staleness + 1 versions of the parameters are kept, since devices train from
+    these.
 
     Args:
         scenario: the scenario.
@@ -93,6 +99,7 @@ class TrainingLoop:
         loads: cost of training devices, so that similar devices share a group and the trainers
             finish together; None if equal. It must be a function of the scenario.
         trainer_kind: kind of the trainers' device.
+        store: store of the sums, if devices add the noise; else None.
 
     metrics: one row per round so far.
     last_evaluation: the latest evaluation in these rows, or None.
@@ -107,9 +114,13 @@ class TrainingLoop:
         aggregator: AggregatorWorker,
         loads: Loads | None = None,
         trainer_kind: str = "cpu",
+        store: StoreWorker | None = None,
     ) -> None:
         self.trainer_kind = trainer_kind
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
+        # Without it, sums of devices would come to the aggregator.
+        assert (store is not None) == scenario.privacy.sent.adds_noise
+        self._store = store
         self._loads = loads
         self._versions: dict[int, Kept] = {}
         """Parameters by version, the number of rounds they were trained on: the newest version, and
@@ -117,8 +128,8 @@ class TrainingLoop:
         self._buffer = scenario.rounds.buffer
         self._clip: Clip
         """Clipping of the next round's updates, from the aggregator."""
-        self._is_aggregator_up = False
-        """Whether the aggregator has the model, which it gets when first needed."""
+        self._is_aggregator_up = self._is_store_up = False
+        """Whether they have the model and the sums, which they get when first needed."""
         self.metrics: list[TrainingMetrics] = []
         self.last_evaluation: Evaluation | None = None
         self.evaluated = 0
@@ -126,6 +137,10 @@ class TrainingLoop:
         self._evaluations: dict[int, Pending[Evaluation]] = {}
         self._aggregator_state: dict[str, NDArray] = {}
         """The state it last reported; empty before that. `_since` has the rounds after it."""
+        self._store_state: dict[str, NDArray] = {}
+        """State of the store after the same rounds."""
+        self._states_every = scenario.training.checkpoint_every
+        """Number of rounds between two reports of their states."""
         self._since: list[tuple[int, Cohort]] = []
 
     @property
@@ -141,7 +156,7 @@ class TrainingLoop:
         self._steadily(lambda: self._train(round_index, cohort))
         # Recorded only after it was trained, because until then `_steadily` repeats it.
         self._since.append((round_index, cohort))
-        if (round_index + 1) % self._scenario.training.checkpoint_every == 0:
+        if (round_index + 1) % self._states_every == 0:
             self._steadily(self._fetch_state)
         return self.metrics[-1]
 
@@ -175,6 +190,7 @@ class TrainingLoop:
             "trainer_device": np.array(self.trainer_kind),
             "metrics": np.array(_text_of(self.metrics)),
             **prefixed("aggregator.", self._aggregator_state),
+            **prefixed("store.", self._store_state),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
@@ -190,6 +206,7 @@ class TrainingLoop:
                 "give trainer_gpus as before, with GPUs of that model"
             )
         self._aggregator_state = under("aggregator.", state)
+        self._store_state = under("store.", state)
         # The rows tell which version of the model the aggregator restores.
         self.metrics = _metrics_of(str(state["metrics"]))
         self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
@@ -199,10 +216,14 @@ class TrainingLoop:
             if row.evaluation is not None:
                 self.last_evaluation, self.evaluated = row.evaluation, row.round_index + 1
 
-    def restart_aggregator(self) -> None:
-        """Restarts the aggregator, from its last known state."""
+    def restart(self, server: AggregatorWorker | StoreWorker) -> None:
+        """Restarts the aggregator or the store, from its last known state. Raises AggregatorLost
+        after too many restarts."""
+        # Beside a restored store, the aggregator starts from the state of the same round.
         self._is_aggregator_up = False
-        self._aggregator.restart()
+        if server is self._store:
+            self._is_store_up = False
+        server.restart()
 
     def _steadily(self, act: Callable[[], None]) -> None:
         """Calls `act`; whenever the aggregator is lost, replaces it, as often as allowed, and calls
@@ -213,9 +234,11 @@ class TrainingLoop:
                     self._catch_up()
                     self._is_aggregator_up = True
                 return act()
+            except StoreLost:
+                assert self._store is not None
+                self.restart(self._store)
             except (AggregatorLost, ArgumentLost):  # what it had kept is gone with its machine
-                self._is_aggregator_up = False
-                self._aggregator.restart()  # raises when it was lost too often
+                self.restart(self._aggregator)  # raises when it was lost too often
 
     def _catch_up(self) -> None:
         """Gives a new aggregator the last known state, and trains the rounds since again."""
@@ -225,6 +248,8 @@ class TrainingLoop:
         else:
             parameters = self._trainers[0].initial_parameters().result()
             answer = self._aggregator.start(parameters)
+        if self._store is not None and not self._is_store_up:
+            self._start_store(self._store, parameters.size)
         at_once = self._scenario.training.devices_at_once
         # A resumed training keeps its original group size.
         if not self.devices_at_once:
@@ -252,8 +277,20 @@ class TrainingLoop:
         self._collect_evaluations()
         self._fetch_state()
 
+    def _start_store(self, store: StoreWorker, dimension: int) -> None:
+        state = self._store_state
+        (store.load(state) if state else store.start(dimension)).result()
+        self._is_store_up = True
+        # An opened sum is kept until the state of the aggregator that has used it is known.
+        most = max(1, MOST_OPENED // padded(dimension))
+        self._states_every = min(self._states_every, most)
+
     def _fetch_state(self) -> None:
-        self._aggregator_state = self._aggregator.state().result()
+        state = self._aggregator.state().result()
+        # Both states are of the same round, also if the store is lost in between.
+        if self._store is not None:
+            self._store_state = self._store.state().result()
+        self._aggregator_state = state
         self._since.clear()
 
     def _older_versions(self) -> list[int]:
@@ -263,21 +300,24 @@ class TrainingLoop:
     def _train(self, round_index: int, cohort: Cohort) -> None:
         groups = self._groups(round_index, cohort)
         pending = [
-            trainer.train(order, self._versions[version])
+            (np.concatenate(order.groups), trainer.train(order, self._versions[version]))
             for trainer, share in zip(self._trainers, self._shares(groups), strict=False)
             for version, order in self._orders(round_index, share)
         ]
         # While the trainers work, the aggregator has nothing to add yet.
         self._aggregator.draw_noise()
-        reports, added = [], []
-        last: Kept | None = None
-        for answer in pending:
+        store, reports, last = self._store, [], None
+        added = [] if store is None else [store.close(round_index, cohort.device_ids)]
+        for device_ids, answer in pending:
             # The aggregator adds a sum while later trainers still train; the order of integer sums
             # does not matter. The last one comes with the commit, which saves a message's time.
             if last is not None:
                 added.append(self._aggregator.add(last))
             report, last = answer.result()
             reports.append(report)
+            if store is not None:
+                added.append(store.add(last, device_ids))
+                last = None
         # Every other sum must have arrived before the round is committed.
         for answer in added:
             answer.result()
@@ -286,7 +326,12 @@ class TrainingLoop:
         asked = TrainReport.of(round_index, reports)
         accepted = asked.devices if cohort.accepted is None else cohort.accepted
         report = dataclasses.replace(asked, accepted=accepted)
-        self._clip, newest = self._aggregator.commit(report, last).result()
+        seen = report
+        if store is not None:
+            # The server sees no loss, no norm and no sum, only what is opened.
+            devices, last = store.open().result()
+            seen = TrainReport(round_index=round_index, devices=devices, accepted=accepted)
+        self._clip, newest = self._aggregator.commit(seen, last).result()
         self._versions[round_index + 1] = newest
         # A device that starts from the newest version may be used up to max_staleness versions
         # later; no device may still train from an older one than this.

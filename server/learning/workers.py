@@ -1,8 +1,8 @@
-"""The aggregator as a worker: see fedray/runtime/workers.py."""
+"""The aggregator and the store as workers: see fedray/runtime/workers.py."""
 
 from typing import Any
 
-from fedray.base.errors import AggregatorLost
+from fedray.base.errors import AggregatorLost, StoreLost
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import Reservation
 from fedray.runtime.workers import (
@@ -29,6 +29,17 @@ class AggregatorWorker(WorkerProxy):
         self.worker.restart()
 
 
+class StoreWorker(WorkerProxy):
+    """A SumStore, wherever it runs; opened sums stay with it, and their handles travel."""
+
+    start, load, state = called("start"), called("load"), called("state")
+    close, add, open = called("close"), called("add"), called_and_kept("open")
+
+    def restart(self) -> None:
+        """Restarts a lost store, without state. Raises StoreLost after too many."""
+        self.worker.restart()
+
+
 def start_aggregator(
     scenario: Scenario, placement: Placement, reservation: Reservation | None = None
 ) -> AggregatorWorker:
@@ -50,6 +61,35 @@ def start_aggregator(
     )
     # Only the training loop knows the state that a new aggregator needs.
     return AggregatorWorker(RayWorker(spec, placement, catch_up=None))
+
+
+def start_store(
+    scenario: Scenario, placement: Placement, reservation: Reservation | None = None
+) -> StoreWorker | None:
+    """Starts the store of a scenario in which devices add noise, where an aggregator without a GPU
+    would be, or in this process. Returns None if the server adds the noise."""
+    if not scenario.privacy.sent.adds_noise:
+        return None
+    if reservation is None:
+        return StoreWorker(InProcessWorker(_make_store, scenario))
+    spec = ActorSpec(
+        name="Store",
+        label="store",
+        who="the store",
+        make=_make_store,
+        arguments=(shared(scenario),),
+        lost=StoreLost,
+        reservation=reservation,
+        bundle=0,
+    )
+    return StoreWorker(RayWorker(spec, placement, catch_up=None))
+
+
+def _make_store(scenario: Scenario) -> Any:
+    # Loads compiled code, in the worker's process alone.
+    from .store import SumStore
+
+    return SumStore(scenario)
 
 
 def _make_aggregator(scenario: Scenario, device: str) -> Any:

@@ -49,7 +49,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         *("frontier", "sampling", "rho", "epsilon"),
     ),
     "ledger": ("budget", "reserve", "charge", "cancel", "statement", "person"),
-    "encodings": ("fixed_point", "secagg", "devices", "local", "coefficient_bits"),
+    "encodings": (*("fixed_point", "secagg", "devices", "local", "coefficient_bits", "SumStore"),),
     "training": (
         *("fedavg", "fedprox", "fedsgd", "sgd", "adagrad", "adam", "yogi", "cosine"),
         *("per_layer", "adaptive", "mean", "clipped"),

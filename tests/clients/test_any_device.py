@@ -66,7 +66,7 @@ class OnDevice(TorchDispatchMode):
 SCENARIOS = {
     f"{clipping}, {encoding}": (clipping, encoding)
     for clipping in ("fixed", "none", "per_layer", "adaptive")
-    for encoding in ("fixed_point", "secagg", "discrete_gaussian")
+    for encoding in ("fixed_point", "secagg", "devices")
     # Sums modulo a number have room for clipped updates only, and counts need noise of the server.
     if encoding == "fixed_point"
     or clipping in ("fixed", "per_layer")
@@ -76,14 +76,16 @@ SCENARIOS = {
 
 def scenario_of(small: Any, clipping: str, encoding: str, dimension: int) -> Scenario:
     mechanism = "none" if clipping == "none" else "identity"
-    size = f", parameters={dimension}, scale={1 << 20}" if encoding == "discrete_gaussian" else ""
+    sent = f"privacy.encoding.kind='{encoding}'"
+    if encoding == "devices":
+        sent = f"privacy.trust={{kind='devices', parameters={dimension}, scale={1 << 20}}}"
     # Only Poisson samples, and trainings without noise, may weigh devices by their examples.
     weighting = ["training.weighting={kind='fixed', example_cap=4}"] * (mechanism == "none")
     return small(
         "training.enabled=true",
         f"privacy.mechanism='{mechanism}'",
         f"privacy.clipping={{kind='{clipping}', zero_above=3.0}}",
-        f"privacy.encoding={{kind='{encoding}'{size}}}",
+        sent,
         *weighting,
     )
 
@@ -171,8 +173,8 @@ def test_only_one_sum_of_integers_and_figures_of_devices_leave_a_trainers_device
         *figures, total = left
         size = dimension if encoding == "fixed_point" else padded(dimension)
         assert total == ((size,), np.int64)
-        # Rounding asks whether every device of both groups fits its bound.
-        assert {shape for shape, _ in figures} <= {(HELD.size,), (2 * HELD.size,)}
+        # Rounding asks whether every device of both groups fits its bound, and counts clipped coordinates.
+        assert {shape for shape, _ in figures} <= {(HELD.size,), (2 * HELD.size,), ()}
         assert {dtype for _, dtype in figures} <= {np.int64, np.float64, np.bool_}
 
 

@@ -12,15 +12,25 @@ from fedray.encoding import tensors
 from fedray.encoding.encoding import ClippedUpdates, Encoding, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
-from fedray.encoding.tables import AnyEncoding, DevicesTrust, FixedPoint, SecAgg
+from fedray.encoding.tables import (
+    DeviceNoiseTable,
+    DevicesTrust,
+    EncodingTable,
+    FixedPoint,
+    LocalTrust,
+    SecAgg,
+)
 from fedray.scenario.clipping import Clip
 
-ENCODINGS: dict[str, AnyEncoding] = {
-    "discrete_gaussian": DevicesTrust(parameters=1),
+ENCODINGS: dict[str, EncodingTable] = {
+    "devices": DevicesTrust(parameters=1),
+    "devices, correlated": DevicesTrust(parameters=1),
+    "local": LocalTrust(parameters=1),
     "fixed_point": FixedPoint(),
     "secagg": SecAgg(scale=1000),
     "secagg, more room": SecAgg(scale=1 << 20, modulus_bits=40),
 }
+COEFFICIENTS = {"devices, correlated": (5, 3, 0, -1)}
 ERRORS = {
     "fixed_point": lambda dimension, devices: devices * dimension**0.5 * 2.0**-39,
     "secagg": lambda dimension, devices: devices * padded(dimension) ** 0.5 / 1000,
@@ -35,10 +45,11 @@ DEVICES = 12
 
 
 def made(kind: str, dimension: int) -> Encoding:
-    table = ENCODINGS[kind]
-    if isinstance(table, DevicesTrust):
-        table = DevicesTrust(parameters=dimension)
-    return encoding_of(table, SumSetting(dimension, DEVICES, DEVICES, 1.0, seed=11))
+    table, coefficients = ENCODINGS[kind], COEFFICIENTS.get(kind, (1,))
+    if isinstance(table, DeviceNoiseTable):
+        table = table.model_copy(update={"parameters": dimension})
+    setting = SumSetting(dimension, DEVICES, DEVICES, 1.0, 11, coefficients)
+    return encoding_of(table, setting)
 
 
 def updates_of(
@@ -211,4 +222,4 @@ def test_the_norm_of_a_contribution_is_in_proportion_to_the_clip_norm(kind: str)
 
 @ALL
 def test_what_is_sent_is_counted_in_bits(kind: str) -> None:
-    assert 1.0 <= made(kind, 1000).bits_per_parameter <= 64.0
+    assert 1.0 <= made(kind, 1000).bits_per_parameter <= 128.0

@@ -111,7 +111,7 @@ class Killer:
     def __call__(self, progress: Progress) -> None:
         kind = (
             TrainingProgress
-            if "Aggregator" in self._actor or "Trainer" in self._actor
+            if any(name in self._actor for name in ("Aggregator", "Store", "Trainer"))
             else RunProgress
         )
         if self._moments and done_by(progress, kind) == self._moments[0]:
@@ -208,6 +208,24 @@ def test_a_killed_aggregator_and_killed_trainers_come_back_and_the_model_is_the_
     assert trace.trained is not None
     assert trace.trained.document["restarts"] == len(KILLS) * (TRAINERS + 1)
     assert_same(trace, reference)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster", "each_alone")
+def test_a_killed_store_comes_back_and_the_model_is_the_same(small, tmp_path: Path) -> None:
+    """With no checkpoint of the run to help."""
+    scenario = small(
+        *OVERRIDES,
+        "privacy.mechanism={kind='band-fhu', bands=3}",
+        "privacy.trust={kind='devices', parameters=30320, scale=4096}",
+    )
+    undisturbed = run_scenario(scenario, Placement(1, "in-process"), tmp_path / "u")
+    placement = Placement(1, checkpoint_seconds=1e6, trainers=TRAINERS)
+    trace = run_scenario(scenario, placement, tmp_path / "t", Killer("ray::Store", KILLS))
+    assert trace.trained is not None
+    assert trace.trained.document["restarts"] == len(KILLS)
+    assert_same(trace, undisturbed)
 
 
 @pytest.mark.slow

@@ -355,8 +355,8 @@ def test_the_command_accounts_for_the_noise_that_the_training_s_devices_add(
     trace: Trace, tmp_path: Path, fedray_command
 ) -> None:
     """The trace was simulated with the server's noise."""
-    mechanism, encoding = '{kind="identity"}', '{kind="discrete_gaussian", parameters=30320}'
-    settings = [f"privacy.mechanism={mechanism}", f"privacy.encoding={encoding}"]
+    mechanism, trust = '{kind="identity"}', '{kind="devices", parameters=30320}'
+    settings = [f"privacy.mechanism={mechanism}", f"privacy.trust={trust}"]
     arguments = [word for each in settings for word in ("--set", each)]
     code, out, err = fedray_command(
         "train", str(trace.path), *arguments, "--json", "--out", str(tmp_path / "m")

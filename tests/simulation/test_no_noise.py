@@ -80,7 +80,7 @@ def test_the_clip_norm_follows_exact_counts_in_every_round(small) -> None:
     ("overrides", "reason"),
     [
         (("privacy.stop_at={rho=1.0}",), "without noise every round spends more"),
-        (("privacy.trust={kind='devices',parameters=10}",), "use the mechanism"),
+        (("privacy.trust={kind='devices',parameters=10}",), "devices would add no noise"),
         (
             ("privacy.clipping.kind=none", "privacy.encoding.kind=secagg"),
             "room for clipped updates only",

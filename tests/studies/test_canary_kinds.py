@@ -15,7 +15,7 @@ from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, RunFailed
 from fedray.clients.canaries import Canaries, CanaryTrainer
-from fedray.encoding import secagg
+from fedray.encoding import device_noise, secagg
 from fedray.encoding.device_noise import DeviceNoiseEncoding
 from fedray.encoding.norms import inflation
 from fedray.runs.simulation import simulate
@@ -24,6 +24,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
 from fedray.server.learning.aggregator import ModelAggregator
 from fedray.server.learning.estimator import ClippedBelow, Fixed, Mean
+from fedray.server.learning.noise import OutputsNoise
 from fedray.studies.canary import CanaryResult, Recorded, check_training, run_canary
 
 SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 3
@@ -42,8 +43,12 @@ TREE = "privacy.mechanism={kind='tree', restarts=[4, 8]}"
 IDENTITY = "privacy.mechanism={kind='identity'}"
 KINDS = {
     "secagg": ("privacy.encoding={kind='secagg', scale=4096}",),
-    "discrete_gaussian": (
+    "devices": (
         IDENTITY,
+        "privacy.trust={kind='devices', scale=4096, parameters=10}",
+    ),
+    "devices, correlated": (
+        "privacy.mechanism={kind='toeplitz', coefficients=[1.0, 0.6, 0.35, -0.2]}",
         "privacy.trust={kind='devices', scale=4096, parameters=10}",
     ),
     "adaptive": (TREE, "privacy.clipping={kind='adaptive', count_noise=0.7}"),
@@ -85,7 +90,7 @@ def setting(small) -> Callable[[str, int], Scenario]:
 
 
 def check(scenario: Scenario, recorded: Recorded | None = None, **planted) -> CanaryResult:
-    adds_noise = scenario.privacy.encoding.adds_noise
+    adds_noise = scenario.privacy.sent.adds_noise
     coordinates = COORDINATES_OF_DEVICES_NOISE if adds_noise else COORDINATES
     staleness = STALENESS if scenario.rounds.buffer is not None else ()
     told = recorded or Recorded(PATTERN, ROUNDS, staleness)
@@ -114,7 +119,7 @@ def test_nothing_is_called_wrong(setting, kind: str) -> None:
 
 def test_expected_figures_are_those_of_the_definitions(setting) -> None:
     root = 3**0.5
-    found = check(setting("discrete_gaussian"))
+    found = check(setting("devices"))
     assert found.claimed_mu == pytest.approx(root)
     assert found.expected_mu == pytest.approx(root / inflation(4096, 256))
     found = check(setting("per_layer_norms"))
@@ -131,7 +136,7 @@ def test_expected_figures_are_those_of_the_definitions(setting) -> None:
 def test_devices_that_drop_out_take_their_noise_along(setting) -> None:
     shares = tuple(0.5 if index == 5 else 1.0 for index in range(ROUNDS))
     recorded = Recorded(PATTERN, ROUNDS, shares=shares)
-    found = check(setting("discrete_gaussian"), recorded)
+    found = check(setting("devices"), recorded)
     assert found.problems == []
     # The audit takes every round for the one with the least noise.
     assert found.claimed_mu == pytest.approx(6**0.5)
@@ -148,7 +153,15 @@ def test_devices_that_drop_out_take_their_noise_along(setting) -> None:
             tables = {"rounds": fewer, "training": sampled}
             super().__init__(scenario.model_copy(update=tables), canaries)
 
-    assert problems_of(setting("discrete_gaussian"), recorded, trainer=Full) != []
+    assert problems_of(setting("devices"), recorded, trainer=Full) != []
+
+
+@pytest.mark.slow
+def test_correlated_noise_of_devices_is_right_also_where_some_drop_out(setting) -> None:
+    """With the covariance of unequal rounds, C^-1 diag(f) C^-T."""
+    shares = tuple(0.5 if index in (2, 5, 6) else 1.0 for index in range(ROUNDS))
+    recorded = Recorded(PATTERN, ROUNDS, shares=shares)
+    assert check(setting("devices, correlated"), recorded).problems == []
 
 
 def no_rotation(patch: pytest.MonkeyPatch) -> dict:
@@ -267,6 +280,38 @@ def weights_without_a_cap(patch: pytest.MonkeyPatch) -> dict:
     return {"trainer": Trainer}
 
 
+def a_rotation_for_each_round(patch: pytest.MonkeyPatch) -> dict:
+    patch.setattr(DeviceNoiseEncoding, "_signs", secagg.SecAggEncoding._signs)
+    return {}
+
+
+def opened_without_earlier_rounds(patch: pytest.MonkeyPatch) -> dict:
+    opened = DeviceNoiseEncoding.opened
+    patch.setattr(
+        DeviceNoiseEncoding, "opened", lambda self, total, earlier: opened(self, total, [])
+    )
+    return {}
+
+
+def nothing_is_fed_back(patch: pytest.MonkeyPatch) -> dict:
+    patch.setattr(OutputsNoise, "_add_weighted", lambda self, place, weights: None)
+    return {}
+
+
+def noise_without_the_first_coefficient(patch: pytest.MonkeyPatch) -> dict:
+    patch.setattr(
+        device_noise,
+        "_device_variance",
+        lambda table, setting: device_noise.device_variance(
+            setting.noise_multiplier,
+            table.scale,
+            device_noise.padded(setting.dimension),
+            table.sharing(setting.devices),
+        ),
+    )
+    return {}
+
+
 def growing_with_staleness(patch: pytest.MonkeyPatch) -> dict:
     def weights(self, staleness):
         return (1.0 + staleness) ** self.exponent
@@ -278,9 +323,13 @@ def growing_with_staleness(patch: pytest.MonkeyPatch) -> dict:
 BUGS: dict[str, tuple[str, Plant]] = {
     "no rotation": ("secagg", no_rotation),
     "modulus too small": ("secagg", modulus_for_one_device),
-    "modulus too small for devices' noise": ("discrete_gaussian", modulus_for_one_device),
-    "discarded noise shares": ("discrete_gaussian", discarded_noise_shares),
-    "half of the devices add no noise": ("discrete_gaussian", half_of_the_variance),
+    "modulus too small for devices' noise": ("devices", modulus_for_one_device),
+    "discarded noise shares": ("devices", discarded_noise_shares),
+    "half of the devices add no noise": ("devices", half_of_the_variance),
+    "a rotation for each round": ("devices, correlated", a_rotation_for_each_round),
+    "opened without earlier rounds": ("devices, correlated", opened_without_earlier_rounds),
+    "nothing is fed back": ("devices, correlated", nothing_is_fed_back),
+    "noise without c_0": ("devices, correlated", noise_without_the_first_coefficient),
     "wrong denominator": ("fixed", estimating(one_device_more)),
     "denominator of who came": ("fixed", estimating(mean_of_who_came)),
     "noise of a fixed denominator": ("clipped", estimating(noise_of_a_fixed_denominator)),
@@ -320,9 +369,7 @@ def test_devices_noise_has_fewer_coordinates_and_is_refused_beyond_reason(
     setting, trace_of
 ) -> None:
     trace = trace_of([[0, 4, 9], [1, 6], [2], [3], [5], [7], [8], [10], [11]], 12)
-    value = setting("discrete_gaussian").with_overrides(
-        "training.cohort_sample=1", "rounds.report_goal=3"
-    )
+    value = setting("devices").with_overrides("training.cohort_sample=1", "rounds.report_goal=3")
     with pytest.raises(InputError, match="coordinates=8192 is too large for .* rounds; "):
         run_canary(value, trace.path, 8192)
     found = run_canary(value, trace.path)

@@ -707,7 +707,7 @@ def test_a_run_that_diverged_has_no_mean_and_is_still_shown(trace, trained_of) -
 ENCODINGS = {
     "fixed_point": "privacy.encoding.kind=fixed_point",
     "secagg": "privacy.encoding={kind='secagg', scale=4096}",
-    "discrete_gaussian": "privacy.trust={kind='devices', scale=4096, parameters=2}",
+    "devices": "privacy.trust={kind='devices', scale=4096, parameters=2}",
     "adaptive": "privacy.clipping.kind=adaptive",
 }
 
@@ -743,7 +743,7 @@ def test_one_trace_trained_under_each_encoding_is_one_table(small, tmp_path: Pat
     assert of_runs["secagg"]["bits_per_parameter"] == 2 * least_bits
     # And for nine deviations of the noise, here as long as an update.
     with_noise = math.ceil(math.log2(2 * (20 + 9) * 4096 + 1))
-    assert of_runs["discrete_gaussian"]["bits_per_parameter"] == 2 * with_noise
+    assert of_runs["devices"]["bits_per_parameter"] == 2 * with_noise
     assert all(run["seconds_per_round"] > 0.0 for run in of_runs.values())
     assert all(run["metrics"]["loss"]["standard_error"] > 0.0 for run in of_runs.values())
     # Encodings that let the server add noise cost accuracy alone, and devices' noise costs more rho.
@@ -751,11 +751,11 @@ def test_one_trace_trained_under_each_encoding_is_one_table(small, tmp_path: Pat
     # Sums and counts of adaptive clipping are two releases, whose rhos add up to the same.
     assert rho["secagg"] == rho["fixed_point"] == pytest.approx(rho["adaptive"])
     assert rho["fixed_point"] == pytest.approx(1 / 2)
-    assert rho["discrete_gaussian"] >= rho["fixed_point"]
+    assert rho["devices"] >= rho["fixed_point"]
     table = found.tables()[-2]
     assert table.columns[-2:] == ("bytes per upload", "seconds per round")
     assert [row[-2] for row in table.rows[:2]] == ["16", "9"]
-    of_one = f"Of {figures['discrete_gaussian']['label']}: Updates are summed"
+    of_one = f"Of {figures['devices']['label']}: Updates are summed"
     assert any(each.startswith(of_one) for each in document["assumptions"])
 
 

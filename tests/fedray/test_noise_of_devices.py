@@ -24,7 +24,7 @@ from fedray.encoding.device_noise import DeviceNoiseEncoding
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import device_variance, inflation, largest_square, padded
-from fedray.encoding.tables import DevicesTrust
+from fedray.encoding.tables import DeviceNoiseTable, DevicesTrust, LocalTrust
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum
 from fedray.mechanisms.registry import Identity
@@ -101,9 +101,14 @@ def test_a_variance_is_never_rounded_down_and_hardly_up(variance: Fraction) -> N
 
 
 def made(
-    devices: int = 100, sampled: int | None = None, z: float = 1.0, dimension: int = 500, **keys
+    devices: int = 100,
+    sampled: int | None = None,
+    z: float = 1.0,
+    dimension: int = 500,
+    trust: type[DeviceNoiseTable] = DevicesTrust,
+    **keys,
 ) -> DeviceNoiseEncoding:
-    table = DevicesTrust(parameters=dimension, **keys)
+    table = trust(parameters=dimension, **keys)
     return DeviceNoiseEncoding(table, SumSetting(dimension, devices, sampled or devices, z, 3))
 
 
@@ -115,12 +120,15 @@ def zeros(encoding: DeviceNoiseEncoding, devices: int, round_index: int = 0) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("trust", "more"), [(DevicesTrust, 1.0), (LocalTrust, 10.0)])
 @pytest.mark.parametrize("sampled", [100, 20])
-def test_the_sum_has_the_noise_of_the_multiplier_and_the_sample(sampled: int) -> None:
-    """Sums of squares over 30 rounds of 512 coordinates are chi-square; 10 % more or less is noticed."""
-    encoding = made(sampled=sampled, z=2.0, dimension=512)
+def test_the_sum_has_the_noise_of_the_multiplier_and_the_sample(
+    sampled: int, trust: type[DeviceNoiseTable], more: float
+) -> None:
+    """Sums of squares over 30 rounds of 512 coordinates are chi-square; 10 % more or less is noticed. With local noise of 100 devices, ten times the deviation."""
+    encoding = made(sampled=sampled, z=2.0, dimension=512, trust=trust)
     rows = np.stack([zeros(encoding, sampled, index) for index in range(30)]).astype(np.float64)
-    deviation = 2.0 * encoding.contribution_norm(1.0) * sampled / 100
+    deviation = 2.0 * encoding.contribution_norm(1.0) * sampled / 100 * more
     for factor, is_right in ((1.0, True), (1.1, False), (0.9, False)):
         square = float(((rows / deviation) ** 2).sum()) / factor
         law = stats.chi2(rows.size)
@@ -175,7 +183,7 @@ def test_a_sum_does_not_depend_on_how_devices_are_grouped() -> None:
             {"scale": 100, "devices": 100_000, "z": 0.5},
             ["privacy.trust.scale=100", "below 0.25", "a scale of at least 317"],
         ),
-        ({"scale": 1 << 29, "z": 100.0}, ["scale=536870912", "take a smaller scale"]),
+        ({"scale": 1 << 29, "z": 100.0}, ["scale=536870912", "take a scale of at most 131,072"]),
         ({"modulus_bits": 12}, ["modulus_bits=12", "wrap"]),
     ],
 )
@@ -195,9 +203,13 @@ def discrete(small, *overrides: str):
 
 
 def test_what_devices_cannot_add_noise_for_is_refused(small) -> None:
-    with pytest.raises(ScenarioError, match=r"mechanism\.kind='blt': devices cannot add noise"):
+    with pytest.raises(ScenarioError, match=r"mechanism\.kind='blt' has no last coefficient"):
         small("privacy.trust={kind='devices', parameters=9}")
-    with pytest.raises(ScenarioError, match=r"privacy\.encoding\.parameters is missing"):
+    with pytest.raises(ScenarioError, match=r"mechanism\.kind='tree' has no constant diagonals"):
+        small("privacy.mechanism={kind='tree'}", "privacy.trust={kind='devices', parameters=9}")
+    with pytest.raises(ScenarioError, match=r"trust\.kind='local' with mechanism\.kind='blt'"):
+        small("privacy.trust={kind='local', parameters=9}")
+    with pytest.raises(ScenarioError, match=r"privacy\.trust\.parameters is missing"):
         small("privacy.mechanism={kind='identity'}", "privacy.trust={kind='devices'}")
     with pytest.raises(ScenarioError, match=r"clipping\.kind='adaptive': counts of short updates"):
         discrete(small, "privacy.clipping={kind='adaptive'}")
@@ -227,7 +239,7 @@ def test_devices_without_examples_send_noise(small, monkeypatch) -> None:
     ids = np.array([4, 9, 11], np.uint64)
     report, total = trainer.train(TrainOrder(6, [ids]), start)
     assert (report.trained, report.without_examples) == (0, 3)
-    encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(start.size))
+    encoding = encoding_of(scenario.privacy.sent, scenario.sum_setting(start.size))
     expected = encoding.zero_sum()
     encoding.encode_zeros_into(expected, ids, 6)
     assert (total == expected).all()
@@ -250,14 +262,14 @@ def test_a_model_trains_with_the_noise_of_its_devices(small, tmp_path) -> None:
         train(trace, value, HERE, tmp_path / name)
         for name, value in (
             ("discrete", secure),
-            ("fixed", secure.with_overrides("privacy.encoding={kind='fixed_point'}")),
+            ("fixed", secure.with_overrides("privacy.trust={kind='server'}")),
         )
     ]
     found = [float(run.metrics["evaluation_loss"][-1]) for run in runs]
     first = float(runs[0].metrics["train_loss"][0])
     assert found[0] != found[1]
     assert all(loss < first - 0.005 for loss in found)
-    assert runs[0].document["encoding"]["kind"] == "discrete_gaussian"
+    assert runs[0].document["encoding"]["kind"] == "devices"
 
 
 PATTERNS = [[0, 1, 2], [0, 2], [0, 1], [2], [2]]
