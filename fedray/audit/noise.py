@@ -24,7 +24,7 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.rounding import shown_noise
 from fedray.encoding.norms import device_variance, largest_square, padded
-from fedray.encoding.tables import DeviceNoiseTable, EncodingTable
+from fedray.encoding.tables import DeviceNoiseTable, SentTable
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.calibration import (
     check_one_target,
@@ -313,7 +313,7 @@ def least_multiplier(
 class AuditedEncoding:
     """Encoding of the updates, and the unit of their noise."""
 
-    table: InPlace[EncodingTable]
+    table: InPlace[SentTable]
     least_noise: DeviceNoise | None
     """The round with the least noise, on which observed figures rest; None if the server adds the
     noise."""
@@ -323,7 +323,7 @@ class AuditedEncoding:
 
     @classmethod
     def of(
-        cls, table: EncodingTable, noises: Iterable[tuple[Noise | None, Noise | None]]
+        cls, table: SentTable, noises: Iterable[tuple[Noise | None, Noise | None]]
     ) -> "AuditedEncoding":
         """Returns the encoding of a run, given the least noise of its trace and the least that its
         rules permit, for each mechanism."""
