@@ -219,15 +219,17 @@ def permitted_noise(
 
 
 def changed_rounds(noise: Noise, patterns: Patterns, rounds: int | None = None) -> Int64Array:
-    """Returns the number of rounds whose released sums each device changes, [P].
+    """Returns the number of rounds whose released sums each device changes, [P]; ones for the
+    server's noise, whose figures do not depend on it.
 
     Args:
         noise: noise of the run.
         patterns: rounds of every device.
         rounds: number of rounds released so far; None for all.
     """
-    coefficients = noise.coefficients if isinstance(noise, DeviceNoise) else 1
-    return patterns.rounds_within(coefficients, rounds)
+    if not isinstance(noise, DeviceNoise):
+        return np.ones(patterns.counts.size, np.int64)
+    return patterns.rounds_within(noise.coefficients, rounds)
 
 
 def most_changed(noise: Noise, permitted: Iterable[MinSep]) -> int:
