@@ -23,7 +23,7 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.rounding import shown_noise
 from fedray.encoding.norms import device_variance, largest_square, padded
-from fedray.encoding.tables import DeviceNoiseTable, EncodingTable
+from fedray.encoding.tables import DeviceNoiseTable, SentTable
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.calibration import (
     check_one_target,
@@ -182,15 +182,17 @@ def permitted_noise(
 
 
 def changed_rounds(noise: Noise, patterns: Patterns, rounds: int | None = None) -> Int64Array:
-    """Returns the number of rounds whose released sums each device changes, [P].
+    """Returns the number of rounds whose released sums each device changes, [P]; ones for the
+    server's noise, whose figures do not depend on it.
 
     Args:
         noise: noise of the run.
         patterns: rounds of every device.
         rounds: number of rounds released so far; None for all.
     """
-    coefficients = noise.coefficients if isinstance(noise, DeviceNoise) else 1
-    return patterns.rounds_within(coefficients, rounds)
+    if not isinstance(noise, DeviceNoise):
+        return np.ones(patterns.counts.size, np.int64)
+    return patterns.rounds_within(noise.coefficients, rounds)
 
 
 def most_changed(noise: Noise, permitted: Iterable[MinSep]) -> int:
@@ -276,7 +278,7 @@ def least_multiplier(
 class AuditedEncoding:
     """Encoding of the updates, and the unit of their noise."""
 
-    table: InPlace[EncodingTable]
+    table: InPlace[SentTable]
     least_noise: DeviceNoise | None
     """The round with the least noise, on which observed figures rest; None if the server adds the
     noise."""
@@ -286,7 +288,7 @@ class AuditedEncoding:
 
     @classmethod
     def of(
-        cls, table: EncodingTable, noises: Iterable[tuple[Noise | None, Noise | None]]
+        cls, table: SentTable, noises: Iterable[tuple[Noise | None, Noise | None]]
     ) -> "AuditedEncoding":
         """Returns the encoding of a run, given the least noise of its trace and the least that its
         rules permit, for each mechanism."""

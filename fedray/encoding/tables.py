@@ -168,3 +168,6 @@ AnyEncoding = Annotated[
     told_apart_by("kind", "fixed_point"),
 ]
 """The union of all encodings' tables, by `kind`."""
+SentTable = FixedPoint | SecAgg | DevicesTrust | LocalTrust
+"""The union of all tables of how updates are sent: encodings, and trusts in which devices add the
+noise."""

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedray.base.errors import InputError
 from fedray.base.table import Table
-from fedray.encoding.tables import AnyEncoding, DeviceNoiseTable, EncodingTable, FixedPoint
+from fedray.encoding.tables import AnyEncoding, DeviceNoiseTable, FixedPoint, SentTable
 from fedray.mechanisms.accounting.calibration import largest_sensitivity
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
@@ -129,7 +129,7 @@ class Privacy(Table):
     mechanism without negative entries."""
 
     @property
-    def sent(self) -> EncodingTable:
+    def sent(self) -> SentTable:
         """Table of how updates are sent and summed: that of the trust, if devices add the noise,
         else `encoding`."""
         return self.trust if isinstance(self.trust, DeviceNoiseTable) else self.encoding

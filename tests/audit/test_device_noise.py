@@ -1,6 +1,8 @@
 """Noise that devices add, independent, correlated or local: figures of a run, of what is left of the noise, and of targets."""
 
 import math
+from datetime import date
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from fedray.audit.auditing import audit_trace
 from fedray.audit.calibration import calibrate_trace
 from fedray.audit.claims import Claim
+from fedray.audit.ledger import Ledger
 from fedray.audit.noise import (
     DeviceNoise,
     ServerNoise,
@@ -25,7 +28,7 @@ from fedray.mechanisms.accounting.events import DiscreteGaussianSum
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.integer_toeplitz import IntegerToeplitz
 from fedray.mechanisms.registry import Identity, Toeplitz
-from fedray.runs.budgeted import worst_rho
+from fedray.runs.budgeted import charge_run, worst_case, worst_rho
 from fedray.runs.calibrated import calibrated, worst_participation
 
 PATTERNS = [[0, 3, 7], [1, 5], [2], [4, 8], [6, 11], [9], [10], [0, 1]]
@@ -250,6 +253,24 @@ def test_noise_for_a_target_is_the_least_that_an_audit_confirms(
     trained = calibrated(small(*given, f"privacy.target_{what}={most}"), trace)
     assert isinstance(trained.privacy.noise_multiplier, float)
     assert getattr(audit_trace(trace, scenario=trained).mechanisms[0].enforced, what) <= most
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_ledger_is_charged_what_each_device_spent(
+    trace_of, small, tmp_path: Path, kind: str
+) -> None:
+    scenario = small(*KINDS[kind], *RULES)
+    trace = trace_of(PATTERNS, ROUNDS, scenario)
+    Ledger.create(tmp_path / "ledger", 40.0, 1e-6, "year")
+    charged = charge_run(tmp_path / "ledger", trace, date(2026, 3, 1))
+    (window,) = charged.windows
+    used = audit_trace(trace).mechanisms[0]
+    assert window.units == len(PATTERNS)
+    assert window.recorded == pytest.approx(used.observed.rho)
+    # What a run may spend at most is reserved before it.
+    (promise,) = worst_case(scenario, worst_participation(scenario))
+    assert promise.release == "zcdp"
+    assert promise.amount >= worst_rho(scenario, worst_participation(scenario))
 
 
 def test_targets_count_the_cost_of_coarse_noise() -> None:
