@@ -240,7 +240,7 @@ def _rotated(value, multiplier, signs):
 
 @njit(cache=True)
 def _clip(rotated, largest):
-    """Clips coordinates in place. Returns the number of those that change."""
+    """Clips coordinates in place. Returns how many changed."""
     clipped = 0
     for coordinate in range(rotated.size):
         if abs(rotated[coordinate]) > largest:

@@ -2,7 +2,7 @@
 nothing else. Plain Python.
 
 It stands for a committee that runs secure stateful aggregation (Ball et al. 2024): no member, and
-no server, can read what is kept. W of fedray/encoding/device_noise.py is opened once for each
+no server, can read the sums. W of fedray/encoding/device_noise.py is opened once for each
 round, for a set of devices that was closed before their messages came. So no one can choose devices
 after seeing their messages, or open two sums that differ in one device.
 """
@@ -35,8 +35,8 @@ class SumStore:
 
     Args:
         scenario: scenario in which devices add noise.
-        fewest: fewest devices of a round; None for those that the rules of the scenario permit, in
-            proportion if only a sample of the accepted devices trains.
+        fewest: fewest devices of a round; by default the fewest that the rules of the scenario
+            permit, in proportion if only a sample of the accepted devices trains.
 
     next_round: number of opened rounds.
     """

@@ -328,7 +328,7 @@ class TrainingLoop:
         report = dataclasses.replace(asked, accepted=accepted)
         seen = report
         if store is not None:
-            # The server sees no loss, no norm and no sum, only what is opened.
+            # The server sees no loss, norm or sum, only W.
             devices, last = store.open().result()
             seen = TrainReport(round_index=round_index, devices=devices, accepted=accepted)
         self._clip, newest = self._aggregator.commit(seen, last).result()

@@ -86,7 +86,7 @@ def start_store(
 
 
 def _make_store(scenario: Scenario) -> Any:
-    # Loads compiled code, in the worker's process alone.
+    # Loads compiled code, which only the worker's process needs.
     from .store import SumStore
 
     return SumStore(scenario)
