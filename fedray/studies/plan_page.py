@@ -125,7 +125,8 @@ def _of_person(plan: Plan) -> str:
     owners."""
     if plan.devices_of_person == 1:
         return ""
-    epsilon = or_dash(up, plan.epsilon_of_person).replace("-", "no known epsilon")
+    found = plan.epsilon_of_person
+    epsilon = "no known epsilon" if found is None else up(found)
     misses = "misses" if plan.misses_for_person else "meets"
     return (
         f" A person with {plan.devices_of_person} devices has {epsilon}, which {misses} "
